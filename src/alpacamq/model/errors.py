@@ -1,0 +1,108 @@
+"""What can go wrong, in domain words. Each door translates these once, in a table of its own."""
+
+from pathlib import Path
+
+
+class AlpacaError(Exception):
+    """Base of every error we raise on purpose; its text is fit for a user."""
+
+
+class InvalidRequest(AlpacaError):
+    """The request is well-formed but asks for something that makes no sense."""
+
+
+class CorruptBatch(AlpacaError):
+    """Bytes that should be a record batch are not one."""
+
+
+class DamagedLog(AlpacaError):
+    """Stored bytes no longer match their checksum; names the file and the position."""
+
+    def __init__(self, path: Path, position: int, reason: str) -> None:
+        super().__init__(f"{path} is damaged at byte {position}: {reason}")
+        self.path = path
+        self.position = position
+
+
+class InvalidRecord(AlpacaError):
+    """A record breaks a rule of its topic."""
+
+
+class InvalidTimestamp(AlpacaError):
+    """A record's timestamp lies outside what its topic accepts."""
+
+
+class BatchTooLarge(AlpacaError):
+    """A batch is larger than its topic's max.message.bytes."""
+
+
+class UnsupportedCompression(AlpacaError):
+    """A batch names a compression codec that does not exist or that this request may not use."""
+
+
+class UnknownTopic(AlpacaError):
+    """No such topic or partition."""
+
+
+class UnknownTopicId(AlpacaError):
+    """No topic has this id."""
+
+
+class TopicExists(AlpacaError):
+    """A topic of this name exists already."""
+
+
+class InvalidTopicName(AlpacaError):
+    """The name is empty, too long or holds a character that topics cannot have."""
+
+
+class InvalidPartitionCount(AlpacaError):
+    """The number of partitions is not one the topic can have."""
+
+
+class InvalidReplication(AlpacaError):
+    """The replication factor or the replica assignment cannot be satisfied."""
+
+
+class InvalidConfig(AlpacaError):
+    """A setting is unknown or its value is not acceptable."""
+
+
+class NotEnoughReplicas(AlpacaError):
+    """Fewer replicas are in sync than min.insync.replicas asks for."""
+
+
+class OffsetOutOfRange(AlpacaError):
+    """The offset lies before the start or after the end of the log."""
+
+
+class FencedLeaderEpoch(AlpacaError):
+    """The client knows an older leader than the partition has."""
+
+
+class UnknownLeaderEpoch(AlpacaError):
+    """The client knows a newer leader than this broker does."""
+
+
+class FencedProducer(AlpacaError):
+    """A newer instance of this producer has taken over."""
+
+
+class OutOfOrderSequence(AlpacaError):
+    """A producer's batch does not follow the one before it: something between is missing."""
+
+
+class StorageFailed(AlpacaError):
+    """The disk refused; the partition cannot serve this request."""
+
+
+class DiskFull(StorageFailed):
+    """No room. Writes are refused until there is some; reads go on."""
+
+
+class DataInDoubt(StorageFailed):
+    """An fsync failed, so what reached the disk is unknown. The partition takes no writes until restart."""
+
+
+class DataDirectoryInUse(AlpacaError):
+    """Another broker holds the data directory."""

@@ -1,0 +1,212 @@
+"""Topics: what may be a name, and the settings a topic has, under the names Kafka's users know."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from .errors import InvalidConfig, InvalidTopicName
+from .ids import TopicId, TopicName
+
+MAX_NAME_LENGTH = 249
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+MIB = 1 << 20
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def check_topic_name(name: str) -> TopicName:
+    """`name` if it may be a topic's, else InvalidTopicName saying why not."""
+    if not name:
+        raise InvalidTopicName("a topic name cannot be empty")
+    if name in {".", ".."}:
+        raise InvalidTopicName(f"a topic cannot be named {name!r}")
+    if len(name) > MAX_NAME_LENGTH:
+        raise InvalidTopicName(f"a topic name has at most {MAX_NAME_LENGTH} characters, this one {len(name)}")
+    if not _LEGAL_NAME.fullmatch(name):
+        raise InvalidTopicName(f"topic name {name!r} may hold only letters, digits, '.', '_' and '-'")
+    return TopicName(name)
+
+
+class ConfigKind(StrEnum):
+    """What a setting's value is, which is also how its text is read."""
+
+    INT = "int"
+    LONG = "long"
+    DOUBLE = "double"
+    STRING = "string"
+    LIST = "list"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One topic setting: its kind, its bounds and what it is for."""
+
+    kind: ConfigKind
+    default: Any
+    minimum: float | None = None
+    maximum: float | None = None
+    choices: tuple[str, ...] = ()
+    doc: str
+
+    def parse(self, name: str, text: str) -> Any:
+        """The value `text` stands for, or InvalidConfig."""
+        try:
+            value = _PARSERS[self.kind](text.strip())
+        except ValueError:
+            raise InvalidConfig(f"{name}={text!r} is not a valid {self.kind}") from None
+        if self.minimum is not None and value < self.minimum:
+            raise InvalidConfig(f"{name}={text} is below its minimum {self.minimum}")
+        if self.maximum is not None and value > self.maximum:
+            raise InvalidConfig(f"{name}={text} is above its maximum {self.maximum}")
+        if self.choices:
+            for word in value if self.kind is ConfigKind.LIST else (value,):
+                if word not in self.choices:
+                    raise InvalidConfig(f"{name}={text!r} is not one of {', '.join(self.choices)}")
+        return value
+
+    def text(self, value: Any) -> str:
+        """A value the way users write it."""
+        return ",".join(value) if self.kind is ConfigKind.LIST else str(value)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    words = tuple(sorted({word.strip() for word in text.split(",") if word.strip()}))
+    if not words:
+        raise ValueError("an empty list")
+    return words
+
+
+_PARSERS: Mapping[ConfigKind, Callable[[str], Any]] = {
+    ConfigKind.INT: int,
+    ConfigKind.LONG: int,
+    ConfigKind.DOUBLE: float,
+    ConfigKind.STRING: str,
+    ConfigKind.LIST: _words,
+}
+
+SETTINGS: Mapping[str, Setting] = {
+    "cleanup.policy": Setting(
+        kind=ConfigKind.LIST, default=("delete",), choices=("compact", "delete"),
+        doc="What becomes of old segments: delete them, compact them to the last value per key, or both.",
+    ),
+    "compression.type": Setting(
+        kind=ConfigKind.STRING, default="producer",
+        choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+        doc="The compression batches are stored with; 'producer' keeps what was sent.",
+    ),
+    "delete.retention.ms": Setting(
+        kind=ConfigKind.LONG, default=DAY_MS, minimum=0, maximum=INT64_MAX,
+        doc="How long compaction keeps a tombstone, so that slow readers see the deletion.",
+    ),
+    "flush.messages": Setting(
+        kind=ConfigKind.LONG, default=INT64_MAX, minimum=1, maximum=INT64_MAX,
+        doc="fsync before acknowledging once this many records are unflushed; 1 is fsync for every batch.",
+    ),
+    "flush.ms": Setting(
+        kind=ConfigKind.LONG, default=1000, minimum=0, maximum=INT64_MAX,
+        doc="fsync at most this long after an append; the largest value leaves it to the operating system.",
+    ),
+    "max.message.bytes": Setting(
+        kind=ConfigKind.INT, default=MIB + 12, minimum=0, maximum=INT32_MAX,
+        doc="The largest record batch the topic takes, as sent (after compression).",
+    ),
+    "message.timestamp.after.max.ms": Setting(
+        kind=ConfigKind.LONG, default=HOUR_MS, minimum=0, maximum=INT64_MAX,
+        doc="How far ahead of the broker's clock a record's timestamp may be.",
+    ),
+    "message.timestamp.before.max.ms": Setting(
+        kind=ConfigKind.LONG, default=INT64_MAX, minimum=0, maximum=INT64_MAX,
+        doc="How far behind the broker's clock a record's timestamp may be.",
+    ),
+    "message.timestamp.type": Setting(
+        kind=ConfigKind.STRING, default="CreateTime", choices=("CreateTime", "LogAppendTime"),
+        doc="Whether a record's timestamp is the producer's or the broker's.",
+    ),
+    "min.cleanable.dirty.ratio": Setting(
+        kind=ConfigKind.DOUBLE, default=0.5, minimum=0, maximum=1,
+        doc="Share of the log not yet compacted that sets compaction off.",
+    ),
+    "min.insync.replicas": Setting(
+        kind=ConfigKind.INT, default=1, minimum=1, maximum=INT32_MAX,
+        doc="Replicas that must be in sync for acks=all to be accepted.",
+    ),
+    "retention.bytes": Setting(
+        kind=ConfigKind.LONG, default=-1, minimum=-1, maximum=INT64_MAX,
+        doc="Size of a partition above which its oldest segments are deleted; -1 is no limit.",
+    ),
+    "retention.ms": Setting(
+        kind=ConfigKind.LONG, default=7 * DAY_MS, minimum=-1, maximum=INT64_MAX,
+        doc="Age above which segments are deleted; -1 keeps them for ever.",
+    ),
+    "segment.bytes": Setting(
+        kind=ConfigKind.INT, default=64 * MIB, minimum=1024, maximum=1 << 30,
+        doc="Size at which a segment is closed and the next begun.",
+    ),
+    "segment.ms": Setting(
+        kind=ConfigKind.LONG, default=7 * DAY_MS, minimum=1, maximum=INT64_MAX,
+        doc="Age at which a segment is closed although it is not full.",
+    ),
+}  # fmt: skip
+
+
+class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic's settings, defaults filled in; fields are named as in SETTINGS, dots as underscores."""
+
+    cleanup_policy: tuple[str, ...]
+    compression_type: str
+    delete_retention_ms: int
+    flush_messages: int
+    flush_ms: int
+    max_message_bytes: int
+    message_timestamp_after_max_ms: int
+    message_timestamp_before_max_ms: int
+    message_timestamp_type: str
+    min_cleanable_dirty_ratio: float
+    min_insync_replicas: int
+    retention_bytes: int
+    retention_ms: int
+    segment_bytes: int
+    segment_ms: int
+
+    @property
+    def is_compacted(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes_old(self) -> bool:
+        return "delete" in self.cleanup_policy
+
+
+def check_setting(name: str, text: str) -> Any:
+    """The value of one setting, or InvalidConfig naming the nearest setting there is."""
+    if (setting := SETTINGS.get(name)) is None:
+        near = get_close_matches(name, SETTINGS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise InvalidConfig(f"no topic setting is named {name!r}{hint}")
+    return setting.parse(name, text)
+
+
+def topic_config(overrides: Mapping[str, str], defaults: Mapping[str, str] | None = None) -> TopicConfig:
+    """The settings of a topic that has `overrides`, on a broker that has `defaults`."""
+    values = {name: setting.default for name, setting in SETTINGS.items()}
+    for source in (defaults or {}, overrides):
+        for name, text in source.items():
+            values[name] = check_setting(name, text)
+    return TopicConfig(**{name.replace(".", "_"): value for name, value in values.items()})
+
+
+class Topic(msgspec.Struct, frozen=True, kw_only=True):
+    """What the cluster knows of a topic."""
+
+    name: TopicName
+    id: TopicId
+    partitions: int
+    overrides: Mapping[str, str] = {}

@@ -1,0 +1,83 @@
+"""Who may import whom, and what the pure packages may not touch."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src"
+OURS = SOURCE / "alpacamq"
+
+PURE = {"protocol", "consensus", "replication", "cluster", "coordinator", "queues", "registry", "security"}
+MAY_IMPORT = {
+    "model": set(),
+    "telemetry": set(),
+    **{name: {"model"} for name in PURE},
+    "log": {"model"},
+    "broker": {"model", "telemetry", "log", *PURE},
+    "api": {"model", "telemetry", "broker", *PURE},
+    "client": {"model", "protocol", "security"},
+    "cli": {"model", "client", "telemetry"},
+    "node": {"model", "telemetry", "log", "broker", "api", "client", "cli", *PURE},
+}
+IMPURE_MODULES = {"asyncio", "socket", "os", "time", "random", "threading"}
+
+
+def modules() -> list[Path]:
+    return sorted(OURS.rglob("*.py"))
+
+
+def package_of(module: Path) -> str:
+    return module.relative_to(OURS).parts[0]
+
+
+def imports(module: Path) -> Iterator[str]:
+    """Absolute dotted names of what a module imports."""
+    here = ["alpacamq", *module.relative_to(OURS).with_suffix("").parts]
+    if module.name == "__init__.py":
+        here.pop()
+        here.append("__init__")
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = here[: -node.level] if node.level else []
+            stem = [*base, *(node.module.split(".") if node.module else [])]
+            yield from (".".join([*stem, alias.name]) for alias in node.names)
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda path: str(path.relative_to(OURS)))
+def test_a_module_imports_only_what_its_package_may(module: Path) -> None:
+    package = package_of(module)
+    if package == "__init__.py":
+        return
+    allowed = MAY_IMPORT[package] | {package}
+    for name in imports(module):
+        parts = name.split(".")
+        if parts[0] == "alpacamq" and len(parts) > 1 and parts[1] != "__version__":
+            assert parts[1] in allowed, f"{package} may not import {name}"
+        if package in PURE | {"model"}:
+            assert parts[0] not in IMPURE_MODULES, f"{package} is pure and may not import {name}"
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda path: str(path.relative_to(OURS)))
+def test_a_module_says_what_it_owns(module: Path) -> None:
+    assert ast.get_docstring(ast.parse(module.read_text())), f"{module} has no docstring"
+
+
+def test_every_package_is_in_the_import_table() -> None:
+    packages = {path.name for path in OURS.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert packages <= MAY_IMPORT.keys()
+
+
+def test_third_party_imports_are_declared() -> None:
+    declared = (
+        (SOURCE.parent / "pyproject.toml").read_text().partition("dependencies = [")[2].partition("]")[0]
+    )
+    for module in modules():
+        for name in imports(module):
+            top = name.split(".")[0]
+            if top != "alpacamq" and top not in sys.stdlib_module_names:
+                assert top.replace("_", "-") in declared, f"{module} imports {top}"
