@@ -102,7 +102,8 @@ def read_header(data: Buffer, position: int = 0) -> BatchHeader:
 
 def checksum(batch: Buffer) -> int:
     """CRC-32C of what the header's own checksum covers."""
-    return crc32c(memoryview(batch)[CHECKED_FROM:])  # type: ignore[no-any-return]
+    # The library takes bytes only; the copy costs less than half of what the sum does.
+    return crc32c(bytes(memoryview(batch)[CHECKED_FROM:]))  # type: ignore[no-any-return]
 
 
 def check_batch(batch: Buffer) -> BatchHeader:

@@ -7,8 +7,6 @@ topics): producing and fetching handle whole batches.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from google_crc32c import value as crc32c
-
 from .batch import (
     CHECKED_FROM,
     COMPRESSION_MASK,
@@ -20,6 +18,7 @@ from .batch import (
     MAGIC,
     BatchHeader,
     Codec,
+    checksum,
     read_header,
 )
 from .compression import compress, decompress
@@ -105,8 +104,7 @@ def write_batch(
         first, len(batch) - FRAME_BYTES, leader_epoch, MAGIC, 0, (attributes & ~COMPRESSION_MASK) | codec,
         last - first, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, len(records),
     )  # fmt: skip
-    crc = crc32c(memoryview(batch)[CHECKED_FROM:])
-    batch[CRC_AT:CHECKED_FROM] = crc.to_bytes(4, "big")
+    batch[CRC_AT:CHECKED_FROM] = checksum(batch).to_bytes(4, "big")
     return batch
 
 
