@@ -19,7 +19,7 @@ class TopicPartition(NamedTuple):
     """One partition of one topic; prints as the name of its directory."""
 
     topic: TopicName
-    index: int
+    partition: int
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.index}"
+        return f"{self.topic}-{self.partition}"

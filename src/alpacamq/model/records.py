@@ -55,7 +55,7 @@ def read_records(batch: Buffer, limit: int = UNPACKED_LIMIT_BYTES) -> Iterator[R
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
     at = 0
     try:
-        for _ in range(header.count):
+        for _ in range(header.record_count):
             record, at = _read_record(body, at, header, append_time)
             yield record
     except (IndexError, UnicodeDecodeError) as error:
