@@ -1,0 +1,1 @@
+"""One broker process: its configuration, its wiring and its root task group."""

@@ -1,0 +1,39 @@
+"""Where something listens or is reached: HOST:PORT."""
+
+from dataclasses import dataclass
+
+MAX_PORT = 65535
+WILDCARDS = frozenset({"0.0.0.0", "::"})  # noqa: S104 - recognised, not bound
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A host and a port; prints as HOST:PORT with IPv6 addresses in brackets."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Address":
+        """The address `text` stands for, or ValueError saying what is wrong with it."""
+        host, colon, port = text.strip().rpartition(":")
+        if not colon or host.endswith(":") or (host.startswith("[") and not host.endswith("]")):
+            raise ValueError(f"{text!r} has no port: write HOST:PORT, IPv6 hosts in brackets")
+        if not (port.isascii() and port.isdigit()) or int(port) > MAX_PORT:
+            raise ValueError(f"{port!r} is not a port: ports are 0 to {MAX_PORT}")
+        bare = host.removeprefix("[").removesuffix("]")
+        if not bare:
+            raise ValueError(f"{text!r} has no host: write 0.0.0.0:{port} for every interface")
+        if ":" in bare and host == bare:
+            raise ValueError(f"{text!r} is ambiguous: put the IPv6 host in brackets, [{bare}]:{port}")
+        if any(character in bare for character in " \t/@[],"):
+            raise ValueError(f"{bare!r} is not a host name")
+        return cls(bare, int(port))
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether this is every interface, an address nobody can connect to from elsewhere."""
+        return self.host in WILDCARDS
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -1,0 +1,149 @@
+"""One option of the configuration: its name in every place it can be set, and how its value is read.
+
+Owns the reading of single values and the words for what is wrong with one. Which options there
+are is said in `config`, once, by the fields of the sections.
+"""
+
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from alpacamq.model.errors import AlpacaError, InvalidConfig
+from alpacamq.model.topics import SETTINGS, Setting, check_setting
+
+from .address import Address
+
+PREFIX = "ALPACAMQ_"
+
+
+class ConfigError(AlpacaError):
+    """The configuration cannot be used; names the place, the option and what is wrong with it."""
+
+
+def variable_of(key: str) -> str:
+    """The environment variable that sets an option."""
+    return PREFIX + key.upper().replace(".", "_")
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A hint at the right name, ready to follow a message; empty when nothing is near."""
+    near = get_close_matches(name, list(names), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _directory(text: str) -> Path:
+    if not text:
+        raise ValueError("the path is empty")
+    return Path(text)
+
+
+_PARSERS: Mapping[Any, Callable[[str], Any]] = {Address: Address.parse, Path: _directory}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One field of a section."""
+
+    key: str
+    type: Any
+    default: Any
+    meta: msgspec.Meta
+    annotation: Any
+
+    @property
+    def doc(self) -> str:
+        return self.meta.description or ""
+
+    @property
+    def expected(self) -> str:
+        """What a value has to be, to follow "must be"."""
+        if self.type is bool:
+            return "true or false"
+        if self.type is int:
+            return f"an integer from {self.meta.ge} to {self.meta.le}"
+        if isinstance(self.type, type) and issubclass(self.type, Enum):
+            return "one of " + ", ".join(member.value for member in self.type)
+        if self.type is Path:
+            return "the path of a directory"
+        return "an address, HOST:PORT"
+
+    @property
+    def default_text(self) -> str:
+        """The default the way users write it."""
+        if self.default is None:
+            return ""
+        return str(self.default).lower() if self.type is bool else str(self.default)
+
+    def read(self, value: object, place: str) -> Any:
+        """The value from a file, where it has a type of its own."""
+        return self._convert(value, place, strict=True)
+
+    def read_text(self, text: str, place: str) -> Any:
+        """The value from the environment or the command line, where all is text."""
+        return self._convert(text.strip(), place, strict=False)
+
+    def _convert(self, value: object, place: str, *, strict: bool) -> Any:
+        if value == "" and self.default is None:
+            return None
+        reason = ""
+        try:
+            if (parse := _PARSERS.get(self.type)) is None:
+                return msgspec.convert(value, self.annotation, strict=strict)
+            if isinstance(value, str):
+                return parse(value)
+        except msgspec.ValidationError:
+            pass  # its words are about Python's types; `expected` says it in the user's
+        except ValueError as error:
+            reason = f": {error}"
+        raise ConfigError(f"{place} must be {self.expected}, not {value!r}{reason}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDefault:
+    """One topic setting whose default this node changes: an entry of [topics.defaults]."""
+
+    name: str
+    setting: Setting
+
+    @property
+    def key(self) -> str:
+        return f"topics.defaults.{self.name}"
+
+    def read(self, value: object, place: str) -> str:
+        """The setting's text; a file may also give numbers as numbers."""
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ConfigError(f"{place} must be a string or a number, not {value!r}")
+        return self.read_text(str(value), place)
+
+    def read_text(self, text: str, place: str) -> str:
+        try:
+            check_setting(self.name, text)
+        except InvalidConfig as error:
+            raise ConfigError(f"{place}: {error}") from None
+        return text.strip()
+
+
+def options_of(section: str, struct: type[msgspec.Struct]) -> Iterator[Option]:
+    """The options of one section, in the order of its fields."""
+    hints = typing.get_type_hints(struct, include_extras=True)
+    for field in msgspec.structs.fields(struct):
+        hint = hints[field.name]
+        if typing.get_origin(hint) is not typing.Annotated:
+            continue  # the table of topic defaults, which has options of its own
+        inner, meta = typing.get_args(hint)
+        if type(None) in typing.get_args(inner):
+            inner = next(part for part in typing.get_args(inner) if part is not type(None))
+        key = f"{section}.{field.name}"
+        yield Option(key=key, type=inner, default=field.default, meta=meta, annotation=hint)
+
+
+def topic_defaults() -> Iterator[TopicDefault]:
+    """Every topic setting as an entry of [topics.defaults]."""
+    for name, setting in SETTINGS.items():
+        yield TopicDefault(name=name, setting=setting)

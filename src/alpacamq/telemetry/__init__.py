@@ -1,0 +1,5 @@
+"""What the broker says about itself: logs today. Imports nothing of ours."""
+
+from .logs import Format, Level, Logger, configure, get_logger
+
+__all__ = ["Format", "Level", "Logger", "configure", "get_logger"]
