@@ -1,0 +1,57 @@
+.DEFAULT_GOAL := help
+.PHONY: help run test lint format bench crash heavy fuzz hooks lock clean
+
+BIN := .venv/bin
+
+help: ## Show what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: ## Set up and start the broker on ./data
+	@scripts/setup run
+	@exec $(BIN)/alpacamq serve --data-dir data
+
+test: lint ## Check style and types, then run the tests
+	@$(BIN)/pytest -q -n auto -m "not heavy"
+
+lint: ## Check style and types only
+	@scripts/setup dev
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+
+format: ## Repair what can be repaired by itself
+	@scripts/setup dev
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+bench: ## Measure, and write benchmarks/results
+	@scripts/setup dev
+	@$(BIN)/python -m benchmarks
+
+crash: ## kill -9 the broker again and again and look for what is lost
+	@scripts/setup dev
+	@$(BIN)/pytest -q -m heavy -o timeout=7200 tests/integration/test_crash.py
+
+fuzz: ## Feed the decoders and a running broker with garbage for longer than the tests do
+	@scripts/setup dev
+	@$(BIN)/pytest -q -m heavy -o timeout=7200 -k fuzz
+
+heavy: ## Every test that takes minutes, the two above included
+	@scripts/setup dev
+	@$(BIN)/pytest -q -m heavy -o timeout=7200
+
+hooks: ## Have git check style before every commit
+	@scripts/setup dev
+	@$(BIN)/pre-commit install
+
+COMPILE = $$(scripts/setup uv) pip compile --quiet --universal --generate-hashes --no-annotate \
+	--python-version 3.11 --no-emit-index-url --custom-compile-command "make lock"
+
+lock: ## Bring the lock files up to date with pyproject.toml
+	@$(COMPILE) pyproject.toml -o requirements/run.lock
+	@$(COMPILE) --group dev pyproject.toml -o requirements/dev.lock
+	@echo uv | $(COMPILE) - -o requirements/uv.lock
+
+clean: ## Remove the environment and the caches; ./data stays
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	@find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,193 @@
+"""Setting up: what scripts/setup does on machines that are not ours, and what the lock files hold."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TOOLS = ("cat", "cksum", "dirname", "rm", "mkdir", "ln")
+# Stands in for uv: notes how it was called, and makes an environment whose Python is this one.
+UV = f"""#!/bin/sh
+echo "$@" >>"$(dirname "$0")/../uv.calls"
+if [ "$1" = venv ]; then
+    mkdir -p .venv/bin
+    ln -s {sys.executable} .venv/bin/python
+fi
+"""
+
+
+class Machine:
+    """A copy of what setting up needs, and a PATH that holds only what a test puts there."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.project = home / "project"
+        self._bin = home / "bin"
+        self._bin.mkdir()
+        for tool in TOOLS:
+            found = shutil.which(tool)
+            assert found is not None
+            (self._bin / tool).symlink_to(found)
+        shutil.copytree(ROOT / "scripts", self.project / "scripts")
+        shutil.copytree(ROOT / "requirements", self.project / "requirements")
+        shutil.copy(ROOT / "pyproject.toml", self.project)
+
+    def add_command(self, name: str, script: str) -> None:
+        (self._bin / name).write_text(script)
+        (self._bin / name).chmod(0o755)
+
+    def add_python(self, name: str, changed: str = "") -> None:
+        """The Python of these tests under `name`, after it has run the line `changed`."""
+        site = self.home / f"{name}.site"
+        site.mkdir()
+        executable = str(self._bin / name)
+        (site / "sitecustomize.py").write_text(f"import sys\nsys.executable = {executable!r}\n{changed}\n")
+        self.add_command(name, f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
+
+    def set_up(self, packages: str = "run") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [self.project / "scripts" / "setup", packages],
+            env={"PATH": str(self._bin)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    @property
+    def uv_calls(self) -> list[str]:
+        calls = self.home / "uv.calls"
+        return calls.read_text().splitlines() if calls.exists() else []
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_a_machine_without_python_is_told_the_line_to_type(machine: Machine) -> None:
+    refused = machine.set_up()
+    assert refused.returncode == 1
+    assert "sudo apt-get install python3 python3-venv" in refused.stderr
+
+
+def test_a_python_that_is_too_old_is_named(machine: Machine) -> None:
+    machine.add_python("python3", "sys.version_info = (3, 9, 2, 'final', 0)")
+    refused = machine.set_up()
+    assert refused.returncode == 1
+    assert "needs Python 3.11 or newer; python3 here is 3.9" in refused.stderr
+
+
+def test_a_python_without_venv_is_told_the_line_to_type(machine: Machine) -> None:
+    machine.add_python("python3", "sys.modules['ensurepip'] = None")
+    refused = machine.set_up()
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert refused.returncode == 1
+    assert f"sudo apt-get install python{version}-venv\n" in refused.stderr
+
+
+@pytest.mark.parametrize("name", ["python3.13", "python3.12", "python3.11"])
+def test_a_newer_python_under_its_own_name_is_found(machine: Machine, name: str) -> None:
+    machine.add_python("python3", "sys.version_info = (3, 9, 2, 'final', 0)")
+    machine.add_python(name)
+    machine.add_command("uv", UV)
+    assert machine.set_up().returncode == 0
+
+
+def test_a_name_that_does_not_work_is_passed_over(machine: Machine) -> None:
+    machine.add_command("python3", "#!/bin/sh\necho 'command not found' >&2\nexit 127\n")
+    machine.add_python("python3.12")
+    machine.add_command("uv", UV)
+    assert machine.set_up().returncode == 0
+    assert machine.uv_calls[0] == f"venv --quiet --python {machine.home}/bin/python3.12 .venv"
+
+
+@pytest.mark.parametrize("packages", ["run", "dev"])
+def test_packages_come_from_the_lock_with_their_hashes(machine: Machine, packages: str) -> None:
+    machine.add_python("python3")
+    machine.add_command("uv", UV)
+    assert machine.set_up(packages).returncode == 0
+    _, locked, project = machine.uv_calls
+    assert "--require-hashes" in locked
+    assert locked.endswith(f"-r requirements/{packages}.lock")
+    assert project.endswith("--no-deps -e .")
+
+
+def test_the_second_call_does_nothing(machine: Machine) -> None:
+    machine.add_python("python3")
+    machine.add_command("uv", UV)
+    machine.set_up("dev")
+    before = machine.uv_calls
+    assert machine.set_up("dev").returncode == 0
+    assert machine.set_up("run").returncode == 0  # part of what was installed
+    assert machine.uv_calls == before
+
+
+def test_a_changed_lock_file_is_installed_into_the_same_environment(machine: Machine) -> None:
+    machine.add_python("python3")
+    machine.add_command("uv", UV)
+    machine.set_up()
+    with (machine.project / "requirements" / "run.lock").open("a") as lock:
+        lock.write("# newer\n")
+    machine.set_up()
+    assert [call.split()[0] for call in machine.uv_calls] == ["venv", "pip", "pip", "pip", "pip"]
+
+
+def test_an_environment_that_was_moved_is_made_anew(machine: Machine) -> None:
+    machine.add_python("python3")
+    machine.add_command("uv", UV)
+    machine.set_up()
+    machine.project = machine.project.rename(machine.home / "elsewhere")
+    machine.set_up()
+    assert [call.split()[0] for call in machine.uv_calls].count("venv") == 2
+
+
+def test_a_failed_installation_is_tried_again(machine: Machine) -> None:
+    machine.add_python("python3")
+    machine.add_command("uv", UV + "[ $1 = venv ]\n")
+    assert machine.set_up().returncode != 0
+    machine.add_command("uv", UV)
+    assert machine.set_up().returncode == 0
+
+
+@pytest.mark.parametrize("script", ["scripts/setup", ".ci/run"])
+def test_scripts_can_be_run(script: str) -> None:
+    assert os.access(ROOT / script, os.X_OK)
+
+
+def lock_files() -> list[Path]:
+    return sorted((ROOT / "requirements").glob("*.lock"))
+
+
+def locked(path: Path) -> dict[str, str]:
+    """Versions by package."""
+    return dict(re.findall(r"^([a-z0-9.-]+)==([^ ;\\]+)", path.read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("path", lock_files(), ids=lambda path: path.name)
+def test_a_lock_file_holds_hashes_and_no_addresses(path: Path) -> None:
+    text = path.read_text()
+    assert text.count("--hash=sha256:") >= len(locked(path)) > 0
+    assert "://" not in text
+    assert "--index" not in text
+
+
+def test_the_lock_files_hold_every_declared_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    declared = {
+        "run": project["project"]["dependencies"],
+        "dev": project["project"]["dependencies"] + project["dependency-groups"]["dev"],
+    }
+    for name, dependencies in declared.items():
+        wanted = {re.split(r"[<>=!~ \[]", dependency)[0] for dependency in dependencies}
+        assert wanted <= locked(ROOT / "requirements" / f"{name}.lock").keys()
+
+
+def test_what_is_tested_is_what_runs() -> None:
+    run, dev = (locked(ROOT / "requirements" / f"{name}.lock") for name in ("run", "dev"))
+    assert run.items() <= dev.items()
