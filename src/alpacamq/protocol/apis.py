@@ -1,0 +1,95 @@
+"""The requests this broker serves: their keys, messages and versions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from types import MappingProxyType
+
+from .messages import api_versions, cluster, configs, fetch, metadata, offsets, produce, producers, topics
+from .notation import Message
+
+
+class ApiKey(IntEnum):
+    """Requests by their number on the wire."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
+    INCREMENTAL_ALTER_CONFIGS = 44
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_TOPIC_PARTITIONS = 75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """One request and its response, with the versions of both that are served."""
+
+    key: ApiKey
+    name: str
+    request: type[Message]
+    response: type[Message]
+    min_version: int
+    max_version: int
+    # The lowest version ApiVersions names, which is not always one that is served.
+    advertised_min: int
+    flexible_from: int
+
+    def serves(self, version: int) -> bool:
+        return self.min_version <= version <= self.max_version
+
+
+def _api(
+    key: ApiKey,
+    request: type[Message],
+    response: type[Message],
+    versions: tuple[int, int],
+    advertised_min: int | None = None,
+) -> Api:
+    assert request.flexible_from == response.flexible_from
+    return Api(
+        key=key,
+        name=request.__name__.removesuffix("Request"),
+        request=request,
+        response=response,
+        min_version=versions[0],
+        max_version=versions[1],
+        advertised_min=versions[0] if advertised_min is None else advertised_min,
+        flexible_from=request.flexible_from,
+    )
+
+
+APIS: Mapping[int, Api] = MappingProxyType({api.key: api for api in (
+    # librdkafka 2.0 takes a broker without version 0 for one that cannot compress, and then sends
+    # gzip, snappy and lz4 batches uncompressed without a word (KAFKA-18659).
+    _api(ApiKey.PRODUCE, produce.ProduceRequest, produce.ProduceResponse, (3, 13), advertised_min=0),
+    _api(ApiKey.FETCH, fetch.FetchRequest, fetch.FetchResponse, (4, 17)),
+    _api(ApiKey.LIST_OFFSETS, offsets.ListOffsetsRequest, offsets.ListOffsetsResponse, (1, 10)),
+    _api(ApiKey.METADATA, metadata.MetadataRequest, metadata.MetadataResponse, (0, 13)),
+    _api(ApiKey.API_VERSIONS, api_versions.ApiVersionsRequest, api_versions.ApiVersionsResponse, (0, 4)),
+    _api(ApiKey.CREATE_TOPICS, topics.CreateTopicsRequest, topics.CreateTopicsResponse, (2, 7)),
+    _api(ApiKey.DELETE_TOPICS, topics.DeleteTopicsRequest, topics.DeleteTopicsResponse, (1, 6)),
+    _api(ApiKey.DELETE_RECORDS, topics.DeleteRecordsRequest, topics.DeleteRecordsResponse, (0, 2)),
+    _api(ApiKey.INIT_PRODUCER_ID, producers.InitProducerIdRequest, producers.InitProducerIdResponse, (0, 5)),
+    _api(ApiKey.OFFSET_FOR_LEADER_EPOCH,
+         offsets.OffsetForLeaderEpochRequest, offsets.OffsetForLeaderEpochResponse, (0, 4)),
+    _api(ApiKey.DESCRIBE_CONFIGS, configs.DescribeConfigsRequest, configs.DescribeConfigsResponse, (1, 4)),
+    _api(ApiKey.ALTER_CONFIGS, configs.AlterConfigsRequest, configs.AlterConfigsResponse, (0, 2)),
+    _api(ApiKey.DESCRIBE_LOG_DIRS, cluster.DescribeLogDirsRequest, cluster.DescribeLogDirsResponse, (1, 4)),
+    _api(ApiKey.CREATE_PARTITIONS, topics.CreatePartitionsRequest, topics.CreatePartitionsResponse, (0, 3)),
+    _api(ApiKey.INCREMENTAL_ALTER_CONFIGS,
+         configs.IncrementalAlterConfigsRequest, configs.IncrementalAlterConfigsResponse, (0, 1)),
+    _api(ApiKey.DESCRIBE_CLUSTER, cluster.DescribeClusterRequest, cluster.DescribeClusterResponse, (0, 2)),
+    _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+         topics.DescribeTopicPartitionsRequest, topics.DescribeTopicPartitionsResponse, (0, 0)),
+)})  # fmt: skip

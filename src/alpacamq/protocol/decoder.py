@@ -1,0 +1,287 @@
+"""Writes the function that reads one version of one message.
+
+The function is straight-line code without calls for parts: neighbouring fixed-width values,
+lengths included, are taken by one `unpack_from`. It checks every length and count against the
+bytes that are left before it makes room. It raises whatever it meets; `Decoder` turns that
+into a ProtocolError, finding the field by the line that failed.
+"""
+
+import struct
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+from .errors import ProtocolError
+from .notation import UUID_ON_WIRE, Array, Field, Fixed, Message, Prefixed, WireType, fields_of
+from .source import Run, Source, size_of
+from .varint import Malformed, check_count, read_uvarint, skip_tagged_fields
+
+M = TypeVar("M", bound=Message)
+
+
+class Decoder(Generic[M]):
+    """Reads one version of a message."""
+
+    def __init__(self, message: type[M], version: int) -> None:
+        self._title = f"{message.__name__} v{version}"
+        writer = _Writer(message, version)
+        space = writer.write(self._title)
+        self._function: Callable[[memoryview, int], M] = space["decode"]
+        self._runs = writer.source.runs
+
+    def __call__(self, data: memoryview, at: int) -> M:
+        try:
+            return self._function(data, at)
+        except (struct.error, IndexError, ValueError) as error:
+            raise self._explained(error, len(data)) from error
+
+    def _explained(self, error: Exception, size: int) -> ProtocolError:
+        trace: TracebackType | None = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code is not self._function.__code__:
+            trace = trace.tb_next
+        assert trace is not None, "the error came from the function"
+        run = self._runs[trace.tb_lineno]
+        field = run.fields[0][0]
+        match error:
+            case struct.error():
+                field, left = run.field_at(max(0, size - trace.tb_frame.f_locals["at"]))
+                what = f"is cut off: {left} bytes are left"
+            case IndexError():
+                what = "is cut off: 0 bytes are left"
+            case UnicodeDecodeError():
+                what = "is not UTF-8"
+            case _:
+                what = str(error)
+        return ProtocolError(f"{self._title}: {field} {what}" if field else f"{self._title}: {what}")
+
+
+class _Writer:
+    """Turns the fields of a message into source that reads them."""
+
+    def __init__(self, message: type[Message], version: int) -> None:
+        self._message = message
+        self._version = version
+        self._flexible = version >= message.flexible_from
+        # Fixed-width values seen but not yet read: struct code, variable, field.
+        self._pending: list[tuple[str, str, str]] = []
+        self.source = Source("def decode(data, at):")
+        self.source.constants.update(
+            Malformed=Malformed,
+            read_uvarint=read_uvarint,
+            skip_tagged_fields=skip_tagged_fields,
+            check_count=check_count,
+            UUID=UUID,
+        )
+
+    def write(self, title: str) -> dict[str, Any]:
+        emit = self.source.emit
+        emit("end = len(data)")
+        value = self._part(self._message)
+        emit(f"result = {value}")
+        with self.source.block("if at != end:"):
+            emit("raise Malformed(f'{end - at} bytes are left over')")
+        emit("return result")
+        return self.source.compile(f"decode {title}")
+
+    def _part(self, message: type[Message]) -> str:
+        """Read a part; returns the expression that builds it, with nothing left pending."""
+        arguments = []
+        tagged = []
+        for field in fields_of(message):
+            if not field.is_in(self._version):
+                continue
+            if field.tag is not None:
+                tagged.append(field)
+                continue
+            with self.source.inside(field.name):
+                value = self._value(field.type, nullable=field.is_nullable(self._version))
+            arguments.append(f"{field.name}={value}")
+        if self._flexible:
+            arguments += self._tagged(tagged)
+        self._flush()
+        return f"{self.source.constant('Part', message)}({', '.join(arguments)})"
+
+    def _value(self, wire: WireType, *, nullable: bool) -> str:
+        """Read a value; returns an expression for it that holds once nothing is pending."""
+        match wire:
+            case Fixed():
+                value = self._fixed(wire.code)
+                return f"UUID(bytes={value})" if wire == UUID_ON_WIRE else value
+            case Prefixed():
+                return self._prefixed(wire, nullable=nullable)
+            case Array():
+                return self._array(wire, nullable=nullable)
+            case _:
+                return self._nullable_part(wire) if nullable else self._plain_part(wire)
+
+    def _fixed(self, code: str) -> str:
+        value = self.source.name("v")
+        self._pending.append((code, value, self.source.field))
+        return value
+
+    def _flush(self) -> None:
+        """Read everything pending in one go."""
+        if not self._pending:
+            return
+        codes = "".join(code for code, _, _ in self._pending)
+        unpack = self.source.constant("unpack", _unpacker(codes))
+        targets = ", ".join(value for _, value, _ in self._pending)
+        run = Run(tuple((field, size_of(code)) for code, _, field in self._pending))
+        self._pending.clear()
+        self.source.emit(f"{targets}, = {unpack}(data, at)", run)
+        self.source.emit(f"at += {size_of(codes)}")
+
+    def _length(self, legacy_code: str, *, nullable: bool) -> str:
+        """Read a length or count into a variable, -1 meaning null, and refuse what it may not be."""
+        emit = self.source.emit
+        length = self._fixed("B" if self._flexible else legacy_code)
+        self._flush()
+        if self._flexible:
+            with self.source.block(f"if {length} > 127:"):
+                emit(f"{length}, at = read_uvarint(data, at - 1)")
+            emit(f"{length} -= 1")
+        elif nullable:
+            with self.source.block(f"if {length} < -1:"):
+                emit(f"raise Malformed(f'has length {{{length}}}')")
+        if not nullable:
+            with self.source.block(f"if {length} < 0:"):
+                emit(f"raise Malformed(f'may not be null' if {length} == -1 else f'has length {{{length}}}')")
+        return length
+
+    def _prefixed(self, wire: Prefixed, *, nullable: bool) -> str:
+        emit = self.source.emit
+        length = self._length("h" if wire is Prefixed.STRING else "i", nullable=nullable)
+        value, stop = self.source.name("v"), self.source.name("stop")
+        read = {
+            Prefixed.STRING: f"str(data[at:{stop}], 'utf-8')",
+            Prefixed.BYTES: f"bytes(data[at:{stop}])",
+            Prefixed.RECORDS: f"data[at:{stop}]",
+        }[wire]
+
+        def take() -> None:
+            emit(f"{stop} = at + {length}")
+            with self.source.block(f"if {stop} > end:"):
+                emit(f"raise Malformed(f'claims {{{length}}} bytes where {{end - at}} are left')")
+            emit(f"{value} = {read}")
+            emit(f"at = {stop}")
+
+        self._unless_null(length, value, take, nullable=nullable)
+        return value
+
+    def _unless_null(self, length: str, value: str, take: Callable[[], None], *, nullable: bool) -> None:
+        if not nullable:
+            take()
+            return
+        with self.source.block(f"if {length} < 0:"):
+            self.source.emit(f"{value} = None")
+        with self.source.block("else:"):
+            take()
+
+    def _array(self, wire: Array, *, nullable: bool) -> str:
+        emit = self.source.emit
+        count = self._length("i", nullable=nullable)
+        value = self.source.name("v")
+        element = wire.element
+        least = self._least_bytes(element)
+        assert least > 0, f"an array of nothing in {self._message.__name__}"
+
+        def take() -> None:
+            emit(f"check_count({count}, {least}, end - at)")
+            if isinstance(element, Fixed) and element != UUID_ON_WIRE:
+                unpack = self.source.constant("unpack_many", unpack_many)
+                emit(f"{value} = {unpack}({element.code!r}, {count}, data, at)")
+                emit(f"at += {count} * {element.size}")
+                return
+            append = self.source.name("append")
+            emit(f"{value} = []")
+            emit(f"{append} = {value}.append")
+            with self.source.block(f"for _ in range({count}):"):
+                item = self._value(element, nullable=False)
+                self._flush()
+                emit(f"{append}({item})")
+
+        self._unless_null(count, value, take, nullable=nullable)
+        return value
+
+    def _plain_part(self, message: type[Message]) -> str:
+        self._flush()
+        return self._part(message)
+
+    def _nullable_part(self, message: type[Message]) -> str:
+        marker, value = self._fixed("b"), self.source.name("v")
+        self._flush()
+        with self.source.block(f"if {marker} < 0:"):
+            self.source.emit(f"{value} = None")
+        with self.source.block("else:"):
+            self.source.emit(f"{value} = {self._part(message)}")
+        return value
+
+    def _tagged(self, fields: list[Field]) -> list[str]:
+        """Read the tagged fields at the end of a part, skipping those not in `fields`."""
+        emit = self.source.emit
+        with self.source.inside("tagged fields"):
+            count = self._fixed("B")
+            self._flush()
+            if not fields:
+                with self.source.block(f"if {count}:"):
+                    emit("at = skip_tagged_fields(data, at - 1)")
+                return []
+            arguments, values = [], []
+            for field in fields:
+                value = self.source.name("v")
+                values.append(value)
+                default = self.source.constant("default", field.default)
+                emit(f"{value} = []" if field.default == [] else f"{value} = {default}")
+                arguments.append(f"{field.name}={value}")
+            with self.source.block(f"if {count}:"):
+                self._known_tags(count, fields, values)
+        return arguments
+
+    def _known_tags(self, count: str, fields: list[Field], values: list[str]) -> None:
+        emit = self.source.emit
+        number, size, stop = (self.source.name(stem) for stem in ("tag", "size", "stop"))
+        emit(f"{count}, at = read_uvarint(data, at - 1)")
+        emit(f"check_count({count}, 2, end - at)")
+        with self.source.block(f"for _ in range({count}):"):
+            emit(f"{number}, at = read_uvarint(data, at)")
+            emit(f"{size}, at = read_uvarint(data, at)")
+            emit(f"{stop} = at + {size}")
+            with self.source.block(f"if {stop} > end:"):
+                emit(f"raise Malformed(f'claims {{{size}}} bytes where {{end - at}} are left')")
+            choice = "if"
+            for field, value in zip(fields, values, strict=True):
+                with self.source.block(f"{choice} {number} == {field.tag}:"), self.source.inside(field.name):
+                    item = self._value(field.type, nullable=field.is_nullable(self._version))
+                    self._flush()
+                    emit(f"{value} = {item}")
+                choice = "elif"
+            with self.source.block("else:"):
+                emit(f"at = {stop}")
+            with self.source.block(f"if at != {stop}:"):
+                emit(f"raise Malformed(f'number {{{number}}} does not have the {{{size}}} bytes it claims')")
+
+    def _least_bytes(self, wire: WireType, *, nullable: bool = False) -> int:
+        """The fewest bytes a value can take."""
+        match wire:
+            case Fixed():
+                return wire.size
+            case Prefixed.STRING:
+                return 1 if self._flexible else 2
+            case Prefixed() | Array():
+                return 1 if self._flexible else 4
+            case _ if nullable:
+                return 1
+            case _:
+                fields = (f for f in fields_of(wire) if f.is_in(self._version) and f.tag is None)
+                least = sum(self._least_bytes(f.type, nullable=f.is_nullable(self._version)) for f in fields)
+                return least + self._flexible
+
+
+def unpack_many(code: str, count: int, data: memoryview, at: int) -> list[Any]:
+    """`count` fixed-width values from `at`; the caller has made sure they are there."""
+    return list(struct.unpack_from(f">{count}{code}", data, at))
+
+
+def _unpacker(codes: str) -> Callable[..., Any]:
+    return struct.Struct(f">{codes}").unpack_from

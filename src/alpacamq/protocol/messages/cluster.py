@@ -1,0 +1,68 @@
+"""DescribeCluster and DescribeLogDirs: the brokers there are and the disks they write to."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from alpacamq.protocol.notation import Bool, Int8, Int16, Int32, Int64, Message, String, since
+
+from .metadata import OPERATIONS_NOT_ASKED_FOR
+
+
+class DescribeClusterRequest(Message, flexible_from=0):
+    include_cluster_authorized_operations: Bool = False
+    endpoint_type: Annotated[Int8, since(1)] = 1
+    include_fenced_brokers: Annotated[Bool, since(2)] = False
+
+
+class DescribeClusterBroker(Message):
+    broker_id: Int32
+    host: String
+    port: Int32
+    rack: String | None = None
+    is_fenced: Annotated[Bool, since(2)] = False
+
+
+class DescribeClusterResponse(Message, flexible_from=0):
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = None
+    endpoint_type: Annotated[Int8, since(1)] = 1
+    cluster_id: String = ""
+    controller_id: Int32 = -1
+    brokers: Sequence[DescribeClusterBroker] = []
+    cluster_authorized_operations: Int32 = OPERATIONS_NOT_ASKED_FOR
+
+
+class DescribableLogDirTopic(Message):
+    topic: String
+    partitions: Sequence[Int32] = []
+
+
+class DescribeLogDirsRequest(Message, flexible_from=2):
+    topics: Sequence[DescribableLogDirTopic] | None = None
+
+
+class DescribeLogDirsPartition(Message):
+    partition_index: Int32
+    partition_size: Int64
+    offset_lag: Int64 = 0
+    is_future_key: Bool = False
+
+
+class DescribeLogDirsTopic(Message):
+    name: String
+    partitions: Sequence[DescribeLogDirsPartition] = []
+
+
+class DescribeLogDirsResult(Message):
+    error_code: Int16 = 0
+    log_dir: String
+    topics: Sequence[DescribeLogDirsTopic] = []
+    total_bytes: Annotated[Int64, since(4)] = -1
+    usable_bytes: Annotated[Int64, since(4)] = -1
+
+
+class DescribeLogDirsResponse(Message, flexible_from=2):
+    throttle_time_ms: Int32 = 0
+    error_code: Annotated[Int16, since(3)] = 0
+    results: Sequence[DescribeLogDirsResult] = []

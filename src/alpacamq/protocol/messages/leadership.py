@@ -1,0 +1,15 @@
+"""Who leads a partition and where to find brokers: parts that several responses share."""
+
+from alpacamq.protocol.notation import Int32, Message, String
+
+
+class LeaderIdAndEpoch(Message):
+    leader_id: Int32 = -1
+    leader_epoch: Int32 = -1
+
+
+class NodeEndpoint(Message):
+    node_id: Int32
+    host: String
+    port: Int32
+    rack: String | None = None

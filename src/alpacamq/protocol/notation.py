@@ -1,0 +1,223 @@
+"""How messages are written down: one class a message, one line a field.
+
+    class FetchRequest(Message, flexible_from=12):
+        replica_id: Annotated[Int32, until(14)] = -1
+        topics: Sequence[FetchTopic] = []
+        rack_id: Annotated[String, since(11)] = ""
+        cluster_id: Annotated[String | None, tag(0, since=12)] = None
+
+The type says how a value looks on the wire; `since`, `until` and `between` in which versions it
+is there; `| None` that it may be null, in all versions or `null_since` one; `tag` that it travels
+among the tagged fields, where a value equal to the default is left out. A field that a version
+does not have keeps its default when read and is not written.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from struct import calcsize
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+from uuid import UUID
+
+import msgspec
+
+from alpacamq.model.ports import Buffer
+
+LATEST = 2**15 - 1
+ZERO_UUID = UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A value that always takes the same number of bytes; `code` is its letter in a struct format."""
+
+    code: str
+
+    @property
+    def size(self) -> int:
+        return calcsize(f">{self.code}")
+
+
+class Prefixed(Enum):
+    """A value behind its length in bytes."""
+
+    STRING = "string"
+    BYTES = "bytes"
+    RECORDS = "records"
+
+
+UUID_ON_WIRE = Fixed("16s")
+
+Bool = Annotated[bool, Fixed("?")]
+Int8 = Annotated[int, Fixed("b")]
+Int16 = Annotated[int, Fixed("h")]
+Int32 = Annotated[int, Fixed("i")]
+Int64 = Annotated[int, Fixed("q")]
+Uint16 = Annotated[int, Fixed("H")]
+Uint32 = Annotated[int, Fixed("I")]
+Float64 = Annotated[float, Fixed("d")]
+Uuid = Annotated[UUID, UUID_ON_WIRE]
+String = Annotated[str, Prefixed.STRING]
+Bytes = Annotated[bytes, Prefixed.BYTES]
+# Read as a slice of the request, never copied.
+Records = Annotated[Buffer, Prefixed.RECORDS]
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """The versions of a message that have a field."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A place among the tagged fields."""
+
+    number: int
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class NullSince:
+    """The first version in which a field may be null."""
+
+    version: int
+
+
+def since(version: int) -> Versions:
+    return Versions(version, LATEST)
+
+
+def until(version: int) -> Versions:
+    return Versions(0, version)
+
+
+def between(first: int, last: int) -> Versions:
+    return Versions(first, last)
+
+
+def null_since(version: int) -> NullSince:
+    return NullSince(version)
+
+
+def tag(number: int, *, since: int) -> Tag:
+    return Tag(number, since)
+
+
+class MessageMeta(msgspec.StructMeta):
+    """Makes every message take keyword arguments only, and lets it say from when on it is flexible."""
+
+    def __new__(  # noqa: PYI034 - a metaclass cannot return Self
+        mcls,
+        name: str,
+        bases: tuple[type, ...],
+        namespace: dict[str, Any],
+        flexible_from: int | None = None,
+        **options: Any,
+    ) -> "MessageMeta":
+        if flexible_from is not None:
+            namespace["flexible_from"] = flexible_from
+        return super().__new__(mcls, name, bases, namespace, kw_only=True, **options)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class Message(msgspec.Struct, metaclass=MessageMeta, frozen=True, gc=False):
+    """A request or a response, or a part of one; a tree, which the garbage collector need not follow."""
+
+    # The first version with compact lengths and tagged fields. A part follows the message it is in.
+    flexible_from: ClassVar[int] = LATEST + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """Any number of the same, behind their count."""
+
+    element: "Fixed | Prefixed | type[Message]"
+
+
+WireType = Fixed | Prefixed | Array | type[Message]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One field of a message as its class declares it."""
+
+    name: str
+    type: WireType
+    versions: Versions
+    nullable_from: int
+    tag: int | None
+    default: Any
+
+    def is_in(self, version: int) -> bool:
+        return self.versions.first <= version <= self.versions.last
+
+    def is_nullable(self, version: int) -> bool:
+        return version >= self.nullable_from
+
+
+@cache
+def fields_of(message: type[Message]) -> tuple[Field, ...]:
+    """The fields of `message` in the order they have on the wire."""
+    hints = get_type_hints(message, include_extras=True)
+    return tuple(_field(info, hints[info.name]) for info in msgspec.structs.fields(message))
+
+
+def _field(info: msgspec.structs.FieldInfo, hint: Any) -> Field:
+    marks: dict[type, Any] = {}
+    wire: Any = None
+    nullable_from = LATEST + 1
+    while wire is None:
+        if get_origin(hint) is Annotated:
+            hint, *more = get_args(hint)
+            marks.update((type(mark), mark) for mark in more)
+            wire = marks.get(Fixed) or marks.get(Prefixed)
+        elif get_origin(hint) in {Union, UnionType}:
+            (hint,) = (part for part in get_args(hint) if part is not NoneType)
+            nullable_from = 0
+        else:
+            wire = _plain_type(hint)
+    if NullSince in marks:
+        nullable_from = marks[NullSince].version
+    place = marks.get(Tag)
+    versions = Versions(place.since, LATEST) if place else marks.get(Versions, Versions(0, LATEST))
+    return Field(
+        name=info.name,
+        type=wire,
+        versions=versions,
+        nullable_from=nullable_from,
+        tag=place.number if place else None,
+        default=_default(info),
+    )
+
+
+def _default(info: msgspec.structs.FieldInfo) -> Any:
+    """What a tagged field is when it is not written; None for a field that must be given."""
+    if info.default_factory is not msgspec.NODEFAULT:
+        return info.default_factory()
+    return None if info.default is msgspec.NODEFAULT else info.default
+
+
+def _plain_type(hint: Any) -> WireType:
+    """The wire type of a hint that carries no mark: a part, or an array of something."""
+    if isinstance(hint, type) and issubclass(hint, Message):
+        return hint
+    assert get_origin(hint) is Sequence, f"{hint} is not a wire type"
+    (element,) = get_args(hint)
+    if get_origin(element) is Annotated:
+        return Array(get_args(element)[1])
+    assert issubclass(element, Message), f"{hint} is not an array of a wire type"
+    return Array(element)

@@ -1,0 +1,52 @@
+"""Unsigned varints, the lengths and counts of flexible versions: seven bits a byte, lowest first."""
+
+MAX_BYTES = 5
+_LAST_BYTE_MAX = 0x0F  # the fifth byte holds the top four of 32 bits
+
+
+class Malformed(ValueError):
+    """What is wrong with a value, said by code that does not know which field it is reading."""
+
+
+def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
+    """The number at `at` and where it ends; IndexError when the data ends first."""
+    value = shift = 0
+    for count in range(1, MAX_BYTES + 1):
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if count == MAX_BYTES and byte > _LAST_BYTE_MAX:
+                break
+            return value, at
+        shift += 7
+    raise Malformed("is a varint of more than 32 bits")
+
+
+def uvarint(value: int) -> bytes:
+    """`value` as an unsigned varint."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append((value & 0x7F) | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def skip_tagged_fields(data: memoryview, at: int) -> int:
+    """Where the tagged fields that begin at `at` end, none of which is known here."""
+    count, at = read_uvarint(data, at)
+    check_count(count, 2, len(data) - at)
+    for _ in range(count):
+        _, at = read_uvarint(data, at)
+        size, at = read_uvarint(data, at)
+        if size > len(data) - at:
+            raise Malformed(f"claims {size} bytes where {len(data) - at} are left")
+        at += size
+    return at
+
+
+def check_count(count: int, least_bytes: int, left: int) -> None:
+    """Refuse a count of entries that cannot be there, before making room for them."""
+    if count * least_bytes > left:
+        raise Malformed(f"claims {count} entries where {left} bytes are left")
