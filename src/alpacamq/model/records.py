@@ -4,7 +4,7 @@ Only cold paths come here (compaction, search by time, checks of compacted topic
 topics): producing and fetching handle whole batches.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from .batch import (
@@ -23,10 +23,14 @@ from .batch import (
 )
 from .compression import compress, decompress
 from .errors import CorruptBatch
+from .ids import NO_TIMESTAMP
 from .ports import Buffer
 
 # What one batch may unpack to where nobody says otherwise.
 UNPACKED_LIMIT_BYTES = 128 << 20
+# Length, attributes, timestamp and offset delta, two absent fields, no headers: a byte each.
+_MIN_RECORD_BYTES = 7
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 
 class Header(NamedTuple):
@@ -48,19 +52,35 @@ class Record(NamedTuple):
 
 def read_records(batch: Buffer, limit: int = UNPACKED_LIMIT_BYTES) -> Iterator[Record]:
     """The records of one whole batch in order; CorruptBatch where they are not what the header says."""
+    if len(batch) < HEADER_BYTES:
+        raise CorruptBatch(f"a batch of {len(batch)} bytes is shorter than its {HEADER_BYTES}-byte header")
     header = read_header(batch)
-    body = memoryview(batch)[HEADER_BYTES : header.size]
-    if header.attributes & COMPRESSION_MASK:
-        body = memoryview(decompress(header.codec, body, limit))
+    if not HEADER_BYTES <= header.size <= len(batch):
+        raise CorruptBatch(f"a batch says it has {header.size} bytes but {len(batch)} are there")
+    if header.attributes & COMPRESSION_MASK > Codec.ZSTD:
+        raise CorruptBatch(f"no compression has number {header.attributes & COMPRESSION_MASK}")
+    body = decompress(header.codec, memoryview(batch)[HEADER_BYTES : header.size], limit)
+    if not 0 <= header.record_count <= len(body) // _MIN_RECORD_BYTES:
+        raise CorruptBatch(f"a batch claims {header.record_count} records in {len(body)} bytes")
+    return _each_record(header, body)
+
+
+def _each_record(header: BatchHeader, body: bytes) -> Iterator[Record]:
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
     at = 0
+    previous = header.base_offset - 1
     try:
         for _ in range(header.record_count):
             record, at = _read_record(body, at, header, append_time)
+            if not previous < record.offset <= header.last_offset:
+                raise CorruptBatch(
+                    f"offset {record.offset} follows {previous} in a batch that ends at {header.last_offset}"
+                )
+            previous = record.offset
             yield record
     except (IndexError, UnicodeDecodeError) as error:
         raise CorruptBatch(
-            f"a record at byte {at} of the batch at {header.base_offset} is cut off"
+            f"the record at byte {at} of the batch at {header.base_offset} cannot be read: {error}"
         ) from error
     if at != len(body):
         raise CorruptBatch(
@@ -69,7 +89,7 @@ def read_records(batch: Buffer, limit: int = UNPACKED_LIMIT_BYTES) -> Iterator[R
 
 
 def write_batch(
-    records: Sequence[Record],
+    records: Iterable[Record],
     *,
     base_offset: int | None = None,
     last_offset: int | None = None,
@@ -87,41 +107,59 @@ def write_batch(
     What is not given follows from the records. A batch without records (a gap that compaction
     left) needs its base and last offset told.
     """
-    first = records[0].offset if base_offset is None else base_offset
-    last = records[-1].offset if last_offset is None else last_offset
-    if base_timestamp is None:
-        base_timestamp = records[0].timestamp_ms if records else -1
-    if max_timestamp is None:
-        max_timestamp = max((record.timestamp_ms for record in records), default=-1)
     body = bytearray()
+    count = 0
+    latest = last = None
     for record in records:
-        _write_record(body, record, first, base_timestamp)
+        if base_offset is None:
+            base_offset = record.offset
+        if base_timestamp is None:
+            base_timestamp = record.timestamp_ms
+        _write_record(body, record, base_offset, base_timestamp)
+        latest = record.timestamp_ms if latest is None else max(latest, record.timestamp_ms)
+        last = record.offset
+        count += 1
+    last_offset = last if last_offset is None else last_offset
+    max_timestamp = latest if max_timestamp is None else max_timestamp
+    if base_offset is None or last_offset is None:
+        raise ValueError("a batch without records needs its base and last offset told")
     packed = compress(codec, body) if codec is not Codec.NONE else body
     batch = bytearray(HEADER_BYTES + len(packed))
     batch[HEADER_BYTES:] = packed
     HEADER.pack_into(
         batch, 0,
-        first, len(batch) - FRAME_BYTES, leader_epoch, MAGIC, 0, (attributes & ~COMPRESSION_MASK) | codec,
-        last - first, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, len(records),
+        base_offset, len(batch) - FRAME_BYTES, leader_epoch, MAGIC, 0,
+        (attributes & ~COMPRESSION_MASK) | codec, last_offset - base_offset,
+        NO_TIMESTAMP if base_timestamp is None else base_timestamp,
+        NO_TIMESTAMP if max_timestamp is None else max_timestamp,
+        producer_id, producer_epoch, base_sequence, count,
     )  # fmt: skip
     batch[CRC_AT:CHECKED_FROM] = checksum(batch).to_bytes(4, "big")
     return batch
 
 
-def _read_record(
-    body: memoryview, at: int, header: BatchHeader, append_time: int | None
-) -> tuple[Record, int]:
+def _read_record(body: bytes, at: int, header: BatchHeader, append_time: int | None) -> tuple[Record, int]:
     length, at = _read_varint(body, at)
     end = at + length
     if not at < end <= len(body):
         raise CorruptBatch(f"a record claims {length} bytes where {len(body) - at} are left")
     timestamp_delta, at = _read_varint(body, at + 1)  # one byte of attributes, unused
     offset_delta, at = _read_varint(body, at)
-    if not 0 <= offset_delta <= header.last_offset_delta:
-        raise CorruptBatch(f"offset delta {offset_delta} lies outside the batch at {header.base_offset}")
     key, at = _read_bytes(body, at, end)
     value, at = _read_bytes(body, at, end)
     count, at = _read_varint(body, at)
+    headers: tuple[Header, ...] = ()
+    if count:
+        headers, at = _read_headers(body, at, end, count)
+    if at != end:
+        raise CorruptBatch(f"a record claims {length} bytes but uses {length - (end - at)}")
+    timestamp = header.base_timestamp + timestamp_delta if append_time is None else append_time
+    if not _INT64_MIN <= timestamp <= _INT64_MAX:
+        raise CorruptBatch(f"timestamp {timestamp} has more than 64 bits")
+    return Record(header.base_offset + offset_delta, timestamp, key, value, headers), end
+
+
+def _read_headers(body: bytes, at: int, end: int, count: int) -> tuple[tuple[Header, ...], int]:
     # A header takes two bytes at least: check before making room for them.
     if not 0 <= count <= (end - at) // 2:
         raise CorruptBatch(f"a record claims {count} headers in {end - at} bytes")
@@ -132,10 +170,7 @@ def _read_record(
         if name is None:
             raise CorruptBatch("a record header has no name")
         headers.append(Header(name.decode(), content))
-    if at != end:
-        raise CorruptBatch(f"a record claims {length} bytes but uses {length - (end - at)}")
-    timestamp = header.base_timestamp + timestamp_delta if append_time is None else append_time
-    return Record(header.base_offset + offset_delta, timestamp, key, value, tuple(headers)), end
+    return tuple(headers), at
 
 
 def _write_record(body: bytearray, record: Record, base_offset: int, base_timestamp: int) -> None:
@@ -152,7 +187,10 @@ def _write_record(body: bytearray, record: Record, base_offset: int, base_timest
     body += inner
 
 
-def _read_varint(body: memoryview, at: int) -> tuple[int, int]:
+def _read_varint(body: bytes, at: int) -> tuple[int, int]:
+    byte = body[at]
+    if byte < 0x80:  # most numbers in a record are this small
+        return (byte >> 1) ^ -(byte & 1), at + 1
     shift = result = 0
     while True:
         byte = body[at]
@@ -173,13 +211,13 @@ def _write_varint(out: bytearray, value: int) -> None:
     out.append(rest)
 
 
-def _read_bytes(body: memoryview, at: int, end: int) -> tuple[bytes | None, int]:
+def _read_bytes(body: bytes, at: int, end: int) -> tuple[bytes | None, int]:
     length, at = _read_varint(body, at)
     if length < 0:
         return None, at
     if length > end - at:
         raise CorruptBatch(f"a field claims {length} bytes where {end - at} are left")
-    return bytes(body[at : at + length]), at + length
+    return body[at : at + length], at + length
 
 
 def _write_bytes(out: bytearray, value: bytes | None) -> None:

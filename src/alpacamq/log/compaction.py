@@ -1,0 +1,339 @@
+"""Compaction of sealed segments: the last value per key stays, older ones go.
+
+Owns what is kept. Everything here blocks and is meant for a thread. Nothing that readers use
+is touched: `clean` writes files named `<base offset>.log.cleaned`, synced, and says which sealed
+segments each of them replaces. The caller puts them in place *in the order given*, lowest
+offsets first: a crash between two of them must not bring back a value whose tombstone is
+already gone. A `.cleaned` file found at start is a leftover and can be removed.
+
+What a cleaned file promises:
+- It covers exactly the offsets of the segments it replaces. Offsets stay contiguous from
+  batch to batch: a run of batches that were dropped becomes one batch without records.
+- A batch kept whole is the same bytes. A batch kept in part keeps its offsets, leader epoch,
+  compression, producer id, epoch and base sequence, so a producer's last sequence is its base
+  sequence plus the last offset *delta*, whatever its record count. Timestamps read the same.
+- Control batches, records without key, and batches whose records cannot be read stay as they are.
+
+A tombstone stays for delete.retention.ms from the cleaning that first saw it. The batch carries
+that deadline itself: attribute bit 6 says that the base timestamp is the deadline, to which the
+records' timestamp deltas then relate.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import compress
+from pathlib import Path
+
+from alpacamq.model.batch import DELETE_HORIZON, LOG_APPEND_TIME, read_header
+from alpacamq.model.errors import CorruptBatch
+from alpacamq.model.ids import NO_TIMESTAMP
+from alpacamq.model.ports import Buffer, Disk
+from alpacamq.model.records import Record, read_records, write_batch
+from alpacamq.model.topics import INT32_MAX, INT64_MAX, TopicConfig
+
+from .cleaned_segment import CleanedFile, CleanedSegment, SealedSegment, StoredBatch, stored_batches
+
+__all__ = ["Cleaned", "CleanedSegment", "SealedSegment", "clean", "is_due"]
+
+DEFAULT_MAX_KEYS = 250_000
+# Above this the records of one batch are read twice rather than held: a small compressed batch
+# can unpack to millions of them.
+HELD_RECORDS = 50_000
+MAX_NOTES = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleaned:
+    """What a cleaning did. Segments in which it found nothing to change are not in `segments`.
+
+    `first_dirty_offset` lies before the end of the last segment when there were more keys than
+    the map takes; it need not be the first offset of a batch. `next_deadline_ms` is when the
+    first tombstone still kept may go.
+    """
+
+    segments: tuple[CleanedSegment, ...]
+    first_dirty_offset: int
+    records_kept: int
+    records_dropped: int
+    bytes_before: int
+    bytes_after: int
+    next_deadline_ms: int | None
+    notes: tuple[str, ...]
+
+
+def is_due(clean_bytes: int, dirty_bytes: int, ratio: float) -> bool:
+    """Whether the part never cleaned is at least `ratio` of the whole."""
+    return dirty_bytes > 0 and dirty_bytes >= ratio * (clean_bytes + dirty_bytes)
+
+
+def clean(
+    segments: Sequence[SealedSegment],
+    *,
+    first_dirty_offset: int,
+    config: TopicConfig,
+    now_ms: int,
+    disk: Disk,
+    directory: Path,
+    max_keys: int = DEFAULT_MAX_KEYS,
+    pace: Callable[[int], None] = lambda _: None,
+) -> Cleaned:
+    """Clean `segments`: all the sealed ones of a log, in order, neighbours without a gap.
+
+    Raises DamagedLog where stored bytes are not what they were, and OSError as the disk does;
+    no cleaned file is left behind then. `pace` is told the bytes of every batch read: it may
+    sleep to spare the machine, or raise to give the cleaning up.
+    """
+    keys = OffsetMap(first_dirty_offset, max_keys)
+    for segment in segments:
+        if keys.is_full or segment.end_offset <= first_dirty_offset:
+            continue
+        with closing(stored_batches(disk, segment, pace)) as batches:
+            for batch in batches:
+                keys.add(batch)
+                if keys.is_full:
+                    break
+    rewriting = _Rewriting(keys, config, now_ms, disk, directory)
+    try:
+        for segment in segments:
+            if segment.base_offset >= keys.end_offset:
+                break
+            rewriting.begin(segment)
+            with closing(stored_batches(disk, segment, pace)) as batches:
+                for batch in batches:
+                    rewriting.add(batch)
+        return rewriting.finish()
+    except BaseException:
+        rewriting.abandon()
+        raise
+
+
+def _digest(key: bytes) -> bytes:
+    """Stands for a key in the map, so that memory does not depend on how long keys are."""
+    return blake2b(key, digest_size=16).digest()
+
+
+class OffsetMap:
+    """The last offset of every key from the first dirty offset up to `end_offset`."""
+
+    def __init__(self, first_dirty_offset: int, max_keys: int) -> None:
+        assert max_keys > 0
+        self.end_offset = first_dirty_offset
+        self.is_full = False
+        self._first_dirty_offset = first_dirty_offset
+        self._max_keys = max_keys
+        self._offsets: dict[bytes, int] = {}
+
+    def is_superseded(self, record: Record) -> bool:
+        """Whether a later record has this one's key."""
+        return (
+            record.key is not None and self._offsets.get(_digest(record.key), record.offset) > record.offset
+        )
+
+    def add(self, batch: StoredBatch) -> None:
+        """Enter the keys of the next batch.
+
+        A batch that no longer fits stays out as a whole, unless it is the only one: then it is
+        entered in part, so that every cleaning gets ahead.
+        """
+        next_offset = batch.header.next_offset
+        if next_offset <= self._first_dirty_offset:
+            return
+        fresh: dict[bytes, int] = {}
+        full_at: int | None = None
+        if not batch.header.is_control:
+            with suppress(CorruptBatch):  # the second pass keeps such a batch and says so
+                full_at = self._collect(batch, fresh)
+                if full_at is not None and self._offsets:
+                    fresh, full_at = {}, batch.header.base_offset
+                self._offsets.update(fresh)
+        self.is_full = full_at is not None
+        self.end_offset = next_offset if full_at is None else max(self.end_offset, full_at)
+
+    def _collect(self, batch: StoredBatch, fresh: dict[bytes, int]) -> int | None:
+        """Put a batch's keys into `fresh`; returns the offset of the first one there is no room for."""
+        room = self._max_keys - len(self._offsets)
+        full_at: int | None = None
+        # Read to the end even when full: keys count only if the whole batch can be read.
+        for record in read_records(batch.data):
+            if record.key is None or record.offset < self._first_dirty_offset or full_at is not None:
+                continue
+            digest = _digest(record.key)
+            if digest not in fresh and digest not in self._offsets:
+                if room == 0:
+                    full_at = record.offset
+                    continue
+                room -= 1
+            fresh[digest] = record.offset
+        return full_at
+
+
+class _Gap:
+    """A run of batches that were dropped, to become one batch without records."""
+
+    def __init__(self, first: StoredBatch) -> None:
+        self._base_offset = first.header.base_offset
+        self._last_offset = first.header.last_offset
+        self._leader_epoch = first.header.leader_epoch
+        # A gap that an earlier cleaning left stays the same bytes while nothing joins it.
+        self.origin = first if first.header.record_count == 0 else None
+
+    def joined_by(self, batch: StoredBatch) -> bool:
+        """Extend the run by the next batch if one header can still describe it."""
+        header = batch.header
+        if header.leader_epoch != self._leader_epoch or header.last_offset - self._base_offset > INT32_MAX:
+            return False
+        self._last_offset = header.last_offset
+        self.origin = None
+        return True
+
+    def filler(self) -> Buffer:
+        if self.origin is not None:
+            return self.origin.data
+        return write_batch(
+            (),
+            base_offset=self._base_offset,
+            last_offset=self._last_offset,
+            leader_epoch=self._leader_epoch,
+        )
+
+
+class _Rewriting:
+    """The second pass: decides about every record and keeps the output contiguous."""
+
+    def __init__(
+        self, keys: OffsetMap, config: TopicConfig, now_ms: int, disk: Disk, directory: Path
+    ) -> None:
+        self._keys = keys
+        self._now_ms = now_ms
+        self._new_deadline_ms = min(now_ms + config.delete_retention_ms, INT64_MAX)
+        self._segment_bytes = config.segment_bytes
+        self._disk = disk
+        self._directory = directory
+        self._files: list[CleanedFile] = []
+        self._gap: _Gap | None = None
+        self._cleaned: list[CleanedSegment] = []
+        self._records_before = self._records_after = self._bytes_before = 0
+        self._next_deadline_ms: int | None = None
+        self._notes: list[str] = []
+        self._unreadable = 0
+
+    def begin(self, segment: SealedSegment) -> None:
+        """The batches that follow are this segment's."""
+        self._bytes_before += segment.size_bytes
+        if self._files and self._files[-1].joined_by(segment, self._segment_bytes):
+            return
+        self._close_file()
+        self._files.append(CleanedFile(self._disk, self._directory, segment))
+
+    def add(self, batch: StoredBatch) -> None:
+        self._records_before += batch.header.record_count
+        kept = self._rewrite(batch)
+        if kept is None:
+            if self._gap is None or not self._gap.joined_by(batch):
+                self._close_gap()
+                self._gap = _Gap(batch)
+            return
+        self._close_gap()
+        header = read_header(kept)
+        self._records_after += header.record_count
+        if header.attributes & DELETE_HORIZON:
+            known = self._next_deadline_ms
+            self._next_deadline_ms = (
+                header.base_timestamp if known is None else min(known, header.base_timestamp)
+            )
+        self._files[-1].add(kept, batch if kept is batch.data else None)
+
+    def finish(self) -> Cleaned:
+        self._close_file()
+        if self._unreadable > len(self._notes):
+            self._notes.append(f"{self._unreadable - len(self._notes)} more batches were kept unread")
+        return Cleaned(
+            segments=tuple(self._cleaned),
+            first_dirty_offset=self._keys.end_offset,
+            records_kept=self._records_after,
+            records_dropped=self._records_before - self._records_after,
+            bytes_before=self._bytes_before,
+            bytes_after=sum(file.size_bytes for file in self._files),
+            next_deadline_ms=self._next_deadline_ms,
+            notes=tuple(self._notes),
+        )
+
+    def abandon(self) -> None:
+        """Remove what was written. What cannot be removed goes at the next start."""
+        for file in self._files:
+            with suppress(OSError):
+                file.close()
+            with suppress(OSError):
+                self._disk.remove(file.path)
+
+    def _close_file(self) -> None:
+        self._close_gap()
+        if self._files and (cleaned := self._files[-1].finish()):
+            self._cleaned.append(cleaned)
+
+    def _close_gap(self) -> None:
+        if self._gap is not None:
+            self._files[-1].add(self._gap.filler(), self._gap.origin)
+            self._gap = None
+
+    def _rewrite(self, batch: StoredBatch) -> Buffer | None:
+        """What becomes of a batch: the same object if all of it stays, None if nothing does."""
+        header = batch.header
+        if header.base_offset >= self._keys.end_offset or header.is_control:
+            return batch.data
+        if header.record_count == 0:
+            return None
+        deadline_ms = header.base_timestamp if header.attributes & DELETE_HORIZON else None
+        # Of a batch that the map holds only in part, tombstones may still hide values it does not hold.
+        is_mapped = header.next_offset <= self._keys.end_offset
+        is_overdue = is_mapped and deadline_ms is not None and deadline_ms <= self._now_ms
+
+        try:
+            records = _records(batch)
+            stays = bytearray()
+            keeps_tombstones = False
+            for record in records():
+                if record.timestamp_ms < NO_TIMESTAMP:
+                    raise CorruptBatch(f"a record has timestamp {record.timestamp_ms}")
+                is_tombstone = record.value is None and record.key is not None
+                keep = not (is_tombstone and is_overdue) and not self._keys.is_superseded(record)
+                keeps_tombstones |= keep and is_tombstone
+                stays.append(keep)
+        except CorruptBatch as error:
+            self._unreadable += 1
+            if len(self._notes) < MAX_NOTES:
+                self._notes.append(f"{batch.segment.path} at byte {batch.position} is kept unread: {error}")
+            return batch.data
+        if not any(stays):
+            return None
+        new_deadline_ms = deadline_ms
+        if is_mapped and not keeps_tombstones:
+            new_deadline_ms = None
+        elif is_mapped and deadline_ms is None:
+            new_deadline_ms = self._new_deadline_ms
+        if all(stays) and new_deadline_ms == deadline_ms:
+            return batch.data
+        attributes = header.attributes & ~DELETE_HORIZON
+        return write_batch(
+            compress(records(), stays),
+            base_offset=header.base_offset,
+            last_offset=header.last_offset,
+            leader_epoch=header.leader_epoch,
+            codec=header.codec,
+            attributes=attributes if new_deadline_ms is None else attributes | DELETE_HORIZON,
+            base_timestamp=new_deadline_ms,
+            max_timestamp=header.max_timestamp if attributes & LOG_APPEND_TIME else None,
+            producer_id=header.producer_id,
+            producer_epoch=header.producer_epoch,
+            base_sequence=header.base_sequence,
+        )
+
+
+def _records(batch: StoredBatch) -> Callable[[], Iterable[Record]]:
+    """The records of a batch, as often as they are asked for."""
+    if batch.header.record_count > HELD_RECORDS:
+        return lambda: read_records(batch.data)
+    held = list(read_records(batch.data))
+    return lambda: held
