@@ -1,0 +1,1 @@
+"""The tests: one folder per package of src, compat/ for foreign clients, integration/ for real kills."""

@@ -1,0 +1,202 @@
+"""The real broker as a subprocess: started, watched, stopped and killed the way an operator would."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+from typing import IO, Self
+
+import psutil
+
+START_S = 30.0
+STOP_S = 30.0
+READY = re.compile(r"kafka\s+(\S+:\d+)")
+ANY_PORT = "127.0.0.1:0"
+
+
+class Output:
+    """The lines a process has written so far, and waiting for one to come."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.lines: list[str] = []
+        self._stream = stream
+        self._changed = threading.Condition()
+        self._ended = False
+        self._reader = threading.Thread(target=self._collect, daemon=True)
+        self._reader.start()
+
+    def _collect(self) -> None:
+        for line in self._stream:
+            with self._changed:
+                self.lines.append(line.decode(errors="replace").rstrip("\n"))
+                self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        self._stream.close()
+
+    def find(self, pattern: str | re.Pattern[str]) -> re.Match[str] | None:
+        """The first line so far that matches."""
+        return next(filter(None, (re.search(pattern, line) for line in list(self.lines))), None)
+
+    def wait_for(self, pattern: str | re.Pattern[str], *, within_s: float) -> re.Match[str]:
+        """The match of the first line that has one; fails at the deadline or when the stream ends without."""
+        deadline = time.monotonic() + within_s
+        with self._changed:
+            while (match := self.find(pattern)) is None:
+                left_s = deadline - time.monotonic()
+                if self._ended or left_s <= 0:
+                    raise AssertionError(f"no line matches {pattern!r}:\n{self.text()}")
+                self._changed.wait(left_s)
+            return match
+
+    def drain(self) -> None:
+        """Wait until the writer has closed its end."""
+        self._reader.join(STOP_S)
+
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+
+class Broker:
+    """One broker on one data directory; it keeps its address when it is started again."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        config: str = "",
+        kafka: str = ANY_PORT,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.data_dir = data_dir
+        self.kafka = kafka
+        self.config = config
+        self.environment = dict(environment or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._output: Output | None = None
+        self._errors: Output | None = None
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "the broker was never started"
+        return self._process
+
+    @property
+    def output(self) -> Output:
+        assert self._output is not None, "the broker was never started"
+        return self._output
+
+    @property
+    def errors(self) -> Output:
+        """What it logs."""
+        assert self._errors is not None, "the broker was never started"
+        return self._errors
+
+    @property
+    def address(self) -> str:
+        return self.kafka
+
+    @property
+    def host_and_port(self) -> tuple[str, int]:
+        host, _, port = self.kafka.rpartition(":")
+        return host, int(port)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def spawn(self) -> None:
+        """Start the process without waiting for it to be ready."""
+        assert not self.is_running, "the broker runs already"
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "alpacamq.node.main", "serve"]
+        command += ["--data-dir", str(self.data_dir), "--kafka", self.kafka]
+        if self.config:
+            file = self.data_dir.with_name(self.data_dir.name + ".toml")
+            file.write_text(self.config)
+            command += ["--config", str(file)]
+        # A test run that dies without its clean-up must not leave brokers behind.
+        if setpriv := shutil.which("setpriv"):
+            command = [setpriv, "--pdeathsig", "KILL", *command]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ALPACAMQ_")}
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**environment, "PYTHONUNBUFFERED": "1", **self.environment},
+        )
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._output = Output(self._process.stdout)
+        self._errors = Output(self._process.stderr)
+
+    def start(self) -> Self:
+        """Start and wait until it takes connections."""
+        self.spawn()
+        self.wait_until_ready()
+        return self
+
+    def wait_until_ready(self) -> None:
+        try:
+            self.kafka = self.output.wait_for(READY, within_s=START_S)[1]
+        except AssertionError as missing:
+            self.kill()
+            raise AssertionError(f"{missing}\nstderr:\n{self.errors.text()}") from None
+
+    def signal(self, number: signal.Signals) -> int:
+        """Send a signal and wait for the exit code."""
+        self.process.send_signal(number)
+        return self.exit_code()
+
+    def exit_code(self) -> int:
+        """Wait for the process to end by itself."""
+        code = self.process.wait(STOP_S)
+        self.output.drain()
+        self.errors.drain()
+        return code
+
+    def stop(self) -> None:
+        """Shut down cleanly; anything else fails."""
+        code = self.signal(signal.SIGTERM)
+        assert code == 0, f"exit code {code} after SIGTERM:\n{self.errors.text()}"
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+        self.exit_code()
+
+    def end(self) -> None:
+        """Make sure that nothing is left running, whatever happened before."""
+        if self.is_running:
+            with contextlib.suppress(ProcessLookupError):
+                self.kill()
+
+    @property
+    def resident_bytes(self) -> int:
+        return int(psutil.Process(self.process.pid).memory_info().rss)
+
+    @property
+    def open_files(self) -> int:
+        return int(psutil.Process(self.process.pid).num_fds())
+
+
+def lasting_address(random: Random) -> str:
+    """An address to keep across restarts: the system takes no port of this range for outgoing connections."""
+    while True:
+        port = random.randrange(12_000, 32_000)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with contextlib.suppress(OSError):
+                probe.bind(("127.0.0.1", port))
+                return f"127.0.0.1:{port}"

@@ -1,0 +1,1 @@
+"""Unmodified third-party clients against the real broker."""

@@ -1,0 +1,74 @@
+"""One broker for all compat tests of a worker, and the clients to try on it."""
+
+from collections.abc import Iterator
+
+import kafka.codec
+import pytest
+
+from tests.brokers import Broker
+
+from . import kcat
+from .aio import AioKafka
+from .client import Admin, Client
+from .confluent import Confluent
+from .kafka_python import KafkaPython
+from .kcat import Kcat
+
+ADMINS: tuple[type[Admin], ...] = (Confluent, KafkaPython, AioKafka)
+CLIENTS: tuple[type[Client], ...] = (*ADMINS, Kcat)
+
+CONFIG = """
+[topics]
+auto_create = false
+
+[log]
+retention_check_ms = 200
+"""
+
+
+def name_of(kind: type[Client]) -> str:
+    return kind.name
+
+
+def skip_if_unable(kind: type[Client], compression: str = "none") -> None:
+    """Skip where this machine lacks the client or a library it needs."""
+    if kind is Kcat and not kcat.installed():
+        pytest.skip("kcat is not installed")
+    if kind is KafkaPython and compression == "snappy" and not kafka.codec.has_snappy():
+        pytest.skip("kafka-python needs python-snappy for snappy, which is not installed")
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker that makes no topic by itself."""
+    broker = Broker(tmp_path_factory.mktemp("compat") / "data", config=CONFIG)
+    try:
+        yield broker.start()
+    finally:
+        broker.end()
+
+
+@pytest.fixture(params=CLIENTS, ids=name_of)
+def client(request: pytest.FixtureRequest, broker: Broker) -> Client:
+    """Each client in turn."""
+    kind: type[Client] = request.param
+    skip_if_unable(kind)
+    return kind(broker.address)
+
+
+@pytest.fixture(params=ADMINS, ids=name_of)
+def admin(request: pytest.FixtureRequest, broker: Broker) -> Admin:
+    """Each client that can manage topics in turn."""
+    kind: type[Admin] = request.param
+    return kind(broker.address)
+
+
+@pytest.fixture
+def confluent(broker: Broker) -> Confluent:
+    """The client that prepares what the client under test then meets."""
+    return Confluent(broker.address)
+
+
+@pytest.fixture
+def kafka_python(broker: Broker) -> KafkaPython:
+    return KafkaPython(broker.address)

@@ -1,0 +1,46 @@
+"""What clients learn of the broker itself."""
+
+from pathlib import Path
+
+from tests.brokers import Broker
+
+from .client import Admin, Record
+from .confluent import Confluent
+from .kafka_python import KafkaPython
+
+
+def test_every_client_sees_the_same_cluster(admin: Admin, confluent: Confluent, broker: Broker) -> None:
+    cluster = admin.cluster()
+
+    assert cluster.brokers == {1: broker.address}
+    assert cluster.controller == 1
+    assert cluster.id
+    assert cluster == confluent.cluster()
+
+
+def test_the_log_directory_tells_how_much_a_topic_takes(
+    kafka_python: KafkaPython, broker: Broker, topic: str
+) -> None:
+    kafka_python.create_topic(topic, partitions=2)
+    kafka_python.produce(topic, [Record(value=b"x" * 10_000, partition=1)])
+
+    (directory,) = kafka_python.log_dirs(topic)
+
+    assert directory["error_code"] == 0
+    assert broker.data_dir in [Path(directory["log_dir"]), *Path(directory["log_dir"]).parents]
+    assert directory["total_bytes"] > directory["usable_bytes"] > 0
+    (described,) = directory["topics"]
+    sizes = {entry["partition_index"]: entry["partition_size"] for entry in described["partitions"]}
+    assert described["name"] == topic
+    assert sizes[0] == 0
+    assert 10_000 < sizes[1] < 11_000
+
+
+def test_a_long_list_of_partitions_comes_in_pages(kafka_python: KafkaPython, topic: str) -> None:
+    first, second = f"{topic}-a", f"{topic}-b"
+    kafka_python.create_topic(first, partitions=7)
+    kafka_python.create_topic(second, partitions=5)
+
+    found = kafka_python.topic_partitions([second, first], limit=4)
+
+    assert found == [(first, number) for number in range(7)] + [(second, number) for number in range(5)]

@@ -1,0 +1,134 @@
+"""Describing and altering the settings of a topic."""
+
+import pytest
+
+from tests.brokers import Broker
+
+from .aio import AioKafka
+from .client import Admin, Record, Refused
+from .confluent import Confluent
+from .conftest import name_of
+from .kafka_python import KafkaPython
+
+INVALID_CONFIG = 40
+UNKNOWN_TOPIC = 3
+
+Incremental = Confluent | KafkaPython
+
+
+@pytest.fixture(params=(Confluent, KafkaPython), ids=name_of)
+def incremental(request: pytest.FixtureRequest, broker: Broker) -> Incremental:
+    """The clients that can change one setting and leave the rest."""
+    kind: type[Incremental] = request.param
+    return kind(broker.address)
+
+
+@pytest.fixture(params=(Confluent, AioKafka), ids=name_of)
+def replacing(request: pytest.FixtureRequest, broker: Broker) -> Admin:
+    """The clients whose replacement is one; kafka-python fills in what it finds set."""
+    kind: type[Admin] = request.param
+    return kind(broker.address)
+
+
+def test_every_setting_is_described(admin: Admin, topic: str) -> None:
+    admin.create_topic(topic)
+
+    settings = admin.settings(topic)
+
+    assert settings["cleanup.policy"] == "delete"
+    assert settings["compression.type"] == "producer"
+    assert settings["flush.ms"] == "1000"
+    assert settings["max.message.bytes"] == str((1 << 20) + 12)
+    assert settings["message.timestamp.type"] == "CreateTime"
+    assert settings["min.insync.replicas"] == "1"
+    assert settings["retention.bytes"] == "-1"
+    assert settings["retention.ms"] == "604800000"
+
+
+def test_a_replaced_setting_is_in_force_at_once(admin: Admin, topic: str) -> None:
+    admin.create_topic(topic)
+
+    admin.replace_settings(topic, {"max.message.bytes": "1500"})
+
+    assert admin.settings(topic)["max.message.bytes"] == "1500"
+    with pytest.raises(Refused) as refusal:
+        admin.produce(topic, [Record(value=b"x" * 3000)])
+    assert refusal.value.code == 10
+
+
+def test_replacing_puts_what_is_not_named_back_to_its_default(replacing: Admin, topic: str) -> None:
+    replacing.create_topic(topic, settings={"retention.ms": "1000000"})
+
+    replacing.replace_settings(topic, {"retention.bytes": "5000000"})
+
+    settings = replacing.settings(topic)
+    assert settings["retention.bytes"] == "5000000"
+    assert settings["retention.ms"] == "604800000"
+
+
+def test_one_setting_can_be_changed_and_the_rest_stays(incremental: Incremental, topic: str) -> None:
+    incremental.create_topic(topic, settings={"retention.ms": "1000000"})
+
+    incremental.change_settings(topic, {"segment.bytes": ("set", "2000000")})
+
+    settings = incremental.settings(topic)
+    assert settings["segment.bytes"] == "2000000"
+    assert settings["retention.ms"] == "1000000"
+
+
+def test_a_setting_can_go_back_to_its_default(incremental: Incremental, topic: str) -> None:
+    incremental.create_topic(topic, settings={"retention.ms": "1000000"})
+
+    incremental.change_settings(topic, {"retention.ms": ("delete", None)})
+
+    assert incremental.settings(topic)["retention.ms"] == "604800000"
+
+
+def test_a_list_can_grow_and_shrink(incremental: Incremental, topic: str) -> None:
+    incremental.create_topic(topic)
+
+    incremental.change_settings(topic, {"cleanup.policy": ("append", "compact")})
+    assert set(incremental.settings(topic)["cleanup.policy"].split(",")) == {"compact", "delete"}
+
+    incremental.change_settings(topic, {"cleanup.policy": ("subtract", "delete")})
+    assert incremental.settings(topic)["cleanup.policy"] == "compact"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        pytest.param("retention.milliseconds", "1", id="an unknown setting"),
+        pytest.param("retention.ms", "-5", id="a value too small"),
+        pytest.param("cleanup.policy", "shred", id="a value that is no choice"),
+    ],
+)
+def test_a_bad_change_is_refused_and_changes_nothing(
+    incremental: Incremental, topic: str, name: str, value: str
+) -> None:
+    incremental.create_topic(topic)
+    before = incremental.settings(topic)
+
+    with pytest.raises(Refused) as refusal:
+        incremental.change_settings(topic, {"segment.bytes": ("set", "2000000"), name: ("set", value)})
+
+    assert refusal.value.code == INVALID_CONFIG
+    assert name in refusal.value.words
+    assert incremental.settings(topic) == before
+
+
+def test_a_bad_replacement_is_refused_and_changes_nothing(admin: Admin, topic: str) -> None:
+    admin.create_topic(topic)
+    before = admin.settings(topic)
+
+    with pytest.raises(Refused) as refusal:
+        admin.replace_settings(topic, {"retention.ms": "never"})
+
+    assert refusal.value.code == INVALID_CONFIG
+    assert admin.settings(topic) == before
+
+
+def test_the_settings_of_no_topic_are_refused(replacing: Admin, topic: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        replacing.settings(topic)
+
+    assert refusal.value.code == UNKNOWN_TOPIC

@@ -1,0 +1,208 @@
+"""Managing topics, and the refusals every client must understand."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.brokers import Broker
+
+from .client import Admin, Client, Record, Refused
+from .confluent import Confluent
+from .conftest import CLIENTS, name_of, skip_if_unable
+from .kafka_python import KafkaPython
+
+UNKNOWN_TOPIC = 3
+MESSAGE_TOO_LARGE = 10
+INVALID_TOPIC = 17
+TOPIC_EXISTS = 36
+INVALID_PARTITIONS = 37
+INVALID_REPLICATION = 38
+INVALID_CONFIG = 40
+
+
+def test_a_created_topic_has_its_partitions_and_settings(admin: Admin, topic: str) -> None:
+    admin.create_topic(
+        topic, partitions=5, settings={"retention.ms": "86400000", "cleanup.policy": "compact"}
+    )
+
+    assert topic in admin.topics()
+    assert admin.partition_count(topic) == 5
+    settings = admin.settings(topic)
+    assert settings["retention.ms"] == "86400000"
+    assert settings["cleanup.policy"] == "compact"
+    assert settings["segment.bytes"] == "67108864"
+
+
+def test_a_topic_without_a_partition_count_gets_the_brokers(admin: Admin, topic: str) -> None:
+    admin.create_topic(topic, partitions=-1, replication=-1)
+
+    assert admin.partition_count(topic) == 3
+
+
+def test_a_creation_that_is_only_checked_makes_nothing(admin: Admin, topic: str) -> None:
+    admin.create_topic(topic, only_check=True)
+
+    assert topic not in admin.topics()
+
+
+@pytest.mark.parametrize(
+    ("name", "partitions", "replication", "settings", "code", "word"),
+    [
+        pytest.param("bad name!", 1, 1, {}, INVALID_TOPIC, "bad name!", id="a name with a space"),
+        pytest.param("..", 1, 1, {}, INVALID_TOPIC, "", id="the parent directory as a name"),
+        pytest.param("x" * 250, 1, 1, {}, INVALID_TOPIC, "249", id="a name too long"),
+        pytest.param(None, 0, 1, {}, INVALID_PARTITIONS, "", id="no partitions"),
+        pytest.param(None, 1, 3, {}, INVALID_REPLICATION, "3", id="more replicas than brokers"),
+        pytest.param(
+            None, 1, 1, {"retention.mss": "1"}, INVALID_CONFIG, "retention.ms", id="an unknown setting"
+        ),
+        pytest.param(
+            None, 1, 1, {"retention.ms": "soon"}, INVALID_CONFIG, "soon", id="a value of the wrong kind"
+        ),
+        pytest.param(None, 1, 1, {"segment.bytes": "1"}, INVALID_CONFIG, "1024", id="a value too small"),
+        pytest.param(
+            None, 1, 1, {"cleanup.policy": "burn"}, INVALID_CONFIG, "compact", id="a value that is no choice"
+        ),
+    ],
+)
+def test_a_topic_that_cannot_be_is_refused_with_the_reason(
+    admin: Admin,
+    topic: str,
+    name: str | None,
+    partitions: int,
+    replication: int,
+    settings: dict[str, str],
+    code: int,
+    word: str,
+) -> None:
+    with pytest.raises(Refused) as refusal:
+        admin.create_topic(name or topic, partitions=partitions, replication=replication, settings=settings)
+
+    assert refusal.value.code == code
+    assert word in refusal.value.words
+    assert (name or topic) not in admin.topics()
+
+
+def test_a_topic_cannot_be_created_twice(admin: Admin, topic: str) -> None:
+    admin.create_topic(topic)
+
+    with pytest.raises(Refused) as refusal:
+        admin.create_topic(topic)
+
+    assert refusal.value.code == TOPIC_EXISTS
+
+
+def test_a_deleted_topic_is_gone_and_its_name_is_free(admin: Admin, topic: str) -> None:
+    admin.create_topic(topic)
+    admin.produce(topic, [Record(value=b"old")])
+
+    admin.delete_topic(topic)
+
+    assert topic not in admin.topics()
+    with pytest.raises(Refused) as refusal:
+        admin.partition_count(topic)
+    assert refusal.value.code == UNKNOWN_TOPIC
+    admin.create_topic(topic)
+    assert admin.ends(topic) == (0, 0)
+    admin.produce(topic, [Record(value=b"new")])
+    assert [record.value for record in admin.read(topic, count=1)] == [b"new"]
+
+
+def test_deleting_what_is_not_there_is_refused(admin: Admin, topic: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        admin.delete_topic(topic)
+
+    assert refusal.value.code == UNKNOWN_TOPIC
+
+
+def test_partitions_can_be_added_to_a_topic_in_use(admin: Admin, topic: str) -> None:
+    admin.create_topic(topic, partitions=2)
+    admin.produce(topic, [Record(value=b"before", partition=1)])
+
+    admin.add_partitions(topic, 4)
+
+    assert admin.partition_count(topic) == 4
+    admin.produce(topic, [Record(value=b"after", partition=3)])
+    assert [record.value for record in admin.read(topic, partition=1, count=1)] == [b"before"]
+    assert [record.value for record in admin.read(topic, partition=3, count=1)] == [b"after"]
+
+
+@pytest.mark.parametrize("total", [1, 2])
+def test_partitions_cannot_be_taken_away(admin: Admin, topic: str, total: int) -> None:
+    admin.create_topic(topic, partitions=2)
+
+    with pytest.raises(Refused) as refusal:
+        admin.add_partitions(topic, total)
+
+    assert refusal.value.code == INVALID_PARTITIONS
+    assert admin.partition_count(topic) == 2
+
+
+def test_adding_partitions_to_no_topic_is_refused(admin: Admin, topic: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        admin.add_partitions(topic, 4)
+
+    assert refusal.value.code == UNKNOWN_TOPIC
+
+
+def test_an_unknown_topic_is_named_as_such(client: Client, topic: str) -> None:
+    with pytest.raises(Refused) as refusal:
+        client.partition_count(topic)
+
+    assert refusal.value.code == UNKNOWN_TOPIC
+
+
+def test_writing_to_an_unknown_topic_makes_none(client: Client, confluent: Confluent, topic: str) -> None:
+    # Which error it is differs: kafka-python reports that the metadata never came.
+    with pytest.raises(Refused):
+        client.produce(topic, [Record(value=b"nowhere")])
+
+    assert topic not in confluent.topics()
+
+
+def test_a_message_too_large_for_its_topic_is_refused(
+    client: Client, confluent: Confluent, topic: str
+) -> None:
+    confluent.create_topic(topic, settings={"max.message.bytes": "2000"})
+
+    with pytest.raises(Refused) as refusal:
+        client.produce(topic, [Record(value=b"x" * 5000)])
+
+    assert refusal.value.code == MESSAGE_TOO_LARGE
+    assert confluent.ends(topic) == (0, 0)
+    client.produce(topic, [Record(value=b"y" * 1000)])
+    assert confluent.ends(topic) == (0, 1)
+
+
+@pytest.fixture(scope="module")
+def generous(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker that makes the topics clients ask for."""
+    config = "[topics]\nauto_create = true\ndefault_partitions = 4\n"
+    broker = Broker(tmp_path_factory.mktemp("generous") / "data", config=config)
+    try:
+        yield broker.start()
+    finally:
+        broker.end()
+
+
+@pytest.mark.parametrize("kind", CLIENTS, ids=name_of)
+def test_writing_to_a_new_topic_makes_it_where_that_is_allowed(
+    generous: Broker, topic: str, kind: type[Client]
+) -> None:
+    skip_if_unable(kind)
+    client = kind(generous.address)
+
+    client.produce(topic, [Record(key=b"k", value=b"first", partition=2)])
+
+    assert [record.value for record in client.read(topic, partition=2, count=1)] == [b"first"]
+    assert client.partition_count(topic) == 4
+
+
+def test_a_client_that_asks_not_to_make_a_topic_makes_none(generous: Broker, topic: str) -> None:
+    admin = KafkaPython(generous.address)
+
+    with pytest.raises(Refused) as refusal:
+        admin.partition_count(topic)
+
+    assert refusal.value.code == UNKNOWN_TOPIC
+    assert topic not in admin.topics()

@@ -1,0 +1,36 @@
+"""Brokers for tests: each is stopped by its own pid, whatever the test did."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from alpacamq.model.topics import MAX_NAME_LENGTH
+
+from .brokers import Broker
+
+NewBroker = Callable[..., Broker]
+
+
+@pytest.fixture
+def new_broker(tmp_path: Path) -> Iterator[NewBroker]:
+    """Make brokers on directories under the test's own; not started yet."""
+    made: list[Broker] = []
+
+    def make(name: str = "data", **options: str) -> Broker:
+        broker = Broker(tmp_path / name, **options)  # type: ignore[arg-type]
+        made.append(broker)
+        return broker
+
+    yield make
+    for broker in made:
+        broker.end()
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic name of the test's own, fit for a broker that several tests share."""
+    module = request.node.path.stem.removeprefix("test_")
+    name = request.node.name.removeprefix("test_")
+    return re.sub(r"[^a-zA-Z0-9_-]+", "-", f"{module}-{name}")[:MAX_NAME_LENGTH]

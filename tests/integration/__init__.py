@@ -1,0 +1,1 @@
+"""The real broker as its operators meet it: kills, full disks, hostile clients, restarts."""

@@ -1,0 +1,21 @@
+"""Waiting for something to become true: a poll with a deadline, the only place a test pauses."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PAUSE_S = 0.02
+
+
+def eventually(probe: Callable[[], T], *, within_s: float = 20, what: str = "") -> T:
+    """The first truthy answer of `probe`, or a failure that shows its last one."""
+    deadline = time.monotonic() + within_s
+    while True:
+        answer = probe()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what or probe} did not come true within {within_s} s; last: {answer!r}")
+        time.sleep(PAUSE_S)
