@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format bench crash heavy fuzz hooks lock clean
+.PHONY: help run test lint format docs bench crash heavy fuzz hooks lock clean
 
 BIN := .venv/bin
 
@@ -23,6 +23,10 @@ format: ## Repair what can be repaired by itself
 	@scripts/setup dev
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
+
+docs: ## Write the generated tables of the guide
+	@scripts/setup dev
+	@$(BIN)/python scripts/generate_docs.py
 
 bench: ## Measure, and write benchmarks/results
 	@scripts/setup dev

@@ -1,0 +1,144 @@
+"""The documentation does what it says: examples run, links lead somewhere, generated tables are current."""
+
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from alpacamq.node.config import load
+
+from .conftest import NewBroker
+
+ROOT = Path(__file__).parent.parent
+GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+ADDRESS = "localhost:9092"
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+EXAMPLE_S = 60
+
+
+@dataclass(frozen=True)
+class Example:
+    """A runnable block of a page and the output the page promises."""
+
+    page: Path
+    line: int
+    language: str
+    code: str
+    output: str
+
+    def command(self, script: Path) -> list[str]:
+        return [sys.executable, str(script)] if self.language == "python" else ["sh", "-e", str(script)]
+
+
+def blocks(page: Path) -> list[tuple[int, str, str]]:
+    text = page.read_text()
+    return [(text[: block.start()].count("\n") + 1, block[1], block[2]) for block in BLOCK.finditer(text)]
+
+
+def examples(page: Path) -> list[Example]:
+    """Every Python block, and every shell block that uses kcat; the text block after it is its output."""
+    return [
+        Example(page, line, language, code, output if after == "text" else "")
+        for (line, language, code), (_, after, output) in pairwise([*blocks(page), (0, "", "")])
+        if language == "python" or (language == "sh" and "kcat " in code)
+    ]
+
+
+def pages_with(language: str) -> list[Path]:
+    return [
+        page
+        for page in [ROOT / "README.md", *GUIDE]
+        if any(example.language == language for example in examples(page))
+    ]
+
+
+def run_examples(page: Path, language: str, address: str, directory: Path) -> None:
+    """All of a page's examples in one language, in order: later ones may build on earlier ones."""
+    for example in examples(page):
+        if example.language != language:
+            continue
+        script = directory / f"example-{example.line}"
+        script.write_text(example.code.replace(ADDRESS, address))
+        ran = subprocess.run(
+            example.command(script), capture_output=True, text=True, check=False, timeout=EXAMPLE_S
+        )
+        where = f"{page.name}:{example.line}"
+        assert ran.returncode == 0, f"{where}\n{ran.stderr}"
+        assert ran.stdout == example.output, f"{where}\n{ran.stderr}"
+
+
+@pytest.mark.parametrize("page", pages_with("python"), ids=lambda page: page.stem)
+def test_python_examples_do_what_the_page_says(page: Path, new_broker: NewBroker, tmp_path: Path) -> None:
+    broker = new_broker()
+    broker.start()
+    run_examples(page, "python", broker.address, tmp_path)
+
+
+@pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
+@pytest.mark.parametrize("page", pages_with("sh"), ids=lambda page: page.stem)
+def test_kcat_examples_do_what_the_page_says(page: Path, new_broker: NewBroker, tmp_path: Path) -> None:
+    broker = new_broker()
+    broker.start()
+    run_examples(page, "sh", broker.address, tmp_path)
+
+
+def test_the_readme_shows_kcat_and_python() -> None:
+    assert {example.language for example in examples(ROOT / "README.md")} == {"sh", "python"}
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [code for page in GUIDE for _, language, code in blocks(page) if language == "toml"],
+)
+def test_configuration_examples_are_accepted(configuration: str, tmp_path: Path) -> None:
+    path = tmp_path / "alpacamq.toml"
+    path.write_text(configuration)
+    load(path, {}, {})
+
+
+def test_generated_tables_are_current() -> None:
+    ran = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "generate_docs.py", "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_make_targets_that_are_named_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"`make ([a-z]+)", page.read_text())) | set(
+        re.findall(r"^make ([a-z]+)", page.read_text(), re.MULTILINE)
+    )
+    assert named <= targets
+
+
+def test_every_dependency_has_its_reason() -> None:
+    declared = set(re.findall(r'^    "([a-z0-9-]+)>=', (ROOT / "pyproject.toml").read_text(), re.MULTILINE))
+    reasons = (ROOT / "ARCHITECTURE.md").read_text().partition("## Dependencies")[2]
+    assert declared
+    for name in declared:
+        assert name in reasons, f"{name} is not explained in ARCHITECTURE.md"
+
+
+def test_every_package_is_described() -> None:
+    table = (ROOT / "ARCHITECTURE.md").read_text()
+    for package in sorted((ROOT / "src" / "alpacamq").iterdir()):
+        if (package / "__init__.py").exists():
+            assert f"| `{package.name}` |" in table
