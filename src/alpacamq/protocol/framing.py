@@ -1,5 +1,6 @@
 """The headers of requests and responses and the size in front of them."""
 
+from collections.abc import Mapping
 from struct import Struct
 from typing import NamedTuple
 
@@ -7,10 +8,17 @@ from .apis import APIS, Api, ApiKey
 from .errors import ProtocolError
 from .varint import Malformed, skip_tagged_fields
 
-_START = Struct(">hhi")
-_LENGTH = Struct(">h")
+_START = Struct(">hhi")  # api key, api version, correlation id
+_START_AND_LENGTH = Struct(">hhih")  # … and the length of the client id
 _RESPONSE_HEADER = Struct(">ii")
 _FLEXIBLE_RESPONSE_HEADER = Struct(">iix")
+
+# Whether a request's header ends in tagged fields, by key and version; what is not here is not served.
+_ENDS_IN_TAGS: Mapping[tuple[int, int], bool] = {
+    (api.key.value, version): version >= api.flexible_from
+    for api in APIS.values()
+    for version in range(api.min_version, api.max_version + 1)
+}
 
 
 class RequestHeader(NamedTuple):
@@ -29,35 +37,45 @@ def read_request_header(frame: memoryview) -> RequestHeader:
 
     Of a request we do not serve only the start is read, for what follows may have any form.
     """
+    size = len(frame)
+    if size < _START_AND_LENGTH.size:
+        return _start_only(frame)
+    key, version, correlation_id, length = _START_AND_LENGTH.unpack_from(frame)
+    ends_in_tags = _ENDS_IN_TAGS.get((key, version))
+    if ends_in_tags is None:
+        return _start_only(frame)
+    client_id = None
+    at = _START_AND_LENGTH.size
+    if length != -1:
+        stop = at + length
+        if length < 0 or stop > size:
+            raise _wrong(key, version, f"client_id claims {length} bytes where {size - at} are left")
+        try:
+            client_id = str(frame[at:stop], "utf-8")
+        except UnicodeDecodeError as error:
+            raise _wrong(key, version, "client_id is not UTF-8") from error
+        at = stop
+    if ends_in_tags:
+        try:
+            at = skip_tagged_fields(frame, at) if frame[at] else at + 1
+        except IndexError as error:
+            raise _wrong(key, version, "tagged fields are cut off") from error
+        except Malformed as error:
+            raise _wrong(key, version, f"tagged fields: {error}") from error
+    return RequestHeader(key, version, correlation_id, client_id, at)
+
+
+def _start_only(frame: memoryview) -> RequestHeader:
     if len(frame) < _START.size:
         raise ProtocolError(f"a request of {len(frame)} bytes is too short for a header")
     key, version, correlation_id = _START.unpack_from(frame)
-    api = APIS.get(key)
-    at = _START.size
-    if api is None or not api.serves(version):
-        return RequestHeader(key, version, correlation_id, None, at)
-    left = len(frame) - at - _LENGTH.size
-    if left < 0:
-        raise ProtocolError(f"{api.name} v{version}: the header has no client_id")
-    (length,) = _LENGTH.unpack_from(frame, at)
-    at += _LENGTH.size
-    client_id = None
-    if length != -1:
-        if not 0 <= length <= left:
-            raise ProtocolError(
-                f"{api.name} v{version}: client_id claims {length} bytes where {left} are left"
-            )
-        try:
-            client_id = str(frame[at : at + length], "utf-8")
-        except UnicodeDecodeError as error:
-            raise ProtocolError(f"{api.name} v{version}: client_id is not UTF-8") from error
-        at += length
-    if version >= api.flexible_from:
-        try:
-            at = skip_tagged_fields(frame, at)
-        except (IndexError, Malformed) as error:
-            raise ProtocolError(f"{api.name} v{version}: the header's tagged fields {error}") from error
-    return RequestHeader(key, version, correlation_id, client_id, at)
+    if (key, version) in _ENDS_IN_TAGS:
+        raise _wrong(key, version, "client_id is cut off")
+    return RequestHeader(key, version, correlation_id, None, _START.size)
+
+
+def _wrong(key: int, version: int, what: str) -> ProtocolError:
+    return ProtocolError(f"{APIS[key].name} v{version}, request header: {what}")
 
 
 def response_frame(api: Api, version: int, correlation_id: int, body: bytes) -> bytes:

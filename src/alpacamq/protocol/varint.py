@@ -2,6 +2,7 @@
 
 MAX_BYTES = 5
 _LAST_BYTE_MAX = 0x0F  # the fifth byte holds the top four of 32 bits
+_ONE_BYTE = tuple(bytes((value,)) for value in range(128))
 
 
 class Malformed(ValueError):
@@ -25,6 +26,8 @@ def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
 
 def uvarint(value: int) -> bytes:
     """`value` as an unsigned varint."""
+    if value < len(_ONE_BYTE):
+        return _ONE_BYTE[value]
     out = bytearray()
     while value > 0x7F:
         out.append((value & 0x7F) | 0x80)

@@ -1,0 +1,362 @@
+"""Fetch, read and written by hand: the request consumers live on and the answer to it.
+
+Same bytes as the compiled codecs of `messages.fetch`, in fewer steps. The records of a response
+are not here: they go from file to socket, so the encoder is told their lengths and returns what
+belongs between them. Topics are known by the bytes that name them on the wire, as in `produce_codec`.
+"""
+
+import struct
+from collections.abc import Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from .errors import ProtocolError
+from .messages.fetch import FetchRequest
+from .schema import decode
+from .varint import Malformed, check_count, read_uvarint, skip_tagged_fields, uvarint
+
+FLEXIBLE_FROM = FetchRequest.flexible_from
+SESSIONS_FROM = 7
+RACK_FROM = 11
+TOPIC_IDS_FROM = 13
+REPLICA_STATE_FROM = 15
+TOPIC_ID_BYTES = 16
+_REPLICA_STATE_TAG = 1
+
+# A named tuple's own constructor costs twice as much, which counts once a partition.
+_new = tuple.__new__
+
+_HEAD_V4 = Struct(">iiiib")  # replica, max wait, min bytes, max bytes, isolation level
+_HEAD_V7 = Struct(">iiiibii")  # … and session id and epoch
+_HEAD_V15 = Struct(">iiibii")  # … without the replica
+_INT16 = Struct(">h")
+_INT32 = Struct(">i")
+_REPLICA_STATE = Struct(">iq")
+
+# index, [leader epoch,] fetch offset, [last fetched epoch,] [log start offset,] max bytes
+_PARTITION_V4 = Struct(">iqi")
+_PARTITION_V5 = Struct(">iqqi")
+_PARTITION_V9 = Struct(">iiqqi")
+_PARTITION_V12 = Struct(">iiqiqiB")  # … and the number of tagged fields
+
+_FRAME_V4 = Struct(">iii")  # size, correlation id, throttle time
+_FRAME_V7 = Struct(">iiihi")  # … and error and session id
+_FRAME_V12 = Struct(">iixihi")  # … behind a header with tagged fields
+_RESULT_V4 = Struct(">ihqq")  # index, error, high watermark, last stable offset
+_RESULT_V5 = Struct(">ihqqq")  # … and log start offset
+_RESULT_V12 = Struct(">ihqqqBi")  # … and no aborted transactions, and preferred read replica
+_ABORTED = Struct(">qq")
+_ABORTED_V12 = Struct(">qqx")
+_DIVERGING_EPOCH = Struct(">BBBiqx")  # one tagged field: its number, size, epoch and end offset
+
+
+class PartitionWanted(NamedTuple):
+    """What a client asks of one partition."""
+
+    partition: int
+    current_leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    max_bytes: int
+
+
+class FetchCall(NamedTuple):
+    """A Fetch request; topics as pairs of name or id and what is asked of their partitions."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    session_id: int
+    session_epoch: int
+    topics: list[tuple[bytes, list[PartitionWanted]]]
+    forgotten: list[tuple[bytes, list[int]]]
+    rack_id: str
+    replica_id: int
+    replica_epoch: int
+
+
+class PartitionFetched(NamedTuple):
+    """What one partition has to give; the records themselves follow by another way."""
+
+    partition: int
+    error_code: int = 0
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    records_bytes: int = 0
+    # Epoch and end offset where the client's log and ours part.
+    diverging_epoch: tuple[int, int] | None = None
+    preferred_read_replica: int = -1
+    # Producer id and first offset of each aborted transaction; None unless read-committed.
+    aborted_transactions: Sequence[tuple[int, int]] | None = None
+
+
+def decode_fetch(version: int, data: memoryview, at: int) -> FetchCall:
+    """The Fetch request that lies in `data` from `at` to the end, or ProtocolError."""
+    try:
+        return (_decode_legacy if version < FLEXIBLE_FROM else _decode_flexible)(version, data, at)
+    except (struct.error, IndexError, ValueError) as error:
+        # The compiled decoder meets the same fault and can say which field has it.
+        decode(FetchRequest, version, data, at)
+        raise ProtocolError(f"FetchRequest v{version}: {error}") from error
+
+
+def _decode_legacy(version: int, data: memoryview, at: int) -> FetchCall:
+    session_id, session_epoch, rack_id = 0, -1, ""
+    forgotten = []
+    if version < SESSIONS_FROM:
+        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level = _HEAD_V4.unpack_from(data, at)
+        at += _HEAD_V4.size
+    else:
+        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch = (
+            _HEAD_V7.unpack_from(data, at)
+        )
+        at += _HEAD_V7.size
+    layout = _PARTITION_V4 if version < 5 else _PARTITION_V5 if version < 9 else _PARTITION_V9
+    topic_count, at = _legacy_count(data, at, 6)
+    topics = []
+    for _ in range(topic_count):
+        topic, at = _legacy_text(data, at)
+        count, at = _legacy_count(data, at, layout.size)
+        stop = at + count * layout.size
+        rows = layout.iter_unpack(data[at:stop])
+        if version < 5:
+            partitions = [
+                _new(PartitionWanted, (partition, -1, offset, -1, -1, size))
+                for partition, offset, size in rows
+            ]
+        elif version < 9:
+            partitions = [
+                _new(PartitionWanted, (partition, -1, offset, -1, start, size))
+                for partition, offset, start, size in rows
+            ]
+        else:
+            partitions = [
+                _new(PartitionWanted, (partition, epoch, offset, -1, start, size))
+                for partition, epoch, offset, start, size in rows
+            ]
+        topics.append((topic, partitions))
+        at = stop
+    if version >= SESSIONS_FROM:
+        topic_count, at = _legacy_count(data, at, 6)
+        for _ in range(topic_count):
+            topic, at = _legacy_text(data, at)
+            count, at = _legacy_count(data, at, 4)
+            forgotten.append((topic, list(struct.unpack_from(f">{count}i", data, at))))
+            at += count * 4
+    if version >= RACK_FROM:
+        rack, at = _legacy_text(data, at)
+        rack_id = rack.decode()
+    if at != len(data):
+        raise Malformed(f"{len(data) - at} bytes are left over")
+    return FetchCall(
+        max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch,
+        topics, forgotten, rack_id, replica_id, -1,
+    )  # fmt: skip
+
+
+def _legacy_count(data: memoryview, at: int, least_bytes: int) -> tuple[int, int]:
+    (count,) = _INT32.unpack_from(data, at)
+    at += 4
+    if count < 0:
+        raise Malformed(f"an array has {count} entries")
+    check_count(count, least_bytes, len(data) - at)
+    return count, at
+
+
+def _legacy_text(data: memoryview, at: int) -> tuple[bytes, int]:
+    (length,) = _INT16.unpack_from(data, at)
+    at += 2
+    if not 0 <= length <= len(data) - at:
+        raise Malformed(f"a text has length {length}")
+    return _utf8(data[at : at + length]), at + length
+
+
+def _utf8(slice_: memoryview) -> bytes:
+    text = bytes(slice_)
+    if not text.isascii():
+        text.decode()  # refuses what is not UTF-8
+    return text
+
+
+def _decode_flexible(version: int, data: memoryview, at: int) -> FetchCall:
+    replica_id = replica_epoch = -1
+    if version < REPLICA_STATE_FROM:
+        replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch = (
+            _HEAD_V7.unpack_from(data, at)
+        )
+        at += _HEAD_V7.size
+    else:
+        max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch = _HEAD_V15.unpack_from(
+            data, at
+        )
+        at += _HEAD_V15.size
+    topics = []
+    topic_count, at = _flexible_count(data, at, 3)
+    for _ in range(topic_count):
+        topic, at = _flexible_topic(version, data, at)
+        count, at = _flexible_count(data, at, _PARTITION_V12.size)
+        partitions = []
+        for _ in range(count):
+            row = _PARTITION_V12.unpack_from(data, at)
+            partitions.append(_new(PartitionWanted, row[:6]))
+            at += _PARTITION_V12.size
+            if row[6]:
+                at = skip_tagged_fields(data, at - 1)
+        topics.append((topic, partitions))
+        at = skip_tagged_fields(data, at) if data[at] else at + 1
+    # Nothing forgotten and no rack are the rule; both are then an empty array's one byte.
+    forgotten, at = ([], at + 1) if data[at] == 1 else _flexible_forgotten(version, data, at)
+    rack, at = (b"", at + 1) if data[at] == 1 else _flexible_text(data, at)
+    if data[at]:
+        if version >= REPLICA_STATE_FROM:
+            replica_id, replica_epoch = _replica_state(data, at)
+        at = skip_tagged_fields(data, at)
+    else:
+        at += 1
+    if at != len(data):
+        raise Malformed(f"{len(data) - at} bytes are left over")
+    return FetchCall(
+        max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch,
+        topics, forgotten, rack.decode(), replica_id, replica_epoch,
+    )  # fmt: skip
+
+
+def _flexible_forgotten(version: int, data: memoryview, at: int) -> tuple[list[tuple[bytes, list[int]]], int]:
+    forgotten = []
+    topic_count, at = _flexible_count(data, at, 3)
+    for _ in range(topic_count):
+        topic, at = _flexible_topic(version, data, at)
+        count, at = _flexible_count(data, at, 4)
+        forgotten.append((topic, list(struct.unpack_from(f">{count}i", data, at))))
+        at += count * 4
+        at = skip_tagged_fields(data, at) if data[at] else at + 1
+    return forgotten, at
+
+
+def _flexible_count(data: memoryview, at: int, least_bytes: int) -> tuple[int, int]:
+    count = data[at]
+    at += 1
+    if count > 127:
+        count, at = read_uvarint(data, at - 1)
+    if not count:
+        raise Malformed("an array may not be null")
+    check_count(count - 1, least_bytes, len(data) - at)
+    return count - 1, at
+
+
+def _flexible_topic(version: int, data: memoryview, at: int) -> tuple[bytes, int]:
+    if version < TOPIC_IDS_FROM:
+        return _flexible_text(data, at)
+    stop = at + TOPIC_ID_BYTES
+    return bytes(data[at:stop]), stop
+
+
+def _flexible_text(data: memoryview, at: int) -> tuple[bytes, int]:
+    length, at = _flexible_count(data, at, 1)
+    return _utf8(data[at : at + length]), at + length
+
+
+def _replica_state(data: memoryview, at: int) -> tuple[int, int]:
+    """Id and epoch of the replica that asks, from the tagged fields at `at`; -1 each for a consumer."""
+    state = (-1, -1)
+    count, at = read_uvarint(data, at)
+    check_count(count, 2, len(data) - at)
+    for _ in range(count):
+        number, at = read_uvarint(data, at)
+        size, at = read_uvarint(data, at)
+        if number == _REPLICA_STATE_TAG:
+            state = _REPLICA_STATE.unpack_from(data, at)
+        at += size
+    return state
+
+
+def encode_fetch_response(
+    version: int,
+    correlation_id: int,
+    throttle_ms: int,
+    error_code: int,
+    session_id: int,
+    topics: Sequence[tuple[bytes, Sequence[PartitionFetched]]],
+) -> list[bytes]:
+    """The response frame without its records: pieces between which they go, in the order of the partitions.
+
+    There is one piece more than there are partitions with records; the size counts the records too.
+    """
+    encode = _encode_legacy if version < FLEXIBLE_FROM else _encode_flexible
+    pieces, records_bytes = encode(version, topics)
+    size = sum(map(len, pieces)) + records_bytes
+    if version < SESSIONS_FROM:
+        head = _FRAME_V4.pack(size + _FRAME_V4.size - 4, correlation_id, throttle_ms)
+    else:
+        frame = _FRAME_V7 if version < FLEXIBLE_FROM else _FRAME_V12
+        head = frame.pack(size + frame.size - 4, correlation_id, throttle_ms, error_code, session_id)
+    pieces[0] = head + pieces[0]
+    return pieces
+
+
+def _encode_legacy(
+    version: int, topics: Sequence[tuple[bytes, Sequence[PartitionFetched]]]
+) -> tuple[list[bytes], int]:
+    """The pieces of the topics, and how many bytes of records go between them."""
+    pieces = []
+    total = 0
+    out = bytearray(_INT32.pack(len(topics)))
+    for topic, partitions in topics:
+        out += _INT16.pack(len(topic)) + topic + _INT32.pack(len(partitions))
+        for partition in partitions:
+            out += _RESULT_V4.pack(*partition[:4]) if version < 5 else _RESULT_V5.pack(*partition[:5])
+            if partition.aborted_transactions is None:
+                out += _INT32.pack(-1)
+            else:
+                out += _INT32.pack(len(partition.aborted_transactions))
+                for transaction in partition.aborted_transactions:
+                    out += _ABORTED.pack(*transaction)
+            if version >= RACK_FROM:
+                out += _INT32.pack(partition.preferred_read_replica)
+            out += _INT32.pack(partition.records_bytes)
+            if partition.records_bytes:
+                total += partition.records_bytes
+                pieces.append(bytes(out))
+                out.clear()
+    pieces.append(bytes(out))
+    return pieces, total
+
+
+def _encode_flexible(
+    version: int, topics: Sequence[tuple[bytes, Sequence[PartitionFetched]]]
+) -> tuple[list[bytes], int]:
+    """The pieces of the topics, and how many bytes of records go between them."""
+    pieces = []
+    total = 0
+    out = bytearray(uvarint(len(topics) + 1))
+    for topic, partitions in topics:
+        if version < TOPIC_IDS_FROM:
+            out += uvarint(len(topic) + 1)
+        out += topic
+        out += uvarint(len(partitions) + 1)
+        for partition in partitions:
+            aborted = partition.aborted_transactions
+            if aborted is None:
+                out += _RESULT_V12.pack(*partition[:5], 0, partition.preferred_read_replica)
+            else:
+                out += _RESULT_V5.pack(*partition[:5])
+                out += uvarint(len(aborted) + 1)
+                for transaction in aborted:
+                    out += _ABORTED_V12.pack(*transaction)
+                out += _INT32.pack(partition.preferred_read_replica)
+            out += uvarint(partition.records_bytes + 1)
+            if partition.records_bytes:
+                total += partition.records_bytes
+                pieces.append(bytes(out))
+                out.clear()
+            if partition.diverging_epoch is None:
+                out.append(0)
+            else:
+                out += _DIVERGING_EPOCH.pack(1, 0, 13, *partition.diverging_epoch)
+        out.append(0)
+    out.append(0)
+    pieces.append(bytes(out))
+    return pieces, total
