@@ -5,7 +5,7 @@ Both are read; bare blocks are written.
 """
 
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from struct import Struct
 
 import cramjam
@@ -19,6 +19,8 @@ from .ports import Buffer
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
 _BLOCK_LENGTH = Struct(">i")
+# The libraries make room for all they are asked for at once, so ask for this much at a time.
+_STEP_BYTES = 1 << 20
 
 
 class TooMuchData(CorruptBatch):
@@ -63,6 +65,8 @@ def _gunzip(data: Buffer, limit: int) -> bytes:
         raise TooMuchData(limit)
     if not unpacker.eof:
         raise EOFError("the stream ends early")
+    if unpacker.unused_data:
+        raise ValueError("bytes follow the end of the stream")
     return out
 
 
@@ -75,9 +79,13 @@ def _unsnappy(data: Buffer, limit: int) -> bytes:
     view = memoryview(data)
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _unsnappy_block(view, limit)
-    blocks: list[bytes] = []
+    if len(view) < _XERIAL_HEADER_BYTES:
+        raise EOFError("the framing is cut off")
+    return _gather(_snappy_blocks(view, limit), limit)
+
+
+def _snappy_blocks(view: memoryview, limit: int) -> Iterator[bytes]:
     at = _XERIAL_HEADER_BYTES
-    room = limit
     while at < len(view):
         if at + _BLOCK_LENGTH.size > len(view):
             raise EOFError("a block's length is cut off")
@@ -85,11 +93,8 @@ def _unsnappy(data: Buffer, limit: int) -> bytes:
         at += _BLOCK_LENGTH.size
         if not 0 <= length <= len(view) - at:
             raise EOFError(f"a block of {length} bytes is cut off")
-        block = _unsnappy_block(view[at : at + length], room)
-        room -= len(block)
+        yield _unsnappy_block(view[at : at + length], limit)
         at += length
-        blocks.append(block)
-    return b"".join(blocks)
 
 
 def _unsnappy_block(data: memoryview, limit: int) -> bytes:
@@ -109,23 +114,39 @@ def _snappy_length(data: memoryview) -> int:
 
 
 def _unlz4(data: Buffer, limit: int) -> bytes:
+    return _gather(_lz4_steps(data), limit)
+
+
+def _lz4_steps(data: Buffer) -> Iterator[bytes]:
     unpacker = lz4.frame.LZ4FrameDecompressor()
-    out: bytes = unpacker.decompress(data, max_length=limit + 1)
-    if len(out) > limit:
-        raise TooMuchData(limit)
-    if not unpacker.eof:
-        raise EOFError("the frame ends early")
-    return out
+    while not unpacker.eof:
+        step = unpacker.decompress(data, max_length=_STEP_BYTES)
+        if not step and not unpacker.eof:
+            raise EOFError("the frame ends early")
+        yield step
+        data = b""  # the unpacker holds what it has not used
+    if unpacker.unused_data:
+        raise ValueError("bytes follow the end of the frame")
 
 
 def _unzstd(data: Buffer, limit: int) -> bytes:
-    # The window a frame asks for is memory too: bound it along with the output.
-    window = min(max(limit, 1 << 20), 1 << 27)
-    with zstandard.ZstdDecompressor(max_window_size=window).stream_reader(data) as reader:
-        out = reader.read(limit + 1)
-    if len(out) > limit:
-        raise TooMuchData(limit)
-    return out
+    # The window a frame asks for is memory too: bound it along with the output, but not below
+    # what every writer may count on.
+    window = min(max(limit, 8 << 20), 1 << 27)
+    unpacker = zstandard.ZstdDecompressor(max_window_size=window)
+    # A frame that is cut off gives what it has, without a word; counting the records shows it.
+    with unpacker.stream_reader(data, read_across_frames=True) as reader:
+        return _gather(iter(lambda: reader.read(_STEP_BYTES), b""), limit)
+
+
+def _gather(steps: Iterable[bytes], limit: int) -> bytes:
+    """Everything `steps` give, unless it becomes too much."""
+    out = bytearray()
+    for step in steps:
+        out += step
+        if len(out) > limit:
+            raise TooMuchData(limit)
+    return bytes(out)
 
 
 _COMPRESS: Mapping[Codec, Callable[[Buffer], bytes]] = {
