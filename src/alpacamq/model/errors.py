@@ -68,6 +68,10 @@ class InvalidConfig(AlpacaError):
     """A setting is unknown or its value is not acceptable."""
 
 
+class InvalidRequiredAcks(AlpacaError):
+    """A producer asks for a number of acknowledgements that has no meaning."""
+
+
 class NotEnoughReplicas(AlpacaError):
     """Fewer replicas are in sync than min.insync.replicas asks for."""
 
@@ -106,3 +110,7 @@ class DataInDoubt(StorageFailed):
 
 class DataDirectoryInUse(AlpacaError):
     """Another broker holds the data directory."""
+
+
+class PolicyViolation(AlpacaError):
+    """What is asked for is possible, but not with this topic's cleanup policy."""

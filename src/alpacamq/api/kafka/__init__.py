@@ -1,0 +1,1 @@
+"""The Kafka door: connections, requests and their answers in Kafka's wire protocol."""

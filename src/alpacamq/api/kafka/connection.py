@@ -1,0 +1,331 @@
+"""One client's connection: frames in, answers out, in order, with bounds on everything between.
+
+Requests of a connection start in the order they came and are answered in that order. Producing
+and fetching overlap; any other request that has to wait holds up those behind it. A turn is
+everything that one receive brought: its appends are written together, then its answers are sent
+together.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol, cast
+
+from alpacamq.protocol.errors import ProtocolError
+from alpacamq.telemetry.logs import get_logger
+
+from .in_flight import InFlight
+from .inbox import Buffers, Inbox
+from .outbox import Outbox, Piece, release
+
+log = get_logger(__name__)
+
+# A large frame may take this much longer than the time every frame has.
+MIN_BYTES_PER_SECOND = 64 << 10
+
+
+class Limits(Protocol):
+    """What a connection may use."""
+
+    @property
+    def max_connections(self) -> int: ...
+    @property
+    def idle_timeout_ms(self) -> int: ...
+    @property
+    def frame_timeout_ms(self) -> int: ...
+    @property
+    def max_request_bytes(self) -> int: ...
+    @property
+    def connection_in_flight_bytes(self) -> int: ...
+    @property
+    def connection_in_flight_requests(self) -> int: ...
+    @property
+    def in_flight_bytes(self) -> int: ...
+
+
+class Answer:
+    """A request's place in the order of answers; `fill` may come at any time."""
+
+    __slots__ = ("_connection", "pieces")
+
+    def __init__(self, connection: "Connection") -> None:
+        self._connection = connection
+        self.pieces: Sequence[Piece] | None = None
+
+    def fill(self, pieces: Sequence[Piece]) -> None:
+        """The answer is known."""
+        if self._connection.is_closed:
+            release(pieces)
+            return
+        self.pieces = pieces
+        self._connection.answered()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anybody is still there to get it."""
+        return not self._connection.is_closed
+
+
+class Requests(Protocol):
+    """Who understands frames."""
+
+    def handle(self, connection: "Connection", frame: memoryview) -> None:
+        """Start on a request: reserve its answer, and fill it now or later."""
+        ...
+
+    def end_turn(self) -> None:
+        """Write what the turn's requests staged."""
+        ...
+
+
+class Shared:
+    """What the connections of one listener share."""
+
+    def __init__(
+        self, requests: Requests, limits: Limits, scratch_bytes: int, tasks: asyncio.TaskGroup
+    ) -> None:
+        self.requests = requests
+        self.tasks = tasks
+        self.limits = limits
+        self.scratch = bytearray(scratch_bytes)
+        self.buffers = Buffers()
+        self.in_flight = InFlight(limits.in_flight_bytes)
+        self.connections: set[Connection] = set()
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol of one accepted socket."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, shared: Shared) -> None:
+        self._loop = loop
+        self._shared = shared
+        self._limits = shared.limits
+        self._inbox = Inbox(shared.scratch, shared.limits.max_request_bytes)
+        self._answers: deque[Answer] = deque()
+        self._held = False
+        self._awaits_room = False
+        self._paused = False
+        self._in_turn = False
+        self._send_due = False
+        self._large: bytearray | None = None
+        self._large_bytes = 0
+        self._close_listeners: list[Callable[[], None]] = []
+        self._active_at = self._frame_began_at = loop.time()
+        self._progress_seen = 0
+        self.is_closed = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self.peer = str(transport.get_extra_info("peername"))
+        if len(self._shared.connections) >= self._limits.max_connections:
+            log.warning("connection_refused", peer=self.peer, limit=self._limits.max_connections)
+            self.is_closed = True
+            self._transport.abort()
+            return
+        descriptor = transport.get_extra_info("socket").fileno()
+        self._outbox = Outbox(self._loop, descriptor, drained=self._review, broken=self._send_failed)
+        self._shared.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it ended is logged where it is known
+        if self in self._shared.connections:
+            self._release()
+
+    def eof_received(self) -> bool:
+        return False  # close: a client that has finished sending does not wait for answers
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        return self._inbox.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.is_closed:
+            return
+        self._active_at = self._loop.time()
+        if not self._inbox.is_inside_frame:
+            self._frame_began_at = self._active_at
+        self._inbox.received(nbytes)
+        self._turn()
+
+    def reserve(self) -> Answer:
+        """The next place in the order of answers."""
+        answer = Answer(self)
+        self._answers.append(answer)
+        return answer
+
+    def answered(self) -> None:
+        """Some answer is known; what can be sent is sent at the end of the turn."""
+        if not self._in_turn and not self._send_due:
+            self._send_due = True
+            self._loop.call_soon(self._send_answers)
+
+    def hold(self) -> None:
+        """Start on no further request until `proceed`."""
+        self._held = True
+
+    def proceed(self) -> None:
+        """The request that held up the others is done."""
+        self._held = False
+        self._continue()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run the rest of a request as a task; a bug in it costs this connection, not the broker."""
+        self._shared.tasks.create_task(self._guarded(work))
+
+    def on_close(self, listener: Callable[[], None]) -> None:
+        """Call `listener` when the connection ends."""
+        self._close_listeners.append(listener)
+
+    def forget_on_close(self, listener: Callable[[], None]) -> None:
+        if listener in self._close_listeners:
+            self._close_listeners.remove(listener)
+
+    def close(self, reason: str) -> None:
+        """Hang up."""
+        if not self.is_closed:
+            log.info("connection_closed", peer=self.peer, reason=reason)
+            self._release()
+            self._transport.abort()
+
+    def check_timeouts(self, now: float) -> None:
+        """Hang up on a client that is silent, sends a frame too slowly or has stopped reading."""
+        limits = self._limits
+        if self._outbox.sent_bytes != self._progress_seen:
+            self._progress_seen = self._outbox.sent_bytes
+            self._active_at = now
+        if now - self._active_at > limits.idle_timeout_ms / 1000 and (
+            not self._answers or self._outbox.is_blocked
+        ):
+            self.close(f"nothing happened for {limits.idle_timeout_ms} ms (kafka.idle_timeout_ms)")
+        elif self._inbox.is_inside_frame and not (self._held or self._paused):
+            allowed = limits.frame_timeout_ms / 1000 + self._inbox.frame_bytes / MIN_BYTES_PER_SECOND
+            if now - self._frame_began_at > allowed:
+                self.close("a request did not arrive in time (kafka.frame_timeout_ms)")
+
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception:
+            log.exception("connection_crashed", peer=self.peer)
+            self.close("internal error")
+
+    def _continue(self) -> None:
+        """Go on with frames that arrived while the connection was held or over a limit."""
+        if not (self.is_closed or self._held):
+            self._inbox.reopen()
+            self._turn()
+
+    def _turn(self) -> None:
+        self._in_turn = True
+        try:
+            # Sending answers makes room for requests that a limit kept from being started.
+            while self._handle_frames():
+                pass
+        except ProtocolError as error:
+            self._shared.requests.end_turn()
+            self.close(str(error))
+        except Exception:
+            log.exception("connection_crashed", peer=self.peer)
+            self.close("internal error")
+        finally:
+            self._in_turn = False
+        if self.is_closed:
+            return
+        if self._inbox.wanted_bytes is not None and not self._awaits_room:
+            self._make_room(self._inbox.wanted_bytes)
+        self._inbox.park()
+        self._review()
+
+    def _handle_frames(self) -> bool:
+        """Handle what has arrived; true if a limit stopped it that no longer does."""
+        over_limit = False
+        while not self._held:
+            if over_limit := self._is_over_limit():
+                break
+            if (frame := self._inbox.next_frame()) is None:
+                break
+            self._shared.requests.handle(self, frame)
+            if self.is_closed:
+                return False
+        self._shared.requests.end_turn()
+        self._give_back_large()
+        self._drain_answers()
+        return over_limit and not (self.is_closed or self._is_over_limit())
+
+    def _make_room(self, size: int) -> None:
+        if self._shared.in_flight.take(self, size, self._has_room):
+            self._receive_large(size)
+        else:
+            self._awaits_room = True
+
+    def _has_room(self) -> None:
+        self._awaits_room = False
+        size = self._inbox.wanted_bytes
+        assert size is not None
+        self._receive_large(size)
+        self._review()
+
+    def _receive_large(self, size: int) -> None:
+        self._large_bytes = size
+        self._large = self._shared.buffers.take(size)
+        self._inbox.receive_into(self._large)
+        self._frame_began_at = self._loop.time()
+
+    def _give_back_large(self) -> None:
+        """The large frame received last has been handled, unless a held request still reads it."""
+        if self._large is None or self._held or self._inbox.frame_bytes:
+            return
+        self._shared.buffers.give(self._large)
+        self._shared.in_flight.give(self._large_bytes)
+        self._large = None
+        self._large_bytes = 0
+
+    def _send_answers(self) -> None:
+        self._send_due = False
+        if not self.is_closed:
+            self._drain_answers()
+            self._review()
+
+    def _drain_answers(self) -> None:
+        answers = self._answers
+        while answers and (pieces := answers[0].pieces) is not None:
+            answers.popleft()
+            self._outbox.put(pieces)
+        self._outbox.flush()
+
+    def _is_over_limit(self) -> bool:
+        limits = self._limits
+        return (
+            len(self._answers) >= limits.connection_in_flight_requests
+            or self._outbox.queued_bytes >= limits.connection_in_flight_bytes
+        )
+
+    def _review(self) -> None:
+        """Read on or stop reading, as the limits say."""
+        if self.is_closed:
+            return
+        pause = self._held or self._awaits_room or self._is_over_limit()
+        if pause == self._paused:
+            return
+        self._paused = pause
+        if pause:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+            self._loop.call_soon(self._continue)
+
+    def _send_failed(self, error: OSError) -> None:
+        self.close(f"cannot send: {error}")
+
+    def _release(self) -> None:
+        self.is_closed = True
+        self._shared.connections.discard(self)
+        self._shared.in_flight.leave(self)
+        if self._large_bytes:
+            self._shared.in_flight.give(self._large_bytes)
+            self._large_bytes = 0
+        for answer in self._answers:
+            release(answer.pieces or ())
+        self._answers.clear()
+        self._outbox.close()
+        for listener in self._close_listeners:
+            listener()
+        self._close_listeners.clear()

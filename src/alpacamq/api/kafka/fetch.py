@@ -1,0 +1,233 @@
+"""Fetch: whole batches from the log's files to the client, at once or when there are enough.
+
+What is read is a slice of a file that the socket is fed from; its bytes never pass through here.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from alpacamq.broker.broker import Broker
+from alpacamq.broker.partition import Partition
+from alpacamq.broker.readable import Readable
+from alpacamq.model.errors import AlpacaError, InvalidRequest, UnknownTopic, UnknownTopicId
+from alpacamq.protocol.fetch_codec import (
+    TOPIC_IDS_FROM,
+    FetchCall,
+    PartitionFetched,
+    PartitionWanted,
+    decode_fetch,
+    encode_fetch_response,
+)
+from alpacamq.protocol.framing import RequestHeader
+from alpacamq.telemetry.logs import get_logger
+
+from .errors import code_of
+from .fetch_sessions import NO_SESSION, FetchSession, FetchSessions
+from .outbox import Piece
+
+if TYPE_CHECKING:
+    from .connection import Answer, Connection
+
+log = get_logger(__name__)
+
+MAX_FETCHED_PARTITIONS = 20_000
+_READ_COMMITTED = 1
+
+
+class Found(NamedTuple):
+    """What one partition has for a request."""
+
+    topic: bytes
+    fetched: PartitionFetched
+    records: Readable | None
+
+
+class PendingFetch:
+    """A Fetch request that waits for enough bytes, or for its time to run out."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        connection: "Connection",
+        answer: "Answer",
+        header: RequestHeader,
+        call: FetchCall,
+        session: FetchSession | None,
+    ) -> None:
+        self._broker = broker
+        self._connection = connection
+        self._answer = answer
+        self._header = header
+        self._call = call
+        self._session = session
+        self._enough_bytes = min(call.min_bytes, call.max_bytes)
+        self._readable_bytes = 0
+        self._watched: list[Partition] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Answer now, after checking bytes never read before, or once there is enough."""
+        found = self._gather()
+        if any(part.records is not None and not part.records.verified for part in found):
+            self._connection.spawn(self._verify_then_answer(found))
+            return
+        self._readable_bytes = sum(part.fetched.records_bytes for part in found)
+        if (
+            self._call.max_wait_ms <= 0
+            or self._readable_bytes >= self._enough_bytes
+            or any(part.fetched.error_code for part in found)
+            or not found
+        ):
+            self._respond(found)
+            return
+        for part in found:
+            if part.records is not None:
+                part.records.release()
+        self._park()
+
+    def _park(self) -> None:
+        for topic, wanted in self._wanted():
+            if (partition := self._broker.topics.find(topic, wanted.partition)) is not None:
+                partition.watch(self, self._wake)
+                self._watched.append(partition)
+        self._timer = asyncio.get_running_loop().call_later(self._call.max_wait_ms / 1000, self._finish)
+        self._connection.on_close(self._leave)
+
+    def _wake(self, added_bytes: int) -> None:
+        self._readable_bytes += added_bytes
+        if self._readable_bytes >= self._enough_bytes:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._leave()
+        self._connection.forget_on_close(self._leave)
+        self._respond(self._gather())
+
+    def _leave(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for partition in self._watched:
+            partition.unwatch(self)
+        self._watched.clear()
+
+    async def _verify_then_answer(self, found: list[Found]) -> None:
+        """Check what comes from an earlier life of the broker, then look again: damage is now known."""
+        loop = asyncio.get_running_loop()
+        for topic, fetched, records in found:
+            if records is None:
+                continue
+            try:
+                partition = self._broker.topics.find(topic, fetched.partition)
+                if partition is not None and not records.verified:
+                    await loop.run_in_executor(self._broker.work_threads, partition.log.verify, records)
+            except AlpacaError as error:
+                partition_name = str(partition.identity) if partition is not None else ""
+                log.error("damaged_log", partition=partition_name, reason=str(error))
+            finally:
+                records.release()
+        self._respond(self._gather())
+
+    def _wanted(self) -> Iterator[tuple[bytes, PartitionWanted]]:
+        topics = self._call.topics if self._session is None else self._session.topics()
+        for topic, partitions in topics:
+            for wanted in partitions:
+                yield topic, wanted
+
+    def _gather(self) -> list[Found]:
+        found: list[Found] = []
+        room = self._call.max_bytes
+        for topic, wanted in self._wanted():
+            part = self._read(topic, wanted, room, first=room == self._call.max_bytes)
+            room = max(room - part.fetched.records_bytes, 0)
+            found.append(part)
+        return found
+
+    def _read(self, topic: bytes, wanted: PartitionWanted, room: int, *, first: bool) -> Found:
+        index = wanted.partition
+        try:
+            if (partition := self._broker.topics.find(topic, index)) is None:
+                raise self._unknown(topic, index)
+            partition.check_epoch(wanted.current_leader_epoch)
+            limit = min(room, wanted.max_bytes)
+            records = partition.read(wanted.fetch_offset, limit, at_least_one=first)
+        except AlpacaError as error:
+            return Found(topic, PartitionFetched(index, code_of(error)), None)
+        high_watermark = partition.high_watermark
+        fetched = PartitionFetched(
+            index,
+            0,
+            high_watermark,
+            high_watermark,
+            partition.log.start_offset,
+            records.length if records is not None else 0,
+            aborted_transactions=() if self._call.isolation_level == _READ_COMMITTED else None,
+        )
+        return Found(topic, fetched, records)
+
+    def _respond(self, found: list[Found]) -> None:
+        session = self._session
+        if session is not None:
+            if self._call.session_epoch:  # the first answer of a session names every partition
+                found = [
+                    part
+                    for part in found
+                    if session.is_news((part.topic, part.fetched.partition), part.fetched)
+                ]
+            for part in found:
+                session.tell((part.topic, part.fetched.partition), part.fetched)
+        topics: list[tuple[bytes, list[PartitionFetched]]] = []
+        for part in found:
+            if not topics or topics[-1][0] != part.topic:
+                topics.append((part.topic, []))
+            topics[-1][1].append(part.fetched)
+        pieces = encode_fetch_response(
+            self._header.api_version,
+            self._header.correlation_id,
+            0,
+            0,
+            NO_SESSION if session is None else session.id,
+            topics,
+        )
+        slices = [part.records for part in found if part.records is not None]
+        self._answer.fill(_woven(pieces, slices))
+
+    def _unknown(self, topic: bytes, index: int) -> AlpacaError:
+        if self._header.api_version >= TOPIC_IDS_FROM:
+            return UnknownTopicId(f"no topic with the id {topic.hex()} has a partition {index}")
+        return UnknownTopic(f"there is no partition {index} of a topic {topic.decode()!r}")
+
+
+def _woven(pieces: list[bytes], slices: list[Readable]) -> list[Piece]:
+    """The response in the order it is sent: bytes, records, bytes, records, …, bytes."""
+    woven: list[Piece] = [pieces[0]]
+    for records, piece in zip(slices, pieces[1:], strict=True):
+        woven.append(records)
+        if piece:
+            woven.append(piece)
+    return woven
+
+
+class FetchRequests:
+    """Handles Fetch requests of all connections."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._sessions = FetchSessions()
+
+    def handle(self, connection: "Connection", header: RequestHeader, frame: memoryview) -> None:
+        """Start on a request."""
+        call = decode_fetch(header.api_version, frame, header.body_at)
+        answer = connection.reserve()
+        try:
+            if sum(len(partitions) for _, partitions in call.topics) > MAX_FETCHED_PARTITIONS:
+                raise InvalidRequest(f"a fetch may name {MAX_FETCHED_PARTITIONS} partitions at most")
+            session = self._sessions.open(call, by_id=header.api_version >= TOPIC_IDS_FROM)
+        except AlpacaError as error:
+            answer.fill(
+                encode_fetch_response(
+                    header.api_version, header.correlation_id, 0, code_of(error), NO_SESSION, []
+                )
+            )
+            return
+        PendingFetch(self._broker, connection, answer, header, call, session).start()

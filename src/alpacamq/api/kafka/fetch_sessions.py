@@ -1,0 +1,119 @@
+"""Incremental fetch sessions: a client names its partitions once, then only what changes.
+
+The broker answers likewise: a partition with nothing new is left out. Sessions are a cache; a
+client whose session has been dropped is told so and starts another.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from alpacamq.model.errors import AlpacaError
+from alpacamq.protocol.fetch_codec import FetchCall, PartitionFetched, PartitionWanted
+
+MAX_SESSIONS = 1000
+MAX_SESSION_PARTITIONS = 20_000
+MAX_CACHED_PARTITIONS = 200_000
+
+NO_SESSION = 0
+FINAL_EPOCH = -1
+INITIAL_EPOCH = 0
+_MAX_INT32 = 2**31 - 1
+
+PartitionKey = tuple[bytes, int]
+
+
+class FetchSessionNotFound(AlpacaError):
+    """The session was never made or has made room for others."""
+
+
+class InvalidFetchSessionEpoch(AlpacaError):
+    """Requests of a session come in order; this one is not the next."""
+
+
+class FetchSession:
+    """What one client fetches and what it was told last."""
+
+    def __init__(self, session_id: int, by_id: bool) -> None:
+        self.id = session_id
+        self.by_id = by_id
+        self.next_epoch = 1
+        self.wanted: OrderedDict[PartitionKey, PartitionWanted] = OrderedDict()
+        self._told: dict[PartitionKey, tuple[int, int]] = {}
+
+    def update(self, call: FetchCall) -> None:
+        """Take in what a request adds, changes and gives up."""
+        for topic, partitions in call.topics:
+            for partition in partitions:
+                self.wanted[topic, partition.partition] = partition
+        for topic, indexes in call.forgotten:
+            for index in indexes:
+                self.wanted.pop((topic, index), None)
+                self._told.pop((topic, index), None)
+
+    def is_news(self, key: PartitionKey, fetched: PartitionFetched) -> bool:
+        """Whether the client learns anything from this."""
+        told = (fetched.high_watermark, fetched.log_start_offset)
+        return bool(fetched.records_bytes or fetched.error_code) or self._told.get(key) != told
+
+    def tell(self, key: PartitionKey, fetched: PartitionFetched) -> None:
+        """The client is told this. What had records goes last, so that no partition starves another."""
+        if fetched.error_code:
+            self._told.pop(key, None)
+        else:
+            self._told[key] = (fetched.high_watermark, fetched.log_start_offset)
+        if fetched.records_bytes and key in self.wanted:
+            self.wanted.move_to_end(key)
+
+    def topics(self) -> Iterator[tuple[bytes, list[PartitionWanted]]]:
+        """Everything wanted, neighbours of one topic together."""
+        topic = b""
+        partitions: list[PartitionWanted] = []
+        for (name, _), wanted in self.wanted.items():
+            if name != topic and partitions:
+                yield topic, partitions
+                partitions = []
+            topic = name
+            partitions.append(wanted)
+        if partitions:
+            yield topic, partitions
+
+
+class FetchSessions:
+    """The sessions of all clients, least recently used dropped first."""
+
+    def __init__(self) -> None:
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._last_id = 0
+
+    def open(self, call: FetchCall, *, by_id: bool) -> FetchSession | None:
+        """The session a request belongs to, brought up to date; None for a request without one."""
+        if call.session_epoch == FINAL_EPOCH:
+            self._sessions.pop(call.session_id, None)
+            return None
+        if call.session_epoch == INITIAL_EPOCH:
+            self._sessions.pop(call.session_id, None)
+            return self._create(call, by_id)
+        session = self._sessions.get(call.session_id)
+        if session is None or session.by_id != by_id:
+            raise FetchSessionNotFound(f"there is no fetch session {call.session_id}")
+        if session.next_epoch != call.session_epoch:
+            raise InvalidFetchSessionEpoch(
+                f"fetch session {session.id} is at epoch {session.next_epoch}, not {call.session_epoch}"
+            )
+        session.update(call)
+        session.next_epoch = session.next_epoch % _MAX_INT32 + 1
+        self._sessions.move_to_end(session.id)
+        return session
+
+    def _create(self, call: FetchCall, by_id: bool) -> FetchSession | None:
+        wanted = sum(len(partitions) for _, partitions in call.topics)
+        if wanted == 0 or wanted > MAX_SESSION_PARTITIONS:
+            return None
+        cached = wanted + sum(len(session.wanted) for session in self._sessions.values())
+        while self._sessions and (len(self._sessions) >= MAX_SESSIONS or cached > MAX_CACHED_PARTITIONS):
+            cached -= len(self._sessions.popitem(last=False)[1].wanted)
+        self._last_id = self._last_id % _MAX_INT32 + 1
+        session = FetchSession(self._last_id, by_id)
+        session.update(call)
+        self._sessions[session.id] = session
+        return session

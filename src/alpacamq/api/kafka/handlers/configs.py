@@ -1,0 +1,229 @@
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from functools import partial
+
+from alpacamq.api.kafka.door import Door
+from alpacamq.api.kafka.errors import code_of
+from alpacamq.cluster.topics import with_words
+from alpacamq.model.errors import AlpacaError, InvalidConfig, InvalidRequest
+from alpacamq.model.topics import SETTINGS, ConfigKind, Topic, check_setting
+from alpacamq.protocol.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+    IncrementallyAlterableConfig,
+)
+
+
+class Resource(IntEnum):
+    """What a setting can belong to."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class Source(IntEnum):
+    """Where a setting's value comes from."""
+
+    TOPIC = 1
+    BROKER_FILE = 4
+    DEFAULT = 5
+
+
+class Operation(IntEnum):
+    """How an incremental change changes a setting."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+_STRING_TYPE = 2
+_TYPES: Mapping[ConfigKind, int] = {
+    ConfigKind.STRING: _STRING_TYPE,
+    ConfigKind.INT: 3,
+    ConfigKind.LONG: 5,
+    ConfigKind.DOUBLE: 6,
+    ConfigKind.LIST: 7,
+}
+
+
+def source_of(door: Door, topic: Topic, name: str) -> Source:
+    """Who set the value that a topic's setting has."""
+    if name in topic.overrides:
+        return Source.TOPIC
+    return Source.BROKER_FILE if name in door.broker.topics.defaults else Source.DEFAULT
+
+
+def describe_configs(door: Door, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+    return DescribeConfigsResponse(
+        results=[_result(door, request, resource) for resource in request.resources]
+    )
+
+
+async def alter_configs(door: Door, request: AlterConfigsRequest) -> AlterConfigsResponse:
+    responses = []
+    for resource in request.resources:
+        overrides = {config.name: config.value for config in resource.configs if config.value is not None}
+        responses.append(
+            await _altered(door, resource, partial(_replaced, overrides), dry_run=request.validate_only)
+        )
+    return AlterConfigsResponse(responses=responses)
+
+
+async def incremental_alter_configs(
+    door: Door, request: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse:
+    responses = []
+    for resource in request.resources:
+        change = partial(_changed, door, resource.configs)
+        responses.append(await _altered(door, resource, change, dry_run=request.validate_only))
+    return IncrementalAlterConfigsResponse(responses=responses)
+
+
+def _result(
+    door: Door, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+) -> DescribeConfigsResult:
+    kind, name = resource.resource_type, resource.resource_name
+    try:
+        described = _described(door, request, resource)
+    except AlpacaError as error:
+        return DescribeConfigsResult(
+            resource_type=kind, resource_name=name, error_code=code_of(error), error_message=str(error)
+        )
+    return DescribeConfigsResult(resource_type=kind, resource_name=name, configs=described)
+
+
+async def _altered(
+    door: Door,
+    resource: AlterConfigsResource | IncrementalAlterConfigsResource,
+    change: Callable[[Topic], Mapping[str, str]],
+    *,
+    dry_run: bool,
+) -> AlterConfigsResourceResponse:
+    kind, name = resource.resource_type, resource.resource_name
+    try:
+        if kind == Resource.BROKER:
+            raise InvalidRequest("broker settings are changed in its configuration file, not by request")
+        if kind != Resource.TOPIC:
+            raise InvalidRequest(f"resources of type {kind} have no settings here, only topics (2)")
+        await door.broker.topics.configure(name, change, dry_run=dry_run)
+    except AlpacaError as error:
+        return AlterConfigsResourceResponse(
+            resource_type=kind, resource_name=name, error_code=code_of(error), error_message=str(error)
+        )
+    return AlterConfigsResourceResponse(resource_type=kind, resource_name=name)
+
+
+def _replaced(overrides: Mapping[str, str], _topic: Topic) -> Mapping[str, str]:
+    return overrides
+
+
+def _changed(door: Door, changes: Sequence[IncrementallyAlterableConfig], topic: Topic) -> Mapping[str, str]:
+    overrides = dict(topic.overrides)
+    for change in changes:
+        name = change.name
+        if change.config_operation == Operation.DELETE:
+            if name not in SETTINGS:
+                check_setting(name, "")
+            overrides.pop(name, None)
+            continue
+        if change.value is None:
+            raise InvalidConfig(f"{name} has no value")
+        if change.config_operation == Operation.SET:
+            overrides[name] = change.value
+            continue
+        if change.config_operation not in (Operation.APPEND, Operation.SUBTRACT):
+            raise InvalidRequest(f"there is no operation {change.config_operation} on settings")
+        if (setting := SETTINGS.get(name)) is None or setting.kind is not ConfigKind.LIST:
+            raise InvalidConfig(f"{name} is not a list, so nothing can be added to it or taken away")
+        current = overrides.get(name, door.broker.topics.defaults.get(name, setting.text(setting.default)))
+        if change.config_operation == Operation.APPEND:
+            overrides[name] = with_words(topic.name, name, current, added=change.value)
+        else:
+            overrides[name] = with_words(topic.name, name, current, removed=change.value)
+    return overrides
+
+
+def _described(
+    door: Door, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+) -> list[DescribeConfigsResourceResult]:
+    if resource.resource_type == Resource.TOPIC:
+        described = _topic_settings(door, request, door.broker.topics.image.topic(resource.resource_name))
+    elif resource.resource_type == Resource.BROKER:
+        described = _broker_settings(door, resource.resource_name)
+    else:
+        raise InvalidRequest(f"resources of type {resource.resource_type} have no settings here")
+    keys = resource.configuration_keys
+    return [setting for setting in described if keys is None or setting.name in keys]
+
+
+def _topic_settings(
+    door: Door, request: DescribeConfigsRequest, topic: Topic
+) -> list[DescribeConfigsResourceResult]:
+    config = door.broker.topics.config_of(topic)
+    described = []
+    for name, setting in SETTINGS.items():
+        value = setting.text(getattr(config, name.replace(".", "_")))
+        source = source_of(door, topic, name)
+        synonyms = []
+        if request.include_synonyms:
+            values = {
+                Source.TOPIC: topic.overrides.get(name),
+                Source.BROKER_FILE: door.broker.topics.defaults.get(name),
+                Source.DEFAULT: setting.text(setting.default),
+            }
+            synonyms = [
+                DescribeConfigsSynonym(name=name, value=text, source=origin)
+                for origin, text in values.items()
+                if text is not None
+            ]
+        described.append(
+            DescribeConfigsResourceResult(
+                name=name,
+                value=value,
+                config_source=source,
+                synonyms=synonyms,
+                config_type=_TYPES[setting.kind],
+                documentation=setting.doc if request.include_documentation else None,
+            )
+        )
+    return described
+
+
+def _broker_settings(door: Door, name: str) -> list[DescribeConfigsResourceResult]:
+    """What tools ask a broker for, under the names they use; all of it read-only."""
+    settings = door.broker.settings
+    if name not in ("", str(door.node_id)):
+        raise InvalidRequest(f"this is broker {door.node_id}, not {name!r}")
+    values = {
+        "advertised.listeners": f"PLAINTEXT://{door.host}:{door.port}",
+        "auto.create.topics.enable": str(settings.auto_create_topics).lower(),
+        "broker.id": str(door.node_id),
+        "default.replication.factor": "1",
+        "log.dirs": str(settings.data_directory.absolute()),
+        "num.partitions": str(settings.limits.default_partitions),
+    }
+    return [
+        DescribeConfigsResourceResult(
+            name=key,
+            value=value,
+            read_only=True,
+            config_source=Source.BROKER_FILE,
+            config_type=_STRING_TYPE,
+        )
+        for key, value in values.items()
+    ]

@@ -1,0 +1,128 @@
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: about positions in partitions."""
+
+import asyncio
+from enum import IntEnum
+
+from alpacamq.api.kafka.door import Door
+from alpacamq.api.kafka.errors import code_of
+from alpacamq.broker.partition import Partition
+from alpacamq.model.errors import AlpacaError, OffsetOutOfRange, PolicyViolation
+from alpacamq.protocol.messages.offsets import (
+    EpochEndOffset,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+from alpacamq.protocol.messages.topics import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+_TO_HIGH_WATERMARK = -1
+
+
+class Moment(IntEnum):
+    """Timestamps that stand for a place in the log instead."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+
+
+async def list_offsets(door: Door, request: ListOffsetsRequest) -> ListOffsetsResponse:
+    topics = []
+    for topic in request.topics:
+        found = [await _listed(door, topic.name, wanted) for wanted in topic.partitions]
+        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=found))
+    return ListOffsetsResponse(topics=topics)
+
+
+def offset_for_leader_epoch(door: Door, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[_epoch_end(door, topic.topic, wanted) for wanted in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+async def delete_records(door: Door, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    topics = []
+    for topic in request.topics:
+        results = [await _deleted(door, topic.name, wanted) for wanted in topic.partitions]
+        topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+    return DeleteRecordsResponse(topics=topics)
+
+
+async def _listed(door: Door, name: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    try:
+        partition = door.broker.topics.partition(name, wanted.partition_index)
+        partition.check_epoch(wanted.current_leader_epoch)
+        offset, timestamp_ms, epoch = await _located(door, partition, wanted.timestamp)
+    except AlpacaError as error:
+        return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=code_of(error))
+    return ListOffsetsPartitionResponse(
+        partition_index=wanted.partition_index, offset=offset, timestamp=timestamp_ms, leader_epoch=epoch
+    )
+
+
+async def _located(door: Door, partition: Partition, timestamp_ms: int) -> tuple[int, int, int]:
+    """Offset, timestamp and leader epoch of a moment; -1 for what it does not have."""
+    log, limit = partition.log, partition.high_watermark
+    if timestamp_ms == Moment.LATEST:
+        return limit, -1, partition.leader_epoch
+    if timestamp_ms in (Moment.EARLIEST, Moment.EARLIEST_LOCAL):
+        return log.start_offset, -1, log.epochs.epoch_at(log.start_offset)
+    loop = asyncio.get_running_loop()
+    threads = door.broker.work_threads
+    if timestamp_ms >= 0:
+        found = await loop.run_in_executor(threads, log.offset_for_timestamp, timestamp_ms, limit)
+    elif timestamp_ms == Moment.MAX_TIMESTAMP:
+        found = await loop.run_in_executor(threads, log.max_timestamp, limit)
+    else:
+        found = None  # a place that this log does not have, such as a remote tier
+    return (-1, -1, -1) if found is None else (found.offset, found.timestamp_ms, found.leader_epoch)
+
+
+def _epoch_end(door: Door, name: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+    try:
+        partition = door.broker.topics.partition(name, wanted.partition)
+        partition.check_epoch(wanted.current_leader_epoch)
+    except AlpacaError as error:
+        return EpochEndOffset(partition=wanted.partition, error_code=code_of(error))
+    epoch, end_offset = partition.leader_epoch, partition.log.end_offset
+    if wanted.leader_epoch != epoch:
+        epoch, end_offset = partition.log.epochs.end_offset_for(wanted.leader_epoch, end_offset)
+    return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)
+
+
+async def _deleted(door: Door, name: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+    index = wanted.partition_index
+    try:
+        partition = door.broker.topics.partition(name, index)
+        if not partition.config.deletes_old:
+            raise PolicyViolation(f"topic {name!r} is compacted: its records are deleted by tombstones only")
+        offset = partition.high_watermark if wanted.offset == _TO_HIGH_WATERMARK else wanted.offset
+        if not 0 <= offset <= partition.high_watermark:
+            raise OffsetOutOfRange(
+                f"offset {offset} of {partition.identity} is beyond {partition.high_watermark}"
+            )
+        deletion = partition.log.begin_delete_before(offset)
+        await asyncio.get_running_loop().run_in_executor(door.broker.work_threads, deletion.run)
+    except AlpacaError as error:
+        return DeleteRecordsPartitionResult(partition_index=index, error_code=code_of(error))
+    return DeleteRecordsPartitionResult(partition_index=index, low_watermark=partition.log.start_offset)

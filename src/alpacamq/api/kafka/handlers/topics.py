@@ -1,0 +1,139 @@
+"""CreateTopics, DeleteTopics and CreatePartitions."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from alpacamq.api.kafka.door import Door
+from alpacamq.api.kafka.errors import code_of
+from alpacamq.cluster.topics import BY_DEFAULT
+from alpacamq.model.errors import AlpacaError, InvalidReplication, InvalidRequest, UnknownTopicId
+from alpacamq.model.topics import SETTINGS, Topic
+from alpacamq.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+
+from .configs import source_of
+
+
+async def create_topics(door: Door, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    named = Counter(topic.name for topic in request.topics)
+    results = []
+    for topic in request.topics:
+        try:
+            if named[topic.name] > 1:
+                raise InvalidRequest(f"the request names topic {topic.name!r} {named[topic.name]} times")
+            results.append(_created(door, await _create(door, topic, dry_run=request.validate_only)))
+        except AlpacaError as error:
+            results.append(
+                CreatableTopicResult(name=topic.name, error_code=code_of(error), error_message=str(error))
+            )
+    return CreateTopicsResponse(topics=results)
+
+
+async def delete_topics(door: Door, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    wanted = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+    results = []
+    for entry in wanted:
+        name = entry.name
+        try:
+            if name is None:
+                name = _name_of(door, entry)
+            topic = await door.broker.topics.delete(name)
+            results.append(DeletableTopicResult(name=name, topic_id=topic.id))
+        except AlpacaError as error:
+            results.append(
+                DeletableTopicResult(
+                    name=name, topic_id=entry.topic_id, error_code=code_of(error), error_message=str(error)
+                )
+            )
+    return DeleteTopicsResponse(responses=results)
+
+
+async def create_partitions(door: Door, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+    results = []
+    for entry in request.topics:
+        try:
+            _check_added(door, entry)
+            await door.broker.topics.grow(entry.name, entry.count, dry_run=request.validate_only)
+            results.append(CreatePartitionsTopicResult(name=entry.name))
+        except AlpacaError as error:
+            results.append(
+                CreatePartitionsTopicResult(
+                    name=entry.name, error_code=code_of(error), error_message=str(error)
+                )
+            )
+    return CreatePartitionsResponse(results=results)
+
+
+async def _create(door: Door, wanted: CreatableTopic, *, dry_run: bool) -> Topic:
+    partitions, replication_factor = wanted.num_partitions, wanted.replication_factor
+    if wanted.assignments:
+        if partitions != BY_DEFAULT or replication_factor != BY_DEFAULT:
+            raise InvalidRequest(
+                "give either an assignment or the numbers of partitions and replicas, not both"
+            )
+        if sorted(a.partition_index for a in wanted.assignments) != list(range(len(wanted.assignments))):
+            raise InvalidReplication("an assignment must name every partition from 0 on once")
+        _check_replicas(door, [a.broker_ids for a in wanted.assignments])
+        partitions = len(wanted.assignments)
+    overrides = {config.name: config.value for config in wanted.configs if config.value is not None}
+    return await door.broker.topics.create(
+        wanted.name,
+        partitions=partitions,
+        replication_factor=replication_factor,
+        overrides=overrides,
+        dry_run=dry_run,
+    )
+
+
+def _check_added(door: Door, entry: CreatePartitionsTopic) -> None:
+    if entry.assignments is None:
+        return
+    added = entry.count - door.broker.topics.image.topic(entry.name).partitions
+    if len(entry.assignments) != added:
+        raise InvalidReplication(f"{added} partitions are added but {len(entry.assignments)} are assigned")
+    _check_replicas(door, [a.broker_ids for a in entry.assignments])
+
+
+def _check_replicas(door: Door, assigned: Sequence[Sequence[int]]) -> None:
+    for replicas in assigned:
+        if list(replicas) != [door.node_id]:
+            raise InvalidReplication(
+                f"replicas {list(replicas)}: this cluster has broker {door.node_id} only"
+            )
+
+
+def _created(door: Door, topic: Topic) -> CreatableTopicResult:
+    config = door.broker.topics.config_of(topic)
+    return CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic.id,
+        num_partitions=topic.partitions,
+        replication_factor=1,
+        configs=[
+            CreatableTopicConfigs(
+                name=name,
+                value=setting.text(getattr(config, name.replace(".", "_"))),
+                config_source=source_of(door, topic, name),
+            )
+            for name, setting in SETTINGS.items()
+        ],
+    )
+
+
+def _name_of(door: Door, entry: DeleteTopicState) -> str:
+    if (topic := door.broker.topics.image.topic_by_id(entry.topic_id)) is None:
+        raise UnknownTopicId(f"no topic has the id {entry.topic_id}")
+    return topic.name

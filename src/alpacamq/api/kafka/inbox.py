@@ -1,0 +1,125 @@
+"""Cuts the stream of bytes a client sends into frames, without copying the large ones.
+
+Bytes arrive in one scratch buffer that all connections share, for as long as a turn lasts. What
+is left over of a small frame is kept until the next turn; a large one gets a buffer of its own
+and is received straight into it.
+"""
+
+from struct import Struct
+
+from alpacamq.protocol.errors import ProtocolError
+
+SCRATCH_BYTES = 256 << 10
+LARGE_BYTES = 64 << 10
+_SIZE = Struct(">i")
+
+_POOLED = 8
+_POOLED_BYTES = 2 << 20
+
+
+class Buffers:
+    """Buffers for large frames, a few of them kept for the next: making one touches every page of it."""
+
+    def __init__(self) -> None:
+        self._free: list[bytearray] = []
+
+    def take(self, size: int) -> bytearray:
+        for index, buffer in enumerate(self._free):
+            if len(buffer) >= size:
+                return self._free.pop(index)
+        return bytearray(max(size, min(_POOLED_BYTES, 1 << (size - 1).bit_length())))
+
+    def give(self, buffer: bytearray) -> None:
+        if len(self._free) < _POOLED and len(buffer) <= _POOLED_BYTES:
+            self._free.append(buffer)
+
+
+class Inbox:
+    """One connection's incoming bytes."""
+
+    def __init__(self, scratch: bytearray, max_frame_bytes: int) -> None:
+        self._scratch = scratch
+        self._max_frame_bytes = max_frame_bytes
+        self._view = memoryview(b"")
+        self._at = 0
+        self._rest = bytearray()
+        self._large: memoryview | None = None
+        self._filled = 0
+        # Size of a large frame that has begun and needs a buffer before more can be received.
+        self.wanted_bytes: int | None = None
+
+    @property
+    def is_inside_frame(self) -> bool:
+        return self._large is not None or bool(self._rest)
+
+    @property
+    def frame_bytes(self) -> int:
+        """Size of the large frame being received, 0 if there is none."""
+        return len(self._large) if self._large is not None else 0
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes go."""
+        if self._large is not None:
+            return self._large[self._filled :]
+        return memoryview(self._scratch)[len(self._rest) :]
+
+    def received(self, count: int) -> None:
+        """`count` bytes have been put where `buffer` said."""
+        if self._large is not None:
+            self._filled += count
+            return
+        rest = len(self._rest)
+        if rest:
+            self._scratch[:rest] = self._rest
+            self._rest.clear()
+        self._view = memoryview(self._scratch)[: rest + count]
+        self._at = 0
+
+    def reopen(self) -> None:
+        """Go on with what `park` put aside."""
+        if self._rest:
+            self._view = memoryview(self._rest)
+            self._rest = bytearray()
+            self._at = 0
+
+    def next_frame(self) -> memoryview | None:
+        """The next whole frame without its size; writable, and valid until the turn ends."""
+        if self._large is not None:
+            if self._filled < len(self._large):
+                return None
+            frame, self._large = self._large, None
+            return frame
+        left = len(self._view) - self._at
+        if left < _SIZE.size:
+            return None
+        (size,) = _SIZE.unpack_from(self._view, self._at)
+        if not 0 <= size <= self._max_frame_bytes:
+            raise ProtocolError(
+                f"a frame claims {size} bytes; kafka.max_request_bytes is {self._max_frame_bytes}"
+            )
+        start = self._at + _SIZE.size
+        if size > left - _SIZE.size:
+            if size > LARGE_BYTES:
+                self.wanted_bytes = size
+            return None
+        self._at = start + size
+        return self._view[start : self._at]
+
+    def receive_into(self, buffer: bytearray) -> None:
+        """Receive the large frame that has begun into `buffer`."""
+        assert self.wanted_bytes is not None
+        if self._rest:
+            self.reopen()
+        begun = self._view[self._at + _SIZE.size :]
+        self._large = memoryview(buffer)[: self.wanted_bytes]
+        self._large[: len(begun)] = begun
+        self._filled = len(begun)
+        self._at = len(self._view)
+        self.wanted_bytes = None
+
+    def park(self) -> None:
+        """End the turn: keep what is left over, since the scratch buffer is everybody's."""
+        if self._at < len(self._view):
+            self._rest = bytearray(self._view[self._at :])
+        self._view = memoryview(b"")
+        self._at = 0

@@ -1,0 +1,197 @@
+"""Produce: batches from a client into partitions, and the acknowledgement when they are in.
+
+Nothing here looks at records. A topic that needs its records looked at (compacted, or with a
+compression of its own) is served off the event loop, and holds up its connection meanwhile so
+that batches keep their order.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from alpacamq.broker.admission import admit, needs_unpacking, unpacked
+from alpacamq.broker.broker import Broker
+from alpacamq.broker.partition import Append, Partition
+from alpacamq.model.batch import BatchHeader, Codec
+from alpacamq.model.errors import (
+    AlpacaError,
+    InvalidRecord,
+    InvalidRequest,
+    InvalidRequiredAcks,
+    NotEnoughReplicas,
+    UnknownTopic,
+    UnknownTopicId,
+    UnsupportedCompression,
+)
+from alpacamq.protocol.framing import RequestHeader
+from alpacamq.protocol.produce_codec import (
+    TOPIC_IDS_FROM,
+    PartitionProduced,
+    ProduceCall,
+    decode_produce,
+    encode_produce_response,
+)
+
+from .errors import code_of
+
+if TYPE_CHECKING:
+    from .connection import Answer, Connection
+
+ACKS_NONE = 0
+ACKS_LEADER = 1
+ACKS_ALL = -1
+_ZSTD_FROM = 7
+
+
+# What became of a partition's batch, or the append that will tell.
+Entry = PartitionProduced | tuple[Partition, Append]
+
+
+class Unpacking(NamedTuple):
+    """A batch whose records have to be looked at, and where its result goes."""
+
+    entries: list[Entry]
+    at: int
+    partition: Partition
+    data: bytearray
+    header: BatchHeader
+
+
+class PendingProduce:
+    """A Produce request some of whose batches may not be in yet."""
+
+    __slots__ = ("_answer", "_connection", "_correlation_id", "_entries", "_missing", "_version", "acks")
+
+    def __init__(
+        self, connection: "Connection", answer: "Answer | None", header: RequestHeader, call: ProduceCall
+    ) -> None:
+        self._connection = connection
+        self._answer = answer
+        self._version = header.api_version
+        self._correlation_id = header.correlation_id
+        self._entries: list[tuple[bytes, list[Entry]]] = []
+        self._missing = 1  # the request itself, until all of it has been staged
+        self.acks = call.acks
+
+    def topic(self, key: bytes) -> list[Entry]:
+        """The results of one more topic, to be filled by the caller."""
+        entries: list[Entry] = []
+        self._entries.append((key, entries))
+        return entries
+
+    def stage(self, broker: Broker, partition: Partition, append: Append) -> None:
+        self._missing += 1
+        if partition.stage(append):
+            broker.stage(partition)
+
+    def done(self) -> None:
+        """One more part is finished; the last one answers."""
+        self._missing -= 1
+        if self._missing:
+            return
+        topics = [(key, [_result(entry) for entry in entries]) for key, entries in self._entries]
+        if self._answer is not None:
+            self._answer.fill((encode_produce_response(self._version, self._correlation_id, topics),))
+        elif any(result.error_code for _, results in topics for result in results):
+            # A client that wants no acknowledgement can only learn of a failure this way.
+            self._connection.close("a batch sent with acks=0 was refused")
+
+
+def _result(entry: Entry) -> PartitionProduced:
+    if isinstance(entry, PartitionProduced):
+        return entry
+    partition, append = entry
+    index = partition.identity.partition
+    outcome = append.outcome
+    if isinstance(outcome, AlpacaError):
+        return refused(index, outcome, partition.log.start_offset)
+    assert outcome is not None
+    append_time = (
+        append.header.max_timestamp if partition.config.message_timestamp_type == "LogAppendTime" else -1
+    )
+    return PartitionProduced(index, 0, outcome.base_offset, append_time, partition.log.start_offset)
+
+
+def refused(index: int, error: AlpacaError, log_start_offset: int = -1) -> PartitionProduced:
+    """The result of a batch that did not get in."""
+    return PartitionProduced(index, code_of(error), -1, -1, log_start_offset, str(error))
+
+
+class ProduceRequests:
+    """Handles Produce requests of all connections."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def handle(self, connection: "Connection", header: RequestHeader, frame: memoryview) -> None:
+        """Stage a request's batches; they are written when the turn ends."""
+        call = decode_produce(header.api_version, frame, header.body_at)
+        answer = None if call.acks == ACKS_NONE else connection.reserve()
+        pending = PendingProduce(connection, answer, header, call)
+        slow: list[Unpacking] = []
+        now_ms = self._broker.clock.now_ms()
+        find = self._broker.topics.find
+        for key, partitions in call.topics:
+            entries = pending.topic(key)
+            for index, records in partitions:
+                try:
+                    if (partition := find(key, index)) is None:
+                        raise self._unknown(header.api_version, key, index)
+                    self._check(call, partition)
+                    if not records:
+                        raise InvalidRecord(f"no batch was sent for partition {index}")
+                    data, batch = admit(records, partition.config, now_ms)
+                    if batch.attributes & 7 == Codec.ZSTD and header.api_version < _ZSTD_FROM:
+                        raise UnsupportedCompression(f"zstd needs Produce version {_ZSTD_FROM} or later")
+                    if needs_unpacking(partition.config, batch):
+                        # The frame is gone when the turn ends: what is worked on later is copied.
+                        slow.append(Unpacking(entries, len(entries), partition, bytearray(data), batch))
+                        entries.append(PartitionProduced(index))
+                        continue
+                except AlpacaError as error:
+                    entries.append(refused(index, error))
+                    continue
+                append = Append(data, batch, pending.done)
+                entries.append((partition, append))
+                pending.stage(self._broker, partition, append)
+        if slow:
+            connection.hold()
+            connection.spawn(self._unpack(connection, pending, slow))
+        else:
+            pending.done()
+
+    async def _unpack(
+        self, connection: "Connection", pending: PendingProduce, slow: Sequence[Unpacking]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        limit = self._broker.settings.unpacked_limit_bytes
+        for entries, at, partition, data, batch in slow:
+            try:
+                ready, header = await loop.run_in_executor(
+                    self._broker.work_threads, unpacked, data, batch, partition.config, limit
+                )
+            except AlpacaError as error:
+                entries[at] = refused(partition.identity.partition, error)
+                continue
+            append = Append(ready, header, pending.done)
+            entries[at] = (partition, append)
+            pending.stage(self._broker, partition, append)
+        self._broker.commit()
+        pending.done()
+        connection.proceed()
+
+    def _check(self, call: ProduceCall, partition: Partition) -> None:
+        if call.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
+            raise InvalidRequiredAcks(f"acks={call.acks} is none of 0, 1 and -1 (all)")
+        if call.transactional_id is not None:
+            raise InvalidRequest("transactions are not supported yet")
+        if call.acks == ACKS_ALL and partition.config.min_insync_replicas > 1:
+            raise NotEnoughReplicas(
+                f"{partition.identity} has 1 replica in sync, "
+                f"min.insync.replicas={partition.config.min_insync_replicas}"
+            )
+
+    def _unknown(self, version: int, key: bytes, index: int) -> AlpacaError:
+        if version >= TOPIC_IDS_FROM:
+            return UnknownTopicId(f"no topic with the id {key.hex()} has a partition {index}")
+        return UnknownTopic(f"there is no partition {index} of a topic {key.decode()!r}")

@@ -1,0 +1,102 @@
+"""What a produced batch must be before it may enter a partition, and what its topic turns it into.
+
+Almost every batch needs only its header and its checksum looked at. A compacted topic also needs
+its keys checked, and a topic with a compression of its own needs the batch packed anew: those two
+unpack records, within a limit, and belong off the event loop.
+"""
+
+from alpacamq.model.batch import (
+    LOG_APPEND_TIME,
+    BatchHeader,
+    Codec,
+    check_batch,
+    check_produced,
+    stamp_append_time,
+)
+from alpacamq.model.errors import (
+    BatchTooLarge,
+    InvalidRecord,
+    InvalidRequest,
+    InvalidTimestamp,
+)
+from alpacamq.model.records import read_records, write_batch
+from alpacamq.model.topics import TopicConfig
+
+_CODECS = {"uncompressed": Codec.NONE} | {
+    codec.name.lower(): codec for codec in Codec if codec is not Codec.NONE
+}
+
+
+def admit(
+    data: bytearray | memoryview, config: TopicConfig, now_ms: int
+) -> tuple[bytearray | memoryview, BatchHeader]:
+    """The batch ready to be appended, or what is wrong with it. Patches `data` in place."""
+    if len(data) > config.max_message_bytes:
+        raise BatchTooLarge(
+            f"a batch of {len(data)} bytes is larger than max.message.bytes={config.max_message_bytes}"
+        )
+    header = check_batch(data)
+    check_produced(header)
+    if header.is_control:
+        raise InvalidRecord("control batches are written by the broker only")
+    if header.is_transactional:
+        raise InvalidRequest("transactions are not supported yet")
+    if config.message_timestamp_type == "LogAppendTime":
+        header = stamp_append_time(data, header, now_ms)
+    elif header.attributes & LOG_APPEND_TIME:
+        raise InvalidTimestamp("a producer cannot mark timestamps as the broker's")
+    elif header.max_timestamp >= 0:
+        _check_timestamps(header, config, now_ms)
+    return data, header
+
+
+def needs_unpacking(config: TopicConfig, header: BatchHeader) -> bool:
+    """Whether `unpacked` has something to check or to change."""
+    return config.is_compacted or (
+        config.compression_type != "producer" and _CODECS[config.compression_type] is not header.codec
+    )
+
+
+def unpacked(
+    data: bytearray | memoryview, header: BatchHeader, config: TopicConfig, limit_bytes: int
+) -> tuple[bytearray | memoryview, BatchHeader]:
+    """The batch after checks and changes that need its records. Slow: not for the event loop."""
+    records = list(read_records(data, limit_bytes))
+    if config.is_compacted:
+        for index, record in enumerate(records):
+            if record.key is None:
+                raise InvalidRecord(f"record {index} of the batch has no key, which a compacted topic needs")
+    if config.compression_type == "producer" or _CODECS[config.compression_type] is header.codec:
+        return data, header
+    repacked = write_batch(
+        records,
+        base_offset=header.base_offset,
+        last_offset=header.last_offset,
+        codec=_CODECS[config.compression_type],
+        attributes=header.attributes,
+        base_timestamp=header.base_timestamp,
+        max_timestamp=header.max_timestamp,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+    )
+    if len(repacked) > config.max_message_bytes:
+        raise BatchTooLarge(
+            f"packed as {config.compression_type} the batch has {len(repacked)} bytes, "
+            f"more than max.message.bytes={config.max_message_bytes}"
+        )
+    return repacked, check_batch(repacked)
+
+
+def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
+    ahead_ms, behind_ms = header.max_timestamp - now_ms, now_ms - header.base_timestamp
+    if ahead_ms > config.message_timestamp_after_max_ms:
+        raise InvalidTimestamp(
+            f"timestamp {header.max_timestamp} is {ahead_ms} ms ahead of the broker's clock; "
+            f"message.timestamp.after.max.ms={config.message_timestamp_after_max_ms}"
+        )
+    if behind_ms > config.message_timestamp_before_max_ms:
+        raise InvalidTimestamp(
+            f"timestamp {header.base_timestamp} is {behind_ms} ms behind the broker's clock; "
+            f"message.timestamp.before.max.ms={config.message_timestamp_before_max_ms}"
+        )

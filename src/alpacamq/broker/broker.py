@@ -1,0 +1,151 @@
+"""The broker: one data directory, its topics, and what keeps them durable and tidy.
+
+Put together here; doors are given this object and nothing below it.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from alpacamq.cluster.topics import TopicLimits
+from alpacamq.log.data_directory import DataDirectory
+from alpacamq.log.disk import SystemDisk
+from alpacamq.log.handles import FileHandles
+from alpacamq.log.indexes import IndexCache
+from alpacamq.log.partition_log import PartitionLog
+from alpacamq.log.storage import Storage
+from alpacamq.model.ids import BrokerId
+from alpacamq.model.ports import Clock, Disk
+from alpacamq.telemetry.logs import get_logger
+
+from . import metadata_log
+from .clock import SystemClock
+from .durability import GroupCommit
+from .housekeeping import Housekeeping
+from .metadata_log import MetadataLog
+from .partition import Partition
+from .progress import RecoveryProgress
+from .topics import Topics, directory_name
+
+log = get_logger(__name__)
+
+FLUSH_THREADS = 4
+WORK_THREADS = 2
+
+
+class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the broker itself needs to know; doors have settings of their own."""
+
+    node_id: BrokerId
+    data_directory: Path
+    auto_create_topics: bool = True
+    limits: TopicLimits = TopicLimits()
+    topic_defaults: Mapping[str, str] = {}
+    open_files: int = 1024
+    index_cache_bytes: int = 8 << 20
+    checkpoint_bytes: int = 8 << 20
+    retention_check_ms: int = 30_000
+    unpacked_limit_bytes: int = 64 << 20
+
+
+class Broker:
+    """Everything between the doors and the disk."""
+
+    def __init__(
+        self, settings: BrokerSettings, *, clock: Clock | None = None, disk: Disk | None = None
+    ) -> None:
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self._disk = disk or SystemDisk()
+        # fsync has threads of its own: a long compaction must not hold up an acknowledgement.
+        self._flush_threads = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="flush")
+        self.work_threads = ThreadPoolExecutor(WORK_THREADS, thread_name_prefix="work")
+        self._flushes = GroupCommit(self._flush_threads)
+        self._staged: list[Partition] = []
+
+    def open(self) -> None:
+        """Take the data directory and recover what it holds. Blocking; doors open after this."""
+        settings = self.settings
+        self._directory = DataDirectory(settings.data_directory, self._disk, settings.node_id)
+        self._directory.open()
+        self.cluster_id = self._directory.cluster_id
+        storage = Storage(
+            disk=self._disk,
+            clock=self.clock,
+            handles=FileHandles(self._disk, settings.open_files),
+            indexes=IndexCache(settings.index_cache_bytes),
+            checkpoint_bytes=settings.checkpoint_bytes,
+        )
+        metadata = MetadataLog(self._open_metadata(storage), self.clock)
+        metadata.load()
+        self.topics = Topics(
+            metadata,
+            self._directory.partitions,
+            storage,
+            self._flushes,
+            self.work_threads,
+            limits=settings.limits,
+            defaults=settings.topic_defaults,
+        )
+        self.topics.load(RecoveryProgress(self.clock))
+        self._metadata = metadata
+        self._report_recovery()
+
+    async def run(self) -> None:
+        """Keep house until cancelled."""
+        housekeeping = Housekeeping(
+            self._all_partitions, self.work_threads, self.clock, self.settings.retention_check_ms
+        )
+        await housekeeping.run()
+
+    async def close(self) -> None:
+        """Flush and mark everything clean, then let the data directory go. Doors are closed by now."""
+        loop = asyncio.get_running_loop()
+        for partition in list(self._all_partitions()):
+            await self._flushes.quiesce(partition)
+        closings = [
+            loop.run_in_executor(self._flush_threads, partition.log.close)
+            for partition in self._all_partitions()
+        ]
+        failures = [error for error in await asyncio.gather(*closings, return_exceptions=True) if error]
+        for error in failures:
+            log.error("close_failed", reason=str(error))
+        self._directory.close()
+        self._flush_threads.shutdown()
+        self.work_threads.shutdown()
+
+    def stage(self, partition: Partition) -> None:
+        """Note that a partition has appends waiting for `commit`."""
+        self._staged.append(partition)
+
+    def commit(self) -> None:
+        """Write everything staged since the last commit; before the acknowledgements go out."""
+        if self._staged:
+            staged, self._staged = self._staged, []
+            for partition in staged:
+                partition.commit()
+
+    def _all_partitions(self) -> list[Partition]:
+        return [self._metadata.partition, *self.topics.all_partitions()]
+
+    def _open_metadata(self, storage: Storage) -> Partition:
+        path = self._directory.partitions / directory_name(metadata_log.IDENTITY, metadata_log.TOPIC_ID)
+        opened = PartitionLog.open(path, metadata_log.CONFIG, storage)
+        return Partition(metadata_log.IDENTITY, metadata_log.TOPIC_ID, opened, self._flushes)
+
+    def _report_recovery(self) -> None:
+        scanned = cut = 0
+        known = set()
+        for partition in self._all_partitions():
+            recovered = partition.log.recovered
+            known.add(partition.log.directory.name)
+            scanned += recovered.scanned_bytes
+            cut += recovered.cut_bytes
+            for note in recovered.notes:
+                log.warning("recovery", partition=str(partition.identity), note=note)
+        for name in sorted(set(self._directory.partition_names()) - known):
+            log.warning("stray_partition_directory", name=name, hint="no topic owns it; it is left alone")
+        log.info("recovered", partitions=len(known), scanned_bytes=scanned, cut_bytes=cut)

@@ -1,0 +1,72 @@
+"""Getting appended data onto the medium, off the event loop.
+
+One fsync per partition is under way at a time; whoever starts waiting meanwhile shares the
+next one. That is the group commit: a hundred waiting producers cost one fsync, not a hundred.
+"""
+
+import asyncio
+from concurrent.futures import Executor
+
+from alpacamq.log.flush import Flush
+from alpacamq.telemetry.logs import get_logger
+
+from .partition import Partition
+
+log = get_logger(__name__)
+
+
+class GroupCommit:
+    """Runs flushes, at most one per partition at a time."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._running: dict[Partition, asyncio.Future[None]] = {}
+        self._again: set[Partition] = set()
+        self._timers: dict[Partition, asyncio.TimerHandle] = {}
+
+    def now(self, partition: Partition) -> None:
+        """Flush as soon as the flush under way, if any, has ended."""
+        if partition in self._running:
+            self._again.add(partition)
+            return
+        if (timer := self._timers.pop(partition, None)) is not None:
+            timer.cancel()
+        flush = partition.log.begin_flush()
+        if flush is None:
+            partition.flushed()
+            return
+        future = asyncio.get_running_loop().run_in_executor(self._executor, flush.run)
+        self._running[partition] = future
+        future.add_done_callback(lambda ended: self._ended(partition, flush, ended))
+
+    def within(self, partition: Partition, delay_ms: int) -> None:
+        """Flush at most `delay_ms` from now."""
+        if partition not in self._timers:
+            loop = asyncio.get_running_loop()
+            self._timers[partition] = loop.call_later(delay_ms / 1000, self._due, partition)
+
+    async def quiesce(self, partition: Partition) -> None:
+        """Return once no flush of this partition is under way or due."""
+        if (timer := self._timers.pop(partition, None)) is not None:
+            timer.cancel()
+        while (running := self._running.get(partition)) is not None:
+            await asyncio.wait([running])
+            await asyncio.sleep(0)  # let its callback run
+
+    def _due(self, partition: Partition) -> None:
+        del self._timers[partition]
+        self.now(partition)
+
+    def _ended(self, partition: Partition, flush: Flush, ended: "asyncio.Future[None]") -> None:
+        del self._running[partition]
+        error = ended.exception()
+        if error is not None and not isinstance(error, OSError):
+            error = OSError(f"flush failed: {error!r}")
+        partition.log.end_flush(flush, error)
+        if error is not None:
+            log.error("flush_failed", partition=str(partition.identity), reason=str(error))
+        again = partition in self._again
+        self._again.discard(partition)
+        partition.flushed()
+        if again and error is None:
+            self.now(partition)

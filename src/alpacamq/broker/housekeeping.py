@@ -1,0 +1,72 @@
+"""Retention, compaction and timely rolling of segments, in the background.
+
+Looks at every partition in turn. Deciding takes the event loop microseconds; the file work
+runs in a thread. A partition whose disk fails is reported and passed over; the others go on.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from typing import Protocol
+
+from alpacamq.model.errors import AlpacaError
+from alpacamq.model.ports import Clock
+from alpacamq.telemetry.logs import get_logger
+
+from .partition import Partition
+
+log = get_logger(__name__)
+
+
+class FileWork(Protocol):
+    """Something decided on the event loop that a thread carries out."""
+
+    def run(self) -> None: ...
+
+
+class Housekeeping:
+    """Keeps every partition within what its topic allows."""
+
+    def __init__(
+        self,
+        partitions: Callable[[], Iterable[Partition]],
+        executor: Executor,
+        clock: Clock,
+        interval_ms: int,
+    ) -> None:
+        self._partitions = partitions
+        self._executor = executor
+        self._clock = clock
+        self._interval_ms = interval_ms
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(self._interval_ms / 1000)
+            for partition in list(self._partitions()):
+                await self.tidy(partition)
+
+    async def tidy(self, partition: Partition) -> None:
+        """One partition's turn."""
+        try:
+            await self._tidy(partition)
+        except (AlpacaError, OSError) as error:
+            log.error("housekeeping_failed", partition=str(partition.identity), reason=str(error))
+
+    async def _tidy(self, partition: Partition) -> None:
+        now_ms = self._clock.now_ms()
+        partition.log.roll_if_due(now_ms)
+        if (removal := partition.log.begin_retention(now_ms)) is not None:
+            await self._in_thread(removal)
+            log.info(
+                "segments_deleted", partition=str(partition.identity), start_offset=partition.log.start_offset
+            )
+        if (compaction := partition.log.begin_compaction(now_ms)) is not None:
+            await self._in_thread(compaction)
+            partition.log.end_compaction(compaction)
+            log.info("log_compacted", partition=str(partition.identity), size_bytes=partition.log.size_bytes)
+
+    async def _in_thread(self, work: FileWork) -> None:
+        # Not cancelled half-way: a shutdown waits for the step under way.
+        future = asyncio.get_running_loop().run_in_executor(self._executor, work.run)
+        await asyncio.shield(future)

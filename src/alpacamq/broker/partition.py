@@ -1,0 +1,168 @@
+"""One partition as its leader: takes batches, says when they may be seen, wakes who waits for that.
+
+Owns the high watermark. Appends are staged and written together by `commit`, so that all the
+small batches of one receive cost one write. A batch is acknowledged, and visible to readers,
+once it is as durable as its topic promises.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from alpacamq.log.partition_log import Appended, Incoming, PartitionLog
+from alpacamq.log.slice import Slice
+from alpacamq.model.batch import BatchHeader
+from alpacamq.model.errors import AlpacaError, FencedLeaderEpoch, UnknownLeaderEpoch
+from alpacamq.model.ids import TopicId, TopicPartition
+from alpacamq.model.topics import TopicConfig
+
+# Long enough that nobody means it: the operating system decides when data reaches the disk.
+NEVER_FLUSH_MS = 2**62
+
+
+class Append:
+    """A batch on its way into the log, and what became of it."""
+
+    __slots__ = ("data", "done", "header", "outcome")
+
+    def __init__(self, data: bytearray | memoryview, header: BatchHeader, done: Callable[[], None]) -> None:
+        self.data: bytearray | memoryview | None = data
+        self.header = header
+        self.done = done
+        self.outcome: Appended | AlpacaError | None = None
+
+
+class FlushSchedule(Protocol):
+    """Who gets a partition's data onto the medium."""
+
+    def now(self, partition: "Partition") -> None:
+        """Producers are waiting: flush as soon as the flush under way, if any, has ended."""
+        ...
+
+    def within(self, partition: "Partition", delay_ms: int) -> None:
+        """Flush at most `delay_ms` from now."""
+        ...
+
+
+class Partition:
+    """The leader of one partition."""
+
+    def __init__(
+        self,
+        identity: TopicPartition,
+        topic_id: TopicId,
+        log: PartitionLog,
+        flushes: FlushSchedule,
+    ) -> None:
+        self.identity = identity
+        self.topic_id = topic_id
+        self.log = log
+        # A crash may have cut records that readers had seen, and their offsets will be used
+        # again: a new epoch lets those readers notice.
+        latest = log.epochs.latest
+        self.leader_epoch = latest if log.recovered.clean else latest + 1
+        if self.leader_epoch < 0:
+            self.leader_epoch = 0
+        self.high_watermark = log.end_offset
+        self._flushes = flushes
+        self._staged: list[Append] = []
+        self._awaiting_flush: deque[tuple[int, list[Append]]] = deque()
+        self._watchers: dict[object, Callable[[int], None]] = {}
+
+    @property
+    def config(self) -> TopicConfig:
+        return self.log.config
+
+    def configure(self, config: TopicConfig) -> None:
+        """Take new settings; they hold from the next append on."""
+        self.log.config = config
+
+    def check_epoch(self, epoch: int) -> None:
+        """Refuse a client that knows another leader epoch; -1 is a client that does not say."""
+        if epoch == -1 or epoch == self.leader_epoch:
+            return
+        if epoch < self.leader_epoch:
+            raise FencedLeaderEpoch(f"{self.identity} is at leader epoch {self.leader_epoch}, not {epoch}")
+        raise UnknownLeaderEpoch(
+            f"{self.identity} is at leader epoch {self.leader_epoch}, {epoch} is unknown"
+        )
+
+    def stage(self, append: Append) -> bool:
+        """Put a batch in line for `commit`; true if the line was empty."""
+        self._staged.append(append)
+        return len(self._staged) == 1
+
+    def commit(self) -> None:
+        """Write what is staged, and acknowledge it now or when its flush has ended."""
+        appends, self._staged = self._staged, []
+        log = self.log
+        before_bytes = log.size_bytes
+        try:
+            outcomes = log.append([Incoming(a.data, a.header) for a in appends], self.leader_epoch)  # type: ignore[arg-type]
+        except AlpacaError as error:
+            for append in appends:
+                append.outcome = error
+                append.done()
+            return
+        for append, outcome in zip(appends, outcomes, strict=True):
+            append.outcome = outcome
+            append.data = None  # a batch waiting for its flush need not be kept in memory
+        config = log.config
+        if log.unflushed_records >= config.flush_messages or self._awaiting_flush:
+            self._awaiting_flush.append((log.end_offset, appends))
+            self._flushes.now(self)
+            return
+        if config.flush_ms < NEVER_FLUSH_MS:
+            self._flushes.within(self, config.flush_ms)
+        self._show_up_to(log.end_offset, log.size_bytes - before_bytes)
+        for append in appends:
+            append.done()
+
+    def flushed(self) -> None:
+        """A flush has ended, well or not: answer those who waited for it."""
+        log = self.log
+        if log.in_doubt is not None:
+            self._fail_awaiting(log.doubt())
+            return
+        ready: list[Append] = []
+        while self._awaiting_flush and self._awaiting_flush[0][0] <= log.flushed_offset:
+            ready += self._awaiting_flush.popleft()[1]
+        if self._awaiting_flush:
+            self._flushes.now(self)
+            self._show_up_to(log.flushed_offset, 0)
+        else:
+            self._show_up_to(log.end_offset, 0)
+        for append in ready:
+            append.done()
+
+    def watch(self, key: object, wake: Callable[[int], None]) -> None:
+        """Call `wake` with the bytes that became readable whenever some do, until `unwatch`."""
+        self._watchers[key] = wake
+
+    def unwatch(self, key: object) -> None:
+        self._watchers.pop(key, None)
+
+    def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> Slice | None:
+        """Whole batches from `offset` that readers may see."""
+        return self.log.read(offset, max_bytes, self.high_watermark, at_least_one=at_least_one)
+
+    def retire(self, error: AlpacaError) -> None:
+        """The partition is going away: nobody may go on waiting for it."""
+        self._fail_awaiting(error)
+        for wake in list(self._watchers.values()):
+            wake(2**31)
+
+    def _show_up_to(self, offset: int, added_bytes: int) -> None:
+        if offset <= self.high_watermark:
+            return
+        self.high_watermark = offset
+        if self._watchers:
+            for wake in list(self._watchers.values()):
+                wake(max(added_bytes, 1))
+
+    def _fail_awaiting(self, error: AlpacaError) -> None:
+        waiting, self._awaiting_flush = self._awaiting_flush, deque()
+        for _, appends in waiting:
+            for append in appends:
+                append.outcome = error
+                append.done()

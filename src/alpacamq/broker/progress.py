@@ -1,0 +1,44 @@
+"""Telling people how far recovery is, once it takes long enough for them to wonder."""
+
+from collections.abc import Callable
+
+from alpacamq.model.ids import TopicPartition
+from alpacamq.model.ports import Clock
+from alpacamq.telemetry.logs import get_logger
+
+log = get_logger(__name__)
+
+INTERVAL_SECONDS = 1.0
+
+
+class RecoveryProgress:
+    """Reports once a second, and not at all when opening takes less than that."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._reported_at = clock.monotonic()
+        self._opened = 0
+        self._expected = 0
+
+    def expect(self, partitions: int) -> None:
+        self._expected = partitions
+
+    def opening(self, identity: TopicPartition) -> Callable[[int, int], None]:
+        """The next partition is opened; what is returned hears how many bytes of how many are checked."""
+        self._opened += 1
+        self._report(identity, 0, 0)
+        return lambda scanned, total: self._report(identity, scanned, total)
+
+    def _report(self, identity: TopicPartition, scanned_bytes: int, total_bytes: int) -> None:
+        now = self._clock.monotonic()
+        if now - self._reported_at < INTERVAL_SECONDS:
+            return
+        self._reported_at = now
+        log.info(
+            "recovering",
+            partition=str(identity),
+            opened=self._opened,
+            partitions=self._expected,
+            scanned_bytes=scanned_bytes,
+            total_bytes=total_bytes,
+        )

@@ -1,0 +1,196 @@
+"""The topics of this broker: their partitions, and every change to them.
+
+Changes are made one at a time: decided against the image, written to the metadata log, then
+carried out on disk. A crash between the last two is made good at the next start.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import TypeVar
+from uuid import uuid4
+
+from alpacamq.cluster.image import ClusterImage, producer_ids_change, topic_change, topic_removal
+from alpacamq.cluster.topics import BY_DEFAULT, TopicLimits, configured, created, grown
+from alpacamq.log.partition_log import PartitionLog
+from alpacamq.log.storage import Storage
+from alpacamq.model.errors import UnknownTopic
+from alpacamq.model.ids import ProducerId, TopicId, TopicPartition
+from alpacamq.model.topics import Topic, TopicConfig, topic_config
+from alpacamq.telemetry.logs import get_logger
+
+from .durability import GroupCommit
+from .metadata_log import MetadataLog
+from .partition import Partition
+from .progress import RecoveryProgress
+
+log = get_logger(__name__)
+T = TypeVar("T")
+
+PRODUCER_ID_BLOCK = 1000
+
+
+def directory_name(identity: TopicPartition, topic_id: TopicId) -> str:
+    """Where a partition lives. The id keeps a topic from meeting the data of a deleted namesake."""
+    return f"{identity}.{topic_id.hex[:8]}"
+
+
+class Topics:
+    """Every topic and partition, by the keys that requests bring."""
+
+    def __init__(
+        self,
+        metadata: MetadataLog,
+        directory: Path,
+        storage: Storage,
+        flushes: GroupCommit,
+        executor: Executor,
+        *,
+        limits: TopicLimits,
+        defaults: Mapping[str, str],
+    ) -> None:
+        self._metadata = metadata
+        self._directory = directory
+        self._storage = storage
+        self._flushes = flushes
+        self._executor = executor
+        self._limits = limits
+        self.defaults = defaults
+        # Requests bring a name or an id as bytes: looking those up directly saves decoding them.
+        self._partitions: dict[bytes, list[Partition]] = {}
+        self._changing = asyncio.Lock()
+        self._free_producer_ids = iter(range(0))
+
+    @property
+    def image(self) -> ClusterImage:
+        return self._metadata.image
+
+    def find(self, key: bytes, index: int) -> Partition | None:
+        """The partition `index` of the topic whose name or 16-byte id is `key`."""
+        partitions = self._partitions.get(key)
+        if partitions is None or not 0 <= index < len(partitions):
+            return None
+        return partitions[index]
+
+    def partition(self, name: str, index: int) -> Partition:
+        """The partition, or UnknownTopic saying which part is unknown."""
+        if (found := self.find(name.encode(), index)) is None:
+            topic = self.image.topic(name)
+            raise UnknownTopic(f"topic {name!r} has {topic.partitions} partitions, no partition {index}")
+        return found
+
+    def partitions_of(self, name: str) -> Sequence[Partition]:
+        """A topic's partitions in order; none while it is being created or deleted."""
+        return self._partitions.get(name.encode(), ())
+
+    def all_partitions(self) -> Iterator[Partition]:
+        for name in list(self.image.topics):
+            yield from self._partitions.get(name.encode(), ())
+
+    def config_of(self, topic: Topic) -> TopicConfig:
+        return topic_config(topic.overrides, self.defaults)
+
+    def load(self, progress: RecoveryProgress) -> None:
+        """Open every partition there should be. Blocking."""
+        progress.expect(self.image.partition_count)
+        for topic in self.image.topics.values():
+            partitions = [self._open(topic, index, progress) for index in range(topic.partitions)]
+            self._admit(topic, partitions)
+
+    async def create(
+        self,
+        name: str,
+        *,
+        partitions: int = BY_DEFAULT,
+        replication_factor: int = BY_DEFAULT,
+        overrides: Mapping[str, str] | None = None,
+        dry_run: bool = False,
+    ) -> Topic:
+        """A new topic, there to be used when this returns."""
+        async with self._changing:
+            topic = created(
+                self.image,
+                name,
+                topic_id=uuid4(),
+                partitions=partitions,
+                replication_factor=replication_factor,
+                overrides=overrides or {},
+                limits=self._limits,
+            )
+            if dry_run:
+                return topic
+            await self._metadata.write([topic_change(topic)])
+            self._admit(topic, await self._open_all(topic, range(topic.partitions)))
+            log.info("topic_created", topic=topic.name, partitions=topic.partitions)
+            return topic
+
+    async def delete(self, name: str) -> Topic:
+        """The topic is gone when this returns; its files follow."""
+        async with self._changing:
+            topic = self.image.topic(name)
+            await self._metadata.write([topic_removal(topic.name)])
+            partitions = self._partitions.pop(topic.name.encode(), [])
+            self._partitions.pop(topic.id.bytes, None)
+            for partition in partitions:
+                partition.retire(UnknownTopic(f"topic {name!r} has been deleted"))
+                await self._flushes.quiesce(partition)
+                await self._in_thread(partition.log.delete)
+            log.info("topic_deleted", topic=topic.name)
+            return topic
+
+    async def grow(self, name: str, partitions: int, *, dry_run: bool = False) -> Topic:
+        """Add partitions so that there are `partitions` in all."""
+        async with self._changing:
+            former = self.image.topic(name)
+            topic = grown(self.image, name, partitions, self._limits)
+            if dry_run:
+                return topic
+            await self._metadata.write([topic_change(topic)])
+            added = await self._open_all(topic, range(former.partitions, topic.partitions))
+            self._partitions[topic.name.encode()] += added
+            log.info("partitions_added", topic=topic.name, partitions=topic.partitions)
+            return topic
+
+    async def configure(
+        self, name: str, change: Callable[[Topic], Mapping[str, str]], *, dry_run: bool = False
+    ) -> Topic:
+        """Give a topic the settings that `change` makes of it as it is."""
+        async with self._changing:
+            topic = configured(self.image, name, change(self.image.topic(name)))
+            if dry_run:
+                return topic
+            await self._metadata.write([topic_change(topic)])
+            config = self.config_of(topic)
+            for partition in self.partitions_of(name):
+                partition.configure(config)
+            log.info("topic_configured", topic=topic.name, settings=dict(topic.overrides))
+            return topic
+
+    async def new_producer_id(self) -> ProducerId:
+        """A producer id that nobody has had. Ids are promised by the block, so that few are written down."""
+        if (free := next(self._free_producer_ids, None)) is not None:
+            return ProducerId(free)
+        async with self._changing:
+            if (free := next(self._free_producer_ids, None)) is None:
+                first = self.image.next_producer_id
+                await self._metadata.write([producer_ids_change(first + PRODUCER_ID_BLOCK)])
+                self._free_producer_ids = iter(range(first, first + PRODUCER_ID_BLOCK))
+                free = next(self._free_producer_ids)
+        return ProducerId(free)
+
+    def _admit(self, topic: Topic, partitions: list[Partition]) -> None:
+        self._partitions[topic.name.encode()] = self._partitions[topic.id.bytes] = partitions
+
+    def _open(self, topic: Topic, index: int, progress: RecoveryProgress | None = None) -> Partition:
+        identity = TopicPartition(topic.name, index)
+        path = self._directory / directory_name(identity, topic.id)
+        heard = None if progress is None else progress.opening(identity)
+        opened = PartitionLog.open(path, self.config_of(topic), self._storage, progress=heard)
+        return Partition(identity, topic.id, opened, self._flushes)
+
+    async def _open_all(self, topic: Topic, indexes: range) -> list[Partition]:
+        return await self._in_thread(lambda: [self._open(topic, index) for index in indexes])
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)

@@ -1,0 +1,97 @@
+"""Decisions about topics: may this one be created, grown, configured, and what does it become.
+
+Each function looks at an image and returns the topic as it should be, or raises what is wrong.
+Recording that is the caller's.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from alpacamq.model.errors import (
+    InvalidConfig,
+    InvalidPartitionCount,
+    InvalidReplication,
+    InvalidTopicName,
+    TopicExists,
+)
+from alpacamq.model.ids import TopicId
+from alpacamq.model.topics import Topic, check_setting, check_topic_name
+
+from .image import ClusterImage
+
+BY_DEFAULT = -1
+# Directories of our own that a topic of the same name would meet.
+RESERVED_NAMES = frozenset({"__cluster_metadata"})
+
+
+class TopicLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What this cluster gives a topic that does not say, and how much it can hold."""
+
+    default_partitions: int = 3
+    max_partitions: int = 10_000
+
+
+def created(
+    image: ClusterImage,
+    name: str,
+    *,
+    topic_id: TopicId,
+    partitions: int,
+    replication_factor: int,
+    overrides: Mapping[str, str],
+    limits: TopicLimits,
+) -> Topic:
+    """A new topic, or what speaks against it."""
+    topic_name = check_topic_name(name)
+    if name in RESERVED_NAMES:
+        raise InvalidTopicName(f"the name {name!r} is reserved")
+    if topic_name in image.topics:
+        raise TopicExists(f"topic {name!r} exists already")
+    if partitions == BY_DEFAULT:
+        partitions = limits.default_partitions
+    if partitions < 1:
+        raise InvalidPartitionCount(f"a topic needs at least one partition, not {partitions}")
+    _check_room(image, partitions, limits)
+    if replication_factor not in (BY_DEFAULT, 1):
+        raise InvalidReplication(f"replication factor {replication_factor}: this cluster has 1 broker")
+    for setting, text in overrides.items():
+        check_setting(setting, text)
+    return Topic(name=topic_name, id=topic_id, partitions=partitions, overrides=dict(overrides))
+
+
+def grown(image: ClusterImage, name: str, partitions: int, limits: TopicLimits) -> Topic:
+    """The topic with partitions added."""
+    topic = image.topic(name)
+    if partitions <= topic.partitions:
+        raise InvalidPartitionCount(
+            f"topic {name!r} has {topic.partitions} partitions; {partitions} would not be more"
+        )
+    _check_room(image, partitions - topic.partitions, limits)
+    return msgspec.structs.replace(topic, partitions=partitions)
+
+
+def configured(image: ClusterImage, name: str, overrides: Mapping[str, str]) -> Topic:
+    """The topic with exactly these settings; the others go back to their defaults."""
+    topic = image.topic(name)
+    for setting, text in overrides.items():
+        check_setting(setting, text)
+    return msgspec.structs.replace(topic, overrides=dict(overrides))
+
+
+def with_words(name: str, setting: str, current: str, *, added: str = "", removed: str = "") -> str:
+    """A list setting with words added or removed."""
+    words = {word for word in current.split(",") if word}
+    words |= {word for word in added.split(",") if word}
+    words -= {word for word in removed.split(",") if word}
+    if not words:
+        raise InvalidConfig(f"{setting} of topic {name!r} cannot be empty")
+    return ",".join(sorted(words))
+
+
+def _check_room(image: ClusterImage, added: int, limits: TopicLimits) -> None:
+    if image.partition_count + added > limits.max_partitions:
+        raise InvalidPartitionCount(
+            f"{added} more partitions would exceed the {limits.max_partitions} this broker holds "
+            f"(topics.max_partitions); it has {image.partition_count}"
+        )

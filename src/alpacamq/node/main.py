@@ -1,0 +1,89 @@
+"""The `alpacamq` command.
+
+`serve` runs the broker, `config` prints every option, `verify` checks stored data. What a command
+needs is imported when it runs, so that `--help` is quick.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from alpacamq import __version__
+from alpacamq.model.errors import AlpacaError
+
+SUMMARY = "A durable message broker that is a log and a queue at once."
+# What can be said on the command line, and the option it sets.
+OVERRIDES = {"data_dir": "node.data_dir", "kafka": "kafka.listen"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is 0 when all went well, 1 on failure, 2 on wrong usage."""
+    parsed = _parser().parse_args(arguments)
+    try:
+        return {"serve": _serve, "config": _config, "verify": _verify}[parsed.command](parsed)
+    except AlpacaError as error:
+        print(f"alpacamq: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="alpacamq", description="A durable message broker that is a log and a queue at once."
+    )
+    parser.add_argument("--version", action="version", version=f"alpacamq {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    serve = commands.add_parser("serve", help="run the broker")
+    serve.add_argument(
+        "--config", type=Path, metavar="FILE", help="configuration file (TOML); see `alpacamq config`"
+    )
+    serve.add_argument(
+        "--data-dir", metavar="DIR", help="where everything is kept; overrides file and environment"
+    )
+    serve.add_argument(
+        "--kafka", metavar="HOST:PORT", help="address for Kafka clients; port 0 takes a free one"
+    )
+    commands.add_parser("config", help="print a configuration file with every option and its default")
+    verify = commands.add_parser(
+        "verify", help="check every stored batch of a stopped broker against its checksum"
+    )
+    verify.add_argument("--data-dir", type=Path, metavar="DIR", default=Path("data"), help="default: data")
+    return parser
+
+
+def _serve(parsed: argparse.Namespace) -> int:
+    started_at = time.monotonic()
+
+    import uvloop
+
+    from alpacamq.telemetry import logs
+
+    from .config import load
+    from .serve import serve
+
+    given = {option: getattr(parsed, name) for name, option in OVERRIDES.items()}
+    config = load(parsed.config, os.environ, {key: text for key, text in given.items() if text is not None})
+    logs.configure(config.logging.level, config.logging.format, sys.stderr)
+    uvloop.run(serve(config, started_at))
+    return 0
+
+
+def _config(_parsed: argparse.Namespace) -> int:
+    from .reference import example
+
+    print(example(), end="")
+    return 0
+
+
+def _verify(parsed: argparse.Namespace) -> int:
+    from .verify import verify
+
+    return verify(parsed.data_dir)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""Wiring: a broker and its doors, from start to a clean end."""
+
+import asyncio
+import resource
+import signal
+import socket
+import sys
+import time
+
+from alpacamq import __version__
+from alpacamq.api.kafka.door import Door
+from alpacamq.api.kafka.listener import Listener
+from alpacamq.api.kafka.requests import KafkaRequests
+from alpacamq.broker.broker import Broker, BrokerSettings
+from alpacamq.cluster.topics import TopicLimits
+from alpacamq.model.ids import BrokerId
+from alpacamq.telemetry.logs import get_logger
+
+from .address import Address
+from .config import NodeConfig
+
+log = get_logger(__name__)
+
+# Descriptors kept back for connections, and for what is opened in passing.
+_SPARE_DESCRIPTORS = 256
+_MIN_SEGMENT_FILES = 64
+
+TRY = """\
+  kcat -b {kafka} -L                                   # what is there
+  echo hello | kcat -b {kafka} -t greetings -P         # write a message
+  kcat -b {kafka} -t greetings -C -e                   # read it back
+"""
+
+
+async def serve(config: NodeConfig, started_at: float) -> None:
+    """Run a node until it is told to stop."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    kafka = config.kafka
+    # The address first: finding it taken should not cost a recovery.
+    listener = Listener(kafka.listen.host, kafka.listen.port, kafka)
+    bound = Address(*listener.bind())
+    advertised = kafka.advertised_for(bound, socket.gethostname())
+    broker = Broker(broker_settings(config))
+    await loop.run_in_executor(None, broker.open)
+    try:
+        async with asyncio.TaskGroup() as doors:
+            requests = KafkaRequests(Door(broker=broker, host=advertised.host, port=advertised.port))
+            running = [doors.create_task(listener.run(requests)), doors.create_task(broker.run())]
+            announce(config, bound, started_at)
+            await stop.wait()
+            log.info("stopping")
+            for task in running:
+                task.cancel()
+    finally:
+        await broker.close()
+    log.info("stopped")
+
+
+def announce(config: NodeConfig, kafka: Address, started_at: float) -> None:
+    """Tell the user where everything is and what to do next."""
+    data = config.node.data_dir.absolute()
+    print(f"AlpacaMQ {__version__} is ready after {time.monotonic() - started_at:.2f} s\n")
+    print(f"  kafka   {kafka}\n  data    {data}\n\nTry (Debian: apt install kcat):")
+    print(TRY.format(kafka=kafka))
+    print("Ctrl-C stops it.", flush=True)
+    log.info("ready", kafka=str(kafka), data_dir=str(data))
+
+
+def broker_settings(config: NodeConfig) -> BrokerSettings:
+    """The broker's share of the configuration."""
+    return BrokerSettings(
+        node_id=BrokerId(config.node.id),
+        data_directory=config.node.data_dir,
+        auto_create_topics=config.topics.auto_create,
+        limits=TopicLimits(
+            default_partitions=config.topics.default_partitions, max_partitions=config.topics.max_partitions
+        ),
+        topic_defaults=config.topics.defaults,
+        open_files=config.log.open_files or _open_files(config.kafka.max_connections),
+        index_cache_bytes=config.log.index_cache_bytes,
+        checkpoint_bytes=config.log.checkpoint_bytes,
+        retention_check_ms=config.log.retention_check_ms,
+        unpacked_limit_bytes=config.log.unpacked_limit_bytes,
+    )
+
+
+def _open_files(max_connections: int) -> int:
+    """As many segment files as the process's limit leaves beside its connections' sockets."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY or soft < hard:
+        wanted = 65536 if hard == resource.RLIM_INFINITY else hard
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+        except (OSError, ValueError) as error:
+            log.warning("file_limit_not_raised", limit=soft, reason=str(error))
+    # A connection takes two descriptors: its socket and the duplicate that sendfile uses.
+    left = soft - 2 * max_connections - _SPARE_DESCRIPTORS
+    if left < _MIN_SEGMENT_FILES:
+        print(
+            f"warning: the limit of {soft} open files is low for kafka.max_connections={max_connections}; "
+            "raise it (ulimit -n) or lower that",
+            file=sys.stderr,
+        )
+    return max(_MIN_SEGMENT_FILES, min(left, 1024))
