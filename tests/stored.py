@@ -32,7 +32,12 @@ def batches(data_dir: Path, topic: str, partition: int = 0) -> Iterator[StoredBa
 
 
 def batches_in(file: Path) -> Iterator[StoredBatch]:
-    data = file.read_bytes()
+    """Every whole batch of one segment."""
+    return split(file.read_bytes(), file)
+
+
+def split(data: bytes, file: Path) -> Iterator[StoredBatch]:
+    """Every whole batch of `data`, which is what `file` holds or what a client was sent."""
     position = 0
     while position + HEADER_BYTES <= len(data):
         header = read_header(data, position)

@@ -1,0 +1,135 @@
+"""A socket and Kafka's frames by hand: to say what no decent client would, and to read exact answers."""
+
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from struct import Struct
+from typing import NamedTuple
+
+PRODUCE = 0
+FETCH = 1
+METADATA = 3
+API_VERSIONS = 18
+CREATE_TOPICS = 19
+
+_SIZE = Struct(">i")
+_HEADER = Struct(">hhi")
+_API = Struct(">hhh")
+_PARTITION = Struct(">ihqqi")
+
+TIMEOUT_S = 20.0
+
+
+def frame(payload: bytes) -> bytes:
+    return _SIZE.pack(len(payload)) + payload
+
+
+def string(text: str) -> bytes:
+    return len(text).to_bytes(2, "big") + text.encode()
+
+
+def request(api: int, version: int, body: bytes = b"", *, correlation: int = 7, client: str = "raw") -> bytes:
+    """A request with header version 1, frame included."""
+    return frame(_HEADER.pack(api, version, correlation) + string(client) + body)
+
+
+class FetchedPartition(NamedTuple):
+    """One partition of a Fetch response."""
+
+    partition: int
+    error: int
+    high_watermark: int
+    records: bytes
+
+
+class RawConnection:
+    """One connection on which anything can be said."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.socket = socket.create_connection(address, timeout=TIMEOUT_S)
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def receive(self) -> bytes:
+        """The payload of the next frame; ConnectionError when there is none."""
+        (size,) = _SIZE.unpack(self._exactly(_SIZE.size))
+        return self._exactly(size)
+
+    def is_closed(self) -> bool:
+        """Wait for the broker to hang up; fails when it answers instead."""
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionError:
+            return True
+
+    def api_versions(self) -> dict[int, tuple[int, int]]:
+        self.send(request(API_VERSIONS, 0))
+        return parse_api_versions(self.receive())[1]
+
+    def fetch(
+        self, topic: str, offsets: Sequence[tuple[int, int]], *, max_bytes: int = 10_000_000
+    ) -> list[FetchedPartition]:
+        """One Fetch (version 4) of these partitions, each from its offset."""
+        self.send(fetch_request(topic, offsets, max_bytes=max_bytes))
+        return parse_fetch(self.receive())
+
+    def _exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            chunk = self.socket.recv(size - len(data))
+            if not chunk:
+                raise ConnectionError(f"closed after {len(data)} of {size} bytes")
+            data += chunk
+        return bytes(data)
+
+
+@contextmanager
+def connected(address: tuple[str, int]) -> Iterator[RawConnection]:
+    connection = RawConnection(address)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def fetch_request(
+    topic: str, offsets: Sequence[tuple[int, int]], *, max_bytes: int = 10_000_000, client: str = "raw"
+) -> bytes:
+    """Replica -1, wait 0 ms, at least 0 bytes, read uncommitted."""
+    body = Struct(">iiiib").pack(-1, 0, 0, max_bytes, 0)
+    body += _SIZE.pack(1) + string(topic) + _SIZE.pack(len(offsets))
+    for partition, offset in offsets:
+        body += Struct(">iqi").pack(partition, offset, max_bytes)
+    return request(FETCH, 4, body, client=client)
+
+
+def parse_fetch(payload: bytes) -> list[FetchedPartition]:
+    """The partitions of a Fetch response (version 4) that asks for one topic."""
+    at = 4 + 4 + 4  # correlation id, throttle time, number of topics
+    at += 2 + int.from_bytes(payload[at : at + 2], "big")
+    (count,) = _SIZE.unpack_from(payload, at)
+    at += 4
+    partitions = []
+    for _ in range(count):
+        partition, error, high_watermark, _, aborted = _PARTITION.unpack_from(payload, at)
+        assert aborted <= 0
+        at += _PARTITION.size
+        (size,) = _SIZE.unpack_from(payload, at)
+        at += 4
+        partitions.append(FetchedPartition(partition, error, high_watermark, payload[at : at + max(size, 0)]))
+        at += max(size, 0)
+    assert at == len(payload)
+    return partitions
+
+
+def parse_api_versions(payload: bytes) -> tuple[int, dict[int, tuple[int, int]]]:
+    """Error code and version ranges of an ApiVersions response (version 0)."""
+    error = int.from_bytes(payload[4:6], "big")
+    (count,) = _SIZE.unpack_from(payload, 6)
+    assert len(payload) == 10 + count * _API.size
+    ranges = (_API.unpack_from(payload, 10 + index * _API.size) for index in range(count))
+    return error, {api: (first, last) for api, first, last in ranges}

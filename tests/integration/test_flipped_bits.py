@@ -1,0 +1,157 @@
+"""One flipped bit in a log file is found: what lies before it is served, what lies after it is not."""
+
+import re
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+
+from alpacamq.model.batch import HEADER_BYTES
+from tests import stored
+from tests.brokers import Broker
+from tests.compat.confluent import Confluent
+from tests.conftest import NewBroker
+from tests.sealed import seal, unseal
+from tests.waiting import eventually
+
+from .raw import connected
+from .traffic import consumer_of
+
+TOPIC = "flipped"
+BATCHES = 6
+PER_BATCH = 5
+# Every byte of a header, and places spread over the records behind it.
+PLACES = [*range(HEADER_BYTES), *range(HEADER_BYTES, HEADER_BYTES + 500, 29)]
+
+
+def flip(file: Path, position: int, bit: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[position] ^= 1 << bit
+    file.write_bytes(data)
+
+
+def fill(address: str, partitions: int, settings: dict[str, str]) -> None:
+    """The same batches in every partition."""
+    Confluent(address).create_topic(TOPIC, partitions=partitions, settings=settings)
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 50})
+    for batch in range(BATCHES):
+        for partition in range(partitions):
+            for number in range(batch * PER_BATCH, (batch + 1) * PER_BATCH):
+                producer.produce(
+                    TOPIC, seal(number), partition=partition, timestamp=1_700_000_000_000 + number
+                )
+        assert producer.flush(30) == 0
+
+
+def damage(data_dir: Path, partition: int, place: int) -> stored.StoredBatch:
+    """Flip a bit of the batch that `place` chooses; returns it as it was."""
+    whole = list(stored.batches(data_dir, TOPIC, partition))
+    batch = whole[place % len(whole)]
+    flip(batch.file, batch.position + place % batch.header.size, place % 8)
+    return batch
+
+
+@pytest.mark.parametrize("segment_bytes", ["67108864", "1024"], ids=["one-segment", "many-segments"])
+def test_a_flipped_bit_is_reported_and_nothing_after_it_is_served(
+    new_broker: NewBroker, segment_bytes: str
+) -> None:
+    broker = new_broker().start()
+    fill(broker.address, len(PLACES), {"segment.bytes": segment_bytes})
+    broker.stop()
+    damaged = {partition: damage(broker.data_dir, partition, place) for partition, place in enumerate(PLACES)}
+    broker.start()
+
+    wrong: list[str] = []
+    for partition, batch in damaged.items():
+        where = f"byte {PLACES[partition] % batch.header.size} of the batch at {batch.header.base_offset}"
+        served, error = read_until_error(broker, partition)
+        if served != list(range(batch.header.base_offset)):
+            wrong.append(f"{where}: served {served}")
+        if not error:
+            wrong.append(f"{where}: no error for the client")
+        if not is_reported(broker, batch):
+            wrong.append(f"{where}: not in the broker's log")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_other_partitions_of_a_damaged_topic_go_on(new_broker: NewBroker) -> None:
+    broker = new_broker().start()
+    fill(broker.address, 2, {})
+    broker.stop()
+    damage(broker.data_dir, 0, HEADER_BYTES)
+    broker.start()
+
+    client = Confluent(broker.address)
+
+    assert [unseal(record.value or b"") for record in client.read(TOPIC, partition=1, count=30)] == list(
+        range(BATCHES * PER_BATCH)
+    )
+
+
+def test_a_consumer_reads_up_to_the_damage_and_is_told(new_broker: NewBroker) -> None:
+    broker = new_broker().start()
+    fill(broker.address, 1, {})
+    broker.stop()
+    batch = list(stored.batches(broker.data_dir, TOPIC))[3]
+    flip(batch.file, batch.position + HEADER_BYTES + 10, 4)
+    broker.start()
+
+    read: list[int] = []
+    errors: list[str] = []
+    with consumer_of(broker.address) as consumer:
+        consumer.assign([TopicPartition(TOPIC, 0, 0)])
+
+        def is_told() -> bool:
+            for message in consumer.consume(100, 0.1):
+                if message.error() is None:
+                    read.append(unseal(message.value()))
+                else:
+                    errors.append(message.error().name())
+            return bool(errors)
+
+        eventually(is_told, what="the consumer is told")
+    assert read == list(range(3 * PER_BATCH))
+    assert set(errors) <= {"INVALID_MSG", "CORRUPT_MESSAGE", "KAFKA_STORAGE_ERROR"}
+
+
+def test_damaged_index_files_are_made_anew(new_broker: NewBroker) -> None:
+    """Nothing but the log files is needed to read by offset and by time."""
+    partitions = 24
+    broker = new_broker().start()
+    fill(broker.address, partitions, {"segment.bytes": "1024"})
+    broker.stop()
+    for partition in range(partitions):
+        directory = stored.segments(broker.data_dir, TOPIC, partition)[0].parent
+        for file in sorted(directory.iterdir()):
+            size = file.stat().st_size
+            if file.suffix != ".log" and size:
+                flip(file, partition * 7 % size, partition % 8)
+    broker.start()
+
+    client = Confluent(broker.address)
+    for partition in range(partitions):
+        for start in (0, 13, 29):
+            read = client.read(TOPIC, partition=partition, start=start, count=30 - start)
+            assert [unseal(record.value or b"") for record in read] == list(range(start, 30))
+        assert client.offset_at(TOPIC, 1_700_000_000_017, partition=partition) == 17
+
+
+def read_until_error(broker: Broker, partition: int) -> tuple[list[int], int]:
+    """The numbers served from the start on, and the error code that ended it (0: none came)."""
+    served: list[int] = []
+    with connected(broker.host_and_port) as connection:
+        while len(served) < BATCHES * PER_BATCH:
+            (answer,) = connection.fetch(TOPIC, [(partition, len(served))])
+            if answer.error or not answer.records:
+                return served, answer.error
+            for batch in stored.split(answer.records, Path()):
+                served += [
+                    unseal(record.value or b"") for record in batch.records() if record.offset >= len(served)
+                ]
+    return served, 0
+
+
+def is_reported(broker: Broker, batch: stored.StoredBatch) -> bool:
+    """Whether the log names the file and the position."""
+    file = re.escape(f"{batch.file.parent.name}/{batch.file.name}")
+    return broker.errors.find(rf"{file}.*\b{batch.position}\b") is not None

@@ -1,0 +1,142 @@
+"""Starting and stopping: the ready line, clean shutdown, and refusals that say what is wrong."""
+
+import signal
+import socket
+
+import pytest
+
+from tests.compat.client import Record
+from tests.compat.confluent import Confluent
+from tests.conftest import NewBroker
+
+from .raw import API_VERSIONS, connected
+
+
+def test_the_ready_line_names_an_address_that_answers(new_broker: NewBroker) -> None:
+    broker = new_broker().start()
+
+    host, port = broker.host_and_port
+    assert host == "127.0.0.1"
+    assert port > 0
+    with connected((host, port)) as connection:
+        assert API_VERSIONS in connection.api_versions()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_cleanly_and_the_next_start_scans_nothing(
+    new_broker: NewBroker, number: signal.Signals
+) -> None:
+    broker = new_broker().start()
+    client = Confluent(broker.address)
+    client.create_topic("t", partitions=3)
+    client.produce("t", [Record(value=b"kept", partition=2)])
+
+    assert broker.signal(number) == 0
+
+    broker.start()
+    assert not broker.errors.find(r"recover(ed|ing|y)"), broker.errors.text()
+    assert [record.value for record in Confluent(broker.address).read("t", partition=2, count=1)] == [b"kept"]
+
+
+def test_after_a_kill_the_next_start_scans_and_says_so(new_broker: NewBroker) -> None:
+    broker = new_broker().start()
+    client = Confluent(broker.address)
+    client.create_topic("t")
+    client.produce("t", [Record(value=b"kept")])
+    broker.kill()
+
+    broker.start()
+
+    broker.errors.wait_for(r"recover(ed|ing|y)", within_s=10)
+    assert [record.value for record in Confluent(broker.address).read("t", count=1)] == [b"kept"]
+
+
+def test_a_clean_stop_does_not_wait_for_clients_that_stay(new_broker: NewBroker) -> None:
+    broker = new_broker().start()
+    with connected(broker.host_and_port) as connection:
+        assert API_VERSIONS in connection.api_versions()
+
+        broker.stop()
+
+        assert connection.is_closed()
+
+
+def test_a_second_broker_on_the_same_directory_is_refused(new_broker: NewBroker) -> None:
+    first = new_broker("shared").start()
+    second = new_broker("shared")
+
+    second.spawn()
+
+    assert second.exit_code() != 0
+    assert str(first.data_dir) in second.errors.text()
+    assert "Traceback" not in second.errors.text()
+    with connected(first.host_and_port) as connection:
+        assert API_VERSIONS in connection.api_versions()
+
+
+def test_a_killed_broker_does_not_hold_its_directory(new_broker: NewBroker) -> None:
+    broker = new_broker().start()
+    broker.kill()
+
+    broker.start()
+
+    assert broker.is_running
+
+
+def test_a_taken_port_is_refused_with_the_setting_to_change(new_broker: NewBroker) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        broker = new_broker(kafka=address)
+
+        broker.spawn()
+
+        assert broker.exit_code() != 0
+    assert address in broker.errors.text()
+    assert "kafka.listen" in broker.errors.text() or "--kafka" in broker.errors.text()
+    assert "Traceback" not in broker.errors.text()
+
+
+@pytest.mark.parametrize(
+    ("config", "wrong", "right"),
+    [
+        pytest.param("[kafka]\nmax_conections = 5\n", "max_conections", "max_connections", id="an option"),
+        pytest.param("[topic]\nauto_create = true\n", "topic", "topics", id="a section"),
+        pytest.param(
+            '[topics.defaults]\n"retention.mss" = 5\n', "retention.mss", "retention.ms", id="a topic default"
+        ),
+    ],
+)
+def test_a_misspelt_option_is_refused_with_the_nearest_right_one(
+    new_broker: NewBroker, config: str, wrong: str, right: str
+) -> None:
+    broker = new_broker(config=config)
+
+    broker.spawn()
+
+    assert broker.exit_code() != 0
+    assert wrong in broker.errors.text()
+    assert right in broker.errors.text()
+    assert "Traceback" not in broker.errors.text()
+
+
+def test_the_environment_overrides_the_file(new_broker: NewBroker) -> None:
+    broker = new_broker(
+        config="[topics]\ndefault_partitions = 2\n",
+        environment={"ALPACAMQ_TOPICS_DEFAULT_PARTITIONS": "5"},
+    ).start()
+
+    client = Confluent(broker.address)
+    client.create_topic("t", partitions=-1, replication=-1)
+
+    assert client.partition_count("t") == 5
+
+
+def test_topic_defaults_of_the_file_hold_for_topics_that_say_nothing(new_broker: NewBroker) -> None:
+    broker = new_broker(config='[topics.defaults]\n"retention.ms" = 4000000\n').start()
+
+    client = Confluent(broker.address)
+    client.create_topic("default")
+    client.create_topic("own", settings={"retention.ms": "5000000"})
+
+    assert client.settings("default")["retention.ms"] == "4000000"
+    assert client.settings("own")["retention.ms"] == "5000000"
