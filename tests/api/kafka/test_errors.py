@@ -1,0 +1,30 @@
+"""Every error of ours has an answer at the Kafka door."""
+
+from collections.abc import Iterator
+
+import pytest
+
+import alpacamq.api.kafka.requests
+import alpacamq.broker.broker  # noqa: F401 - imports whatever a request can meet
+from alpacamq.api.kafka.errors import CODES
+from alpacamq.api.kafka.requests import HANDLERS
+from alpacamq.model.errors import AlpacaError
+from alpacamq.protocol.apis import APIS, ApiKey
+
+# Raised before any door is open, so that no client can meet them.
+BEFORE_DOORS = {"CannotListen", "ConfigError"}
+
+
+def errors(base: type[AlpacaError]) -> Iterator[type[AlpacaError]]:
+    for kind in base.__subclasses__():
+        yield kind
+        yield from errors(kind)
+
+
+@pytest.mark.parametrize("error", sorted(errors(AlpacaError), key=lambda kind: kind.__name__))
+def test_every_error_has_an_answer(error: type[AlpacaError]) -> None:
+    assert error in CODES or error.__name__ in BEFORE_DOORS
+
+
+def test_every_advertised_request_has_a_handler() -> None:
+    assert set(APIS) == set(HANDLERS) | {ApiKey.PRODUCE, ApiKey.FETCH}
