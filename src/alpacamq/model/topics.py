@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ DAY_MS = 24 * HOUR_MS
 MIB = 1 << 20
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 
 
 def check_topic_name(name: str) -> TopicName:
@@ -84,10 +86,24 @@ def _words(text: str) -> tuple[str, ...]:
     return words
 
 
+def _whole(text: str) -> int:
+    # int() also takes underscores and the digits of every script.
+    if not _WHOLE_NUMBER.fullmatch(text):
+        raise ValueError("not a whole number")
+    return int(text)
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if "_" in text or not isfinite(value):
+        raise ValueError("not a number")
+    return value
+
+
 _PARSERS: Mapping[ConfigKind, Callable[[str], Any]] = {
-    ConfigKind.INT: int,
-    ConfigKind.LONG: int,
-    ConfigKind.DOUBLE: float,
+    ConfigKind.INT: _whole,
+    ConfigKind.LONG: _whole,
+    ConfigKind.DOUBLE: _number,
     ConfigKind.STRING: str,
     ConfigKind.LIST: _words,
 }

@@ -1,0 +1,174 @@
+"""Topic names and settings: what is accepted, what is refused, and how the refusal reads."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alpacamq.model.errors import InvalidConfig, InvalidTopicName
+from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.model.topics import (
+    INT64_MAX,
+    SETTINGS,
+    TopicConfig,
+    check_setting,
+    check_topic_name,
+    topic_config,
+)
+
+
+@pytest.mark.parametrize("name", ["a", "orders", "Orders_2.eu-west", "...", "-", "__offsets", "x" * 249])
+def test_a_topic_may_be_named(name: str) -> None:
+    assert check_topic_name(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("", "empty"),
+        (".", "cannot be named"),
+        ("..", "cannot be named"),
+        ("x" * 250, "at most 249 characters, this one 250"),
+        ("a b", "may hold only"),
+        ("a/b", "may hold only"),
+        ("../a", "may hold only"),
+        ("a\n", "may hold only"),
+        ("a\0", "may hold only"),
+        ("größe", "may hold only"),
+        ("a:b", "may hold only"),
+    ],
+)
+def test_a_topic_may_not_be_named(name: str, reason: str) -> None:
+    with pytest.raises(InvalidTopicName, match=reason):
+        check_topic_name(name)
+
+
+@given(st.text())
+def test_a_name_that_passes_is_a_safe_directory_name(name: str) -> None:
+    try:
+        check_topic_name(name)
+    except InvalidTopicName:
+        return
+    assert name.isascii()
+    assert not set(name) & set("/\\\0\n ")
+    assert name not in {"", ".", ".."}
+
+
+def test_a_partition_prints_as_its_directory() -> None:
+    assert str(TopicPartition(TopicName("orders"), 3)) == "orders-3"
+
+
+def test_a_topic_without_overrides_has_the_defaults() -> None:
+    config = topic_config({})
+    for name, setting in SETTINGS.items():
+        assert getattr(config, name.replace(".", "_")) == setting.default
+
+
+def test_every_setting_is_a_field_and_every_field_a_setting() -> None:
+    assert {name.replace(".", "_") for name in SETTINGS} == set(TopicConfig.__struct_fields__)
+
+
+def test_a_topics_own_settings_win_over_the_brokers() -> None:
+    config = topic_config({"retention.ms": "5"}, {"retention.ms": "7", "segment.bytes": "2048"})
+    assert (config.retention_ms, config.segment_bytes) == (5, 2048)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_default_written_out_is_read_back(name: str) -> None:
+    setting = SETTINGS[name]
+    assert check_setting(name, setting.text(setting.default)) == setting.default
+
+
+@pytest.mark.parametrize("name", [name for name, setting in SETTINGS.items() if setting.minimum is not None])
+def test_bounds_are_part_of_what_is_allowed_and_nothing_beyond_them_is(name: str) -> None:
+    setting = SETTINGS[name]
+    assert setting.minimum is not None
+    assert setting.maximum is not None
+    assert check_setting(name, str(setting.minimum)) == setting.minimum
+    assert check_setting(name, str(setting.maximum)) == setting.maximum
+    with pytest.raises(InvalidConfig, match=f"{name}=.* below its minimum"):
+        check_setting(name, str(setting.minimum - 1))
+    with pytest.raises(InvalidConfig, match=f"{name}=.* above its maximum"):
+        check_setting(name, str(setting.maximum + 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("retention.ms", " 60000 ", 60_000),
+        ("retention.ms", "-1", -1),
+        ("flush.messages", str(INT64_MAX), INT64_MAX),
+        ("min.cleanable.dirty.ratio", "0.25", 0.25),
+        ("min.cleanable.dirty.ratio", "1", 1.0),
+        ("cleanup.policy", "delete", ("delete",)),
+        ("cleanup.policy", "compact, delete", ("compact", "delete")),
+        ("cleanup.policy", "delete,compact,delete", ("compact", "delete")),
+        ("message.timestamp.type", "LogAppendTime", "LogAppendTime"),
+        ("compression.type", "zstd", "zstd"),
+    ],
+)
+def test_a_setting_is_read(name: str, text: str, value: object) -> None:
+    assert check_setting(name, text) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("retention.ms", "", "is not a valid long"),
+        ("retention.ms", "soon", "is not a valid long"),
+        ("retention.ms", "1.5", "is not a valid long"),
+        ("retention.ms", "1_000", "is not a valid long"),
+        ("retention.ms", "١٢", "is not a valid long"),
+        ("retention.ms", "9" * 5000, "is not a valid long|above its maximum"),
+        ("segment.bytes", "0x400", "is not a valid int"),
+        ("min.cleanable.dirty.ratio", "nan", "is not a valid double"),
+        ("min.cleanable.dirty.ratio", "inf", "is not a valid double"),
+        ("min.cleanable.dirty.ratio", "half", "is not a valid double"),
+        ("cleanup.policy", "", "is not a valid list"),
+        ("cleanup.policy", ",", "is not a valid list"),
+        ("cleanup.policy", "compact,shred", "is not one of compact, delete"),
+        ("compression.type", "brotli", "is not one of producer, uncompressed, gzip, snappy, lz4, zstd"),
+        ("message.timestamp.type", "logappendtime", "is not one of CreateTime, LogAppendTime"),
+    ],
+)
+def test_a_setting_is_refused(name: str, text: str, reason: str) -> None:
+    with pytest.raises(InvalidConfig, match=reason):
+        check_setting(name, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("retention.msec", "retention.ms"),
+        ("retension.bytes", "retention.bytes"),
+        ("cleanup_policy", "cleanup.policy"),
+        ("min.insync.replica", "min.insync.replicas"),
+    ],
+)
+def test_a_misspelt_setting_is_told_the_nearest_right_one(name: str, near: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"no topic setting is named '{name}'; did you mean {near}"):
+        check_setting(name, "1")
+
+
+def test_a_setting_unlike_any_other_is_refused_without_a_guess() -> None:
+    with pytest.raises(InvalidConfig, match=r"no topic setting is named 'colour'$"):
+        topic_config({"colour": "blue"})
+
+
+@pytest.mark.parametrize(
+    ("policy", "compacted", "deletes"),
+    [("delete", False, True), ("compact", True, False), ("compact,delete", True, True)],
+)
+def test_the_cleanup_policy_says_what_happens_to_old_segments(
+    policy: str, compacted: bool, deletes: bool
+) -> None:
+    config = topic_config({"cleanup.policy": policy})
+    assert (config.is_compacted, config.deletes_old) == (compacted, deletes)
+
+
+@given(st.sampled_from(sorted(SETTINGS)), st.text(max_size=30))
+def test_any_text_is_refused_or_means_the_same_when_written_out(name: str, text: str) -> None:
+    with suppress(InvalidConfig):
+        value = check_setting(name, text)
+        assert check_setting(name, SETTINGS[name].text(value)) == value
