@@ -146,7 +146,7 @@ class _Writer:
                 emit(f"raise Malformed(f'has length {{{length}}}')")
         if not nullable:
             with self.source.block(f"if {length} < 0:"):
-                emit(f"raise Malformed(f'may not be null' if {length} == -1 else f'has length {{{length}}}')")
+                emit(f"raise Malformed('may not be null' if {length} == -1 else f'has length {{{length}}}')")
         return length
 
     def _prefixed(self, wire: Prefixed, *, nullable: bool) -> str:
@@ -220,7 +220,7 @@ class _Writer:
     def _tagged(self, fields: list[Field]) -> list[str]:
         """Read the tagged fields at the end of a part, skipping those not in `fields`."""
         emit = self.source.emit
-        with self.source.inside("tagged fields"):
+        with self.source.inside("tagged_fields"):
             count = self._fixed("B")
             self._flush()
             if not fields:
