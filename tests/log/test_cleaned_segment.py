@@ -194,6 +194,17 @@ def test_a_segment_that_ends_before_the_next_begins_is_refused(tmp_path: Path) -
         log.try_clean()
 
 
+@pytest.mark.parametrize("last_offset", [1, 9])
+def test_a_batch_whose_offsets_leave_the_segment_is_named(tmp_path: Path, last_offset: int) -> None:
+    log = SealedLog(tmp_path)
+    first = write_batch(records(0, [(b"a", b"1"), (b"b", b"1")]))
+    odd = write_batch((), base_offset=2, last_offset=last_offset)
+    log.add_segment(first, odd, write_batch(records(3, [(b"c", b"1")])))
+    with pytest.raises(DamagedLog, match="leads out of the segment") as caught:
+        log.try_clean()
+    assert caught.value.position == len(first)
+
+
 class FailingDisk(SystemDisk):
     """Works until the given call, then fails."""
 

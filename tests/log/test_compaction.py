@@ -213,17 +213,15 @@ def test_a_tombstone_kept_for_ever_has_a_deadline_that_still_fits(tmp_path: Path
     assert log.headers()[0].base_timestamp == INT64_MAX
 
 
-def test_control_batches_stay_as_they_are(log: SealedLog) -> None:
+def test_control_batches_stay_as_they_are_and_count_for_no_key(log: SealedLog) -> None:
+    key = b"\0\0\0\1"
     marker = write_batch(
-        records(1, [(b"\0\0\0\1", b"\0\0\0\0\0\0")]), attributes=CONTROL | TRANSACTIONAL, producer_id=9
+        records(1, [(key, b"\0\0\0\0\0\0")]), attributes=CONTROL | TRANSACTIONAL, producer_id=9
     )
-    log.add_segment(
-        write_batch(records(0, [(b"a", b"1")])),
-        marker,
-        write_batch(records(2, [(b"\0\0\0\1", b"x"), (b"a", b"2")])),
-    )
+    value = write_batch(records(0, [(key, b"a value that happens to have a marker's key")]))
+    log.add_segment(value, marker, marker_again := write_batch(records(2, [(key, b"")]), attributes=CONTROL))
     log.clean()
-    assert log.batches()[1] == marker
+    assert log.batches() == [value, marker, marker_again]
 
 
 def unreadable(base_offset: int) -> bytearray:
@@ -271,10 +269,13 @@ def test_more_keys_than_the_map_takes_are_cleaned_in_several_passes(log: SealedL
             write_batch(records(base, pairs[base : base + 3])),
             write_batch(records(base + 3, pairs[base + 3 : base + 6])),
         )
+    first = log.clean(max_keys=4)
+    assert first.first_dirty_offset == 3
+    assert first.bytes_before < log.segments[0].size_bytes + log.segments[1].size_bytes
     ends = []
     while log.first_dirty_offset < log.end_offset:
         ends.append(log.clean(max_keys=4).first_dirty_offset)
-    assert ends == [3, *range(6, 43, 3)]
+    assert ends == [*range(6, 43, 3)]
     assert [record.offset for record in log.records()] == list(range(35, 42))
 
 
@@ -297,6 +298,19 @@ def test_a_tombstone_outside_the_map_gets_no_deadline_yet(log: SealedLog) -> Non
     assert tombstones(log) == [2, 3]
     log.clean(now_ms=1_001_000)
     assert log.records() == records(0, [(b"a", b"1")])
+
+
+def test_an_overdue_tombstone_outside_the_map_still_hides_what_came_before_it(log: SealedLog) -> None:
+    """How far the log was cleaned may be forgotten; tombstones carry deadlines all the same."""
+    log.add_segment(write_batch(records(0, [(b"x", b"1"), (b"y", b"1")])))
+    log.add_segment(write_batch(records(2, [(b"b", None), (b"c", None)])))
+    log.clean(now_ms=0)
+    log.first_dirty_offset = 2
+    log.clean(now_ms=1_000_000, max_keys=1)
+    assert log.first_dirty_offset == 3
+    assert tombstones(log) == [2, 3]
+    log.clean(now_ms=1_000_000, max_keys=1)
+    assert tombstones(log) == []
 
 
 def test_batches_too_large_to_hold_are_cleaned_alike(log: SealedLog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from hashlib import blake2b
 from itertools import compress
 from pathlib import Path
 
-from alpacamq.model.batch import DELETE_HORIZON, LOG_APPEND_TIME, read_header
+from alpacamq.model.batch import DELETE_HORIZON, read_header
 from alpacamq.model.errors import CorruptBatch
 from alpacamq.model.ids import NO_TIMESTAMP
 from alpacamq.model.ports import Buffer, Disk
@@ -149,7 +149,7 @@ class OffsetMap:
                     fresh, full_at = {}, batch.header.base_offset
                 self._offsets.update(fresh)
         self.is_full = full_at is not None
-        self.end_offset = next_offset if full_at is None else max(self.end_offset, full_at)
+        self.end_offset = next_offset if full_at is None else full_at
 
     def _collect(self, batch: StoredBatch, fresh: dict[bytes, int]) -> int | None:
         """Put a batch's keys into `fresh`; returns the offset of the first one there is no room for."""
@@ -309,7 +309,7 @@ class _Rewriting:
         if not any(stays):
             return None
         new_deadline_ms = deadline_ms
-        if is_mapped and not keeps_tombstones:
+        if not keeps_tombstones:
             new_deadline_ms = None
         elif is_mapped and deadline_ms is None:
             new_deadline_ms = self._new_deadline_ms
@@ -324,7 +324,6 @@ class _Rewriting:
             codec=header.codec,
             attributes=attributes if new_deadline_ms is None else attributes | DELETE_HORIZON,
             base_timestamp=new_deadline_ms,
-            max_timestamp=header.max_timestamp if attributes & LOG_APPEND_TIME else None,
             producer_id=header.producer_id,
             producer_epoch=header.producer_epoch,
             base_sequence=header.base_sequence,
