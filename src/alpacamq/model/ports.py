@@ -43,6 +43,10 @@ class Disk(Protocol):
 
     def size(self, descriptor: int) -> int: ...
 
+    def modified_ms(self, descriptor: int) -> TimestampMs:
+        """When the file's content last changed."""
+        ...
+
     def truncate(self, descriptor: int, size: int) -> None: ...
 
     def sync(self, descriptor: int) -> None:

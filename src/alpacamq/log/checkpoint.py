@@ -1,0 +1,75 @@
+"""The checkpoint of a partition: where recovery may start, and where the log does.
+
+Everything before the recovery point was on the medium when it was written. A recovery point at
+the very end is what a clean shutdown leaves.
+"""
+
+import threading
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from alpacamq.model.ports import Disk
+
+from .sealed_file import Unreadable, read_sealed, write_sealed
+
+FILE_NAME = "checkpoint"
+
+_MAGIC = b"ALCP"
+_VERSION = 1
+
+
+class RecoveryPoint(NamedTuple):
+    """An offset, and where its batch begins or will begin: in which segment and at which byte."""
+
+    offset: int
+    segment: int
+    position: int
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is remembered of a partition beside its segments.
+
+    `has_producers` false says that no producer was known at the recovery point, so that no
+    snapshot need exist. `opened_ms` is when the active segment took its first record,
+    `deadline_ms` when compaction may drop the first tombstone it kept.
+    """
+
+    start_offset: int = 0
+    recovery_point: RecoveryPoint = RecoveryPoint(0, 0, 0)
+    has_producers: bool = False
+    opened_ms: int = 0
+    compacted_to: int = 0
+    deadline_ms: int | None = None
+
+
+class CheckpointFile:
+    """Keeps the checkpoint on the medium. Each field has one writer; they may be in different threads."""
+
+    __slots__ = ("_disk", "_lock", "_path", "current")
+
+    def __init__(self, disk: Disk, directory: Path, current: Checkpoint) -> None:
+        self._disk = disk
+        self._path = directory / FILE_NAME
+        self._lock = threading.Lock()
+        self.current = current
+
+    def update(self, **changes: Any) -> None:
+        """Change some fields and return once that is on the medium."""
+        with self._lock:
+            changed = msgspec.structs.replace(self.current, **changes)
+            write_sealed(self._disk, self._path, _MAGIC, _VERSION, msgspec.msgpack.encode(changed))
+            self.current = changed
+
+
+def read_checkpoint(disk: Disk, directory: Path) -> Checkpoint:
+    """The checkpoint stored in `directory`, or Unreadable."""
+    body = read_sealed(disk, directory / FILE_NAME, _MAGIC, _VERSION)
+    try:
+        checkpoint = msgspec.msgpack.decode(body, type=Checkpoint)
+    except msgspec.DecodeError as error:
+        raise Unreadable(str(error)) from error
+    if min(checkpoint.start_offset, *checkpoint.recovery_point) < 0:
+        raise Unreadable("it holds a negative offset or position")
+    return checkpoint

@@ -1,0 +1,164 @@
+"""When a log is compacted and how the result takes effect. What is kept is `compaction`'s business.
+
+Begun and ended by the log's owner; the work in between runs in any thread and touches nothing
+that readers use.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from alpacamq.model.errors import StorageFailed
+from alpacamq.model.topics import TopicConfig
+
+from . import compaction
+from .epochs import EpochHistory
+from .flush import FlushLedger
+from .scan import Violation
+from .segment import Segment
+from .segments import Segments
+from .storage import Storage
+from .swap import Swap, discard_swaps, prepare_swaps, put_in_place
+
+
+@dataclass(slots=True, kw_only=True)
+class Compaction:
+    """One cleaning of a log's sealed segments."""
+
+    directory: Path
+    storage: Storage
+    config: TopicConfig
+    epochs: EpochHistory
+    segments: dict[int, Segment]
+    first_dirty_offset: int
+    now_ms: int
+    is_running: bool = field(default=True, init=False)
+    cleaned: compaction.Cleaned | None = field(default=None, init=False)
+    swaps: list[Swap] = field(default_factory=list, init=False)
+
+    def run(self) -> None:
+        """Clean, and have the results ready on the medium; if that fails nothing is left of it."""
+        try:
+            cleaned = compaction.clean(
+                [
+                    compaction.SealedSegment(
+                        path=segment.path,
+                        base_offset=segment.base_offset,
+                        end_offset=segment.next_offset,
+                        size_bytes=segment.size,
+                    )
+                    for segment in self.segments.values()
+                ],
+                first_dirty_offset=self.first_dirty_offset,
+                config=self.config,
+                now_ms=self.now_ms,
+                disk=self.storage.disk,
+                directory=self.directory,
+            )
+            self.swaps = prepare_swaps(self.storage.disk, self.directory, cleaned.segments, self.epochs)
+            self.cleaned = cleaned
+        except Violation as violation:
+            raise StorageFailed(f"{self.directory.name}: a cleaned file is bad: {violation}") from violation
+        finally:
+            self.is_running = False
+
+
+class Compactor:
+    """Compacts one log, one cleaning at a time."""
+
+    __slots__ = ("_compaction", "_directory", "_epochs", "_ledger", "_segments", "_storage")
+
+    def __init__(
+        self,
+        directory: Path,
+        storage: Storage,
+        segments: Segments,
+        epochs: EpochHistory,
+        ledger: FlushLedger,
+    ) -> None:
+        self._directory = directory
+        self._storage = storage
+        self._segments = segments
+        self._epochs = epochs
+        self._ledger = ledger
+        self._compaction: Compaction | None = None
+
+    def begin(self, config: TopicConfig, now_ms: int) -> Compaction | None:
+        """A cleaning, if enough is dirty or a kept tombstone may go; None otherwise."""
+        if not config.is_compacted or (self._compaction is not None and self._compaction.is_running):
+            return None
+        segments = self._cleanable()
+        if not segments:
+            return None
+        first_dirty_offset = max(self._ledger.compacted_to, segments[0].base_offset)
+        clean_bytes = sum(segment.size for segment in segments if segment.next_offset <= first_dirty_offset)
+        dirty_bytes = sum(segment.size for segment in segments) - clean_bytes
+        deadline_ms = self._ledger.deadline_ms
+        if not compaction.is_due(clean_bytes, dirty_bytes, config.min_cleanable_dirty_ratio) and (
+            deadline_ms is None or now_ms < deadline_ms
+        ):
+            return None
+        self._compaction = Compaction(
+            directory=self._directory,
+            storage=self._storage,
+            config=config,
+            epochs=self._epochs,
+            segments={segment.base_offset: segment for segment in segments},
+            first_dirty_offset=first_dirty_offset,
+            now_ms=now_ms,
+        )
+        return self._compaction
+
+    def end(self, done: Compaction) -> None:
+        """Put what was cleaned in place, lowest offsets first. OSError leaves the rest as it was."""
+        assert done is self._compaction
+        assert done.cleaned is not None
+        self._compaction = None
+        disk = self._storage.disk
+        waiting = [swap.cleaned.base_offset for swap in done.swaps]
+        try:
+            for swap in done.swaps:
+                replaced = [done.segments[segment.base_offset] for segment in swap.cleaned.replaces]
+                if all(segment in self._segments for segment in replaced):
+                    put_in_place(
+                        disk, self._directory, swap.cleaned.base_offset, [s.base_offset for s in replaced]
+                    )
+                    self._replace(replaced, swap)
+                else:
+                    # Retention or truncation took some of them away meanwhile.
+                    discard_swaps(disk, self._directory, [swap.cleaned.base_offset])
+                waiting.pop(0)
+        except OSError:
+            discard_swaps(disk, self._directory, waiting)
+            raise
+        self._ledger.compacted_to = done.cleaned.first_dirty_offset
+        self._ledger.deadline_ms = done.cleaned.next_deadline_ms
+
+    def _cleanable(self) -> list[Segment]:
+        """Sealed segments that are on the medium and that recovery will not walk again."""
+        point = self._ledger.recovery_point
+        segments: list[Segment] = []
+        for segment in self._segments.sealed:
+            if segment.base_offset >= point.segment or segment.next_offset > self._ledger.flushed_offset:
+                break
+            segments.append(segment)
+        return segments
+
+    def _replace(self, replaced: list[Segment], swap: Swap) -> None:
+        cleaned = swap.cleaned
+        for segment in replaced:
+            self._storage.handles.forget(segment.path)
+            self._storage.indexes.discard(segment.path)
+        fresh = Segment(
+            self._directory,
+            cleaned.base_offset,
+            self._storage,
+            size=cleaned.size_bytes,
+            next_offset=cleaned.end_offset,
+            opened_ms=max(segment.opened_ms for segment in replaced),
+            tail=swap.tail,
+        )
+        fresh.trust_from(fresh.base_offset, 0)
+        self._segments.replace(replaced, fresh)
+        self._ledger.drop(replaced)
+        self._ledger.unindexed(fresh)
+        self._ledger.directory_changed = True

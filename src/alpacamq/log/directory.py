@@ -1,0 +1,84 @@
+"""What lies in a partition's directory, by name: segments, indexes, snapshots, leftovers, strangers."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from alpacamq.model.ports import Disk
+from alpacamq.model.topics import INT64_MAX
+
+from . import checkpoint, epochs
+from .sealed_file import TEMPORARY
+from .segment import LOG_SUFFIX
+from .segment_index import OFFSET_SUFFIX, TIME_SUFFIX
+from .snapshots import SUFFIX as SNAPSHOT_SUFFIX
+
+# Compaction's output in the making, and complete but not yet in place.
+CLEANED = ".cleaned"
+SWAP = ".swap"
+
+_OURS = re.compile(r"(\d{20})(\.[a-z]+)(\.[a-z]+)?")
+_OWN_FILES = {checkpoint.FILE_NAME, epochs.FILE_NAME}
+
+
+@dataclass(slots=True)
+class Contents:
+    """The base offsets of what was found, each kind in ascending order."""
+
+    segments: list[int] = field(default_factory=list)
+    indexes: list[int] = field(default_factory=list)
+    snapshots: list[int] = field(default_factory=list)
+    swaps: list[int] = field(default_factory=list)
+    leftovers: list[str] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+
+
+def list_contents(disk: Disk, directory: Path) -> Contents:
+    """Sort what the directory holds into kinds."""
+    contents = Contents()
+    for name in sorted(disk.names(directory)):
+        _sort_in(contents, name)
+    return contents
+
+
+def _sort_in(contents: Contents, name: str) -> None:
+    if name in _OWN_FILES:
+        return
+    if name.endswith(TEMPORARY) and _is_ours(name.removesuffix(TEMPORARY)):
+        contents.leftovers.append(name)
+        return
+    match = _OURS.fullmatch(name)
+    if match is None or (base_offset := int(match[1])) > INT64_MAX:
+        contents.foreign.append(name)
+        return
+    match match[2], match[3]:
+        case (".log", None):
+            contents.segments.append(base_offset)
+        case (".index" | ".timeindex", None):
+            if contents.indexes[-1:] != [base_offset]:
+                contents.indexes.append(base_offset)
+        case (".producers", None):
+            contents.snapshots.append(base_offset)
+        case (".log", ".swap"):
+            contents.swaps.append(base_offset)
+        case (".log", ".cleaned"):
+            contents.leftovers.append(name)
+        case _:
+            contents.foreign.append(name)
+
+
+def _is_ours(name: str) -> bool:
+    if name in _OWN_FILES:
+        return True
+    match = _OURS.fullmatch(name)
+    return match is not None and match[3] is None and match[2] == SNAPSHOT_SUFFIX
+
+
+def remove_segment(disk: Disk, directory: Path, base_offset: int, *, keep_log: bool = False) -> None:
+    """Remove a segment's files, the log itself last: what a crash leaves over is still a segment."""
+    suffixes = (OFFSET_SUFFIX, TIME_SUFFIX) if keep_log else (OFFSET_SUFFIX, TIME_SUFFIX, LOG_SUFFIX)
+    for suffix in suffixes:
+        try:
+            disk.remove(directory / f"{base_offset:020d}{suffix}")
+        except FileNotFoundError:
+            continue

@@ -1,0 +1,115 @@
+"""The real disk: the system's files and directories behind the `Disk` port."""
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from alpacamq.model.ids import TimestampMs
+from alpacamq.model.ports import Buffer, Disk
+
+# What the kernel takes in one vectored write; the same on every Linux.
+IOV_MAX = 1024
+
+
+class SystemDisk:
+    """The machine's own file systems."""
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC
+        if create:
+            return os.open(path, flags | os.O_CREAT, 0o640)
+        try:
+            return os.open(path, flags)
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+        # A file system that went read-only still serves readers.
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self, descriptor: int) -> None:
+        os.close(descriptor)
+
+    def write(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
+        if len(buffers) == 1:
+            (buffer,) = buffers
+            written = os.pwrite(descriptor, buffer, position)
+            if written < len(buffer):
+                self._write_rest(descriptor, memoryview(buffer)[written:], position + written)
+            return
+        for first in range(0, len(buffers), IOV_MAX):
+            group = buffers[first : first + IOV_MAX]
+            size = sum(map(len, group))
+            written = os.pwritev(descriptor, group, position)
+            if written < size:
+                done = 0
+                for buffer in group:
+                    if done + len(buffer) > written:
+                        begun = max(written - done, 0)
+                        self._write_rest(descriptor, memoryview(buffer)[begun:], position + done + begun)
+                    done += len(buffer)
+            position += size
+
+    def read(self, descriptor: int, size: int, position: int) -> bytes:
+        data = os.pread(descriptor, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        rest = size - len(data)
+        while rest and (data := os.pread(descriptor, rest, position + size - rest)):
+            parts.append(data)
+            rest -= len(data)
+        return b"".join(parts)
+
+    def size(self, descriptor: int) -> int:
+        return os.fstat(descriptor).st_size
+
+    def modified_ms(self, descriptor: int) -> TimestampMs:
+        return TimestampMs(os.fstat(descriptor).st_mtime_ns // 1_000_000)
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        os.ftruncate(descriptor, size)
+
+    def sync(self, descriptor: int) -> None:
+        os.fdatasync(descriptor)
+
+    def sync_directory(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def names(self, path: Path) -> list[str]:
+        return os.listdir(path)  # noqa: PTH208 - names are what is asked for
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir(mode=0o750)
+
+    def rename(self, source: Path, target: Path) -> None:
+        source.rename(target)
+
+    def remove(self, path: Path) -> None:
+        path.unlink()
+
+    def remove_directory(self, path: Path) -> None:
+        path.rmdir()
+
+    def _write_rest(self, descriptor: int, rest: memoryview, position: int) -> None:
+        """Go on after a write that the kernel cut short, which it does near a limit or a full disk."""
+        while rest:
+            written = os.pwrite(descriptor, rest, position)
+            if written == 0:
+                raise OSError(errno.EIO, "the system wrote nothing and said nothing")
+            rest = rest[written:]
+            position += written
+
+
+def remove_tree(disk: Disk, path: Path) -> None:
+    """Remove a directory and all it holds."""
+    for name in disk.names(path):
+        try:
+            disk.remove(path / name)
+        except IsADirectoryError:
+            remove_tree(disk, path / name)
+    disk.remove_directory(path)

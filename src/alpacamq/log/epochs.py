@@ -1,0 +1,119 @@
+"""Which leader wrote which part of the log: the offset at which each leader epoch began.
+
+Also what a batch's epoch is checked against, since its checksum leaves the epoch out: every
+batch stored has the epoch this history gives for its offset.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from alpacamq.model.ports import Disk
+
+from .sealed_file import Unreadable, read_sealed, write_sealed
+
+FILE_NAME = "leader-epochs"
+NO_EPOCH = -1
+
+_MAGIC = b"ALEP"
+_VERSION = 1
+_FOREVER = 1 << 63
+
+
+class EpochStart(NamedTuple):
+    """A leader epoch and the offset of the first record it could write."""
+
+    epoch: int
+    start_offset: int
+
+
+class EpochEnd(NamedTuple):
+    """A leader epoch and the offset after its last record; -1 for both where it is unknown."""
+
+    epoch: int
+    end_offset: int
+
+
+class EpochHistory:
+    """The epochs of one partition, oldest first; both numbers ascend.
+
+    Threads that verify read it while the event loop adds to it: the list is replaced, never changed.
+    """
+
+    __slots__ = ("_entries", "latest")
+
+    def __init__(self, entries: Iterable[EpochStart] = ()) -> None:
+        self._entries: list[EpochStart] = []
+        self.latest = NO_EPOCH
+        for entry in entries:
+            self.assign(*entry)
+
+    @property
+    def entries(self) -> tuple[EpochStart, ...]:
+        return tuple(self._entries)
+
+    def assign(self, epoch: int, offset: int) -> None:
+        """`epoch` writes from `offset` on. An epoch that never wrote anything is dropped for it."""
+        assert epoch > self.latest, f"epoch {epoch} follows {self.latest}"
+        kept = [entry for entry in self._entries if entry.start_offset < offset]
+        self._entries = [*kept, EpochStart(epoch, offset)]
+        self.latest = epoch
+
+    def span_at(self, offset: int) -> tuple[int, int]:
+        """The epoch of the batch at `offset` and the offset at which another epoch begins."""
+        entries = self._entries
+        index = bisect_right(entries, offset, key=_start_offset)
+        epoch = entries[index - 1].epoch if index else NO_EPOCH
+        return epoch, entries[index].start_offset if index < len(entries) else _FOREVER
+
+    def end_offset_for(self, epoch: int, log_end: int) -> EpochEnd:
+        """The newest epoch not after `epoch`, and where it ended."""
+        if epoch == self.latest:
+            return EpochEnd(epoch, log_end)
+        if epoch > self.latest:
+            return EpochEnd(NO_EPOCH, -1)
+        index = bisect_right(self._entries, epoch, key=_epoch)
+        known = self._entries[index - 1].epoch if index else epoch
+        return EpochEnd(known, self._entries[index].start_offset)
+
+    def truncate_from(self, offset: int) -> None:
+        """Forget what began at `offset` or after it."""
+        self._entries = [entry for entry in self._entries if entry.start_offset < offset]
+        self.latest = self._entries[-1].epoch if self._entries else NO_EPOCH
+
+    def truncate_before(self, offset: int) -> None:
+        """Forget what ended before `offset`."""
+        ended = bisect_right(self._entries, offset, key=_start_offset) - 1
+        if ended > 0:
+            self._entries = self._entries[ended:]
+
+    def write(self, disk: Disk, directory: Path) -> None:
+        """Put the history on the medium."""
+        write_sealed(
+            disk, directory / FILE_NAME, _MAGIC, _VERSION, msgspec.msgpack.encode(tuple(self._entries))
+        )
+
+
+def read_epochs(disk: Disk, directory: Path) -> EpochHistory:
+    """The history stored in `directory`, or Unreadable."""
+    body = read_sealed(disk, directory / FILE_NAME, _MAGIC, _VERSION)
+    try:
+        entries = msgspec.msgpack.decode(body, type=tuple[EpochStart, ...])
+    except msgspec.DecodeError as error:
+        raise Unreadable(str(error)) from error
+    for before, after in pairwise(entries):
+        if after.epoch <= before.epoch or after.start_offset <= before.start_offset:
+            raise Unreadable(f"epoch {after.epoch} cannot follow epoch {before.epoch}")
+    return EpochHistory(entries)
+
+
+def _epoch(entry: EpochStart) -> int:
+    return entry.epoch
+
+
+def _start_offset(entry: EpochStart) -> int:
+    return entry.start_offset

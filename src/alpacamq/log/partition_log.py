@@ -1,0 +1,354 @@
+"""One partition on disk: what is appended, read back, flushed, dropped and compacted.
+
+Synchronous, with one owner: everything here belongs to the thread that owns the partition, save
+what says that it may run in another. Who may write, and what readers may see, is not decided here.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from uuid import uuid4
+
+from alpacamq.model.errors import AlpacaError, DamagedLog, DataInDoubt, OffsetOutOfRange, StorageFailed
+from alpacamq.model.topics import TopicConfig
+
+from .appender import Appended, Appender, Incoming
+from .compactor import Compaction, Compactor
+from .condition import Condition, refused
+from .disk import remove_tree
+from .flush import Flush, FlushLedger
+from .recovery import Progress, Recovered, Recovery
+from .retention import Removal, StartMove, count_removable, is_expired
+from .scan import Violation
+from .segment import Segment
+from .segments import Segments
+from .slice import Slice, Slicer
+from .storage import Storage
+from .timestamps import SuspectSegment, TimestampOffset, TimestampSearch
+from .truncation import truncate
+
+DELETED = "-delete"
+# The name of a directory being deleted must not get too long for the file system.
+MAX_STEM = 200
+
+__all__ = ["Appended", "Incoming", "PartitionLog", "Recovered", "Slice", "TimestampOffset"]
+
+
+class PartitionLog:
+    """The log of one partition."""
+
+    def __init__(self, directory: Path, config: TopicConfig, storage: Storage, recovery: Recovery) -> None:
+        self.directory = directory
+        self.recovered = recovery.report
+        self.epochs = recovery.epochs
+        self.producers = recovery.producers
+        self.start_offset = recovery.start_offset
+        self._storage = storage
+        self._segments = Segments(recovery.segments)
+        self._checkpoint = recovery.checkpoint
+        self._snapshots = recovery.snapshots
+        self._condition = Condition(directory, recovery.damage)
+        self._ledger = FlushLedger(directory, storage, recovery.checkpoint, recovery.snapshots)
+        self._appender = Appender(
+            directory, config, storage, self._segments, self.epochs, self.producers, self._ledger
+        )
+        self._compactor = Compactor(directory, storage, self._segments, self.epochs, self._ledger)
+        self._slicer = Slicer(self._segments, storage.handles)
+        self._verifying = threading.Lock()
+
+    @classmethod
+    def open(
+        cls, directory: Path, config: TopicConfig, storage: Storage, *, progress: Progress | None = None
+    ) -> "PartitionLog":
+        """The log in `directory`, which is made if there is none, recovered from whatever happened to it.
+
+        Blocking. `progress` hears how many bytes of how many have been scanned.
+        """
+        try:
+            try:
+                storage.disk.make_directory(directory)
+                storage.disk.sync_directory(directory.parent)
+            except FileExistsError:
+                pass
+            recovery = Recovery(directory, storage, progress)
+            recovery.run()
+            log = cls(directory, config, storage, recovery)
+            log._take_over(recovery)
+        except OSError as error:
+            raise refused(directory, "opening", error) from error
+        return log
+
+    @property
+    def config(self) -> TopicConfig:
+        return self._appender.config
+
+    @config.setter
+    def config(self, config: TopicConfig) -> None:
+        self._appender.config = config
+
+    @property
+    def end_offset(self) -> int:
+        return self._segments.active.next_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        return self._ledger.flushed_offset
+
+    @property
+    def unflushed_records(self) -> int:
+        return self._segments.active.next_offset - self._ledger.flushed_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return self._segments.size_bytes
+
+    @property
+    def damage(self) -> DamagedLog | None:
+        return None if self._condition.damage is None else self._condition.damage.error
+
+    @property
+    def in_doubt(self) -> str | None:
+        return self._condition.in_doubt
+
+    def doubt(self) -> DataInDoubt:
+        """The error for those who waited for the flush that failed."""
+        return self._condition.doubt()
+
+    def append(self, batches: Sequence[Incoming], leader_epoch: int) -> list[Appended | AlpacaError]:
+        """Append batches in order; what became of each. Raises StorageFailed if nothing could be written."""
+        self._condition.check_writable()
+        return self._appender.append(batches, leader_epoch)
+
+    def start_epoch(self, leader_epoch: int) -> None:
+        """Record a new leader epoch ahead of its first append, which need not wait for the disk then."""
+        self._condition.check_writable()
+        self._appender.start_epoch(leader_epoch)
+
+    def read(
+        self, offset: int, max_bytes: int, limit_offset: int, *, at_least_one: bool = True
+    ) -> Slice | None:
+        """Whole batches from the one with `offset` on, none past `limit_offset`, within one segment.
+
+        None if there is nothing to read yet, or nothing fits and `at_least_one` is not asked for.
+        """
+        damage = self._condition.damage
+        if damage is not None:
+            if offset >= damage.offset:
+                raise damage.error.with_traceback(None)
+            limit_offset = min(limit_offset, damage.offset)
+        active = self._segments.active
+        if not self.start_offset <= offset <= active.next_offset:
+            raise self._out_of_range(offset)
+        if offset >= limit_offset:
+            self._slicer.remember(active.next_offset, active.size)
+            return None
+        try:
+            return self._slicer.slice(offset, max_bytes, limit_offset, at_least_one=at_least_one)
+        except Violation as violation:
+            self._judge(self._segments.locate(offset), violation)
+            return self._slicer.slice(offset, max_bytes, limit_offset, at_least_one=at_least_one)
+        except OSError as error:
+            raise refused(self.directory, "reading", error) from error
+
+    def verify(self, part: Slice) -> None:
+        """Check bytes that this process has not seen before; in any thread.
+
+        DamagedLog if they are not what was written. What lies before the damage can still be
+        read by a new slice.
+        """
+        try:
+            with self._verifying:
+                part.segment.verify(part.position + part.length, part.handle.descriptor, self.epochs)
+        except Violation as violation:
+            raise self._condition.found_damage(part.segment, violation) from violation
+        except OSError as error:
+            raise refused(self.directory, "reading", error) from error
+
+    def begin_flush(self) -> Flush | None:
+        """What is to be synced, for `Flush.run` in any thread; None if everything is on the medium."""
+        if not self._condition.is_sound:
+            return None
+        try:
+            return self._ledger.begin(self._segments, self.producers)
+        except OSError as error:
+            raise refused(self.directory, "beginning a flush", error) from error
+
+    def end_flush(self, flush: Flush, error: OSError | None) -> None:
+        """Take note of how a flush went. After a failure the log takes no more writes."""
+        self._ledger.end(flush, error)
+        if error is not None:
+            self._condition.flush_failed(error)
+
+    def roll_if_due(self, now_ms: int) -> None:
+        """Begin a new segment if the active one is older than segment.ms."""
+        if self._condition.is_sound:
+            self._appender.roll_if_due(now_ms)
+
+    def begin_retention(self, now_ms: int) -> Removal | None:
+        """Drop the segments that have had their time; the files go in `Removal.run`, in any thread."""
+        if not self._condition.is_sound:
+            return None
+        self.producers.expire(now_ms)
+        try:
+            active = self._segments.active
+            if active.size and is_expired(active, self.config, now_ms):
+                self._appender.roll()
+            count = count_removable(tuple(self._segments), self.config, self.start_offset, now_ms)
+        except Violation as violation:
+            raise StorageFailed(
+                f"{self.directory.name}: an index cannot be rebuilt: {violation}"
+            ) from violation
+        except OSError as error:
+            raise refused(self.directory, "retention", error) from error
+        if count == 0:
+            return None
+        dropped = self._segments.drop_first(count)
+        self._ledger.drop(dropped)
+        self.start_offset = max(self.start_offset, self._segments.first.base_offset)
+        self.epochs.truncate_before(self._segments.first.base_offset)
+        return Removal(
+            directory=self.directory,
+            storage=self._storage,
+            checkpoint=self._checkpoint,
+            snapshots=self._snapshots,
+            start_offset=self.start_offset,
+            segments=dropped,
+        )
+
+    def begin_delete_before(self, offset: int) -> StartMove:
+        """Let the log start at `offset`, at once; `StartMove.run`, in any thread, makes it last."""
+        if offset > self.end_offset:
+            raise self._out_of_range(offset)
+        self.start_offset = max(self.start_offset, offset)
+        return StartMove(checkpoint=self._checkpoint, start_offset=self.start_offset)
+
+    def begin_compaction(self, now_ms: int) -> Compaction | None:
+        """What there is to compact, for `Compaction.run` in any thread."""
+        return self._compactor.begin(self.config, now_ms) if self._condition.is_sound else None
+
+    def end_compaction(self, compaction: Compaction) -> None:
+        """Let the compacted segments take the place of those they were made from."""
+        try:
+            self._compactor.end(compaction)
+        except OSError as error:
+            raise refused(self.directory, "compaction", error) from error
+        finally:
+            self._slicer.forget_places()
+
+    def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> TimestampOffset | None:
+        """The first record at or after `timestamp_ms`, before `limit_offset`. Blocking; in any thread."""
+        return self._search(limit_offset, lambda search: search.first_at_or_after(timestamp_ms))
+
+    def max_timestamp(self, limit_offset: int) -> TimestampOffset | None:
+        """The record with the largest timestamp before `limit_offset`. Blocking; in any thread."""
+        return self._search(limit_offset, TimestampSearch.latest)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the batch with `offset` and all after it. Blocking; not during a flush or compaction."""
+        self._condition.check_writable()
+        if offset >= self.end_offset:
+            return
+        if offset < self.start_offset:
+            raise self._out_of_range(offset)
+        self._slicer.forget_places()
+        try:
+            truncate(
+                offset,
+                self.directory,
+                self._storage,
+                self._segments,
+                self._checkpoint,
+                self._snapshots,
+                self.epochs,
+                self.producers,
+                self._ledger,
+            )
+            self._flush_now()
+        except Violation as violation:
+            raise self._condition.found_damage(self._segments.locate(offset), violation) from violation
+        except OSError as error:
+            raise refused(self.directory, "truncating", error) from error
+
+    def close(self) -> None:
+        """Put everything on the medium so that the next start need not scan. Blocking; not during a flush."""
+        try:
+            if self._condition.is_sound:
+                self._flush_now()
+        except OSError as error:
+            self._condition.flush_failed(error)
+            raise refused(self.directory, "closing", error) from error
+        finally:
+            self._let_go()
+
+    def delete(self) -> None:
+        """Remove the log and its directory. Blocking; nothing a crash leaves of it looks like a log."""
+        self._let_go()
+        doomed = self.directory.with_name(f"{self.directory.name[:MAX_STEM]}.{uuid4().hex}{DELETED}")
+        try:
+            self._storage.disk.rename(self.directory, doomed)
+            self._storage.disk.sync_directory(doomed.parent)
+            remove_tree(self._storage.disk, doomed)
+        except OSError as error:
+            raise refused(self.directory, "deleting", error) from error
+
+    def _take_over(self, recovery: Recovery) -> None:
+        """Make what recovery found last, and the active segment a file."""
+        self._ledger.directory_changed = recovery.directory_changed
+        if recovery.damage is not None:
+            return
+        if recovery.is_new:
+            self._storage.handles.pin(self._segments.active.path, create=True).release()
+            self._ledger.directory_changed = True
+        for segment in self._segments.sealed:
+            if segment.index.tail is not None:
+                self._ledger.sealed(segment)
+        if not recovery.report.clean:
+            self._flush_now()
+
+    def _flush_now(self) -> None:
+        flush = self._ledger.begin(self._segments, self.producers, closing=True)
+        if flush is None:
+            return
+        try:
+            flush.run()
+        except OSError as error:
+            self._ledger.end(flush, error)
+            raise
+        self._ledger.end(flush, None)
+
+    def _let_go(self) -> None:
+        self._condition.close()
+        for segment in self._segments:
+            self._storage.handles.forget(segment.path)
+            self._storage.indexes.discard(segment.path)
+
+    def _search(
+        self, limit_offset: int, find: Callable[[TimestampSearch], TimestampOffset | None]
+    ) -> TimestampOffset | None:
+        damage = self._condition.damage
+        limit = limit_offset if damage is None else min(limit_offset, damage.offset)
+        search = TimestampSearch(self._storage.disk, tuple(self._segments), self.start_offset, limit)
+        try:
+            return find(search)
+        except SuspectSegment as suspect:
+            self._judge(suspect.segment, suspect.violation)
+            return find(search)
+        except OSError as error:
+            raise refused(self.directory, "reading", error) from error
+
+    def _judge(self, segment: Segment, violation: Violation) -> None:
+        """Find out what is wrong where reading stumbled: the log, which raises, or only its index."""
+        try:
+            found = segment.first_violation(self.epochs)
+            if found is None:
+                segment.index.restart()
+                segment.index.resume(segment.size)
+        except OSError as error:
+            raise refused(self.directory, "reading", error) from error
+        if found is not None:
+            raise self._condition.found_damage(segment, found) from violation
+
+    def _out_of_range(self, offset: int) -> OffsetOutOfRange:
+        return OffsetOutOfRange(
+            f"offset {offset} lies outside {self.start_offset} to {self.end_offset} of {self.directory.name}"
+        )

@@ -1,0 +1,349 @@
+"""From what a crash left in a partition's directory to a log that can be trusted.
+
+Everything before the recovery point was on the medium: it is not read again, and never cut. If
+it turns out to be damaged, the log says so and serves what lies before. What lies after the
+recovery point is walked batch by batch and cut at the first that is not whole.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from alpacamq.model.batch import BatchHeader
+from alpacamq.model.errors import DamagedLog
+from alpacamq.model.ports import Disk
+
+from .checkpoint import Checkpoint, CheckpointFile, RecoveryPoint, read_checkpoint
+from .directory import Contents, list_contents, remove_segment
+from .epochs import EpochHistory, read_epochs
+from .producers import ProducerStates
+from .scan import Violation, scan_batches
+from .sealed_file import Unreadable
+from .segment import Segment, segment_path
+from .segment_index import Boundary
+from .snapshots import ProducerSnapshots
+from .storage import Storage
+from .swap import complete_swaps
+
+CUT = ".cut"
+PROGRESS_BYTES = 1 << 20
+
+Progress = Callable[[int, int], None]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """What opening a log took. `clean` says that it had been closed in order."""
+
+    scanned_bytes: int
+    cut_bytes: int
+    clean: bool
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Durable data is broken from `offset` on."""
+
+    error: DamagedLog
+    offset: int
+
+
+class Recovery:
+    """Opens one partition directory. The results are its public attributes."""
+
+    def __init__(self, directory: Path, storage: Storage, progress: Progress | None) -> None:
+        self._directory = directory
+        self._storage = storage
+        self._disk = storage.disk
+        self._progress = progress
+        self._scanned_bytes = 0
+        self._scan_total = 0
+        self._cut_bytes = 0
+        self._is_clean = True
+        self._notes: list[str] = []
+        self._unreadable: list[str] = []
+        self.directory_changed = False
+        self.is_new = False
+        self.segments: list[Segment] = []
+        self.epochs = EpochHistory()
+        self.producers = ProducerStates()
+        self.damage: Damage | None = None
+        self.start_offset = 0
+
+    def run(self) -> None:
+        """Blocking. OSError as the disk raises it."""
+        contents = list_contents(self._disk, self._directory)
+        self._notes += [f"{self._directory / name} is none of ours" for name in contents.foreign]
+        for name in contents.leftovers:
+            self._disk.remove(self._directory / name)
+        epochs = self._read(read_epochs, "leader epochs")
+        complete_swaps(self._disk, self._directory, contents, epochs, self._notes)
+        checkpoint = self._read(read_checkpoint, "checkpoint")
+        self.checkpoint = CheckpointFile(self._disk, self._directory, checkpoint or Checkpoint())
+        self.snapshots = ProducerSnapshots(self._disk, self._directory, contents.snapshots)
+        self.epochs = epochs or EpochHistory()
+        self.start_offset = self.checkpoint.current.start_offset
+        self._point = self._durable = self.checkpoint.current.recovery_point
+        self._open_segments(contents, has_checkpoint=checkpoint is not None)
+        if checkpoint is not None:
+            self._check_losses()
+            self._check_seams()
+        if self.damage is None:
+            learn_epochs = epochs is None
+            from_start = checkpoint is None or learn_epochs
+            self._scan(*self._scan_start(from_start=from_start), learn_epochs=learn_epochs)
+        self._settle()
+
+    @property
+    def report(self) -> Recovered:
+        return Recovered(
+            scanned_bytes=self._scanned_bytes,
+            cut_bytes=self._cut_bytes,
+            clean=self._is_clean,
+            notes=tuple(self._notes),
+        )
+
+    def _read(self, reader: Callable[[Disk, Path], T], what: str) -> T | None:
+        try:
+            return reader(self._disk, self._directory)
+        except Unreadable as error:
+            self._unreadable.append(f"the {what} cannot be used, so everything is scanned: {error}")
+            return None
+
+    def _open_segments(self, contents: Contents, *, has_checkpoint: bool) -> None:
+        bases = contents.segments
+        while len(bases) > 1 and bases[1] <= self.start_offset:
+            remove_segment(self._disk, self._directory, bases.pop(0))  # retention was interrupted
+        for base_offset in set(contents.indexes) - set(bases):
+            remove_segment(self._disk, self._directory, base_offset)
+        if not bases:
+            self.is_new = True
+            if has_checkpoint and self._point.offset > 0:
+                self._lost(f"all segments before offset {self._point.offset} are gone")
+            self.start_offset = self._point.offset
+            self._point = RecoveryPoint(self._point.offset, self._point.offset, 0)
+            self.segments = [Segment(self._directory, self._point.offset, self._storage)]
+            return
+        if not has_checkpoint:
+            self.start_offset = bases[0]
+        elif bases[0] > self.start_offset:
+            self._lost(f"offsets {self.start_offset} to {bases[0] - 1} are gone with their segment")
+            self.start_offset = bases[0]
+        for base_offset, next_offset in zip(bases, [*bases[1:], None], strict=True):
+            size, modified_ms = self._stat(segment_path(self._directory, base_offset))
+            self.segments.append(
+                Segment(
+                    self._directory,
+                    base_offset,
+                    self._storage,
+                    size=size,
+                    next_offset=next_offset,
+                    opened_ms=modified_ms,
+                )
+            )
+        if bases[-1] == self._point.segment:
+            self.segments[-1].opened_ms = self.checkpoint.current.opened_ms
+
+    def _check_seams(self) -> None:
+        """Every segment before the recovery point must reach exactly to the next one."""
+        index = 0
+        while index + 1 < len(self.segments) and self.segments[index].base_offset < self._point.segment:
+            segment = self.segments[index]
+            try:
+                reached = self._end_of(segment)
+                self._drop_covered(index, reached.offset)
+                if reached != (segment.next_offset, segment.size):
+                    raise Violation(reached.position, reached.offset, f"offset {segment.next_offset} is next")
+            except Violation as violation:
+                self._damaged(segment, segment.first_violation(self.epochs) or violation)
+                return
+            index += 1
+
+    def _end_of(self, segment: Segment) -> Boundary:
+        """Where the last batch of a sealed segment ends, from the last index entry on."""
+        reached = segment.index.floor(segment.next_offset - 1)
+        with segment.descriptor() as descriptor:
+            for position, header in segment.headers(descriptor, reached):
+                reached = Boundary(header.next_offset, position + header.size)
+        return reached
+
+    def _drop_covered(self, index: int, end: int) -> None:
+        """Remove segments that the one at `index` took in: compaction was interrupted in doing that."""
+        if any(segment.base_offset == end for segment in self.segments[index + 2 :]):
+            while self.segments[index + 1].base_offset < end:
+                covered = self.segments.pop(index + 1)
+                remove_segment(self._disk, self._directory, covered.base_offset)
+                self._notes.append(f"{covered.path} was compacted already and is removed")
+            segment = self.segments[index]
+            segment.next_offset = end
+            segment.trust_from(end, segment.size)
+
+    def _check_losses(self) -> None:
+        """Files may have lost what was on the medium. What is gone cannot be kept: the log ends there."""
+        last = self.segments[-1]
+        if self._point.segment > last.base_offset:
+            self._lost(f"the segment with offset {self._point.offset}, which was flushed, is gone")
+            self._point = RecoveryPoint(last.base_offset, last.base_offset, 0)
+        for segment in self.segments:
+            if segment.base_offset == self._point.segment and segment.size < self._point.position:
+                self._lost(
+                    f"{segment.path} has lost {self._point.position - segment.size} bytes that were flushed, "
+                    f"from byte {segment.size} on"
+                )
+                self._point = self._durable = RecoveryPoint(segment.base_offset, segment.base_offset, 0)
+
+    def _scan_start(self, *, from_start: bool) -> tuple[int, Boundary]:
+        """The segment and the place in it from which on batches are read: what producers need counts too."""
+        first = self.segments[0]
+        if from_start or self._point.segment < first.base_offset:
+            return 0, Boundary(first.base_offset, 0)
+        offset = self._point.offset
+        if self.checkpoint.current.has_producers:
+            snapshot = self.snapshots.newest(offset, first.base_offset, self._notes)
+            if snapshot is None:
+                return 0, Boundary(first.base_offset, 0)
+            offset, states = snapshot
+            self.producers = ProducerStates(states)
+        if offset == self._point.offset:
+            index = [segment.base_offset for segment in self.segments].index(self._point.segment)
+            return index, Boundary(self._point.offset, self._point.position)
+        index = max(i for i, segment in enumerate(self.segments) if segment.base_offset <= offset)
+        return index, self._place(self.segments[index], offset)
+
+    def _place(self, segment: Segment, offset: int) -> Boundary:
+        """Where `offset` lies, or the segment's start if its index and headers do not tell."""
+        try:
+            reached = segment.index.floor(offset)
+            with segment.descriptor() as descriptor:
+                for position, header in segment.headers(descriptor, reached):
+                    if header.next_offset > offset:
+                        break
+                    reached = Boundary(header.next_offset, position + header.size)
+        except Violation:
+            reached = Boundary(segment.base_offset, 0)
+        return reached
+
+    def _scan(self, first: int, start: Boundary, *, learn_epochs: bool) -> None:
+        """Walk from `start` in the segment number `first` to the end, or to where the log is cut."""
+        self._scan_total = sum(segment.size for segment in self.segments[first:]) - start.position
+        index = first
+        while index < len(self.segments):
+            segment = self.segments[index]
+            reached = start if index == first else Boundary(segment.base_offset, 0)
+            try:
+                segment.trust_from(*reached)
+                segment.synced_to = reached.position
+                if reached.position:
+                    segment.index.resume(reached.position)
+                else:
+                    segment.index.restart()
+                for position, header in self._walk(segment, reached, learn_epochs=learn_epochs):
+                    reached = Boundary(header.next_offset, position + header.size)
+                self._drop_covered(index, reached.offset)
+                if index + 1 < len(self.segments) and reached.offset != segment.next_offset:
+                    raise Violation(reached.position, reached.offset, f"offset {segment.next_offset} is next")
+            except Violation as violation:
+                if self._is_durable(segment, violation):
+                    self._damaged(segment, violation)
+                else:
+                    self._cut(index, violation)
+                return
+            segment.next_offset = reached.offset
+            index += 1
+
+    def _walk(
+        self, segment: Segment, start: Boundary, *, learn_epochs: bool
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        """Verify batches, and take in what index and producer states need of them."""
+        tail = segment.index.tail
+        assert tail is not None
+        if start.position == segment.size:
+            return  # a clean start opens no segment
+        now_ms = self._storage.clock.now_ms()
+        with segment.descriptor() as descriptor:
+            for position, header in scan_batches(
+                self._disk,
+                descriptor,
+                start.position,
+                segment.size,
+                start.offset,
+                self.epochs,
+                learn_epochs=learn_epochs,
+                progress=self._advance,
+            ):
+                tail.note(header.base_offset, position, header.max_timestamp)
+                if header.producer_id >= 0:
+                    self.producers.replay(header, now_ms)
+                yield position, header
+
+    def _advance(self, size: int) -> None:
+        self._scanned_bytes += size
+        if self._progress is not None:
+            self._progress(self._scanned_bytes, self._scan_total)
+
+    def _is_durable(self, segment: Segment, violation: Violation) -> bool:
+        return (segment.base_offset, violation.position) < (self._durable.segment, self._durable.position)
+
+    def _damaged(self, segment: Segment, violation: Violation) -> None:
+        self._is_clean = False
+        error = DamagedLog(segment.path, violation.position, violation.reason)
+        self.damage = Damage(error, violation.offset)
+        self._notes.append(str(error))
+
+    def _lost(self, what: str) -> None:
+        self._is_clean = False
+        self._notes.append(what)
+
+    def _cut(self, index: int, violation: Violation) -> None:
+        """End the log at a violation: nothing from there on was ever known to be on the medium."""
+        segment = self.segments[index]
+        size = segment.size - violation.position
+        with segment.descriptor() as descriptor:
+            self._disk.truncate(descriptor, violation.position)
+        segment.size, segment.next_offset = violation.position, violation.offset
+        self._notes.append(
+            f"{segment.path} is cut at byte {violation.position}, {size} bytes: {violation.reason}"
+        )
+        for later in self.segments[index + 1 :]:
+            # Whole segments are set aside rather than removed: somebody may want to look at them.
+            aside = later.path.with_name(later.path.name + CUT)
+            self._storage.handles.forget(later.path)
+            self._disk.rename(later.path, aside)
+            remove_segment(self._disk, self._directory, later.base_offset)
+            self._notes.append(f"{later.path} follows the cut and is {aside.name} now, {later.size} bytes")
+            size += later.size
+            self.directory_changed = True
+        del self.segments[index + 1 :]
+        self._cut_bytes += size
+        self._is_clean = False
+
+    def _settle(self) -> None:
+        """Bring what surrounds the segments in line with them."""
+        last = self.segments[-1]
+        if any(segment.size for segment in self.segments):
+            self._notes += self._unreadable
+        if self.damage is not None:
+            last.next_offset = max(last.base_offset, self._durable.offset)
+            return
+        end = last.next_offset
+        if (end, last.base_offset, last.size) != self.checkpoint.current.recovery_point:
+            self._is_clean = False
+        if self.start_offset > end:
+            self._lost(f"the log began at offset {self.start_offset} but ends at {end} now")
+            self.start_offset = end
+        self.snapshots.remove([offset for offset in self.snapshots.offsets if offset > end])
+        before = self.epochs.entries
+        self.epochs.truncate_from(end + 1)
+        self.epochs.truncate_before(self.segments[0].base_offset)
+        if self.epochs.entries and (self._unreadable or self.epochs.entries != before):
+            self.epochs.write(self._disk, self._directory)
+
+    def _stat(self, path: Path) -> tuple[int, int]:
+        descriptor = self._disk.open(path)
+        try:
+            return self._disk.size(descriptor), self._disk.modified_ms(descriptor)
+        finally:
+            self._disk.close(descriptor)

@@ -1,0 +1,57 @@
+"""Producer snapshots: the producer states as they were at an offset, one file each.
+
+One is kept at the start of every segment, so that truncation need not replay the whole log,
+and the newest, from which recovery starts.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from alpacamq.model.ports import Disk
+
+from .producers import ProducerState, decode_states, encode_states
+from .sealed_file import Unreadable, read_sealed, write_sealed
+
+SUFFIX = ".producers"
+
+_MAGIC = b"ALPS"
+_VERSION = 1
+
+
+class ProducerSnapshots:
+    """The snapshot files of one partition."""
+
+    __slots__ = ("_directory", "_disk", "offsets")
+
+    def __init__(self, disk: Disk, directory: Path, offsets: Iterable[int] = ()) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.offsets = set(offsets)
+
+    def write(self, offset: int, states: Mapping[int, ProducerState]) -> None:
+        write_sealed(self._disk, self._path(offset), _MAGIC, _VERSION, encode_states(states))
+        self.offsets.add(offset)
+
+    def newest(
+        self, not_after: int, not_before: int, notes: list[str]
+    ) -> tuple[int, dict[int, ProducerState]] | None:
+        """The newest snapshot between two offsets that can be read; `notes` gets what others lack."""
+        for offset in sorted(self.offsets, reverse=True):
+            if not_before <= offset <= not_after:
+                try:
+                    return offset, decode_states(
+                        read_sealed(self._disk, self._path(offset), _MAGIC, _VERSION)
+                    )
+                except Unreadable as error:
+                    notes.append(f"{self._path(offset)} is skipped: {error}")
+        return None
+
+    def remove(self, offsets: Iterable[int]) -> None:
+        """Remove what is there of `offsets`. Syncing the directory is left to the caller."""
+        for offset in sorted(offsets):
+            if offset in self.offsets:
+                self._disk.remove(self._path(offset))
+                self.offsets.discard(offset)
+
+    def _path(self, offset: int) -> Path:
+        return self._directory / f"{offset:020d}{SUFFIX}"

@@ -1,0 +1,113 @@
+"""Putting compacted segments in the place of those they were made from, safe against a crash at any point.
+
+A cleaned file is on the medium before it is named `.swap`, and each `.swap` before the next:
+so what is found at start is complete, and of several the lowest. The rename puts it in place
+at once; old segments that are left behind are wholly covered by it, and recovery drops them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from alpacamq.model.ports import Disk
+
+from .compaction import CleanedSegment
+from .directory import SWAP, Contents, remove_segment
+from .epochs import EpochHistory
+from .scan import Violation, scan_batches
+from .segment import segment_path
+from .segment_index import IndexTail
+
+
+def swap_path(directory: Path, base_offset: int) -> Path:
+    path = segment_path(directory, base_offset)
+    return path.with_name(path.name + SWAP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swap:
+    """A cleaned segment under its `.swap` name, verified, with its index."""
+
+    cleaned: CleanedSegment
+    tail: IndexTail
+
+
+def prepare_swaps(
+    disk: Disk, directory: Path, cleaned: Sequence[CleanedSegment], epochs: EpochHistory
+) -> list[Swap]:
+    """Check cleaned files once more and name them `.swap`, lowest offsets first. All or none."""
+    swaps: list[Swap] = []
+    named: list[int] = []
+    try:
+        for segment in cleaned:
+            tail, end = _walk(disk, segment.path, segment.base_offset, epochs)
+            assert end == segment.end_offset, f"{segment.path} ends at {end}, not {segment.end_offset}"
+            swaps.append(Swap(cleaned=segment, tail=tail))
+        for segment in cleaned:
+            disk.rename(segment.path, swap_path(directory, segment.base_offset))
+            named.append(segment.base_offset)
+            disk.sync_directory(directory)
+    except BaseException:
+        discard_swaps(disk, directory, named)
+        raise
+    return swaps
+
+
+def put_in_place(disk: Disk, directory: Path, base_offset: int, replaced: Iterable[int]) -> None:
+    """Let a `.swap` file take the name of the first of the segments it replaces, and remove the others."""
+    remove_segment(disk, directory, base_offset, keep_log=True)
+    disk.rename(swap_path(directory, base_offset), segment_path(directory, base_offset))
+    for other in replaced:
+        if other != base_offset:
+            remove_segment(disk, directory, other)
+
+
+def discard_swaps(disk: Disk, directory: Path, bases: Iterable[int]) -> None:
+    """Remove `.swap` files, the highest first: a value must not come back whose tombstone is gone."""
+    for base_offset in sorted(bases, reverse=True):
+        disk.remove(swap_path(directory, base_offset))
+        disk.sync_directory(directory)
+
+
+def complete_swaps(
+    disk: Disk, directory: Path, contents: Contents, epochs: EpochHistory | None, notes: list[str]
+) -> None:
+    """Finish the swaps that a crash interrupted, and bring `contents` up to date."""
+    for base_offset in contents.swaps:
+        path = swap_path(directory, base_offset)
+        try:
+            _, end = _walk(disk, path, base_offset, epochs)
+        except Violation as violation:
+            if base_offset in contents.segments:
+                disk.remove(path)
+                notes.append(f"{path} is dropped, what it was made from is still there: {violation.reason}")
+                continue
+            end = base_offset
+        replaced = {base for base in contents.segments if base_offset <= base < end}
+        put_in_place(disk, directory, base_offset, replaced)
+        notes.append(f"{path} is in place now: a compaction was interrupted")
+        contents.segments = sorted((set(contents.segments) - replaced) | {base_offset})
+    if contents.swaps:
+        disk.sync_directory(directory)
+
+
+def _walk(disk: Disk, path: Path, base_offset: int, epochs: EpochHistory | None) -> tuple[IndexTail, int]:
+    """Verify a whole file; its index and the offset after its last batch."""
+    tail = IndexTail(base_offset)
+    end = base_offset
+    descriptor = disk.open(path)
+    try:
+        for position, header in scan_batches(
+            disk,
+            descriptor,
+            0,
+            disk.size(descriptor),
+            base_offset,
+            epochs or EpochHistory(),
+            learn_epochs=epochs is None,
+        ):
+            tail.note(header.base_offset, position, header.max_timestamp)
+            end = header.next_offset
+    finally:
+        disk.close(descriptor)
+    return tail, end
