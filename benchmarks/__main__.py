@@ -1,0 +1,71 @@
+"""`python -m benchmarks [names] [--quick]`: ask the questions, print tables, write results."""
+
+import argparse
+import importlib
+import inspect
+import signal
+import sys
+import time
+from types import FrameType
+
+from . import machine, report
+from .report import Report
+from .session import ROOM, Session, session
+
+# In the order they are asked.
+BENCHMARKS = (
+    "produce_throughput",
+    "fetch_throughput",
+    "publish_latency",
+    "end_to_end_latency",
+    "fsync_modes",
+    "small_requests",
+    "footprint",
+    "startup",
+    "recovery",
+    "lookup",
+)
+RESULTS = machine.REPOSITORY / "benchmarks" / "results"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(BENCHMARKS)}; default: all")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="less work, one sample each, no peer; to see that everything runs, so nothing is written",
+    )
+    parsed = parser.parse_args()
+    if unknown := set(parsed.names) - set(BENCHMARKS):
+        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
+    signal.signal(signal.SIGTERM, _end)  # so that servers are stopped on the way out
+    # Taken before anything is measured: later the benchmarks themselves are the load.
+    load_average = machine.load_average()
+    print(f"load average {load_average}, figures are medians; a core fully busy is 100 %", flush=True)
+    with session(is_quick=parsed.quick) as opened:
+        for name in parsed.names or BENCHMARKS:
+            _ask(name, opened, load_average)
+    return 0
+
+
+def _ask(name: str, opened: Session, load_average: float) -> None:
+    began_at = time.monotonic()
+    module = importlib.import_module(f"{__package__}.{name}")
+    question = inspect.cleandoc(module.__doc__ or "").splitlines()[0]
+    collected = Report(name, question)
+    opened.note_unavailable(collected)
+    module.run(opened, collected)
+    results = collected.results(machine.machine(ROOM), machine.commit(), opened.client_versions, load_average)
+    print(report.table(results))
+    print(f"  took {time.monotonic() - began_at:.0f} s", flush=True)
+    if not opened.is_quick:
+        report.write(results, RESULTS)
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    sys.exit(143)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""How long after a crash does a broker with a 1 GiB log answer again, and how long after a clean stop?
+
+One partition of 1 KiB records. kill -9 comes right after the last acknowledgement; the start that follows is
+timed up to the first answer, and every acknowledged record must be there.
+"""
+
+import shutil
+from collections.abc import Mapping
+
+from . import topics
+from .clients import Load
+from .report import Report
+from .servers import Contender
+from .session import Session
+
+SIZE = 1024
+MODES: Mapping[str, Mapping[str, str]] = {
+    "fsync every second": {},
+    "left to the system": {"flush.ms": str(2**63 - 1)},
+}
+
+
+def run(session: Session, report: Report) -> None:
+    for contender in session.contenders:
+        for mode, config in MODES.items():
+            _measure(session, report, contender, mode, config)
+
+
+def _measure(
+    session: Session, report: Report, contender: Contender, mode: str, config: Mapping[str, str]
+) -> None:
+    mib = session.scaled(1024, 128)
+    load = Load(topic="recovered", partitions=1, size=SIZE, count=mib << 10)
+    after_crash_s: list[float] = []
+    after_stop_s: list[float] = []
+    for _ in range(session.repeats):
+        directory = session.new_directory()
+        server = contender.start(directory)
+        try:
+            topics.create(server.address, load.topic, load.partitions, config)
+            session.clients[-1].produce(server.address, load, "all")
+            server.kill()
+            server = contender.start(directory)
+            after_crash_s.append(server.started_in_s)
+            _check(server.address, load)
+            server.stop()
+            server = contender.start(directory)
+            after_stop_s.append(server.started_in_s)
+            _check(server.address, load)
+        finally:
+            server.kill()
+            shutil.rmtree(directory)
+    case = f"{mib} MiB, {mode}"
+    report(case=f"{case}, after kill -9", server=contender.name, unit="s", samples=after_crash_s)
+    report(case=f"{case}, after a clean stop", server=contender.name, unit="s", samples=after_stop_s)
+
+
+def _check(address: str, load: Load) -> None:
+    found = topics.record_count(address, load.topic, load.partitions)
+    assert found == load.count, f"{found} of {load.count} acknowledged records are there"

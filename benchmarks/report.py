@@ -1,0 +1,196 @@
+"""Where figures go: a table for whoever watches, a file for whoever quotes.
+
+Every benchmark reports here and nowhere else, so that each figure comes with its unit, its samples,
+its spread, and what it cost the server.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+from .machine import Commit, Machine
+from .usage import Usage
+
+OURS = "alpacamq"
+
+
+class Floor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A bound the product promises: one of the two is set."""
+
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def holds(self, value: float) -> bool:
+        return (self.at_least is None or value >= self.at_least) and (
+            self.at_most is None or value <= self.at_most
+        )
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """What the samples cost, medians over them; a core fully busy is 1.0."""
+
+    server_cpu_s: float
+    server_cores: float
+    client_cores: float
+    server_rss_mib: float
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One measured quantity: the median of its samples is what may be quoted."""
+
+    case: str
+    server: str
+    unit: str
+    median: float
+    lowest: float
+    highest: float
+    # How far apart the extremes are, as a share of the median.
+    spread: float
+    samples: Sequence[float]
+    cost: Cost | None = None
+    floor: Floor | None = None
+    floor_holds: bool | None = None
+    # Median over the peer's median for the same case and unit.
+    of_peer: float | None = None
+
+
+class Results(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of one file in results/."""
+
+    benchmark: str
+    question: str
+    taken_at: str
+    commit: Commit
+    machine: Machine
+    # The minute's load average when the benchmark began; the machine's own business shows in it.
+    load_average_before: float
+    clients: dict[str, str]
+    settings: dict[str, dict[str, object]]
+    skipped: Sequence[str]
+    figures: Sequence[Figure]
+
+
+class Report:
+    """Collects the figures of one benchmark."""
+
+    def __init__(self, name: str, question: str) -> None:
+        self.name = name
+        self.question = question
+        self.skipped: list[str] = []
+        self.settings: dict[str, dict[str, object]] = {}
+        self.figures: list[Figure] = []
+
+    def __call__(
+        self,
+        *,
+        case: str,
+        server: str,
+        unit: str,
+        samples: Sequence[float],
+        usages: Sequence[Usage] = (),
+        floor: Floor | None = None,
+    ) -> None:
+        """Take one figure; `usages` is the cost of each sample where that was measured."""
+        middle = median(samples)
+        figure = Figure(
+            case=case,
+            server=server,
+            unit=unit,
+            median=_rounded(middle),
+            lowest=_rounded(min(samples)),
+            highest=_rounded(max(samples)),
+            spread=round((max(samples) - min(samples)) / middle, 3) if middle else 0.0,
+            samples=[_rounded(sample) for sample in samples],
+            cost=_cost(usages) if usages else None,
+            floor=floor,
+            floor_holds=None if floor is None else floor.holds(middle),
+        )
+        self.figures.append(figure)
+
+    def skip(self, what: str, reason: str) -> None:
+        """Note what was not measured and why."""
+        note = f"{what}: {reason}"
+        if note not in self.skipped:
+            self.skipped.append(note)
+
+    def results(
+        self, machine: Machine, commit: Commit, clients: dict[str, str], load_average_before: float
+    ) -> Results:
+        return Results(
+            benchmark=self.name,
+            question=self.question,
+            taken_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            commit=commit,
+            machine=machine,
+            load_average_before=load_average_before,
+            clients=clients,
+            settings=self.settings,
+            skipped=self.skipped,
+            figures=self._compared(),
+        )
+
+    def _compared(self) -> list[Figure]:
+        """The figures, ours with their ratio to the peer's."""
+        peers = {(f.case, f.unit): f.median for f in self.figures if f.server != OURS}
+        return [
+            msgspec.structs.replace(figure, of_peer=round(figure.median / peers[figure.case, figure.unit], 3))
+            if figure.server == OURS and peers.get((figure.case, figure.unit))
+            else figure
+            for figure in self.figures
+        ]
+
+
+def write(results: Results, directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    text = msgspec.json.format(msgspec.json.encode(results), indent=2)
+    (directory / f"{results.benchmark}.json").write_bytes(text + b"\n")
+
+
+def read(path: Path) -> Results:
+    return msgspec.json.decode(path.read_bytes(), type=Results)
+
+
+def table(results: Results) -> str:
+    """The figures as text for a terminal."""
+    heads = ("case", "server", "median", "unit", "spread", "server", "client", "memory", "of peer", "floor")
+    rows = [heads, *(_row(figure) for figure in results.figures)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
+    lines = [f"\n{results.benchmark}: {results.question}"]
+    lines += [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows
+    ]
+    lines += [f"  not measured: {note}" for note in results.skipped]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _row(figure: Figure) -> tuple[str, ...]:
+    cost = figure.cost
+    return (
+        figure.case,
+        figure.server,
+        f"{figure.median:,.0f}" if figure.median >= 1000 else f"{figure.median:g}",
+        figure.unit,
+        f"{figure.spread:.0%}" if len(figure.samples) > 1 else "",
+        f"{cost.server_cores:.0%} core" if cost else "",
+        f"{cost.client_cores:.0%} core" if cost else "",
+        f"{cost.server_rss_mib:.0f} MiB" if cost else "",
+        f"x{figure.of_peer:g}" if figure.of_peer is not None else "",
+        "" if figure.floor_holds is None else "holds" if figure.floor_holds else "MISSED",
+    )
+
+
+def _cost(usages: Sequence[Usage]) -> Cost:
+    return Cost(
+        server_cpu_s=round(median(usage.server_cpu_s for usage in usages), 3),
+        server_cores=round(median(usage.server_cores for usage in usages), 3),
+        client_cores=round(median(usage.client_cores for usage in usages), 3),
+        server_rss_mib=round(median(usage.server_rss_mib for usage in usages), 1),
+    )
+
+
+def _rounded(value: float) -> float:
+    """Four digits that mean something, for the eye and for diffs."""
+    return float(f"{value:.4g}") if abs(value) < 1000 else round(value)

@@ -1,0 +1,99 @@
+"""The servers that are measured: ours, and what every one of them can do.
+
+A server is a process on loopback with a data directory. It is stopped by its own pid, and never
+outlives the `running` block it was started in.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from . import wire
+from .report import OURS
+
+START_S = 120.0
+STOP_S = 60.0
+_READY = re.compile(rb"kafka\s+(\S+:\d+)")
+
+
+class Server:
+    """A running server."""
+
+    def __init__(
+        self, name: str, address: str, process: "subprocess.Popen[bytes]", started_in_s: float
+    ) -> None:
+        self.name = name
+        self.address = address
+        # From starting the process to its first answer.
+        self.started_in_s = started_in_s
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def stop(self) -> None:
+        """Ask it to end, and wait until it has."""
+        self._process.terminate()
+        self._process.wait(STOP_S)
+
+    def kill(self) -> None:
+        """kill -9; nothing happens if it has ended already."""
+        self._process.kill()
+        self._process.wait(STOP_S)
+
+
+class Contender(Protocol):
+    """A kind of server that can be measured."""
+
+    @property
+    def name(self) -> str: ...
+
+    def start(self, directory: Path) -> Server:
+        """A server on `directory`, which may hold the data of an earlier one."""
+        ...
+
+
+@contextmanager
+def running(contender: Contender, directory: Path) -> Iterator[Server]:
+    """A server for the duration of the block; it and its data are gone afterwards."""
+    try:
+        server = contender.start(directory)
+        try:
+            yield server
+        finally:
+            server.kill()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+class AlpacaMQ:
+    """The broker of this repository, with its default configuration."""
+
+    name = OURS
+
+    def start(self, directory: Path) -> Server:
+        directory.mkdir(parents=True, exist_ok=True)
+        command = Path(sys.executable).with_name("alpacamq")
+        with (directory / "server.log").open("ab") as log:
+            began_at = time.monotonic()
+            process = subprocess.Popen(
+                [command, "serve", "--data-dir", directory / "data", "--kafka", "127.0.0.1:0"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        assert process.stdout is not None
+        for line in process.stdout:
+            if ready := _READY.search(line):
+                address = ready[1].decode()
+                wire.wait_until_answering(address, START_S)
+                return Server(self.name, address, process, time.monotonic() - began_at)
+        process.wait(STOP_S)
+        raise RuntimeError(f"the broker did not start:\n{(directory / 'server.log').read_text()[-2000:]}")

@@ -1,0 +1,73 @@
+"""What a stretch of work cost: wall time, CPU time of server and client, the server's memory."""
+
+import resource
+import time
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import psutil
+
+MIB = 1 << 20
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """The cost of one sample."""
+
+    wall_s: float
+    server_cpu_s: float
+    client_cpu_s: float
+    server_rss_mib: float
+
+    def over(self, seconds: float) -> "Usage":
+        """The same cost, spent in the part of the time that counted: not while a client set itself up."""
+        return msgspec.structs.replace(self, wall_s=seconds)
+
+    @property
+    def server_cores(self) -> float:
+        """How many cores the server kept busy; 1.0 is one whole core."""
+        return self.server_cpu_s / self.wall_s
+
+    @property
+    def client_cores(self) -> float:
+        return self.client_cpu_s / self.wall_s
+
+
+class Meter:
+    """Measures between entering and leaving; the client is this process and children it waited for."""
+
+    def __init__(self, server_pid: int) -> None:
+        self._server = psutil.Process(server_pid)
+        self._usage: Usage | None = None
+
+    def __enter__(self) -> Self:
+        self._server_cpu_s = self._server_seconds()
+        self._client_cpu_s = _client_seconds()
+        self._began_at = time.monotonic()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        wall_s = time.monotonic() - self._began_at
+        if error is None:
+            self._usage = Usage(
+                wall_s=wall_s,
+                server_cpu_s=self._server_seconds() - self._server_cpu_s,
+                client_cpu_s=_client_seconds() - self._client_cpu_s,
+                server_rss_mib=self._server.memory_info().rss / MIB,
+            )
+
+    @property
+    def usage(self) -> Usage:
+        assert self._usage is not None, "still measuring"
+        return self._usage
+
+    def _server_seconds(self) -> float:
+        times = self._server.cpu_times()
+        return times.user + times.system
+
+
+def _client_seconds() -> float:
+    spent = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in spent)
