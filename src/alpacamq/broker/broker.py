@@ -134,7 +134,9 @@ class Broker:
     def _open_metadata(self, storage: Storage) -> Partition:
         path = self._directory.partitions / directory_name(metadata_log.IDENTITY, metadata_log.TOPIC_ID)
         opened = PartitionLog.open(path, metadata_log.CONFIG, storage)
-        return Partition(metadata_log.IDENTITY, metadata_log.TOPIC_ID, opened, self._flushes)
+        partition = Partition(metadata_log.IDENTITY, metadata_log.TOPIC_ID, opened, self._flushes)
+        partition.start_epoch()
+        return partition
 
     def _report_recovery(self) -> None:
         scanned = cut = 0

@@ -8,6 +8,7 @@ import asyncio
 from concurrent.futures import Executor
 
 from alpacamq.log.flush import Flush
+from alpacamq.model.errors import AlpacaError
 from alpacamq.telemetry.logs import get_logger
 
 from .partition import Partition
@@ -31,7 +32,12 @@ class GroupCommit:
             return
         if (timer := self._timers.pop(partition, None)) is not None:
             timer.cancel()
-        flush = partition.log.begin_flush()
+        try:
+            flush = partition.log.begin_flush()
+        except AlpacaError as error:
+            log.error("flush_not_begun", partition=str(partition.identity), reason=str(error))
+            partition.flush_failed(error)
+            return
         if flush is None:
             partition.flushed()
             return

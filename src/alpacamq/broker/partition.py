@@ -18,6 +18,7 @@ from alpacamq.model.topics import TopicConfig
 
 # Long enough that nobody means it: the operating system decides when data reaches the disk.
 NEVER_FLUSH_MS = 2**62
+_WRITTEN = bytearray()
 
 
 class Append:
@@ -26,7 +27,7 @@ class Append:
     __slots__ = ("data", "done", "header", "outcome")
 
     def __init__(self, data: bytearray | memoryview, header: BatchHeader, done: Callable[[], None]) -> None:
-        self.data: bytearray | memoryview | None = data
+        self.data = data
         self.header = header
         self.done = done
         self.outcome: Appended | AlpacaError | None = None
@@ -57,17 +58,25 @@ class Partition:
         self.identity = identity
         self.topic_id = topic_id
         self.log = log
-        # A crash may have cut records that readers had seen, and their offsets will be used
-        # again: a new epoch lets those readers notice.
-        latest = log.epochs.latest
-        self.leader_epoch = latest if log.recovered.clean else latest + 1
-        if self.leader_epoch < 0:
-            self.leader_epoch = 0
+        self.leader_epoch = max(log.epochs.latest, 0)
         self.high_watermark = log.end_offset
         self._flushes = flushes
         self._staged: list[Append] = []
         self._awaiting_flush: deque[tuple[int, list[Append]]] = deque()
         self._watchers: dict[object, Callable[[int], None]] = {}
+
+    def start_epoch(self) -> None:
+        """Take the lead, in a new epoch where the log was cut short. Blocking; before the first append.
+
+        A crash may have cut records that readers had seen, and their offsets will be used again:
+        the new epoch lets those readers notice.
+        """
+        if self.log.damage is not None:
+            return
+        if not self.log.recovered.clean and self.log.end_offset > 0:
+            self.leader_epoch += 1
+        if self.log.epochs.latest != self.leader_epoch:
+            self.log.start_epoch(self.leader_epoch)
 
     @property
     def config(self) -> TopicConfig:
@@ -98,7 +107,7 @@ class Partition:
         log = self.log
         before_bytes = log.size_bytes
         try:
-            outcomes = log.append([Incoming(a.data, a.header) for a in appends], self.leader_epoch)  # type: ignore[arg-type]
+            outcomes = log.append([Incoming(a.data, a.header) for a in appends], self.leader_epoch)
         except AlpacaError as error:
             for append in appends:
                 append.outcome = error
@@ -106,7 +115,7 @@ class Partition:
             return
         for append, outcome in zip(appends, outcomes, strict=True):
             append.outcome = outcome
-            append.data = None  # a batch waiting for its flush need not be kept in memory
+            append.data = _WRITTEN  # a batch waiting for its flush need not be kept in memory
         config = log.config
         if log.unflushed_records >= config.flush_messages or self._awaiting_flush:
             self._awaiting_flush.append((log.end_offset, appends))
@@ -134,6 +143,10 @@ class Partition:
             self._show_up_to(log.end_offset, 0)
         for append in ready:
             append.done()
+
+    def flush_failed(self, error: AlpacaError) -> None:
+        """No flush could even begin: those who waited for one are told."""
+        self._fail_awaiting(error)
 
     def watch(self, key: object, wake: Callable[[int], None]) -> None:
         """Call `wake` with the bytes that became readable whenever some do, until `unwatch`."""

@@ -187,7 +187,9 @@ class Topics:
         path = self._directory / directory_name(identity, topic.id)
         heard = None if progress is None else progress.opening(identity)
         opened = PartitionLog.open(path, self.config_of(topic), self._storage, progress=heard)
-        return Partition(identity, topic.id, opened, self._flushes)
+        partition = Partition(identity, topic.id, opened, self._flushes)
+        partition.start_epoch()
+        return partition
 
     async def _open_all(self, topic: Topic, indexes: range) -> list[Partition]:
         return await self._in_thread(lambda: [self._open(topic, index) for index in indexes])

@@ -42,6 +42,10 @@ class Found(NamedTuple):
     fetched: PartitionFetched
     records: Readable | None
 
+    @property
+    def key(self) -> tuple[bytes, int]:
+        return self.topic, self.fetched.partition
+
 
 class PendingFetch:
     """A Fetch request that waits for enough bytes, or for its time to run out."""

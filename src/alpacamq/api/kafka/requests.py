@@ -15,6 +15,9 @@ from .fetch import FetchRequests
 from .handlers import cluster, configs, metadata, offsets, topics
 from .produce import ProduceRequests
 
+# Only Produce carries data; decoding anything else takes many times its size in memory.
+MAX_PLAIN_REQUEST_BYTES = 8 << 20
+
 # A handler answers at once, or returns a coroutine that holds up the connection's next requests.
 Handler = Callable[[Door, Any], Message | Coroutine[Any, Any, Message]]
 HANDLERS: Mapping[ApiKey, Handler] = {
@@ -51,6 +54,8 @@ class KafkaRequests:
         api = APIS.get(header.api_key)
         if api is None:
             raise ProtocolError(f"there is no API with key {header.api_key}")
+        if len(frame) > MAX_PLAIN_REQUEST_BYTES and api.key is not ApiKey.PRODUCE:
+            raise ProtocolError(f"a {api.name} request of {len(frame)} bytes is too large")
         if not api.serves(header.api_version):
             self._refuse_version(connection, api, header)
         elif api.key is ApiKey.PRODUCE:

@@ -115,7 +115,10 @@ def _look_up(
                     raise failure
                 topic = image.topic(entry.name)
         except AlpacaError as error:
-            yield MetadataResponseTopic(error_code=code_of(error), name=entry.name, topic_id=entry.topic_id)
+            # Versions before 12 cannot say that there is no name.
+            yield MetadataResponseTopic(
+                error_code=code_of(error), name=entry.name or "", topic_id=entry.topic_id
+            )
             continue
         yield _described(door, topic)
 

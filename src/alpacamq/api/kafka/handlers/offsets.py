@@ -86,7 +86,7 @@ async def _located(door: Door, partition: Partition, timestamp_ms: int) -> tuple
     if timestamp_ms == Moment.LATEST:
         return limit, -1, partition.leader_epoch
     if timestamp_ms in (Moment.EARLIEST, Moment.EARLIEST_LOCAL):
-        return log.start_offset, -1, log.epochs.epoch_at(log.start_offset)
+        return log.start_offset, -1, log.epochs.span_at(log.start_offset)[0]
     loop = asyncio.get_running_loop()
     threads = door.broker.work_threads
     if timestamp_ms >= 0:
