@@ -114,3 +114,71 @@ class DataDirectoryInUse(AlpacaError):
 
 class PolicyViolation(AlpacaError):
     """What is asked for is possible, but not with this topic's cleanup policy."""
+
+
+class InvalidGroupId(AlpacaError):
+    """A group needs a name, and this is none."""
+
+
+class GroupIdNotFound(AlpacaError):
+    """No group of this name, or none of the kind asked for."""
+
+
+class TooManyGroups(AlpacaError):
+    """The broker holds as many groups as it may."""
+
+
+class GroupMaxSizeReached(AlpacaError):
+    """The group has as many members as it may."""
+
+
+class NonEmptyGroup(AlpacaError):
+    """The group has members, and this can only be done to one without."""
+
+
+class MemberIdRequired(AlpacaError):
+    """A new member was given an id and is to join again with it."""
+
+    def __init__(self, member_id: str) -> None:
+        super().__init__(f"join again as member {member_id!r}")
+        self.member_id = member_id
+
+
+class UnknownMember(AlpacaError):
+    """The group has no such member: it left, was removed, or never joined."""
+
+
+class IllegalGeneration(AlpacaError):
+    """The member speaks of a generation that is not the group's current one."""
+
+
+class RebalanceInProgress(AlpacaError):
+    """The group is rebalancing; its members are to join again."""
+
+
+class InconsistentGroupProtocol(AlpacaError):
+    """The member shares no protocol with the rest of the group."""
+
+
+class FencedInstanceId(AlpacaError):
+    """A newer process has taken over this group instance id."""
+
+
+class InvalidSessionTimeout(AlpacaError):
+    """The session timeout lies outside what the broker allows."""
+
+
+class StaleMemberEpoch(AlpacaError):
+    """The member's epoch is not its current one; it is to heartbeat and try again."""
+
+
+class GroupSubscribedToTopic(AlpacaError):
+    """Offsets of a topic cannot be deleted while members of the group consume it."""
+
+
+class OffsetMetadataTooLarge(AlpacaError):
+    """The text stored with a committed offset is longer than allowed."""
+
+
+class UnstableOffsetCommit(AlpacaError):
+    """A transaction that commits this partition's offset is still open."""
