@@ -215,13 +215,15 @@ def test_a_tombstone_kept_for_ever_has_a_deadline_that_still_fits(tmp_path: Path
 
 def test_control_batches_stay_as_they_are_and_count_for_no_key(log: SealedLog) -> None:
     key = b"\0\0\0\1"
-    marker = write_batch(
-        records(1, [(key, b"\0\0\0\0\0\0")]), attributes=CONTROL | TRANSACTIONAL, producer_id=9
-    )
-    value = write_batch(records(0, [(key, b"a value that happens to have a marker's key")]))
-    log.add_segment(value, marker, marker_again := write_batch(records(2, [(key, b"")]), attributes=CONTROL))
+    batches = [
+        write_batch(records(0, [(b"a", b"1")])),
+        write_batch(records(1, [(b"a", b"")]), attributes=CONTROL | TRANSACTIONAL, producer_id=9),
+        write_batch(records(2, [(key, None)]), attributes=CONTROL | TRANSACTIONAL, producer_id=9),
+        write_batch(records(3, [(key, b"a value that happens to have a marker's key")])),
+    ]
+    log.add_segment(*batches)
     log.clean()
-    assert log.batches() == [value, marker, marker_again]
+    assert log.batches() == batches
 
 
 def unreadable(base_offset: int) -> bytearray:
