@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
@@ -17,8 +17,6 @@ from .strategies import CODECS, HEADERS, OPTIONAL_BYTES
 
 BUILDERS = [KafkaPythonBuilder, AiokafkaBuilder]
 READERS = [KafkaPythonBatch, AiokafkaBatch]
-# kafka-python needs a library of its own for snappy; aiokafka's writes the Java framing.
-SNAPPY_ABLE = {AiokafkaBuilder, AiokafkaBatch}
 RECORDS = st.lists(
     st.tuples(st.integers(0, 2**45), OPTIONAL_BYTES, OPTIONAL_BYTES, HEADERS), min_size=1, max_size=6
 ).map(lambda drafts: [Record(offset, *draft) for offset, draft in enumerate(drafts)])
@@ -78,7 +76,6 @@ def test_an_uncompressed_batch_is_the_same_bytes(
 def test_what_others_write_passes_and_reads_the_same(
     builder: Any, records: list[Record], codec: Codec
 ) -> None:
-    assume(codec is not Codec.SNAPPY or builder in SNAPPY_ABLE)
     theirs = built(builder, records, codec, (-1, -1, -1))
     check_produced(check_batch(theirs))
     assert list(read_records(theirs)) == records
@@ -87,7 +84,6 @@ def test_what_others_write_passes_and_reads_the_same(
 @pytest.mark.parametrize("reader", READERS, ids=["kafka-python", "aiokafka"])
 @given(records=RECORDS, codec=CODECS)
 def test_others_read_what_we_write(reader: Any, records: list[Record], codec: Codec) -> None:
-    assume(codec is not Codec.SNAPPY or reader in SNAPPY_ABLE)
     batch = reader(bytes(write_batch(records, codec=codec, attributes=TRANSACTIONAL)))
     assert batch.validate_crc()
     assert batch.is_transactional
