@@ -182,3 +182,50 @@ class OffsetMetadataTooLarge(AlpacaError):
 
 class UnstableOffsetCommit(AlpacaError):
     """A transaction that commits this partition's offset is still open."""
+
+
+class ProducerFenced(AlpacaError):
+    """The transactional id belongs to a newer instance, or its transaction timed out.
+
+    FencedProducer is what a partition says to a batch; this is what the coordinator says.
+    """
+
+
+class InvalidProducerIdMapping(AlpacaError):
+    """The transactional id is unknown or belongs to another producer id."""
+
+
+class InvalidTransactionState(AlpacaError):
+    """The transaction is not in a state that allows what is asked for."""
+
+
+class ConcurrentTransactions(AlpacaError):
+    """The transactional id's last transaction is not complete yet; to be tried again."""
+
+
+class InvalidTransactionTimeout(AlpacaError):
+    """The transaction timeout is not positive or larger than the broker allows."""
+
+
+class TransactionalIdNotFound(AlpacaError):
+    """No such transactional id."""
+
+
+class TransactionAbortable(AlpacaError):
+    """The producer can go on only by aborting its transaction."""
+
+
+class FencedMemberEpoch(AlpacaError):
+    """The group has moved this member on or away; it is to give up what it holds and join again."""
+
+
+class UnreleasedInstanceId(AlpacaError):
+    """Another process is an active member under this group instance id."""
+
+
+class UnsupportedAssignor(AlpacaError):
+    """The broker has no assignor of this name."""
+
+
+class InvalidRegularExpression(AlpacaError):
+    """The pattern of a subscription is not a regular expression we take."""
