@@ -192,6 +192,13 @@ def test_a_value_that_may_not_be_null_yet_is_refused_when_it_is() -> None:
         decode(Nullable, 0, memoryview(b"\xff\xff"))
 
 
+def test_what_follows_a_message_is_passed_over_for_librdkafka_sends_too_much() -> None:
+    all_topics = memoryview(bytes.fromhex("00 00 00 00 010000"))
+    assert decode(MetadataRequest, 13, all_topics) == MetadataRequest(
+        topics=None, allow_auto_topic_creation=False
+    )
+
+
 # A Fetch request up to its tagged fields.
 FETCH_HEX = "00000000 00000000 00000000 00 00000000 00000000 01 01 01"
 
@@ -206,7 +213,6 @@ FETCH_HEX = "00000000 00000000 00000000 00 00000000 00000000 01 01 01"
     (MetadataRequest, 0, "00000001 0003 6162", "topics.name claims 3 bytes where 2 are left"),
     (MetadataRequest, 0, "00000001 0001 ff", "topics.name is not UTF-8"),
     (MetadataRequest, 0, "00000001 8000 ff", "topics.name has length -32768"),
-    (MetadataRequest, 0, "00000000 00", "1 bytes are left over"),
     (MetadataRequest, 9, "00", "allow_auto_topic_creation is cut off: 0 bytes are left"),
     (MetadataRequest, 9, "00 01", "include_cluster_authorized_operations is cut off: 0 bytes are left"),
     (MetadataRequest, 9, "02 01", "topics claims 1 entries where 1 bytes are left"),

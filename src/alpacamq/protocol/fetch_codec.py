@@ -149,8 +149,6 @@ def _decode_legacy(version: int, data: memoryview, at: int) -> FetchCall:
     if version >= RACK_FROM:
         rack, at = _legacy_text(data, at)
         rack_id = rack.decode()
-    if at != len(data):
-        raise Malformed(f"{len(data) - at} bytes are left over")
     return FetchCall(
         max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch,
         topics, forgotten, rack_id, replica_id, -1,
@@ -213,11 +211,7 @@ def _decode_flexible(version: int, data: memoryview, at: int) -> FetchCall:
     if data[at]:
         if version >= REPLICA_STATE_FROM:
             replica_id, replica_epoch = _replica_state(data, at)
-        at = skip_tagged_fields(data, at)
-    else:
-        at += 1
-    if at != len(data):
-        raise Malformed(f"{len(data) - at} bytes are left over")
+        skip_tagged_fields(data, at)
     return FetchCall(
         max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch,
         topics, forgotten, rack.decode(), replica_id, replica_epoch,

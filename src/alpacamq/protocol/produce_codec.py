@@ -109,8 +109,6 @@ def _decode_legacy(data: memoryview, at: int) -> ProduceCall:
             partitions.append((index, data[at:stop]))
             at = stop
         topics.append((topic, partitions))
-    if at != end:
-        raise Malformed(f"{end - at} bytes are left over")
     return ProduceCall(transactional_id, acks, timeout_ms, topics)
 
 
@@ -119,9 +117,9 @@ def _decode_flexible(data: memoryview, at: int, *, by_id: bool) -> ProduceCall:
     transactional_id = None
     length = data[at]
     at += 1
+    if length > 127:
+        length, at = read_uvarint(data, at - 1)
     if length:
-        if length > 127:
-            length, at = read_uvarint(data, at - 1)
         stop = at + length - 1
         if stop > end:
             raise Malformed(f"transactional_id has length {length - 1}")
@@ -143,7 +141,7 @@ def _decode_flexible(data: memoryview, at: int, *, by_id: bool) -> ProduceCall:
             at += 1
             if length > 127:
                 length, at = read_uvarint(data, at - 1)
-            elif not length:
+            if not length:
                 raise Malformed("a topic has no name")
             stop = at + length - 1
         topic = bytes(data[at:stop])
@@ -160,9 +158,9 @@ def _decode_flexible(data: memoryview, at: int, *, by_id: bool) -> ProduceCall:
         for _ in range(count - 1):
             index, length = _FLEXIBLE_PARTITION.unpack_from(data, at)
             at += 5
+            if length > 127:
+                length, at = read_uvarint(data, at - 1)
             if length:
-                if length > 127:
-                    length, at = read_uvarint(data, at - 1)
                 stop = at + length - 1
                 partitions.append((index, data[at:stop]))
                 at = stop
@@ -174,9 +172,8 @@ def _decode_flexible(data: memoryview, at: int, *, by_id: bool) -> ProduceCall:
                 at += 1
         topics.append((topic, partitions))
         at = skip_tagged_fields(data, at) if data[at] else at + 1
-    at = skip_tagged_fields(data, at) if data[at] else at + 1
-    if at != end:
-        raise Malformed(f"{end - at} bytes are left over")
+    if data[at]:
+        skip_tagged_fields(data, at)
     return ProduceCall(transactional_id, acks, timeout_ms, topics)
 
 
