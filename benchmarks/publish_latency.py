@@ -4,6 +4,8 @@
 from the time a message should have been sent, so that a stall is felt by every message it delays.
 """
 
+import time
+from array import array
 from itertools import product
 
 from . import topics
@@ -21,6 +23,7 @@ FLOOR = Floor(at_most=10.0)
 
 def run(session: Session, report: Report) -> None:
     report.settings["producer"] = {**PACED_PRODUCER, "acks": "1"}
+    _bare_machine(session, report)
     for contender in session.contenders:
         with session.server(contender) as server:
             for client, rate in product(session.clients, RATES):
@@ -35,6 +38,28 @@ def run(session: Session, report: Report) -> None:
                         usages=usages,
                         floor=FLOOR if promised else None,
                     )
+
+
+def _bare_machine(session: Session, report: Report) -> None:
+    """How late a process is that does nothing but wake up: what the machine adds to every figure here."""
+    interval_ns = 1_000_000_000 // max(RATES)
+    runs: list[array[int]] = []
+    for _ in range(session.repeats):
+        late_ns = array("q")
+        began_ns = time.monotonic_ns()
+        for index in range(session.scaled(3, 1) * max(RATES)):
+            due_ns = began_ns + index * interval_ns
+            while (now_ns := time.monotonic_ns()) < due_ns:
+                time.sleep((due_ns - now_ns) / 1e9)
+            late_ns.append(now_ns - due_ns)
+        runs.append(late_ns)
+    for name, share in PERCENTILES.items():
+        report(
+            case=f"waking up {max(RATES):,} times a second, {name}",
+            server="the machine",
+            unit="ms",
+            samples=[percentile(run, share) / 1e6 for run in runs],
+        )
 
 
 def paced(

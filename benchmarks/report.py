@@ -134,7 +134,9 @@ class Report:
 
     def _compared(self) -> list[Figure]:
         """The figures, ours with their ratio to the peer's."""
-        peers = {(f.case, f.unit): f.median for f in self.figures if f.server != OURS}
+        peers = {
+            (figure.case, figure.unit): figure.median for figure in self.figures if figure.server != OURS
+        }
         return [
             msgspec.structs.replace(figure, of_peer=round(figure.median / peers[figure.case, figure.unit], 3))
             if figure.server == OURS and peers.get((figure.case, figure.unit))

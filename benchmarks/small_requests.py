@@ -6,7 +6,7 @@ their answer.
 
 from collections.abc import Callable
 
-from . import topics
+from . import topics, wire
 from .report import Report
 from .servers import Server
 from .session import Session
@@ -26,7 +26,9 @@ def run(session: Session, report: Report) -> None:
 
 
 def _pipelined(address: str, topic: str, seconds: float) -> Acknowledged:
-    return pipelined(address, topic, connections=4, size=SIZE, depth=DEPTH, seconds=seconds)
+    request = wire.produce_request(topic, 0, wire.one_record_batch(SIZE), acks=1)
+    answer_bytes = wire.produce_response_bytes(topic)
+    return pipelined(address, request, answer_bytes, connections=4, depth=DEPTH, seconds=seconds)
 
 
 def _waiting(address: str, topic: str, seconds: float) -> Acknowledged:

@@ -66,8 +66,12 @@ def receive_exactly(connection: socket.socket, size: int) -> bytes:
 
 def one_record_batch(size: int) -> bytes:
     """A batch of one record with a value of `size` bytes, stamped now."""
+    return batch_of(1, size)
+
+
+def batch_of(records: int, size: int) -> bytes:
     now_ms = time.time_ns() // 1_000_000
-    return bytes(write_batch([Record(0, now_ms, None, b"x" * size)]))
+    return bytes(write_batch([Record(index, now_ms, None, b"x" * size) for index in range(records)]))
 
 
 def produce_request(topic: str, partition: int, batch: bytes, acks: int) -> bytes:
@@ -93,6 +97,11 @@ def fetch_request(topic: str, partition: int, offset: int, max_bytes: int) -> by
     body = Struct(">iiiib").pack(-1, 0, 0, max_bytes, 0)
     body += _SIZE.pack(1) + _string(topic) + _SIZE.pack(1)
     return _request(FETCH, FETCH_VERSION, body + _PARTITION_OFFSET.pack(partition, offset, max_bytes))
+
+
+def fetch_response_bytes(topic: str) -> int:
+    """The size of an answer to `fetch_request`, frame included, without the batches."""
+    return 4 + 4 + 4 + 4 + 2 + len(topic) + 4 + (4 + 2 + 8 + 8 + 4) + 4
 
 
 def check_fetched(payload: bytes, topic: str) -> None:
