@@ -1,0 +1,218 @@
+"""The committed offsets of all groups of a shard, and those that wait for their transaction.
+
+Owns which commit wins, what is unstable, and when offsets have been kept long enough. Who may commit
+is the groups' business.
+
+A pending offset takes effect when its transaction commits, unless a later commit for the partition
+has taken effect before: that settles the partition, and what came before it is dropped.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from alpacamq.model.errors import FencedProducer
+from alpacamq.model.ids import TopicName, TopicPartition
+
+from .group_records import IDLE, OFFSET, PENDING, CommittedOffset, PendingOffset, key
+from .outcome import Change
+
+_committed = msgspec.msgpack.Decoder(CommittedOffset)
+_pending = msgspec.msgpack.Decoder(PendingOffset)
+_idle = msgspec.msgpack.Decoder(int)
+
+
+class Offsets:
+    """Per group and partition the committed offset; per producer those of its open transaction."""
+
+    def __init__(self, retention_ms: int) -> None:
+        self._retention_ms = retention_ms
+        self._committed: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        # The same pending offsets twice: by partition, to see what is unstable, and by who completes them.
+        self._pending: dict[str, dict[TopicPartition, dict[int, PendingOffset]]] = {}
+        self._by_producer: dict[int, set[tuple[str, TopicPartition]]] = {}
+        self._next_order = 0
+        self._idle_since_ms: dict[str, int] = {}
+
+    def groups(self) -> set[str]:
+        """Every group that has offsets, pending ones included."""
+        return self._committed.keys() | self._pending.keys()
+
+    def has_any(self, group: str) -> bool:
+        return group in self._committed or group in self._pending
+
+    def count(self, group: str) -> int:
+        return len(self._committed.get(group, ()))
+
+    def get(self, group: str, partition: TopicPartition) -> CommittedOffset | None:
+        return self._committed.get(group, {}).get(partition)
+
+    def partitions(self, group: str) -> list[TopicPartition]:
+        """The partitions for which the group has committed."""
+        return [*self._committed.get(group, ())]
+
+    def is_unstable(self, group: str, partition: TopicPartition) -> bool:
+        """Whether an open transaction may yet change the offset."""
+        return partition in self._pending.get(group, ())
+
+    def commit(self, group: str, partition: TopicPartition, committed: CommittedOffset) -> list[Change]:
+        """Put an offset in place of what was committed or pending before."""
+        changes = self._drop_pending(group, partition) if group in self._pending else []
+        self._committed.setdefault(group, {})[partition] = committed
+        changes.append(Change(key(OFFSET, group, *partition), msgspec.msgpack.encode(committed)))
+        return changes
+
+    def check_producer(self, producer_id: int, producer_epoch: int) -> None:
+        """FencedProducer if a newer instance of the producer has offsets pending here."""
+        for group, partition in self._by_producer.get(producer_id, ()):
+            newer = self._pending[group][partition][producer_id].producer_epoch
+            if newer > producer_epoch:
+                raise FencedProducer(f"producer {producer_id} is in epoch {newer}, not {producer_epoch}")
+
+    def hold(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        group: str,
+        partition: TopicPartition,
+        committed: CommittedOffset,
+    ) -> Change:
+        """Keep an offset until the producer's transaction ends."""
+        pending = PendingOffset(producer_epoch=producer_epoch, order=self._next_order, committed=committed)
+        self._put_pending(producer_id, group, partition, pending)
+        value = msgspec.msgpack.encode(pending)
+        return Change(key(PENDING, group, *partition, producer_id), value)
+
+    def complete(
+        self, producer_id: int, producer_epoch: int, committed: bool
+    ) -> tuple[list[Change], frozenset[str]]:
+        """End a producer's transaction; the changes, and the groups whose offsets they concern.
+
+        What a later instance of the producer holds is not this transaction's. Done twice, it changes nothing.
+        """
+        changes: list[Change] = []
+        groups: set[str] = set()
+        for group, partition in sorted(self._by_producer.get(producer_id, ())):
+            pending = self._pending[group][partition][producer_id]
+            if pending.producer_epoch > producer_epoch:
+                continue
+            groups.add(group)
+            changes += self._remove_pending(producer_id, group, partition)
+            if committed:
+                changes += self._drop_pending(group, partition, before=pending.order)
+                self._committed.setdefault(group, {})[partition] = pending.committed
+                value = msgspec.msgpack.encode(pending.committed)
+                changes.append(Change(key(OFFSET, group, *partition), value))
+        return changes, frozenset(groups)
+
+    def delete(self, group: str, partition: TopicPartition) -> list[Change]:
+        """Forget a partition's offset, pending ones included."""
+        changes = self._drop_pending(group, partition)
+        offsets = self._committed.get(group, {})
+        if offsets.pop(partition, None) is not None:
+            changes.append(Change(key(OFFSET, group, *partition), None))
+            if not offsets:
+                del self._committed[group]
+        return changes
+
+    def delete_group(self, group: str) -> list[Change]:
+        """Forget everything about a group."""
+        changes = []
+        for partition in {*self._committed.get(group, ()), *self._pending.get(group, ())}:
+            changes += self.delete(group, partition)
+        if self._idle_since_ms.pop(group, None) is not None:
+            changes.append(Change(key(IDLE, group), None))
+        return changes
+
+    def delete_topic(self, topic: str) -> list[Change]:
+        """Forget a topic that is no more."""
+        changes = []
+        for group in self.groups():
+            for partition in {*self._committed.get(group, ()), *self._pending.get(group, ())}:
+                if partition.topic == topic:
+                    changes += self.delete(group, partition)
+        return changes
+
+    def idle(self, group: str, now_ms: int) -> Change:
+        """The group's last member left: from now on its offsets grow old."""
+        self._idle_since_ms[group] = now_ms
+        return Change(key(IDLE, group), msgspec.msgpack.encode(now_ms))
+
+    def expire(self, group: str, now_ms: int) -> list[Change]:
+        """Forget the offsets of a group without members that have been kept long enough."""
+        changes = []
+        for partition in self.partitions(group):
+            if self._expiry_ms(group, partition) <= now_ms and not self.is_unstable(group, partition):
+                changes += self.delete(group, partition)
+        return changes
+
+    def next_expiry_ms(self, group: str) -> int | None:
+        """When the first offset of a group without members will have been kept long enough."""
+        return min((self._expiry_ms(group, each) for each in self._committed.get(group, ())), default=None)
+
+    def replay(self, parts: tuple[Any, ...], value: bytes | None) -> None:
+        """Take in a stored record; `parts` are those of its key."""
+        if parts[0] == IDLE:
+            if value is None:
+                self._idle_since_ms.pop(parts[1], None)
+            else:
+                self._idle_since_ms[parts[1]] = _idle.decode(value)
+            return
+        group, partition = parts[1], TopicPartition(TopicName(parts[2]), parts[3])
+        if parts[0] == PENDING:
+            if value is None:
+                self._remove_pending(parts[4], group, partition)
+            else:
+                self._put_pending(parts[4], group, partition, _pending.decode(value))
+        elif value is not None:
+            self._committed.setdefault(group, {})[partition] = _committed.decode(value)
+        elif (offsets := self._committed.get(group)) is not None:
+            offsets.pop(partition, None)
+            if not offsets:
+                del self._committed[group]
+
+    def snapshot(self) -> Iterator[Change]:
+        for group, offsets in self._committed.items():
+            for partition, committed in offsets.items():
+                yield Change(key(OFFSET, group, *partition), msgspec.msgpack.encode(committed))
+        for group, pending_offsets in self._pending.items():
+            for partition, by_producer in pending_offsets.items():
+                for producer_id, pending in by_producer.items():
+                    value = msgspec.msgpack.encode(pending)
+                    yield Change(key(PENDING, group, *partition, producer_id), value)
+        for group, since_ms in self._idle_since_ms.items():
+            yield Change(key(IDLE, group), msgspec.msgpack.encode(since_ms))
+
+    def _expiry_ms(self, group: str, partition: TopicPartition) -> int:
+        committed_at_ms = self._committed[group][partition].committed_at_ms
+        return max(committed_at_ms, self._idle_since_ms.get(group, committed_at_ms)) + self._retention_ms
+
+    def _put_pending(
+        self, producer_id: int, group: str, partition: TopicPartition, pending: PendingOffset
+    ) -> None:
+        self._pending.setdefault(group, {}).setdefault(partition, {})[producer_id] = pending
+        self._by_producer.setdefault(producer_id, set()).add((group, partition))
+        self._next_order = max(self._next_order, pending.order + 1)
+
+    def _drop_pending(self, group: str, partition: TopicPartition, before: int | None = None) -> list[Change]:
+        """Drop what is pending for a partition; with `before`, what was held before that."""
+        changes = []
+        for producer_id, pending in [*self._pending.get(group, {}).get(partition, {}).items()]:
+            if before is None or pending.order < before:
+                changes += self._remove_pending(producer_id, group, partition)
+        return changes
+
+    def _remove_pending(self, producer_id: int, group: str, partition: TopicPartition) -> list[Change]:
+        by_producer = self._pending.get(group, {}).get(partition, {})
+        if by_producer.pop(producer_id, None) is None:
+            return []
+        if not by_producer:
+            del self._pending[group][partition]
+            if not self._pending[group]:
+                del self._pending[group]
+        held = self._by_producer[producer_id]
+        held.discard((group, partition))
+        if not held:
+            del self._by_producer[producer_id]
+        return [Change(key(PENDING, group, *partition, producer_id), None)]
