@@ -6,6 +6,7 @@ what says that it may run in another. Who may write, and what readers may see, i
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -304,6 +305,10 @@ class PartitionLog:
                 self._ledger.sealed(segment)
         if not recovery.report.clean:
             self._flush_now()
+            return
+        # An index that had to be rebuilt is written now, or every start would do it again.
+        with suppress(OSError):
+            self._segments.active.index.write(self._segments.active.size)
 
     def _flush_now(self) -> None:
         flush = self._ledger.begin(self._segments, self.producers, closing=True)

@@ -8,18 +8,16 @@ recovery point is walked batch by batch and cut at the first that is not whole.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from alpacamq.model.batch import BatchHeader
 from alpacamq.model.errors import DamagedLog
-from alpacamq.model.ports import Disk
 
 from .checkpoint import Checkpoint, CheckpointFile, RecoveryPoint, read_checkpoint
 from .directory import Contents, list_contents, remove_segment
 from .epochs import EpochHistory, read_epochs
 from .producers import ProducerStates
 from .scan import Violation, scan_batches
-from .sealed_file import Unreadable
+from .sealed_file import Missing, Unreadable
 from .segment import Segment, segment_path
 from .segment_index import Boundary
 from .snapshots import ProducerSnapshots
@@ -30,7 +28,6 @@ CUT = ".cut"
 PROGRESS_BYTES = 1 << 20
 
 Progress = Callable[[int, int], None]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +76,9 @@ class Recovery:
         self._notes += [f"{self._directory / name} is none of ours" for name in contents.foreign]
         for name in contents.leftovers:
             self._disk.remove(self._directory / name)
-        epochs = self._read(read_epochs, "leader epochs")
+        epochs = self._read_epochs()
         complete_swaps(self._disk, self._directory, contents, epochs, self._notes)
-        checkpoint = self._read(read_checkpoint, "checkpoint")
+        checkpoint = self._read_checkpoint()
         self.checkpoint = CheckpointFile(self._disk, self._directory, checkpoint or Checkpoint())
         self.snapshots = ProducerSnapshots(self._disk, self._directory, contents.snapshots)
         self.epochs = epochs or EpochHistory()
@@ -106,11 +103,20 @@ class Recovery:
             notes=tuple(self._notes),
         )
 
-    def _read(self, reader: Callable[[Disk, Path], T], what: str) -> T | None:
+    def _read_checkpoint(self) -> Checkpoint | None:
         try:
-            return reader(self._disk, self._directory)
+            return read_checkpoint(self._disk, self._directory)
+        except Missing:
+            return None  # a young log has none
         except Unreadable as error:
-            self._unreadable.append(f"the {what} cannot be used, so everything is scanned: {error}")
+            self._unreadable.append(f"the checkpoint cannot be used, so everything is scanned: {error}")
+            return None
+
+    def _read_epochs(self) -> EpochHistory | None:
+        try:
+            return read_epochs(self._disk, self._directory)
+        except Unreadable as error:
+            self._unreadable.append(f"the leader epochs cannot be used, so everything is scanned: {error}")
             return None
 
     def _open_segments(self, contents: Contents, *, has_checkpoint: bool) -> None:
@@ -324,7 +330,7 @@ class Recovery:
         """Bring what surrounds the segments in line with them."""
         last = self.segments[-1]
         if any(segment.size for segment in self.segments):
-            self._notes += self._unreadable
+            self._notes[:0] = self._unreadable
         if self.damage is not None:
             last.next_offset = max(last.base_offset, self._durable.offset)
             return

@@ -19,7 +19,11 @@ _CHECKED = Struct(">4sHI")
 
 
 class Unreadable(Exception):
-    """The file is not there, or not as it was written."""
+    """The file is not as it was written, or not there."""
+
+
+class Missing(Unreadable):
+    """The file is not there."""
 
 
 def seal(magic: bytes, version: int, body: Buffer) -> bytes:
@@ -50,7 +54,7 @@ def read_sealed(disk: Disk, path: Path, magic: bytes, version: int) -> bytes:
     try:
         descriptor = disk.open(path)
     except FileNotFoundError:
-        raise Unreadable("it does not exist") from None
+        raise Missing("it does not exist") from None
     try:
         size = disk.size(descriptor)
         if size > LIMIT_BYTES:

@@ -1,0 +1,236 @@
+"""A flipped bit anywhere in a segment is found and named; nothing behind it is served as good."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from alpacamq.log.partition_log import PartitionLog
+from alpacamq.model.batch import read_header
+from alpacamq.model.errors import DamagedLog
+
+from .logs import a_batch, a_storage, append, flush, open_log, read_batches, segment_files
+
+
+def a_closed_log(directory: Path) -> list[bytes]:
+    """A log of six batches in two leader epochs, closed in order; its batches."""
+    log = open_log(directory)
+    for number in range(6):
+        append(log, a_batch(2, size=30), epoch=number // 3)
+    batches = read_batches(log)
+    log.close()
+    return batches
+
+
+def flip(path: Path, position: int, bit: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def read_until_damage(log: PartitionLog) -> tuple[list[bytes], DamagedLog]:
+    """Everything a patient reader gets, who asks once more where it was refused, and what stops it."""
+    batches: list[bytes] = []
+    refused_at = -1
+    offset = log.start_offset
+    while True:
+        try:
+            batches += read_batches(log, start=offset, max_bytes=200)
+            raise AssertionError("the damage was not found")
+        except DamagedLog as error:
+            if refused_at == offset:
+                return batches, error
+            refused_at = offset
+        good = read_one(log, offset)
+        batches += good
+        offset = read_header(good[-1]).next_offset if good else offset
+
+
+def read_one(log: PartitionLog, offset: int) -> list[bytes]:
+    """One slice from `offset`, or nothing if that is refused."""
+    try:
+        part = log.read(offset, 200, log.end_offset)
+        assert part is not None
+        try:
+            if not part.verified:
+                log.verify(part)
+            data = a_storage().disk.read(part.handle.descriptor, part.length, part.position)
+        finally:
+            part.release()
+    except DamagedLog:
+        return []
+    batches = []
+    while data:
+        size = read_header(data).size
+        batches.append(data[:size])
+        data = data[size:]
+    return batches
+
+
+def test_a_flipped_bit_in_durable_data_is_found_wherever_it_is(tmp_path: Path) -> None:
+    batches = a_closed_log(tmp_path / "good")
+    size = len(batches[0])
+    name = segment_files(tmp_path / "good")[0].name
+    for position in range(6 * size):
+        for bit in {position % 8, 7} if position % size < 61 else {position % 8}:
+            broken = tmp_path / "broken"
+            shutil.copytree(tmp_path / "good", broken)
+            flip(broken / name, position, bit)
+            log = open_log(broken)
+            served, error = read_until_damage(log)
+            number = position // size
+            assert served == batches[:number]
+            assert log.damage is not None
+            assert error.position == log.damage.position
+            assert (log.damage.path, log.damage.position) == (broken / name, number * size)
+            assert f"{name} is damaged at byte {number * size}" in str(log.damage)
+            assert (broken / name).stat().st_size == 6 * size
+            with pytest.raises(DamagedLog):
+                append(log, a_batch(), epoch=1)
+            shutil.rmtree(broken)
+
+
+def test_a_flipped_bit_after_the_recovery_point_is_found_and_cut(tmp_path: Path) -> None:
+    storage = a_storage(checkpoint_bytes=1)
+    log = open_log(tmp_path / "good", storage)
+    append(log, *(a_batch(2, size=30) for _ in range(2)))
+    flush(log)
+    append(log, *(a_batch(2, size=30) for _ in range(3)))
+    batches = read_batches(log)
+    size = len(batches[0])
+    name = segment_files(tmp_path / "good")[0].name
+    for position in range(2 * size, 5 * size):
+        broken = tmp_path / "broken"
+        shutil.copytree(tmp_path / "good", broken)
+        flip(broken / name, position, position % 8)
+        log = open_log(broken)
+        number = position // size
+        assert log.damage is None
+        assert read_batches(log) == batches[:number]
+        assert log.recovered.cut_bytes == (5 - number) * size
+        assert any(f"{name} is cut at byte {number * size}" in note for note in log.recovered.notes)
+        shutil.rmtree(broken)
+
+
+def test_a_flipped_bit_in_a_sealed_segment_is_found_by_whoever_reads_it(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", segment_bytes=1024)
+    append(log, *(a_batch(size=300) for _ in range(12)))
+    batches = read_batches(log)
+    log.close()
+    files = segment_files(log.directory)
+    flip(files[3], 100, 3)
+    log = open_log(tmp_path / "t-0")
+    assert read_batches(log, start=10) == batches[10:]
+    assert log.damage is None
+    served, _ = read_until_damage(log)
+    assert served == batches[:6]
+    assert log.damage is not None
+    assert log.damage.path == files[3]
+    for offset in range(6, 13):
+        with pytest.raises(DamagedLog):
+            log.read(offset, 1000, 12)
+
+
+def test_damage_survives_a_restart(tmp_path: Path) -> None:
+    a_closed_log(tmp_path / "t-0")
+    (path,) = segment_files(tmp_path / "t-0")
+    flip(path, 300, 1)
+    before = path.read_bytes()
+    for _ in range(2):
+        log = open_log(tmp_path / "t-0")
+        read_until_damage(log)
+        assert log.begin_flush() is None
+        assert log.begin_retention(1 << 50) is None
+        log.close()
+    assert path.read_bytes() == before
+
+
+def test_good_data_is_verified_once(tmp_path: Path) -> None:
+    batches = a_closed_log(tmp_path / "t-0")
+    log = open_log(tmp_path / "t-0")
+    size = len(batches[0])
+    part = log.read(0, 2 * size, 12)
+    assert part is not None
+    assert not part.verified
+    log.verify(part)
+    part.release()
+    for offset, verified in ((0, True), (4, False), (0, True)):
+        part = log.read(offset, 2 * size, 12)
+        assert part is not None
+        assert part.verified is verified
+        part.release()
+    part = log.read(8, 100 * size, 12)
+    assert part is not None
+    log.verify(part)
+    part.release()
+    part = log.read(0, 100 * size, 12)
+    assert part is not None
+    assert part.verified
+    part.release()
+
+
+def test_what_this_process_wrote_needs_no_verification(tmp_path: Path) -> None:
+    batches = a_closed_log(tmp_path / "t-0")
+    log = open_log(tmp_path / "t-0")
+    append(log, a_batch(), epoch=1)
+    part = log.read(12, 1000, 13)
+    assert part is not None
+    assert part.verified
+    part.release()
+    assert len(read_batches(log)) == len(batches) + 1
+
+
+@pytest.mark.parametrize("missing", [1, 2, 3])
+def test_a_missing_segment_is_damage_where_it_was(tmp_path: Path, missing: int) -> None:
+    log = open_log(tmp_path / "t-0", segment_bytes=1024)
+    append(log, *(a_batch(size=300) for _ in range(10)))
+    batches = read_batches(log)
+    log.close()
+    files = segment_files(log.directory)
+    files[missing].unlink()
+    log = open_log(tmp_path / "t-0")
+    assert log.damage is not None
+    assert log.damage.path == files[missing - 1]
+    assert log.damage.position == files[missing - 1].stat().st_size
+    served, _ = read_until_damage(log)
+    assert served == batches[: 2 * missing]
+    with pytest.raises(DamagedLog):
+        append(log, a_batch())
+    with pytest.raises(DamagedLog):
+        log.read(9, 1000, 10)
+
+
+def test_a_segment_emptied_in_the_middle_is_damage(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", segment_bytes=1024)
+    append(log, *(a_batch(size=300) for _ in range(10)))
+    log.close()
+    files = segment_files(log.directory)
+    files[2].write_bytes(b"")
+    log = open_log(tmp_path / "t-0")
+    assert log.damage is not None
+    assert (log.damage.path, log.damage.position) == (files[2], 0)
+
+
+def test_a_segment_that_lost_its_last_batch_is_damage(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", segment_bytes=1024)
+    append(log, *(a_batch(size=300) for _ in range(10)))
+    log.close()
+    files = segment_files(log.directory)
+    size = len(a_batch(size=300))
+    for kept in (size, size + 1, 2 * size - 1):
+        whole = files[1].read_bytes()
+        files[1].write_bytes(whole[:kept])
+        log = open_log(tmp_path / "t-0")
+        assert log.damage is not None
+        assert (log.damage.path, log.damage.position) == (files[1], size)
+        files[1].write_bytes(whole)
+
+
+def test_search_by_time_stops_at_damage(tmp_path: Path) -> None:
+    a_closed_log(tmp_path / "t-0")
+    (path,) = segment_files(tmp_path / "t-0")
+    flip(path, 70, 1)
+    log = open_log(tmp_path / "t-0")
+    with pytest.raises(DamagedLog, match="damaged at byte 0"):
+        log.offset_for_timestamp(0, log.end_offset)
+    assert log.damage is not None

@@ -1,0 +1,225 @@
+"""Checkpoints, epochs, snapshots and indexes may be missing, torn or damaged at any byte."""
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from alpacamq.log.disk import SystemDisk
+from alpacamq.log.indexes import (
+    OFFSET_ENTRY_BYTES,
+    OFFSET_MAGIC,
+    TIME_ENTRY_BYTES,
+    TIME_MAGIC,
+    unpack_chunks,
+)
+from alpacamq.log.partition_log import PartitionLog
+from alpacamq.log.sealed_file import Unreadable, read_sealed, seal, unseal, write_sealed
+from alpacamq.model.batch import read_header
+
+from .logs import a_batch, a_storage, append, flush, open_log, read_batches, segment_files
+
+MAGIC = b"TEST"
+
+
+def a_full_log(directory: Path) -> list[bytes]:
+    """A log with everything a log can have: epochs, producers, several segments, several index chunks."""
+    log = open_log(directory, a_storage(checkpoint_bytes=6000), segment_bytes=20_000)
+    sequence = 0
+    for number in range(40):
+        append(
+            log,
+            a_batch(2, size=500, timestamp=1000 + number, producer=(5, 0, sequence)),
+            a_batch(1, size=500, timestamp=500 + number),
+            epoch=number // 15,
+        )
+        sequence += 2
+        flush(log)
+    batches = read_batches(log)
+    log.close()
+    return batches
+
+
+def check(log: PartitionLog, batches: list[bytes]) -> None:
+    """The log is what it was: batches, epochs, producers, lookups by offset and by time."""
+    assert log.damage is None
+    assert log.end_offset == 120
+    assert log.epochs.entries == ((0, 0), (1, 45), (2, 90))
+    assert read_batches(log) == batches
+    for offset in (0, 1, 2, 44, 45, 61, 100, 119):
+        part = log.read(offset, 1, 120)
+        assert part is not None
+        data = SystemDisk().read(part.handle.descriptor, part.length, part.position)
+        part.release()
+        header = read_header(data)
+        assert header.base_offset <= offset < header.next_offset
+    found = log.offset_for_timestamp(1020, 120)
+    assert found is not None
+    assert (found.offset, found.timestamp_ms) == (58, 1020)
+    latest = log.max_timestamp(120)
+    assert latest is not None
+    assert (latest.offset, latest.timestamp_ms) == (118, 1040)
+    (result,) = append(log, a_batch(2, size=500, producer=(5, 0, 78)), epoch=2)
+    assert result == (117, 119, True)
+
+
+def damages(data: bytes) -> Iterator[bytes]:
+    """Every way a small file can be wrong: torn, extended, or with a bit flipped at some byte."""
+    randomness = random.Random(len(data))
+    positions = range(len(data)) if len(data) < 300 else sorted(randomness.sample(range(len(data)), 300))
+    yield b""
+    for position in positions:
+        yield data[:position]
+        broken = bytearray(data)
+        broken[position] ^= 1 << randomness.randrange(8)
+        yield bytes(broken)
+    yield data + b"\x00"
+    yield bytes(len(data))
+
+
+def copies(tmp_path: Path) -> Callable[[], Path]:
+    def copy() -> Path:
+        target = tmp_path / "copy"
+        if target.exists():
+            shutil.rmtree(target)
+        shutil.copytree(tmp_path / "good", target)
+        return target
+
+    return copy
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "leader-epochs"])
+def test_a_damaged_file_costs_a_scan_and_nothing_else(tmp_path: Path, name: str) -> None:
+    batches = a_full_log(tmp_path / "good")
+    copy = copies(tmp_path)
+    whole = (tmp_path / "good" / name).read_bytes()
+    for data in damages(whole):
+        directory = copy()
+        (directory / name).write_bytes(data)
+        log = open_log(directory)
+        assert log.recovered.cut_bytes == 0
+        assert log.recovered.scanned_bytes >= sum(map(len, batches))
+        assert any("cannot be used, so everything is scanned" in note for note in log.recovered.notes)
+        check(log, batches)
+        log.close()
+        assert open_log(directory).recovered.clean
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "leader-epochs"])
+def test_a_missing_file_costs_a_scan_and_nothing_else(tmp_path: Path, name: str) -> None:
+    batches = a_full_log(tmp_path / "good")
+    (tmp_path / "good" / name).unlink()
+    log = open_log(tmp_path / "good")
+    assert log.recovered.scanned_bytes >= sum(map(len, batches))
+    check(log, batches)
+
+
+def test_a_damaged_snapshot_is_skipped_for_the_one_before(tmp_path: Path) -> None:
+    batches = a_full_log(tmp_path / "good")
+    copy = copies(tmp_path)
+    newest = sorted((tmp_path / "good").glob("*.producers"))[-1]
+    for data in damages(newest.read_bytes()):
+        directory = copy()
+        (directory / newest.name).write_bytes(data)
+        log = open_log(directory)
+        assert any(f"{newest.name} is skipped" in note for note in log.recovered.notes)
+        assert 0 < log.recovered.scanned_bytes < sum(map(len, batches))
+        check(log, batches)
+
+
+def test_without_any_snapshot_the_log_itself_tells_about_producers(tmp_path: Path) -> None:
+    batches = a_full_log(tmp_path / "good")
+    snapshots = list((tmp_path / "good").glob("*.producers"))
+    assert len(snapshots) >= 3
+    for path in snapshots:
+        path.unlink()
+    log = open_log(tmp_path / "good")
+    assert log.recovered.scanned_bytes == sum(map(len, batches))
+    check(log, batches)
+
+
+def test_snapshots_are_kept_per_segment_and_the_newest(tmp_path: Path) -> None:
+    a_full_log(tmp_path / "good")
+    kept = sorted(int(path.stem) for path in (tmp_path / "good").glob("*.producers"))
+    bases = [int(path.stem) for path in segment_files(tmp_path / "good")]
+    assert kept == [*bases[1:], 120]
+
+
+def index_of(path: Path) -> tuple[bytes, int]:
+    """The last entry of an index file and the log position it reaches, however the file is cut into chunks."""
+    magic, entry_bytes = (
+        (OFFSET_MAGIC, OFFSET_ENTRY_BYTES) if path.suffix == ".index" else (TIME_MAGIC, TIME_ENTRY_BYTES)
+    )
+    entries, ends = unpack_chunks(magic, entry_bytes, path.read_bytes())
+    return entries[-entry_bytes:], ends[-1].covered_to
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_damaged_index_is_rebuilt(tmp_path: Path, suffix: str, number: int) -> None:
+    batches = a_full_log(tmp_path / "good")
+    copy = copies(tmp_path)
+    path = sorted((tmp_path / "good").glob(f"*{suffix}"))[number]
+    whole = path.read_bytes()
+    for data in damages(whole):
+        directory = copy()
+        (directory / path.name).write_bytes(data)
+        log = open_log(directory)
+        assert log.recovered.cut_bytes == 0
+        check(log, batches)
+        log.close()
+        assert index_of(directory / path.name) == index_of(path)
+
+
+@pytest.mark.parametrize("how", ["missing", "empty"])
+def test_missing_and_empty_indexes_are_rebuilt(tmp_path: Path, how: str) -> None:
+    batches = a_full_log(tmp_path / "good")
+    for path in (tmp_path / "good").glob("*index"):
+        if how == "missing":
+            path.unlink()
+        else:
+            path.write_bytes(b"")
+    log = open_log(tmp_path / "good")
+    check(log, batches)
+    log.close()
+    assert all(path.stat().st_size > 16 for path in (tmp_path / "good").glob("*index"))
+    assert len(list((tmp_path / "good").glob("*index"))) == 2 * len(segment_files(tmp_path / "good"))
+
+
+def test_an_index_that_belongs_to_another_log_is_rebuilt(tmp_path: Path) -> None:
+    batches = a_full_log(tmp_path / "good")
+    other = open_log(tmp_path / "other", segment_bytes=20_000)
+    append(other, *(a_batch(7, size=170) for _ in range(200)))
+    other.close()
+    names = [path.with_suffix(".index").name for path in segment_files(tmp_path / "other")]
+    for path, name in zip(segment_files(tmp_path / "good"), names, strict=False):
+        shutil.copy(tmp_path / "other" / name, path.with_suffix(".index"))
+        shutil.copy((tmp_path / "other" / name).with_suffix(".timeindex"), path.with_suffix(".timeindex"))
+    check(open_log(tmp_path / "good"), batches)
+
+
+def test_a_sealed_file_is_read_back(tmp_path: Path) -> None:
+    disk = SystemDisk()
+    write_sealed(disk, tmp_path / "file", MAGIC, 1, b"body")
+    write_sealed(disk, tmp_path / "file", MAGIC, 1, b"other body")
+    assert read_sealed(disk, tmp_path / "file", MAGIC, 1) == b"other body"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        pytest.param(
+            seal(b"ELSE", 1, b"body"), "it starts with b'ELSE' instead of b'TEST'", id="another kind"
+        ),
+        pytest.param(seal(MAGIC, 2, b"body"), "its version is 2, this program reads 1", id="a newer version"),
+        pytest.param(seal(MAGIC, 1, b"body")[:-1], "4 bytes should follow the header but 3 do", id="torn"),
+        pytest.param(seal(MAGIC, 1, b"body")[:-1] + b"x", "its checksum does not match", id="changed"),
+        pytest.param(b"TEST", "4 bytes are too few", id="no header"),
+    ],
+)
+def test_a_sealed_file_says_what_is_wrong_with_it(data: bytes, reason: str) -> None:
+    with pytest.raises(Unreadable, match=reason):
+        unseal(MAGIC, 1, data)
