@@ -22,7 +22,7 @@ class StoredBatch(NamedTuple):
 
 def segments(data_dir: Path, topic: str, partition: int = 0) -> list[Path]:
     """The partition's segment files, oldest first."""
-    return sorted(data_dir.rglob(f"{topic}-{partition}/*.log"))
+    return sorted(data_dir.glob(f"partitions/{topic}-{partition}.*/*.log"))
 
 
 def batches(data_dir: Path, topic: str, partition: int = 0) -> Iterator[StoredBatch]:

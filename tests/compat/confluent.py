@@ -202,7 +202,7 @@ class Confluent:
     @property
     def _admin(self) -> Any:
         if self._admin_client is None:
-            self._admin_client = AdminClient({"bootstrap.servers": self._address})
+            self._admin_client = AdminClient({"bootstrap.servers": self._address, "log_level": 0})
         return self._admin_client
 
 

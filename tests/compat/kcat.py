@@ -97,7 +97,7 @@ class Kcat:
 
     def _run(self, command: list[str], given: bytes = b"") -> bytes:
         done = subprocess.run(
-            ["kcat", "-q", "-b", self._address, *command],
+            ["kcat", "-b", self._address, *command],
             input=given,
             capture_output=True,
             timeout=DEADLINE_S,

@@ -67,7 +67,7 @@ def test_the_newest_record_need_not_be_the_last(
     broker: Broker, topic: str, kind: type[Confluent | KafkaPython]
 ) -> None:
     client = kind(broker.address)
-    client.create_topic(topic)
+    client.create_topic(topic, settings={"retention.ms": "-1"})
     client.produce(topic, [Record(value=b"x", timestamp_ms=1_700_000_000_000 + at) for at in (1, 9, 4)])
 
     assert client.newest(topic) == (1, 1_700_000_000_009)

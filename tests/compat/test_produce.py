@@ -113,7 +113,7 @@ def test_any_byte_may_be_in_a_value(client: Client, confluent: Confluent, topic:
 def test_timestamps_are_the_producers(client: Client, confluent: Confluent, topic: str) -> None:
     if not client.sets_timestamps:
         pytest.skip("kcat always takes its own clock")
-    confluent.create_topic(topic)
+    confluent.create_topic(topic, settings={"retention.ms": "-1"})
     times = [1_600_000_000_000 + 37 * number for number in range(20)]
 
     client.produce(topic, [Record(value=b"x", timestamp_ms=time_ms) for time_ms in times])

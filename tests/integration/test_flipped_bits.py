@@ -32,7 +32,7 @@ def flip(file: Path, position: int, bit: int) -> None:
 
 def fill(address: str, partitions: int, settings: dict[str, str]) -> None:
     """The same batches in every partition."""
-    Confluent(address).create_topic(TOPIC, partitions=partitions, settings=settings)
+    Confluent(address).create_topic(TOPIC, partitions=partitions, settings={"retention.ms": "-1", **settings})
     producer = Producer({"bootstrap.servers": address, "linger.ms": 50})
     for batch in range(BATCHES):
         for partition in range(partitions):
