@@ -29,11 +29,15 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 PRODUCER_ID_BLOCK = 1000
+MAX_NAME_IN_PATH = 180
 
 
 def directory_name(identity: TopicPartition, topic_id: TopicId) -> str:
-    """Where a partition lives. The id keeps a topic from meeting the data of a deleted namesake."""
-    return f"{identity}.{topic_id.hex[:8]}"
+    """Where a partition lives. The id keeps a topic from meeting the data of a deleted namesake.
+
+    A long name is cut: file names end at 255 bytes, and the id tells such topics apart.
+    """
+    return f"{identity.topic[:MAX_NAME_IN_PATH]}-{identity.partition}.{topic_id.hex[:12]}"
 
 
 class Topics:

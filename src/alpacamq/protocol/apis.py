@@ -5,7 +5,18 @@ from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 
-from .messages import api_versions, cluster, configs, fetch, metadata, offsets, produce, producers, topics
+from .messages import (
+    api_versions,
+    cluster,
+    configs,
+    fetch,
+    groups,
+    metadata,
+    offsets,
+    produce,
+    producers,
+    topics,
+)
 from .notation import Message
 
 
@@ -16,6 +27,7 @@ class ApiKey(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    FIND_COORDINATOR = 10
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -76,6 +88,8 @@ APIS: Mapping[int, Api] = MappingProxyType({api.key: api for api in (
     _api(ApiKey.FETCH, fetch.FetchRequest, fetch.FetchResponse, (4, 17)),
     _api(ApiKey.LIST_OFFSETS, offsets.ListOffsetsRequest, offsets.ListOffsetsResponse, (1, 10)),
     _api(ApiKey.METADATA, metadata.MetadataRequest, metadata.MetadataResponse, (0, 13)),
+    # librdkafka takes a broker without it for one that does not know lz4.
+    _api(ApiKey.FIND_COORDINATOR, groups.FindCoordinatorRequest, groups.FindCoordinatorResponse, (0, 6)),
     _api(ApiKey.API_VERSIONS, api_versions.ApiVersionsRequest, api_versions.ApiVersionsResponse, (0, 4)),
     _api(ApiKey.CREATE_TOPICS, topics.CreateTopicsRequest, topics.CreateTopicsResponse, (2, 7)),
     _api(ApiKey.DELETE_TOPICS, topics.DeleteTopicsRequest, topics.DeleteTopicsResponse, (1, 6)),

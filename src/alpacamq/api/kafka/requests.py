@@ -23,6 +23,7 @@ Handler = Callable[[Door, Any], Message | Coroutine[Any, Any, Message]]
 HANDLERS: Mapping[ApiKey, Handler] = {
     ApiKey.API_VERSIONS: cluster.api_versions,
     ApiKey.METADATA: metadata.metadata,
+    ApiKey.FIND_COORDINATOR: cluster.find_coordinator,
     ApiKey.LIST_OFFSETS: offsets.list_offsets,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
     ApiKey.CREATE_TOPICS: topics.create_topics,

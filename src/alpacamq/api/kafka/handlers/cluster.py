@@ -1,4 +1,4 @@
-"""ApiVersions, DescribeCluster, DescribeLogDirs and InitProducerId: about the broker as a whole."""
+"""About the broker as a whole: ApiVersions, FindCoordinator, DescribeCluster, DescribeLogDirs, InitProducerId."""
 
 import os
 
@@ -18,9 +18,11 @@ from alpacamq.protocol.messages.cluster import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+from alpacamq.protocol.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from alpacamq.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 
 _BROKERS = 1
+_COORDINATED = (0, 1)  # groups and transactions
 _SERVED = [
     ApiVersion(api_key=api.key, min_version=api.advertised_min, max_version=api.max_version)
     for _, api in sorted(APIS.items())
@@ -47,6 +49,20 @@ def describe_cluster(door: Door, request: DescribeClusterRequest) -> DescribeClu
         controller_id=door.node_id,
         brokers=[DescribeClusterBroker(broker_id=door.node_id, host=door.host, port=door.port)],
     )
+
+
+def find_coordinator(door: Door, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    keys = request.coordinator_keys or [request.key]
+    if request.key_type not in _COORDINATED:
+        reason = f"there are no coordinators of type {request.key_type}"
+        failed = [
+            Coordinator(key=key, error_code=ErrorCode.INVALID_REQUEST, error_message=reason) for key in keys
+        ]
+        return FindCoordinatorResponse(
+            error_code=ErrorCode.INVALID_REQUEST, error_message=reason, coordinators=failed
+        )
+    found = [Coordinator(key=key, node_id=door.node_id, host=door.host, port=door.port) for key in keys]
+    return FindCoordinatorResponse(node_id=door.node_id, host=door.host, port=door.port, coordinators=found)
 
 
 def describe_log_dirs(door: Door, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
