@@ -8,7 +8,7 @@ import sys
 import time
 from types import FrameType
 
-from . import machine, report
+from . import machine, page, report
 from .report import Report
 from .session import ROOM, Session, session
 
@@ -25,7 +25,6 @@ BENCHMARKS = (
     "recovery",
     "lookup",
 )
-RESULTS = machine.REPOSITORY / "benchmarks" / "results"
 
 
 def main() -> int:
@@ -46,6 +45,8 @@ def main() -> int:
     with session(is_quick=parsed.quick) as opened:
         for name in parsed.names or BENCHMARKS:
             _ask(name, opened, load_average)
+    if not parsed.quick:
+        page.update()
     return 0
 
 
@@ -60,7 +61,7 @@ def _ask(name: str, opened: Session, load_average: float) -> None:
     print(report.table(results))
     print(f"  took {time.monotonic() - began_at:.0f} s", flush=True)
     if not opened.is_quick:
-        report.write(results, RESULTS)
+        report.write(results, page.RESULTS)
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:

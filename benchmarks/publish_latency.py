@@ -69,7 +69,7 @@ def paced(
     runs: list[Latencies] = []
     usages: list[Usage] = []
     for sample in range(session.repeats + 1):
-        seconds = session.scaled(5, 2)
+        seconds = session.scaled(4, 1)
         topic = f"{client.name.replace(' ', '-')}-{rate}-{sample}"
         topics.create(server.address, topic, 1)
         pace = Pace(topic=topic, size=SIZE, per_second=rate, seconds=seconds)

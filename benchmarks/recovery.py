@@ -9,13 +9,13 @@ from collections.abc import Mapping
 
 from . import topics
 from .clients import Load
-from .report import Report
+from .report import OURS, Report
 from .servers import Contender
 from .session import Session
 
 SIZE = 1024
 MODES: Mapping[str, Mapping[str, str]] = {
-    "fsync every second": {},
+    "fsync every second": {"flush.ms": "1000"},
     "left to the system": {"flush.ms": str(2**63 - 1)},
 }
 
@@ -23,7 +23,9 @@ MODES: Mapping[str, Mapping[str, str]] = {
 def run(session: Session, report: Report) -> None:
     for contender in session.contenders:
         for mode, config in MODES.items():
-            _measure(session, report, contender, mode, config)
+            # The peer's own default is the second mode, and a gigabyte takes it long enough once.
+            if contender.name == OURS or mode == "left to the system":
+                _measure(session, report, contender, mode, config)
 
 
 def _measure(

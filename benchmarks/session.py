@@ -1,5 +1,6 @@
 """What a benchmark is given: how long to measure, on what, and where to report."""
 
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -45,6 +46,8 @@ class Session:
     @contextmanager
     def server(self, contender: Contender) -> Iterator[Server]:
         """A fresh server on an empty directory, for the duration of the block."""
+        # What earlier servers left to be written would be waited for by the first fsync of this one.
+        os.sync()
         with running(contender, self.new_directory()) as server:
             yield server
 

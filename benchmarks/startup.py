@@ -3,6 +3,7 @@
 With an empty data directory, and with 2,000 partitions after a clean stop.
 """
 
+import os
 import shutil
 
 import psutil
@@ -51,6 +52,7 @@ def _many_partitions(session: Session, report: Report, contender: Contender) -> 
                 topics.create(server.address, f"topic-{number}", PARTITIONS)
             server.stop()
             for _ in range(session.repeats):
+                os.sync()
                 server = contender.start(directory)
                 times_s.append(server.started_in_s)
                 resident.append(_resident_mib(server.pid))

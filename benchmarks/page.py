@@ -1,0 +1,80 @@
+"""The tables of docs/guide/benchmarks.md, from the files in results/ and from nothing else.
+
+A full run brings the page up to date; `python -m benchmarks.page` does it without measuring.
+"""
+
+import re
+from collections.abc import Iterator
+
+from .machine import REPOSITORY
+from .report import OURS, Figure, Results, read
+
+PAGE = REPOSITORY / "docs" / "guide" / "benchmarks.md"
+RESULTS = REPOSITORY / "benchmarks" / "results"
+_BLOCK = re.compile(r"(<!-- results: ([a-z_]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def update() -> None:
+    """Write every table of the page anew."""
+    PAGE.write_text(_BLOCK.sub(lambda block: f"{block[1]}\n{_table(block[2])}\n{block[3]}", PAGE.read_text()))
+
+
+def _table(name: str) -> str:
+    results = read(RESULTS / f"{name}.json")
+    peer = next((each.server for each in results.figures if each.server.startswith("Apache")), None)
+    lines = [_provenance(results), ""]
+    heads = ["", "AlpacaMQ", "spread", "broker", "client", "resident"]
+    if peer is not None:
+        heads += [peer, "AlpacaMQ is"]
+    lines += ["| " + " | ".join(heads) + " |", "|---" + "|---:" * (len(heads) - 1) + "|"]
+    lines += ["| " + " | ".join(row) + " |" for row in _rows(results, peer)]
+    lines += ["", *(f"Not measured: {note}." for note in results.skipped)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _provenance(results: Results) -> str:
+    machine, commit = results.machine, results.commit
+    changed = " with changes" if commit.modified else ""
+    return (
+        f"{results.taken_at[:10]}, commit `{commit.id[:12]}`{changed}, "
+        f"{machine.cores} cores of {machine.cpu}, {machine.memory_gib:g} GiB, "
+        f"{machine.kernel}, Python {machine.python}, {machine.file_system}; "
+        f"load average before the run {results.load_average_before:g}."
+    )
+
+
+def _rows(results: Results, peer: str | None) -> Iterator[list[str]]:
+    theirs = {(each.case, each.unit): each for each in results.figures if each.server == peer}
+    for figure in results.figures:
+        if figure.server == peer:
+            continue
+        case = figure.case if figure.server == OURS else f"{figure.server}: {figure.case}"
+        row = [case, _value(figure), _spread(figure), *_cost(figure)]
+        if peer is not None:
+            other = theirs.get((figure.case, figure.unit))
+            row += [_value(other) if other else "", _compared(figure)]
+        yield row
+
+
+def _value(figure: Figure) -> str:
+    value = f"{figure.median:,.0f}" if figure.median >= 1000 else f"{figure.median:g}"
+    return f"{value} {figure.unit}"
+
+
+def _spread(figure: Figure) -> str:
+    return f"{figure.spread:.0%}" if len(figure.samples) > 1 else ""
+
+
+def _cost(figure: Figure) -> list[str]:
+    cost = figure.cost
+    if cost is None:
+        return ["", "", ""]
+    return [f"{cost.server_cores:.0%}", f"{cost.client_cores:.0%}", f"{cost.server_rss_mib:.0f} MiB"]
+
+
+def _compared(figure: Figure) -> str:
+    return "" if figure.of_peer is None else f"×{figure.of_peer:.3g}"
+
+
+if __name__ == "__main__":
+    update()
