@@ -8,7 +8,7 @@ from itertools import product
 
 from . import topics
 from .clients import CONSUMER, Client, Load
-from .report import OURS, Floor, Report
+from .report import OURS, Floor, Report, counted
 from .servers import Server
 from .session import Session
 from .usage import Meter, Usage
@@ -52,7 +52,7 @@ def _measure(session: Session, report: Report, server: Server, client: Client, l
             took_s = client.fetch(server.address, load)
         rates.append(load.count / took_s)
         usages.append(meter.usage.over(took_s))
-    case = f"{load.size} B, {load.partitions} partitions, {client.name}"
+    case = f"{load.size} B, {counted(load.partitions, 'partition')}, {client.name}"
     promised = server.name == OURS and load.size == 100
     report(
         case=case,

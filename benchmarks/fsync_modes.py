@@ -11,7 +11,7 @@ from itertools import product
 
 from . import topics
 from .clients import percentile
-from .report import Report
+from .report import Report, counted
 from .servers import Server
 from .session import Session
 from .usage import Meter, Usage
@@ -52,7 +52,7 @@ def _measure(session: Session, report: Report, server: Server, mode: str, writer
         rates.append(done.per_second)
         latencies.append(done.latencies_ns)
         usages.append(meter.usage)
-    case = f"{mode}, {writers} writers"
+    case = f"{mode}, {counted(writers, 'writer')}"
     report(case=case, server=server.name, unit="acks/s", samples=rates, usages=usages)
     for name, share in (("p50", 0.50), ("p99", 0.99)):
         waits_ms = [percentile(each, share) / 1e6 for each in latencies]

@@ -9,7 +9,7 @@ from itertools import product
 
 from . import topics
 from .clients import PRODUCER, Client, Load
-from .report import OURS, Floor, Report
+from .report import OURS, Floor, Report, counted
 from .servers import Server
 from .session import Session
 from .usage import Meter, Usage
@@ -50,7 +50,7 @@ def _measure(session: Session, report: Report, server: Server, client: Client, l
         topics.delete(server.address, mine.topic)
         rates.append(mine.count / took_s)
         usages.append(meter.usage.over(took_s))
-    case = f"{load.size} B, {load.partitions} partitions, acks={acks}, {client.name}"
+    case = f"{load.size} B, {counted(load.partitions, 'partition')}, acks={acks}, {client.name}"
     promised = server.name == OURS and load.size == 100
     report(
         case=case,

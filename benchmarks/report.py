@@ -145,6 +145,11 @@ class Report:
         ]
 
 
+def counted(count: int, noun: str) -> str:
+    """A number and its noun, for the name of a case."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def write(results: Results, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     text = msgspec.json.format(msgspec.json.encode(results), indent=2)
