@@ -233,10 +233,11 @@ class ClassicGroup:
         else:
             self._rebalance.restore(_stored_group.decode(value))
 
-    def loaded(self, now_ms: int) -> None:
+    def loaded(self, now_ms: int) -> list[Change]:
         """Give every restored member a full session in which to be heard of."""
         for member in self._roster:
             self._roster.extend(member, now_ms)
+        return []
 
     def snapshot(self) -> Iterator[Change]:
         yield from self._rebalance.snapshot()
@@ -276,7 +277,8 @@ class ClassicGroup:
         member_id = request.member_id or f"{request.instance_id or request.client_id}-{self._new_id()}"
         if not request.member_id and request.instance_id is None and request.require_known_member_id:
             self._roster.promise(member_id, now_ms + request.session_timeout_ms)
-            raise MemberIdRequired(member_id)
+            out.replies.append(Reply(ticket, MemberIdRequired(member_id)))
+            return
         member = Member.of(member_id, request)
         self._roster.add(member)
         if self.is_empty:

@@ -73,6 +73,8 @@ class Rebalance:
             if self.state is ClassicState.EMPTY and self._initial_delay_ms:
                 self._gather_until_ms = min(now_ms + self._initial_delay_ms, self._join_ends_ms)
             self._enter(ClassicState.PREPARING_REBALANCE)
+        elif self._join_ends_ms is None:
+            self._join_ends_ms = now_ms + self._roster.rebalance_timeout_ms
         self.go_on(now_ms, out)
 
     def welcome(self, now_ms: int, out: Outcome) -> None:
@@ -108,8 +110,7 @@ class Rebalance:
             if not member.has_joined and member.instance_id is None:
                 self._roster.remove(member)
         if len(self._roster) and not self._roster.elect():
-            self._join_ends_ms = now_ms + self._roster.rebalance_timeout_ms
-            return
+            return  # nobody to lead: the next who joins, or the end of the last session, ends the wait
         self.generation = self._highest_generation = self._highest_generation + 1
         if not len(self._roster):
             self._enter(ClassicState.EMPTY)
@@ -171,10 +172,9 @@ class Rebalance:
     def end(self) -> list[Change]:
         """The group is no more."""
         self._enter(ClassicState.DEAD)
-        gone = [Change(key(CLASSIC, self._group_id), None)] if self._stored is not None else []
-        if self._highest_generation:
-            gone.append(Change(key(GENERATION, self._group_id), None))
-        return gone
+        if not self._highest_generation:
+            return []  # only ever a name for offsets: nothing of it is stored
+        return [Change(key(kind, self._group_id), None) for kind in (GENERATION, CLASSIC)]
 
     def restore_highest(self, generation: int) -> None:
         """Take in the highest generation ever given out, from the log."""

@@ -77,34 +77,30 @@ class Offsets:
         group: str,
         partition: TopicPartition,
         committed: CommittedOffset,
-    ) -> Change:
+    ) -> list[Change]:
         """Keep an offset until the producer's transaction ends."""
         pending = PendingOffset(producer_epoch=producer_epoch, order=self._next_order, committed=committed)
         self._put_pending(producer_id, group, partition, pending)
         value = msgspec.msgpack.encode(pending)
-        return Change(key(PENDING, group, *partition, producer_id), value)
+        return [Change(key(PENDING, group, *partition, producer_id), value)]
 
-    def complete(
-        self, producer_id: int, producer_epoch: int, committed: bool
-    ) -> tuple[list[Change], frozenset[str]]:
-        """End a producer's transaction; the changes, and the groups whose offsets they concern.
+    def complete(self, producer_id: int, producer_epoch: int, *, committed: bool) -> list[Change]:
+        """End a producer's transaction: its offsets take effect or are dropped.
 
         What a later instance of the producer holds is not this transaction's. Done twice, it changes nothing.
         """
         changes: list[Change] = []
-        groups: set[str] = set()
         for group, partition in sorted(self._by_producer.get(producer_id, ())):
             pending = self._pending[group][partition][producer_id]
             if pending.producer_epoch > producer_epoch:
                 continue
-            groups.add(group)
             changes += self._remove_pending(producer_id, group, partition)
             if committed:
                 changes += self._drop_pending(group, partition, before=pending.order)
                 self._committed.setdefault(group, {})[partition] = pending.committed
                 value = msgspec.msgpack.encode(pending.committed)
                 changes.append(Change(key(OFFSET, group, *partition), value))
-        return changes, frozenset(groups)
+        return changes
 
     def delete(self, group: str, partition: TopicPartition) -> list[Change]:
         """Forget a partition's offset, pending ones included."""
