@@ -1,4 +1,4 @@
-"""Brokers for tests: each is stopped by its own pid, whatever the test did."""
+"""Brokers for tests, each stopped by its own pid whatever the test did, and options of our own."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -11,6 +11,12 @@ from alpacamq.model.topics import MAX_NAME_LENGTH
 from .brokers import Broker
 
 NewBroker = Callable[..., Broker]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rewrite-transcripts", action="store_true", help="write what happens into the transcripts"
+    )
 
 
 @pytest.fixture
