@@ -36,11 +36,11 @@ crash: ## kill -9 the broker again and again and look for what is lost
 	@scripts/setup dev
 	@$(BIN)/pytest -q -m heavy -o timeout=7200 tests/integration/test_crash.py
 
-fuzz: ## Feed the decoders and a running broker with garbage for longer than the tests do
+fuzz: ## Only the tests that feed the decoders and a running broker with garbage
 	@scripts/setup dev
-	@$(BIN)/pytest -q -m heavy -o timeout=7200 -k fuzz
+	@$(BIN)/pytest -q -n auto -o timeout=7200 -k "fuzz or hostile"
 
-heavy: ## Every test that takes minutes, the two above included
+heavy: ## Every test that takes minutes, the crashes included
 	@scripts/setup dev
 	@$(BIN)/pytest -q -m heavy -o timeout=7200
 
