@@ -12,9 +12,12 @@ from typing import Protocol
 from alpacamq.log.partition_log import Appended, Incoming, PartitionLog
 from alpacamq.log.slice import Slice
 from alpacamq.model.batch import BatchHeader
-from alpacamq.model.errors import AlpacaError, FencedLeaderEpoch, UnknownLeaderEpoch
+from alpacamq.model.errors import AlpacaError, FencedLeaderEpoch, StorageFailed, UnknownLeaderEpoch
 from alpacamq.model.ids import TopicId, TopicPartition
 from alpacamq.model.topics import TopicConfig
+from alpacamq.telemetry.logs import get_logger
+
+log = get_logger(__name__)
 
 # Long enough that nobody means it: the operating system decides when data reaches the disk.
 NEVER_FLUSH_MS = 2**62
@@ -62,6 +65,7 @@ class Partition:
         self.high_watermark = log.end_offset
         self._flushes = flushes
         self._staged: list[Append] = []
+        self._refusing = False
         self._awaiting_flush: deque[tuple[int, list[Append]]] = deque()
         self._watchers: dict[object, Callable[[int], None]] = {}
 
@@ -76,7 +80,11 @@ class Partition:
         if not self.log.recovered.clean and self.log.end_offset > 0:
             self.leader_epoch += 1
         if self.log.epochs.latest != self.leader_epoch:
-            self.log.start_epoch(self.leader_epoch)
+            try:
+                self.log.start_epoch(self.leader_epoch)
+            except StorageFailed as error:
+                # The first append tries again; until there is room for that, reads go on.
+                log.warning("leader_epoch_not_recorded", partition=str(self.identity), reason=str(error))
 
     @property
     def config(self) -> TopicConfig:
@@ -109,10 +117,9 @@ class Partition:
         try:
             outcomes = log.append([Incoming(a.data, a.header) for a in appends], self.leader_epoch)
         except AlpacaError as error:
-            for append in appends:
-                append.outcome = error
-                append.done()
+            self._refuse(appends, error)
             return
+        self._refusing = False
         for append, outcome in zip(appends, outcomes, strict=True):
             append.outcome = outcome
             append.data = _WRITTEN  # a batch waiting for its flush need not be kept in memory
@@ -164,6 +171,15 @@ class Partition:
         self._fail_awaiting(error)
         for wake in list(self._watchers.values()):
             wake(2**31)
+
+    def _refuse(self, appends: list[Append], error: AlpacaError) -> None:
+        if not self._refusing:
+            # Said once, not for every retry of every producer.
+            log.error("writes_refused", partition=str(self.identity), reason=str(error))
+        self._refusing = True
+        for append in appends:
+            append.outcome = error
+            append.done()
 
     def _show_up_to(self, offset: int, added_bytes: int) -> None:
         if offset <= self.high_watermark:

@@ -49,6 +49,7 @@ async def serve(config: NodeConfig, started_at: float) -> None:
         async with asyncio.TaskGroup() as doors:
             requests = KafkaRequests(Door(broker=broker, host=advertised.host, port=advertised.port))
             running = [doors.create_task(listener.run(requests)), doors.create_task(broker.run())]
+            await listener.listening.wait()
             announce(config, bound, started_at)
             await stop.wait()
             log.info("stopping")

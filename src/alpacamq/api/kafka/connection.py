@@ -294,7 +294,7 @@ class Connection(asyncio.BufferedProtocol):
     def _is_over_limit(self) -> bool:
         limits = self._limits
         return (
-            len(self._answers) >= limits.connection_in_flight_requests
+            len(self._answers) + self._outbox.queued_pieces >= limits.connection_in_flight_requests
             or self._outbox.queued_bytes >= limits.connection_in_flight_bytes
         )
 

@@ -25,6 +25,7 @@ class Listener:
         self._host = host
         self._port = port
         self._limits = limits
+        self.listening = asyncio.Event()
 
     def bind(self) -> tuple[str, int]:
         """Take the address, without accepting yet; the port is the real one where 0 was asked for."""
@@ -50,6 +51,7 @@ class Listener:
             server = await loop.create_server(
                 lambda: Connection(loop, shared), sock=self._socket, backlog=_BACKLOG
             )
+            self.listening.set()
             try:
                 await self._watch_over(shared)
             finally:

@@ -54,12 +54,15 @@ class Outbox:
         """Whether the client has stopped reading."""
         return self._waiting
 
+    @property
+    def queued_pieces(self) -> int:
+        return len(self._queue)
+
     def put(self, pieces: Iterable[Piece]) -> None:
         """Put pieces in line; slices are released once sent."""
         for piece in pieces:
             self._queue.append(piece)
-            if not isinstance(piece, Readable):
-                self.queued_bytes += len(piece)
+            self.queued_bytes += piece.length if isinstance(piece, Readable) else len(piece)
 
     def flush(self) -> None:
         """Send what the socket takes now, and the rest when it takes more."""
@@ -109,6 +112,7 @@ class Outbox:
             # The response's length is promised already: all that is left is to hang up.
             raise OSError(f"{head.path} ends before byte {head.position + head.length}")
         self._sent_of_head += sent
+        self.queued_bytes -= sent
         if self._sent_of_head == head.length:
             self._queue.popleft()
             self._sent_of_head = 0

@@ -1,4 +1,4 @@
-"""About the broker as a whole: ApiVersions, FindCoordinator, DescribeCluster, DescribeLogDirs, InitProducerId."""
+"""About the broker as a whole: its versions, coordinators, cluster, disks and producer ids."""
 
 import os
 
