@@ -59,6 +59,14 @@ class Output:
                 self._changed.wait(left_s)
             return match
 
+    def has(self, pattern: str | re.Pattern[str], *, within_s: float) -> bool:
+        """Whether a line matches by the deadline."""
+        try:
+            self.wait_for(pattern, within_s=within_s)
+        except AssertionError:
+            return False
+        return True
+
     def drain(self) -> None:
         """Wait until the writer has closed its end."""
         self._reader.join(STOP_S)

@@ -154,4 +154,4 @@ def read_until_error(broker: Broker, partition: int) -> tuple[list[int], int]:
 def is_reported(broker: Broker, batch: stored.StoredBatch) -> bool:
     """Whether the log names the file and the position."""
     file = re.escape(f"{batch.file.parent.name}/{batch.file.name}")
-    return broker.errors.find(rf"{file}.*\b{batch.position}\b") is not None
+    return broker.errors.has(rf"{file}.*\b{batch.position}\b", within_s=5)
