@@ -4,7 +4,7 @@ Each is a function of the members and the topics alone, so that the same group a
 answer. Moving partitions from one answer to the next is the group's business.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import NamedTuple
@@ -65,13 +65,6 @@ def uniform(subscribers: Subscribers, counts: PartitionCounts) -> dict[str, Part
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": uniform, "range": range_}
 
 
-class _Card(NamedTuple):
-    """A partition to be dealt. Sorted, cards alternate between topics."""
-
-    partition: int
-    topic: int
-
-
 @dataclass(slots=True)
 class _Audience:
     """Topics that have the same subscribers: what one of these can be given, all can."""
@@ -87,11 +80,15 @@ class _Hand:
     """What one member has been given, by audience; the last card of each goes first."""
 
     load: int = 0
-    cards: dict[int, list[_Card]] = field(default_factory=dict)
+    cards: dict[int, list[int]] = field(default_factory=dict)
+    is_as_held: bool = False
 
 
 class _Table:
-    """The work of one `uniform` assignment."""
+    """The work of one `uniform` assignment.
+
+    Partitions are cards: numbers that, sorted, go through the topics' first partitions, then their second…
+    """
 
     def __init__(self, subscribers: Subscribers, counts: PartitionCounts) -> None:
         self._subscribers = {member: subscribers[member] for member in sorted(subscribers)}
@@ -106,7 +103,7 @@ class _Table:
         for audience in self._audiences:
             for member in audience.members:
                 self._heard_by[member].append(audience)
-        self._is_free = [bytearray(b"\x01" * count) for count in self._counts]
+        self._free = [set(range(count)) for count in self._counts]
 
     def _find_audiences(self) -> list[_Audience]:
         members_by_subscription: dict[frozenset[TopicId], list[str]] = {}
@@ -127,21 +124,23 @@ class _Table:
     def keep_held(self) -> None:
         """Leave everyone what it had, as far as it may still have it."""
         place_of = {topic: index for index, topic in enumerate(self._topics)}
+        width = len(self._topics)
         for member, subscriber in self._subscribers.items():
-            cards = []
+            hand = self._hands[member]
+            hand.is_as_held = True
             for topic, partitions in subscriber.held.items():
                 index = place_of.get(topic)
                 if index is None or topic not in subscriber.topics:
+                    hand.is_as_held = False
                     continue
-                free = self._is_free[index]
-                for partition in partitions:
-                    if partition < len(free) and free[partition]:
-                        free[partition] = 0
-                        cards.append(_Card(partition, index))
-            hand = self._hands[member]
-            for card in sorted(cards):
-                hand.cards.setdefault(self._audience_of[card.topic], []).append(card)
-            hand.load = len(cards)
+                kept = partitions & self._free[index]
+                hand.is_as_held = hand.is_as_held and len(kept) == len(partitions)
+                self._free[index] -= kept
+                cards = hand.cards.setdefault(self._audience_of[index], [])
+                cards += [partition * width + index for partition in kept]
+                hand.load += len(kept)
+            for cards in hand.cards.values():
+                cards.sort()
 
     def deal_free(self) -> None:
         """Give what nobody has to whoever has least."""
@@ -153,13 +152,12 @@ class _Table:
                 hand = self._hands[member]
                 hand.cards.setdefault(index, []).append(card)
                 hand.load += 1
+                hand.is_as_held = False
 
-    def _free_cards(self, audience: _Audience) -> Iterable[_Card]:
+    def _free_cards(self, audience: _Audience) -> list[int]:
+        width = len(self._topics)
         return sorted(
-            _Card(partition, topic)
-            for topic in audience.topics
-            for partition, is_free in enumerate(self._is_free[topic])
-            if is_free
+            partition * width + topic for topic in audience.topics for partition in self._free[topic]
         )
 
     def level(self) -> None:
@@ -170,6 +168,9 @@ class _Table:
             pass
 
     def _level_once(self) -> bool:
+        loads = [hand.load for hand in self._hands.values()]
+        if max(loads, default=0) - min(loads, default=0) < 2:
+            return False
         heaviest = [(-hand.load, member) for member, hand in self._hands.items()]
         heapify(heaviest)
         has_moved = False
@@ -198,6 +199,7 @@ class _Table:
         other.cards.setdefault(index, []).append(hand.cards[index].pop())
         other.load += 1
         hand.load -= 1
+        hand.is_as_held = other.is_as_held = False
         for audience in self._heard_by[giver]:
             heappush(audience.lightest, (hand.load, giver))
         return True
@@ -218,11 +220,16 @@ class _Table:
     def hands(self) -> dict[str, Partitions]:
         """What everyone has now."""
         given: dict[str, Partitions] = {}
+        width = len(self._topics)
         for member, hand in self._hands.items():
+            if hand.is_as_held:
+                given[member] = self._subscribers[member].held
+                continue
             partitions: dict[int, list[int]] = {}
             for cards in hand.cards.values():
                 for card in cards:
-                    partitions.setdefault(card.topic, []).append(card.partition)
+                    partition, topic = divmod(card, width)
+                    partitions.setdefault(topic, []).append(partition)
             given[member] = {
                 self._topics[topic]: frozenset(indexes) for topic, indexes in sorted(partitions.items())
             }
