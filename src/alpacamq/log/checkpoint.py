@@ -58,9 +58,17 @@ class CheckpointFile:
     def update(self, **changes: Any) -> None:
         """Change some fields and return once that is on the medium."""
         with self._lock:
-            changed = msgspec.structs.replace(self.current, **changes)
-            write_sealed(self._disk, self._path, _MAGIC, _VERSION, msgspec.msgpack.encode(changed))
-            self.current = changed
+            self._write(msgspec.structs.replace(self.current, **changes))
+
+    def move_start(self, offset: int) -> None:
+        """Let the log start at `offset` if it starts before it, and return once that is on the medium."""
+        with self._lock:
+            if offset > self.current.start_offset:
+                self._write(msgspec.structs.replace(self.current, start_offset=offset))
+
+    def _write(self, changed: Checkpoint) -> None:
+        write_sealed(self._disk, self._path, _MAGIC, _VERSION, msgspec.msgpack.encode(changed))
+        self.current = changed
 
 
 def read_checkpoint(disk: Disk, directory: Path) -> Checkpoint:

@@ -9,12 +9,12 @@ from .recovery import Damage
 from .scan import Violation
 from .segment import Segment
 
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
 
 def refused(directory: Path, doing: str, error: OSError) -> StorageFailed:
     """The disk's refusal in our words."""
-    kind = DiskFull if error.errno in _NO_ROOM else StorageFailed
+    kind = DiskFull if error.errno in NO_ROOM else StorageFailed
     return kind(f"{directory.name}: {doing} failed: {error.strerror or error}")
 
 

@@ -12,6 +12,7 @@ from alpacamq.model.ids import NO_TIMESTAMP
 from alpacamq.model.topics import TopicConfig
 
 from .checkpoint import CheckpointFile
+from .condition import NO_ROOM
 from .directory import remove_segment
 from .segment import Segment
 from .snapshots import ProducerSnapshots
@@ -32,14 +33,20 @@ class Removal:
     def run(self) -> None:
         """Remove the files, oldest first. OSError leaves the rest for the next start."""
         disk = self.storage.disk
-        # First of all the new start, or a crash between two files would look like a loss.
-        self.checkpoint.update(start_offset=self.start_offset)
+        # First of all the new start, or a crash between two files would look like a loss. On a
+        # full disk that has to wait: the removal is what makes room for it.
+        try:
+            self.checkpoint.move_start(self.start_offset)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
         for segment in self.segments:
             remove_segment(disk, self.directory, segment.base_offset)
             self.storage.handles.forget(segment.path)
             self.storage.indexes.discard(segment.path)
         self.snapshots.remove({segment.base_offset for segment in self.segments} - {self.start_offset})
         disk.sync_directory(self.directory)
+        self.checkpoint.move_start(self.start_offset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +58,7 @@ class StartMove:
 
     def run(self) -> None:
         """Return once the log starts there even after a crash."""
-        self.checkpoint.update(start_offset=self.start_offset)
+        self.checkpoint.move_start(self.start_offset)
 
 
 def is_expired(segment: Segment, config: TopicConfig, now_ms: int) -> bool:
