@@ -63,6 +63,9 @@ class ProducerIdentity(NamedTuple):
     producer_id: int
     epoch: int
 
+    def __str__(self) -> str:
+        return f"producer {self.producer_id} epoch {self.epoch}"
+
     @property
     def is_exhausted(self) -> bool:
         """No epoch is left that a client could be given under this producer id."""

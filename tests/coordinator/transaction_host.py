@@ -1,0 +1,102 @@
+"""What a broker does around the transaction coordinator, in memory and step by step.
+
+Changes become durable when told to, replies and effects follow them, and a crash forgets
+everything that was not durable.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+
+from alpacamq.coordinator.outcome import Change
+from alpacamq.coordinator.transaction import Transaction, WriteMarkers, decode_value
+from alpacamq.coordinator.transaction_messages import TransactionOutcome
+from alpacamq.coordinator.transactions import TransactionCoordinator, TransactionSettings
+from alpacamq.model.ids import TopicName, TopicPartition
+
+START_MS = 1_000_000
+
+
+def partition(number: int) -> TopicPartition:
+    return TopicPartition(TopicName("orders"), number)
+
+
+def contents(changes: Iterator[Change] | list[Change]) -> dict[bytes, bytes]:
+    """What a compacted log of `changes` comes to."""
+    latest = {change.key: change.value for change in changes}
+    return {key: value for key, value in latest.items() if value is not None}
+
+
+class Host:
+    """One shard: its coordinator, its log and what it still has to do."""
+
+    def __init__(self, settings: TransactionSettings | None = None) -> None:
+        self.now_ms = START_MS
+        self.log: list[Change] = []
+        self.in_flight: list[TransactionOutcome] = []
+        self.to_write: list[WriteMarkers] = []
+        self.answered: list[tuple[object, object]] = []
+        self._settings = settings
+        self._producer_ids = count(1)
+        self.machine = self._new_machine()
+
+    def submit(self, event: Callable[..., TransactionOutcome], request: object, ticket: object) -> None:
+        """Let the coordinator see a request; its outcome is in flight then."""
+        self.in_flight.append(event(request, ticket, self.now_ms))
+
+    def ask(self, event: Callable[..., TransactionOutcome], request: object) -> object:
+        """The answer to a request, or None as long as there is none."""
+        ticket = object()
+        self.submit(event, request, ticket)
+        self.settle()
+        return next((answer for to, answer in self.answered if to is ticket), None)
+
+    def settle(self, outcomes: int | None = None) -> None:
+        """Make the oldest outcomes in flight durable, all unless told how many."""
+        settled = self.in_flight[:outcomes]
+        del self.in_flight[:outcomes]
+        for outcome in settled:
+            self.log += outcome.changes
+            self.answered += outcome.replies
+            self.to_write += outcome.effects
+
+    def markers_written(self, markers: WriteMarkers) -> None:
+        if markers in self.to_write:
+            self.to_write.remove(markers)
+        self.in_flight.append(self.machine.markers_written(markers, self.now_ms))
+
+    def complete(self) -> list[WriteMarkers]:
+        """Write all markers there are to write."""
+        self.settle()
+        written = []
+        while self.to_write:
+            written.append(self.to_write[0])
+            self.markers_written(self.to_write[0])
+            self.settle()
+        return written
+
+    def advance(self, milliseconds: int) -> None:
+        self.now_ms += milliseconds
+        self.in_flight.append(self.machine.tick(self.now_ms))
+
+    def crash(self) -> None:
+        self.in_flight.clear()
+        self.to_write.clear()
+        self.machine = self.replayed(self.log)
+        self.in_flight.append(self.machine.loaded(self.now_ms))
+
+    def replayed(self, changes: list[Change]) -> TransactionCoordinator:
+        machine = self._new_machine()
+        for change in changes:
+            machine.replay(*change)
+        return machine
+
+    def store(self, transaction: Transaction, change: Change) -> None:
+        """Let the log hold `transaction`, as if it had come about long ago."""
+        assert change.value is not None
+        assert decode_value(change.value) == transaction
+        self.log.append(change)
+        self.machine.replay(*change)
+
+    def _new_machine(self) -> TransactionCoordinator:
+        # Ids taken by a coordinator that crashed are not given again.
+        return TransactionCoordinator(lambda: next(self._producer_ids), self._settings)
