@@ -6,6 +6,7 @@ completed: so a crash at any point leaves every partition with the same outcome.
 
 from collections.abc import Callable, Iterator
 from functools import wraps
+from itertools import islice
 from typing import TypeVar
 
 import msgspec
@@ -21,6 +22,7 @@ from alpacamq.model.errors import (
     TransactionalIdNotFound,
 )
 
+from .deadlines import Deadlines
 from .outcome import Change, Reply
 from .transaction import (
     COMPLETE,
@@ -34,7 +36,6 @@ from .transaction import (
     encode_key,
     encode_value,
 )
-from .transaction_deadlines import Deadlines
 from .transaction_messages import (
     EndProtocol,
     EndTransaction,
@@ -46,9 +47,8 @@ from .transaction_messages import (
     TransactionPartitions,
 )
 
-# What one tick may do, so that a mass expiry fits into batches; the rest stays due.
-EXPIRIES_PER_TICK = 500
-TIMEOUTS_PER_TICK = 100
+# So that a mass expiry fits into batches; what is left stays due.
+CHANGES_PER_TICK = 500
 
 
 class TransactionSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,14 +92,12 @@ class TransactionCoordinator:
         self._new_producer_id = new_producer_id
         self._settings = settings or TransactionSettings()
         self._transactions: dict[str, Transaction] = {}
-        self._timeouts = Deadlines()
-        self._expiries = Deadlines()
+        self._deadlines = Deadlines()
         self._waiting: dict[str, object] = {}
 
     @property
     def next_deadline_ms(self) -> int | None:
-        deadlines = (self._timeouts.next_ms, self._expiries.next_ms)
-        return min((due_ms for due_ms in deadlines if due_ms is not None), default=None)
+        return self._deadlines.next_ms
 
     @_refusals_are_answers
     def init_producer_id(self, request: InitProducer, ticket: object, now_ms: int) -> TransactionOutcome:
@@ -211,14 +209,15 @@ class TransactionCoordinator:
     def tick(self, now_ms: int) -> TransactionOutcome:
         """Abort what has run too long, forget ids not used for long."""
         outcome = TransactionOutcome()
-        for transactional_id in self._timeouts.take_due(now_ms, TIMEOUTS_PER_TICK):
-            aborted = self._transactions[transactional_id].fenced(None, now_ms)
-            outcome.changes.append(self._keep(aborted))
-            outcome.effects.append(aborted.markers)
-        for transactional_id in self._expiries.take_due(now_ms, EXPIRIES_PER_TICK):
-            assert self._transactions[transactional_id].may_expire
-            del self._transactions[transactional_id]
-            outcome.changes.append(Change(encode_key(transactional_id), None))
+        for transactional_id in islice(self._deadlines.take_due(now_ms), CHANGES_PER_TICK):
+            known = self._transactions[transactional_id]
+            if known.may_expire:
+                del self._transactions[transactional_id]
+                outcome.changes.append(Change(encode_key(transactional_id), None))
+            else:
+                aborted = known.fenced(None, now_ms)
+                outcome.changes.append(self._keep(aborted))
+                outcome.effects.append(aborted.markers)
         return outcome
 
     def replay(self, key: bytes, value: bytes | None) -> None:
@@ -299,16 +298,13 @@ class TransactionCoordinator:
         return Change(encode_key(transaction.transactional_id), encode_value(transaction))
 
     def _schedule(self, transaction: Transaction) -> None:
-        transactional_id = transaction.transactional_id
+        due_ms = None
         if transaction.state is TransactionState.ONGOING:
             assert transaction.started_ms is not None
-            self._timeouts.put(transactional_id, transaction.started_ms + transaction.timeout_ms)
-        else:
-            self._timeouts.drop(transactional_id)
-        if transaction.may_expire:
-            self._expiries.put(transactional_id, transaction.updated_ms + self._settings.id_expiration_ms)
-        else:
-            self._expiries.drop(transactional_id)
+            due_ms = transaction.started_ms + transaction.timeout_ms
+        elif transaction.may_expire:
+            due_ms = transaction.updated_ms + self._settings.id_expiration_ms
+        self._deadlines.put(transaction.transactional_id, due_ms)
 
 
 def _is_wanted(known: Transaction, request: ListTransactions, now_ms: int) -> bool:
