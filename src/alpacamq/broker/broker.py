@@ -23,10 +23,12 @@ from alpacamq.telemetry.logs import get_logger
 
 from . import metadata_log
 from .clock import SystemClock
+from .coordinators import Coordinators
 from .durability import GroupCommit
 from .housekeeping import Housekeeping
 from .metadata_log import MetadataLog
 from .partition import Partition
+from .producer_ids import ProducerIds
 from .progress import RecoveryProgress
 from .topics import Topics, directory_name
 
@@ -91,15 +93,27 @@ class Broker:
             defaults=settings.topic_defaults,
         )
         self.topics.load(RecoveryProgress(self.clock))
+        self.producer_ids = ProducerIds(metadata)
+        self.coordinators = Coordinators(
+            self.topics,
+            self.producer_ids,
+            snapshots=self._directory.snapshots,
+            disk=self._disk,
+            clock=self.clock,
+            executor=self.work_threads,
+        )
+        self.topics.on_delete = self.coordinators.topic_deleted
         self._metadata = metadata
         self._report_recovery()
 
     async def run(self) -> None:
-        """Keep house until cancelled."""
+        """Host the coordinators and keep house until cancelled."""
         housekeeping = Housekeeping(
             self._all_partitions, self.work_threads, self.clock, self.settings.retention_check_ms
         )
-        await housekeeping.run()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.coordinators.run())
+            tasks.create_task(housekeeping.run())
 
     async def close(self) -> None:
         """Flush and mark everything clean, then let the data directory go. Doors are closed by now."""

@@ -3,19 +3,15 @@
 An internal compacted partition like any other. A change is in force once it is on the medium.
 """
 
-import asyncio
 from collections.abc import Sequence
 
 from alpacamq.cluster.image import Change, ClusterImage
-from alpacamq.log.partition_log import Appended
-from alpacamq.model.batch import read_header
-from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import TopicId, TopicName, TopicPartition
 from alpacamq.model.ports import Clock
 from alpacamq.model.records import Record, write_batch
 from alpacamq.model.topics import topic_config
 
-from .partition import Append, Partition
+from .partition import Partition, append
 from .replay import replay
 
 IDENTITY = TopicPartition(TopicName("__cluster_metadata"), 0)
@@ -45,16 +41,3 @@ class MetadataLog:
         batch = write_batch([Record(i, now_ms, *change) for i, change in enumerate(changes)])
         await append(self.partition, batch)
         self.image.apply(changes)
-
-
-async def append(partition: Partition, batch: bytearray) -> Appended:
-    """Append one batch and wait until it is as durable as its topic promises."""
-    done = asyncio.Event()
-    entry = Append(batch, read_header(batch), done.set)
-    partition.stage(entry)
-    partition.commit()
-    await done.wait()
-    if isinstance(entry.outcome, AlpacaError):
-        raise entry.outcome
-    assert entry.outcome is not None
-    return entry.outcome

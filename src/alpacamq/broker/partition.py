@@ -5,13 +5,14 @@ small batches of one receive cost one write. A batch is acknowledged, and visibl
 once it is as durable as its topic promises.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 from alpacamq.log.partition_log import Appended, Incoming, PartitionLog
 from alpacamq.log.slice import Slice
-from alpacamq.model.batch import BatchHeader
+from alpacamq.model.batch import BatchHeader, read_header
 from alpacamq.model.errors import AlpacaError, FencedLeaderEpoch, StorageFailed, UnknownLeaderEpoch
 from alpacamq.model.ids import TopicId, TopicPartition
 from alpacamq.model.topics import TopicConfig
@@ -195,3 +196,16 @@ class Partition:
             for append in appends:
                 append.outcome = error
                 append.done()
+
+
+async def append(partition: Partition, batch: bytearray) -> Appended:
+    """Append one batch and wait until it is as durable as its topic promises."""
+    done = asyncio.Event()
+    entry = Append(batch, read_header(batch), done.set)
+    partition.stage(entry)
+    partition.commit()
+    await done.wait()
+    if isinstance(entry.outcome, AlpacaError):
+        raise entry.outcome.with_traceback(None)
+    assert entry.outcome is not None
+    return entry.outcome

@@ -11,9 +11,9 @@ from alpacamq.model.records import Record, read_records
 _CHUNK_BYTES = 1 << 20
 
 
-def replay(log: PartitionLog) -> Iterator[Record]:
-    """Every record of `log` in order. Blocking."""
-    offset = log.start_offset
+def replay(log: PartitionLog, from_offset: int = 0) -> Iterator[Record]:
+    """Every record of `log` from an offset on, in order. Blocking."""
+    offset = max(from_offset, log.start_offset)
     while (part := log.read(offset, _CHUNK_BYTES, log.end_offset)) is not None:
         try:
             data = os.pread(part.handle.descriptor, part.length, part.position)

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
-from alpacamq.cluster.image import ClusterImage, producer_ids_change, topic_change, topic_removal
+from alpacamq.cluster.image import ClusterImage, topic_change, topic_removal
 from alpacamq.cluster.topics import BY_DEFAULT, TopicLimits, configured, created, grown
 from alpacamq.log.partition_log import PartitionLog
 from alpacamq.log.storage import Storage
-from alpacamq.model.errors import UnknownTopic
-from alpacamq.model.ids import ProducerId, TopicId, TopicPartition
+from alpacamq.model.errors import PolicyViolation, UnknownTopic
+from alpacamq.model.ids import TopicId, TopicName, TopicPartition
 from alpacamq.model.topics import Topic, TopicConfig, topic_config
 from alpacamq.telemetry.logs import get_logger
 
@@ -28,7 +28,6 @@ from .progress import RecoveryProgress
 log = get_logger(__name__)
 T = TypeVar("T")
 
-PRODUCER_ID_BLOCK = 1000
 MAX_NAME_IN_PATH = 180
 
 
@@ -64,7 +63,7 @@ class Topics:
         # Requests bring a name or an id as bytes: looking those up directly saves decoding them.
         self._partitions: dict[bytes, list[Partition]] = {}
         self._changing = asyncio.Lock()
-        self._free_producer_ids = iter(range(0))
+        self.on_delete: Callable[[TopicName], None] = lambda _name: None
 
     @property
     def image(self) -> ClusterImage:
@@ -122,17 +121,26 @@ class Topics:
                 overrides=overrides or {},
                 limits=self._limits,
             )
-            if dry_run:
-                return topic
-            await self._metadata.write([topic_change(topic)])
-            self._admit(topic, await self._open_all(topic, range(topic.partitions)))
-            log.info("topic_created", topic=topic.name, partitions=topic.partitions)
+            if not dry_run:
+                await self._make(topic)
             return topic
+
+    async def create_internal(
+        self, name: TopicName, *, partitions: int, overrides: Mapping[str, str]
+    ) -> None:
+        """A topic of our own, which no client may make, write to or delete."""
+        async with self._changing:
+            if name not in self.image.topics:
+                await self._make(
+                    Topic(name=name, id=uuid4(), partitions=partitions, overrides=dict(overrides))
+                )
 
     async def delete(self, name: str) -> Topic:
         """The topic is gone when this returns; its files follow."""
         async with self._changing:
             topic = self.image.topic(name)
+            if topic.is_internal:
+                raise PolicyViolation(f"topic {name!r} is internal and cannot be deleted")
             await self._metadata.write([topic_removal(topic.name)])
             partitions = self._partitions.pop(topic.name.encode(), [])
             self._partitions.pop(topic.id.bytes, None)
@@ -141,6 +149,7 @@ class Topics:
                 await self._flushes.quiesce(partition)
                 await self._in_thread(partition.log.delete)
             log.info("topic_deleted", topic=topic.name)
+            self.on_delete(topic.name)
             return topic
 
     async def grow(self, name: str, partitions: int, *, dry_run: bool = False) -> Topic:
@@ -171,17 +180,10 @@ class Topics:
             log.info("topic_configured", topic=topic.name, settings=dict(topic.overrides))
             return topic
 
-    async def new_producer_id(self) -> ProducerId:
-        """A producer id that nobody has had. Ids are promised by the block, so that few are written down."""
-        if (free := next(self._free_producer_ids, None)) is not None:
-            return ProducerId(free)
-        async with self._changing:
-            if (free := next(self._free_producer_ids, None)) is None:
-                first = self.image.next_producer_id
-                await self._metadata.write([producer_ids_change(first + PRODUCER_ID_BLOCK)])
-                self._free_producer_ids = iter(range(first, first + PRODUCER_ID_BLOCK))
-                free = next(self._free_producer_ids)
-        return ProducerId(free)
+    async def _make(self, topic: Topic) -> None:
+        await self._metadata.write([topic_change(topic)])
+        self._admit(topic, await self._open_all(topic, range(topic.partitions)))
+        log.info("topic_created", topic=topic.name, partitions=topic.partitions)
 
     def _admit(self, topic: Topic, partitions: list[Partition]) -> None:
         self._partitions[topic.name.encode()] = self._partitions[topic.id.bytes] = partitions

@@ -32,6 +32,8 @@ class ClusterImage:
         self._topics: dict[TopicName, Topic] = {}
         self._by_id: dict[TopicId, Topic] = {}
         self.next_producer_id = 0
+        # Counts changes of topics, so that who depends on them notices one.
+        self.version = 0
 
     @property
     def topics(self) -> Mapping[TopicName, Topic]:
@@ -59,6 +61,7 @@ class ClusterImage:
                 name = TopicName(key.removeprefix(_TOPIC_PREFIX).decode())
                 if (former := self._topics.pop(name, None)) is not None:
                     del self._by_id[former.id]
+                self.version += 1
                 if value is not None:
                     topic = msgspec.json.decode(value, type=Topic)
                     self._topics[name] = self._by_id[topic.id] = topic

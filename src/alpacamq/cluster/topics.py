@@ -16,13 +16,13 @@ from alpacamq.model.errors import (
     TopicExists,
 )
 from alpacamq.model.ids import TopicId
-from alpacamq.model.topics import Topic, check_setting, check_topic_name
+from alpacamq.model.topics import INTERNAL_TOPICS, Topic, check_setting, check_topic_name
 
 from .image import ClusterImage
 
 BY_DEFAULT = -1
-# Directories of our own that a topic of the same name would meet.
-RESERVED_NAMES = frozenset({"__cluster_metadata"})
+# Ours; made by the broker itself where it needs them.
+RESERVED_NAMES = INTERNAL_TOPICS | {"__cluster_metadata"}
 
 
 class TopicLimits(msgspec.Struct, frozen=True, kw_only=True):

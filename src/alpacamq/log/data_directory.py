@@ -3,6 +3,7 @@
 .lock         held while a broker runs on the directory; tells its process id
 identity      format of the directory, cluster id and node id; written once
 partitions/   one directory per partition
+snapshots/    one directory per shard of a state machine
 """
 
 import fcntl
@@ -24,6 +25,7 @@ FORMAT = 1
 LOCK = ".lock"
 IDENTITY = "identity"
 PARTITIONS = "partitions"
+SNAPSHOTS = "snapshots"
 MAX_IDENTITY_BYTES = 4096
 
 
@@ -41,6 +43,7 @@ class DataDirectory:
     def __init__(self, path: Path, disk: Disk, node_id: int) -> None:
         self.path = path
         self.partitions = path / PARTITIONS
+        self.snapshots = path / SNAPSHOTS
         self.foreign: tuple[str, ...] = ()
         self._disk = disk
         self._node_id = node_id
@@ -60,6 +63,7 @@ class DataDirectory:
             try:
                 self._identity = self._read_identity() or self._write_identity()
                 self._make(self.partitions)
+                self._make(self.snapshots)
                 self._tidy()
             except BaseException:
                 self.close()
@@ -145,7 +149,7 @@ class DataDirectory:
         return identity
 
     def _tidy(self) -> None:
-        known = {LOCK, IDENTITY, PARTITIONS}
+        known = {LOCK, IDENTITY, PARTITIONS, SNAPSHOTS}
         for name in self._disk.names(self.path):
             if name == IDENTITY + TEMPORARY:
                 self._disk.remove(self.path / name)

@@ -229,3 +229,11 @@ class UnsupportedAssignor(AlpacaError):
 
 class InvalidRegularExpression(AlpacaError):
     """The pattern of a subscription is not a regular expression we take."""
+
+
+class CoordinatorLoading(AlpacaError):
+    """The coordinator is rebuilding its state; ask again soon."""
+
+
+class CoordinatorUnavailable(AlpacaError):
+    """The coordinator could not keep its records; what was asked may or may not have happened."""

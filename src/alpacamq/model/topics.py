@@ -14,6 +14,10 @@ from .errors import InvalidConfig, InvalidTopicName
 from .ids import TopicId, TopicName
 
 MAX_NAME_LENGTH = 249
+OFFSETS_TOPIC = TopicName("__consumer_offsets")
+TRANSACTIONS_TOPIC = TopicName("__transaction_state")
+# Written by the broker only; every client may read them.
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 HOUR_MS = 3_600_000
@@ -226,3 +230,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     id: TopicId
     partitions: int
     overrides: Mapping[str, str] = {}
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS

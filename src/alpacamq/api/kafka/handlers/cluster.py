@@ -98,7 +98,7 @@ async def init_producer_id(door: Door, request: InitProducerIdRequest) -> InitPr
     try:
         if request.transactional_id is not None:
             raise InvalidRequest("transactions are not supported yet")
-        producer_id = await door.broker.topics.new_producer_id()
+        producer_id = await door.broker.producer_ids.new()
     except AlpacaError as error:
         return InitProducerIdResponse(error_code=code_of(error))
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)

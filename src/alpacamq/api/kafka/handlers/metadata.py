@@ -68,7 +68,10 @@ def describe_topic_partitions(
         partitions = door.broker.topics.partitions_of(name)[first : first + room]
         topics.append(
             DescribeTopicPartitionsResponseTopic(
-                name=name, topic_id=topic.id, partitions=[_paged(door, partition) for partition in partitions]
+                name=name,
+                topic_id=topic.id,
+                is_internal=topic.is_internal,
+                partitions=[_paged(door, partition) for partition in partitions],
             )
         )
         room -= len(partitions)
@@ -137,6 +140,7 @@ def _described(door: Door, topic: Topic) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
+        is_internal=topic.is_internal,
         partitions=[
             MetadataResponsePartition(
                 partition_index=partition.identity.partition,

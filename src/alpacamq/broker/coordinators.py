@@ -1,0 +1,190 @@
+"""The coordinators of this broker: of groups and of transactions, and what joins the two.
+
+A decided transaction is carried to its partitions from here: markers into logs, and word to the
+shard of each group whose offsets it holds.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from alpacamq.coordinator.consumer_messages import ConsumerGroupSettings, TopicSummary
+from alpacamq.coordinator.group_messages import CompleteTransactionRequest, GroupSettings
+from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.coordinator.outcome import Outcome
+from alpacamq.coordinator.transaction import WriteMarkers
+from alpacamq.coordinator.transaction_messages import TransactionOutcome
+from alpacamq.coordinator.transactions import TransactionCoordinator
+from alpacamq.model.control import marker_batch
+from alpacamq.model.errors import AlpacaError, UnknownTopic
+from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.model.ports import Clock, Disk
+from alpacamq.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from alpacamq.telemetry.logs import get_logger
+
+from .clock import SteadyClock
+from .partition import Partition, append
+from .producer_ids import ProducerIds
+from .shard import Machine, Shard
+from .shard_snapshots import ShardSnapshots
+from .shards import Shards
+from .topics import Topics
+
+log = get_logger(__name__)
+
+RETRY_SECONDS = 0.2
+
+M = TypeVar("M", bound=Machine)
+GroupEvent = Callable[[GroupCoordinator, object, int], Outcome]
+TransactionEvent = Callable[[TransactionCoordinator, object, int], TransactionOutcome]
+
+
+class TopicsInSight:
+    """The cluster's topics as consumer groups see them: without the internal ones."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+
+    @property
+    def version(self) -> int:
+        return self._topics.image.version
+
+    def names(self) -> Iterable[str]:
+        return [name for name in self._topics.image.topics if name not in INTERNAL_TOPICS]
+
+    def get(self, name: str) -> TopicSummary | None:
+        topic = self._topics.image.topics.get(TopicName(name))
+        return None if topic is None else TopicSummary(topic.id, topic.partitions)
+
+
+class Coordinators:
+    """Every group and every transactional id of this broker."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        producer_ids: ProducerIds,
+        *,
+        snapshots: Path,
+        disk: Disk,
+        clock: Clock,
+        executor: Executor,
+    ) -> None:
+        self._topics = topics
+        self._producer_ids = producer_ids
+        self._snapshots = snapshots
+        self._disk = disk
+        self._clock = clock
+        self._executor = executor
+        self._steady = SteadyClock(clock)
+        self._groups: Shards[GroupCoordinator] = Shards(OFFSETS_TOPIC, topics, self._group_shard)
+        self._transactions: Shards[TransactionCoordinator] = Shards(
+            TRANSACTIONS_TOPIC, topics, self._transaction_shard
+        )
+        self._tasks: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Host the coordinators until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            tasks.create_task(self._groups.run())
+            tasks.create_task(self._transactions.run())
+
+    async def ask_group(self, group: str, event: GroupEvent) -> Any:
+        """Ask the coordinator of one group."""
+        return await self._groups.ask(group, event)
+
+    async def ask_every_group_shard(self, event: GroupEvent) -> list[Any]:
+        """Ask the coordinators of all groups."""
+        return await self._groups.ask_all(event)
+
+    async def ask_transaction(
+        self,
+        transactional_id: str,
+        event: TransactionEvent,
+    ) -> Any:
+        """Ask the coordinator of one transactional id."""
+        await self._producer_ids.replenish()  # the event may need one
+        return await self._transactions.ask(transactional_id, event)
+
+    async def ask_every_transaction_shard(self, event: TransactionEvent) -> list[Any]:
+        """Ask the coordinators of all transactional ids."""
+        return await self._transactions.ask_all(event)
+
+    async def offsets_partition(self, group: str) -> TopicPartition:
+        """The partition that remembers a group's offsets."""
+        return TopicPartition(OFFSETS_TOPIC, await self._groups.index_of(group))
+
+    async def write_marker(
+        self,
+        partition: TopicPartition,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        committed: bool,
+        coordinator_epoch: int = 0,
+    ) -> None:
+        """End a producer's transaction in one partition."""
+        if partition.topic != OFFSETS_TOPIC:
+            now_ms = self._clock.now_ms()
+            batch = marker_batch(producer_id, producer_epoch, committed, coordinator_epoch, now_ms)
+            await append(self._topics.partition(*partition), batch)
+            return
+        ended = CompleteTransactionRequest(
+            producer_id=producer_id, producer_epoch=producer_epoch, committed=committed
+        )
+        shard = (await self._groups.all())[partition.partition]
+        await shard.ask(lambda machine, ticket, now_ms: machine.complete_transaction(ended, ticket, now_ms))
+
+    def topic_deleted(self, topic: str) -> None:
+        """No group is anywhere in a topic that is gone."""
+        for shard in self._groups.started:
+            shard.tell(lambda machine, _now_ms: machine.topic_deleted(topic))
+
+    def _group_shard(self, partition: Partition) -> Shard[GroupCoordinator]:
+        topics = TopicsInSight(self._topics)
+        settings, consumer_settings = GroupSettings(), ConsumerGroupSettings()
+        return self._shard(
+            partition,
+            lambda: GroupCoordinator(settings, consumer_settings, topics, lambda: str(uuid4())),
+        )
+
+    def _transaction_shard(self, partition: Partition) -> Shard[TransactionCoordinator]:
+        shard = self._shard(
+            partition,
+            lambda: TransactionCoordinator(self._producer_ids.take),
+            lambda outcome: self._perform(shard, outcome),
+        )
+        return shard
+
+    def _shard(
+        self, partition: Partition, make: Callable[[], M], perform: Callable[[Outcome], None] | None = None
+    ) -> Shard[M]:
+        snapshots = ShardSnapshots(self._disk, self._snapshots / partition.log.directory.name)
+        return Shard(partition, make, snapshots, self._steady, self._executor, perform)
+
+    def _perform(self, shard: Shard[TransactionCoordinator], outcome: Outcome) -> None:
+        if isinstance(outcome, TransactionOutcome) and self._tasks is not None:
+            for markers in outcome.effects:
+                self._tasks.create_task(self._write_markers(shard, markers))
+
+    async def _write_markers(self, shard: Shard[TransactionCoordinator], markers: WriteMarkers) -> None:
+        """Carry a decision to every partition. It is made, so this does not give up."""
+        producer = markers.producer
+        for partition in markers.partitions:
+            while True:
+                try:
+                    await self.write_marker(
+                        partition, producer.producer_id, producer.epoch, committed=markers.committed
+                    )
+                except UnknownTopic:
+                    break  # deleted meanwhile, and its records with it
+                except AlpacaError as error:
+                    log.warning("marker_not_written", partition=str(partition), reason=str(error))
+                    await asyncio.sleep(RETRY_SECONDS)
+                else:
+                    break
+        shard.tell(lambda machine, now_ms: machine.markers_written(markers, now_ms))

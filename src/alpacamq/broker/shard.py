@@ -1,0 +1,240 @@
+"""The host of every state machine: one machine on one partition of an internal topic.
+
+Events are given to the machine one at a time. The records it answers with are appended as one
+batch, and its replies leave once those records, and all before them, are as durable as the topic
+promises. If records cannot be written, memory is ahead of the log: the machine is thrown away and
+rebuilt, and everybody who waited is told so.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from typing import Any, Generic, Protocol, TypeVar
+
+from alpacamq.coordinator.outcome import Change, Outcome
+from alpacamq.model.batch import read_header
+from alpacamq.model.errors import AlpacaError, CoordinatorLoading, CoordinatorUnavailable
+from alpacamq.model.records import Record, write_batch
+from alpacamq.telemetry.logs import get_logger
+
+from .clock import SteadyClock
+from .partition import Append, Partition
+from .replay import replay
+from .shard_snapshots import ShardSnapshots
+
+log = get_logger(__name__)
+
+# A snapshot is due after this many records or this long after the first of them. A state larger
+# than that many records is written as often as it changes once over.
+SNAPSHOT_RECORDS = 10_000
+SNAPSHOT_MS = 5 * 60_000
+RELOAD_SECONDS = 1.0
+LOAD_SECONDS = 5.0
+
+
+class Machine(Protocol):
+    """A state machine: pure, told what happens and when."""
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do."""
+        ...
+
+    def tick(self, now_ms: int) -> Outcome: ...
+    def replay(self, key: bytes, value: bytes | None) -> None: ...
+    def loaded(self, now_ms: int) -> Outcome: ...
+    def snapshot(self) -> Iterator[Change]: ...
+
+
+M = TypeVar("M", bound=Machine)
+
+
+class Shard(Generic[M]):
+    """One machine and the partition that remembers it."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        make: Callable[[], M],
+        snapshots: ShardSnapshots,
+        clock: SteadyClock,
+        executor: Executor,
+        perform: Callable[[Outcome], None] | None = None,
+    ) -> None:
+        self.partition = partition
+        self._make = make
+        self._snapshots = snapshots
+        self._clock = clock
+        self._executor = executor
+        self._perform = perform
+        self._machine: M | None = None
+        self._in_flight: deque[list[Outcome]] = deque()
+        self._tickets: set[asyncio.Future[Any]] = set()
+        self._changed = asyncio.Event()
+        self._loaded = asyncio.Event()
+        self._wake_at_ms: int | None = None
+        self._records_since_snapshot = 0
+        self._snapshot_due_ms: int | None = None
+        self._snapshot_entries = 0
+
+    async def ask(self, event: Callable[[M, object, int], Outcome]) -> Any:
+        """Give the machine an event under a ticket, and return the reply to it or raise it."""
+        machine = await self._loaded_machine()
+        ticket: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._tickets.add(ticket)
+        try:
+            self._carry_out(event(machine, ticket, self._clock.now_ms()))
+            answer = await ticket
+        finally:
+            self._tickets.discard(ticket)
+        if isinstance(answer, AlpacaError):
+            raise answer.with_traceback(None)
+        return answer
+
+    async def _loaded_machine(self) -> M:
+        """The machine, after a short wait if it is just being loaded."""
+        try:
+            async with asyncio.timeout(LOAD_SECONDS):
+                while self._machine is None:
+                    await self._loaded.wait()
+        except TimeoutError:
+            raise CoordinatorLoading(f"{self.partition.identity} is being loaded") from None
+        return self._machine
+
+    def tell(self, event: Callable[[M, int], Outcome]) -> None:
+        """Give the machine an event that nobody waits for."""
+        if self._machine is not None:
+            self._carry_out(event(self._machine, self._clock.now_ms()))
+
+    async def run(self) -> None:
+        """Load the machine, tick it when it is due, rebuild it when it fails, until cancelled."""
+        while True:
+            if self._machine is None:
+                await self._load()
+            elif self._is_snapshot_due():
+                await self._take_snapshot(self._machine)
+            elif self._wake_at_ms is not None and self._wake_at_ms <= self._clock.now_ms():
+                self._carry_out(self._machine.tick(self._clock.now_ms()))
+            else:
+                await self._sleep()
+
+    async def _sleep(self) -> None:
+        self._changed.clear()
+        due = [at_ms for at_ms in (self._wake_at_ms, self._snapshot_due_ms) if at_ms is not None]
+        seconds = max(min(due) - self._clock.now_ms(), 0) / 1000 if due else None
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def _load(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            machine, records = await loop.run_in_executor(self._executor, self._rebuilt)
+        except (AlpacaError, OSError) as error:
+            log.error("coordinator_not_loaded", partition=str(self.partition.identity), reason=str(error))
+            await asyncio.sleep(RELOAD_SECONDS)
+            return
+        self._machine = machine
+        self._loaded.set()
+        self._records_since_snapshot = records
+        log.info("coordinator_loaded", partition=str(self.partition.identity), records=records)
+        self._carry_out(machine.loaded(self._clock.now_ms()))
+
+    def _rebuilt(self) -> tuple[M, int]:
+        """A machine that knows everything its log says, and how much of that was not in a snapshot."""
+        machine = self._make()
+        offset = 0
+        if (snapshot := self._snapshots.newest()) is not None:
+            offset, changes = snapshot
+            for key, value in changes:
+                machine.replay(key, value)
+        count = 0
+        for record in replay(self.partition.log, offset):
+            if record.key is not None:
+                machine.replay(record.key, record.value)
+                count += 1
+        return machine, count
+
+    def _carry_out(self, outcome: Outcome) -> None:
+        if outcome.changes:
+            self._in_flight.append([outcome])
+            self._append(outcome.changes)
+        elif self._in_flight:
+            # What this tells rests on records that are not durable yet.
+            self._in_flight[-1].append(outcome)
+        else:
+            self._deliver(outcome)
+        self._plan()
+
+    def _append(self, changes: list[Change]) -> None:
+        now_ms = self._clock.now_ms()
+        batch = write_batch([Record(i, now_ms, *change) for i, change in enumerate(changes)])
+        append = Append(batch, read_header(batch), lambda: self._appended(append))
+        self.partition.stage(append)
+        self.partition.commit()
+        self._records_since_snapshot += len(changes)
+
+    def _appended(self, append: Append) -> None:
+        if not self._in_flight:
+            return  # the machine these records belonged to has failed meanwhile
+        outcomes = self._in_flight.popleft()
+        if isinstance(append.outcome, AlpacaError):
+            self._fail(append.outcome)
+            return
+        for outcome in outcomes:
+            self._deliver(outcome)
+
+    def _deliver(self, outcome: Outcome) -> None:
+        for ticket, answer in outcome.replies:
+            if isinstance(ticket, asyncio.Future) and not ticket.done():
+                ticket.set_result(answer)
+        if self._perform is not None:
+            self._perform(outcome)
+
+    def _fail(self, error: AlpacaError) -> None:
+        log.error("coordinator_failed", partition=str(self.partition.identity), reason=str(error))
+        self._machine = None
+        self._loaded.clear()
+        self._in_flight.clear()
+        unavailable = CoordinatorUnavailable(f"{self.partition.identity}: {error}")
+        for ticket in self._tickets:
+            if not ticket.done():
+                ticket.set_result(unavailable)
+        self._changed.set()
+
+    def _plan(self) -> None:
+        """Wake `run` if something is due earlier than it thinks."""
+        if self._machine is None:
+            return
+        due_ms = self._machine.next_deadline_ms
+        if due_ms is not None and (self._wake_at_ms is None or due_ms < self._wake_at_ms):
+            self._changed.set()
+        self._wake_at_ms = due_ms
+        if self._records_since_snapshot and self._snapshot_due_ms is None:
+            self._snapshot_due_ms = self._clock.now_ms() + SNAPSHOT_MS
+            self._changed.set()
+        if self._records_since_snapshot >= max(SNAPSHOT_RECORDS, self._snapshot_entries):
+            self._changed.set()
+
+    def _is_snapshot_due(self) -> bool:
+        if self._in_flight or not self._records_since_snapshot:
+            return False
+        if self._records_since_snapshot >= max(SNAPSHOT_RECORDS, self._snapshot_entries):
+            return True
+        return self._snapshot_due_ms is not None and self._snapshot_due_ms <= self._clock.now_ms()
+
+    async def _take_snapshot(self, machine: M) -> None:
+        # Between events, with nothing in flight: the state is exactly what the log says so far.
+        changes = list(machine.snapshot())
+        offset = self.partition.log.end_offset
+        self._records_since_snapshot = 0
+        self._snapshot_due_ms = None
+        self._snapshot_entries = len(changes)
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._executor, self._snapshots.write, offset, changes)
+        except OSError as error:
+            log.warning("snapshot_failed", partition=str(self.partition.identity), reason=str(error))

@@ -1,0 +1,82 @@
+"""All shards of one internal topic. The topic is made when it is first needed."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from fastcrc.crc32 import iscsi as crc32c
+
+from alpacamq.coordinator.outcome import Outcome
+from alpacamq.model.errors import CoordinatorLoading
+from alpacamq.model.ids import TopicName
+
+from .partition import Partition
+from .shard import Machine, Shard
+from .topics import Topics
+
+COUNT = 8
+OVERRIDES = {
+    "cleanup.policy": "compact",
+    "max.message.bytes": str(64 << 20),
+    "message.timestamp.type": "CreateTime",
+    "segment.bytes": str(16 << 20),
+}
+
+M = TypeVar("M", bound=Machine)
+
+
+class Shards(Generic[M]):
+    """The shards of one internal topic, and which of them a key belongs to."""
+
+    def __init__(self, topic: TopicName, topics: Topics, make: Callable[[Partition], Shard[M]]) -> None:
+        self.topic = topic
+        self._topics = topics
+        self._make = make
+        self._shards: list[Shard[M]] = []
+        self._starting = asyncio.Lock()
+        self._tasks: asyncio.TaskGroup | None = None
+
+    @property
+    def started(self) -> Sequence[Shard[M]]:
+        """The shards, none before the first is needed."""
+        return self._shards
+
+    async def run(self) -> None:
+        """Run the shards until cancelled; at once if their topic exists."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            if self.topic in self._topics.image.topics:
+                await self.all()
+            await asyncio.Event().wait()
+
+    async def all(self) -> Sequence[Shard[M]]:
+        """Every shard, started if need be."""
+        if self._shards:
+            return self._shards
+        async with self._starting:
+            if not self._shards:
+                await self._start()
+        return self._shards
+
+    async def index_of(self, key: str) -> int:
+        """Which shard `key` belongs to, for as long as the topic exists."""
+        return crc32c(key.encode()) % len(await self.all())
+
+    async def ask(self, key: str, event: Callable[[M, object, int], Outcome]) -> Any:
+        """Ask the shard that `key` belongs to."""
+        shards = await self.all()
+        return await shards[await self.index_of(key)].ask(event)
+
+    async def ask_all(self, event: Callable[[M, object, int], Outcome]) -> list[Any]:
+        """Ask every shard the same."""
+        return [await shard.ask(event) for shard in await self.all()]
+
+    async def _start(self) -> None:
+        if self._tasks is None:
+            raise CoordinatorLoading("the broker is starting")
+        if self.topic not in self._topics.image.topics:
+            await self._topics.create_internal(self.topic, partitions=COUNT, overrides=OVERRIDES)
+        shards = [self._make(partition) for partition in self._topics.partitions_of(self.topic)]
+        for shard in shards:
+            self._tasks.create_task(shard.run())
+        self._shards = shards
