@@ -59,7 +59,7 @@ class DataDirectory:
         """Create what is missing, keep other brokers out, and remove what interrupted deletions left."""
         try:
             self._make(self.path)
-            self._take_lock()
+            self._lock = take_lock(self._disk, self.path)
             try:
                 self._identity = self._read_identity() or self._write_identity()
                 self._make(self.partitions)
@@ -89,21 +89,6 @@ class DataDirectory:
                 self._make(path.parent)
             self._disk.make_directory(path)
             self._disk.sync_directory(path.parent)
-
-    def _take_lock(self) -> None:
-        path = self.path / LOCK
-        lock = self._disk.open(path, create=True)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = self._disk.read(lock, 20, 0).decode("ascii", "replace").strip() or "unknown"
-            self._disk.close(lock)
-            raise DataDirectoryInUse(
-                f"the data directory {self.path} is in use by another broker (process {holder})"
-            ) from None
-        self._lock = lock
-        self._disk.truncate(lock, 0)
-        self._disk.write(lock, [f"{os.getpid()}\n".encode()], 0)
 
     def _read_identity(self) -> Identity | None:
         path = self.path / IDENTITY
@@ -157,3 +142,19 @@ class DataDirectory:
         for name in self._disk.names(self.partitions):
             if name.endswith(DELETED):
                 remove_tree(self._disk, self.partitions / name)
+
+
+def take_lock(disk: Disk, path: Path) -> int:
+    """Keep other brokers out of the data directory until the returned descriptor is closed."""
+    lock = disk.open(path / LOCK, create=True)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = disk.read(lock, 20, 0).decode("ascii", "replace").strip() or "unknown"
+        disk.close(lock)
+        raise DataDirectoryInUse(
+            f"the data directory {path} is in use by another broker (process {holder})"
+        ) from None
+    disk.truncate(lock, 0)
+    disk.write(lock, [f"{os.getpid()}\n".encode()], 0)
+    return lock

@@ -75,35 +75,42 @@ class PendingFetch:
         found = self._gather()
         if any(part.records is not None and not part.records.verified for part in found):
             self._connection.spawn(self._verify_then_answer(found))
-            return
+        elif self._call.max_wait_ms <= 0 or self._is_enough(found):
+            self._respond(found)
+        else:
+            _release(found)
+            self._park()
+
+    def _is_enough(self, found: list[Found]) -> bool:
         self._readable_bytes = sum(part.fetched.records_bytes for part in found)
-        if (
-            self._call.max_wait_ms <= 0
+        return (
+            not found
             or self._readable_bytes >= self._enough_bytes
             or any(part.fetched.error_code for part in found)
-            or not found
-        ):
-            self._respond(found)
-            return
-        for part in found:
-            if part.records is not None:
-                part.records.release()
-        self._park()
+        )
 
     def _park(self) -> None:
         for topic, wanted in self._wanted():
             if (partition := self._broker.topics.find(topic, wanted.partition)) is not None:
                 partition.watch(self, self._wake)
                 self._watched.append(partition)
-        self._timer = asyncio.get_running_loop().call_later(self._call.max_wait_ms / 1000, self._finish)
+        self._timer = asyncio.get_running_loop().call_later(self._call.max_wait_ms / 1000, self._time_is_up)
         self._connection.on_close(self._leave)
 
     def _wake(self, added_bytes: int) -> None:
+        """Some partition has more. Not all of it need be for us, so look before answering."""
         self._readable_bytes += added_bytes
-        if self._readable_bytes >= self._enough_bytes:
-            self._finish()
+        if self._readable_bytes < self._enough_bytes:
+            return
+        found = self._gather()
+        if self._is_enough(found):
+            self._leave()
+            self._connection.forget_on_close(self._leave)
+            self._respond(found)
+        else:
+            _release(found)
 
-    def _finish(self) -> None:
+    def _time_is_up(self) -> None:
         self._leave()
         self._connection.forget_on_close(self._leave)
         self._respond(self._gather())
@@ -200,6 +207,12 @@ class PendingFetch:
         if self._header.api_version >= TOPIC_IDS_FROM:
             return UnknownTopicId(f"no topic with the id {topic.hex()} has a partition {index}")
         return UnknownTopic(f"there is no partition {index} of a topic {topic.decode()!r}")
+
+
+def _release(found: list[Found]) -> None:
+    for part in found:
+        if part.records is not None:
+            part.records.release()
 
 
 def _woven(pieces: list[bytes], slices: list[Readable]) -> list[Piece]:

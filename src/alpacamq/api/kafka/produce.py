@@ -18,11 +18,13 @@ from alpacamq.model.errors import (
     InvalidRecord,
     InvalidRequest,
     InvalidRequiredAcks,
+    InvalidTopicName,
     NotEnoughReplicas,
     UnknownTopic,
     UnknownTopicId,
     UnsupportedCompression,
 )
+from alpacamq.model.topics import INTERNAL_TOPICS
 from alpacamq.protocol.framing import RequestHeader
 from alpacamq.protocol.produce_codec import (
     TOPIC_IDS_FROM,
@@ -181,6 +183,8 @@ class ProduceRequests:
         connection.proceed()
 
     def _check(self, call: ProduceCall, partition: Partition) -> None:
+        if partition.identity.topic in INTERNAL_TOPICS:
+            raise InvalidTopicName(f"topic {partition.identity.topic!r} is written by the broker only")
         if call.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
             raise InvalidRequiredAcks(f"acks={call.acks} is none of 0, 1 and -1 (all)")
         if call.transactional_id is not None:

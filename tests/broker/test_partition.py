@@ -1,0 +1,146 @@
+"""One partition as its leader: when appends are acknowledged and become visible."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from alpacamq.broker.broker import Broker, BrokerSettings
+from alpacamq.broker.partition import Append, Partition, append
+from alpacamq.log.disk import SystemDisk
+from alpacamq.model.batch import read_header
+from alpacamq.model.errors import DataInDoubt, FencedLeaderEpoch, UnknownLeaderEpoch, UnknownTopic
+from alpacamq.model.ids import BrokerId
+from alpacamq.model.records import Record, write_batch
+
+
+class CountingDisk(SystemDisk):
+    """The real disk, with syncs counted, held back or made to fail."""
+
+    def __init__(self) -> None:
+        self.syncs = 0
+        self.failing = False
+
+    def sync(self, descriptor: int) -> None:
+        self.syncs += 1
+        if self.failing:
+            raise OSError(5, "Input/output error")
+        super().sync(descriptor)
+
+
+def batch(value: bytes = b"v") -> bytearray:
+    return write_batch([Record(0, 1000, b"k", value)])
+
+
+@pytest.fixture
+def disk() -> CountingDisk:
+    return CountingDisk()
+
+
+@pytest.fixture
+async def broker(tmp_path: Path, disk: CountingDisk) -> AsyncIterator[Broker]:
+    broker = Broker(BrokerSettings(node_id=BrokerId(1), data_directory=tmp_path), disk=disk)
+    broker.open()
+    yield broker
+    await broker.close()
+
+
+async def partition_of(broker: Broker, **overrides: str) -> Partition:
+    await broker.topics.create(
+        "t", partitions=1, overrides={name.replace("_", "."): value for name, value in overrides.items()}
+    )
+    return broker.topics.partition("t", 0)
+
+
+async def test_an_append_is_visible_at_once_where_fsync_comes_later(broker: Broker) -> None:
+    partition = await partition_of(broker)
+    await append(partition, batch())
+    assert partition.high_watermark == 1
+    assert partition.log.flushed_offset == 0
+
+
+async def test_an_append_is_visible_only_once_durable_where_every_batch_is_synced(broker: Broker) -> None:
+    partition = await partition_of(broker, flush_messages="1")
+    data = batch()
+    done = asyncio.Event()
+    partition.stage(Append(data, read_header(data), done.set))
+    partition.commit()
+    assert partition.high_watermark == 0
+    assert partition.log.end_offset == 1
+    await done.wait()
+    assert partition.high_watermark == partition.log.flushed_offset == 1
+
+
+async def test_producers_that_wait_together_share_one_sync(broker: Broker, disk: CountingDisk) -> None:
+    partition = await partition_of(broker, flush_messages="1")
+    before = disk.syncs
+    await asyncio.gather(*(append(partition, batch()) for _ in range(100)))
+    # The first append starts a sync at once; all others wait for it and share the next.
+    assert disk.syncs - before == 2
+    assert partition.high_watermark == 100
+
+
+async def test_after_a_failed_sync_nothing_is_acknowledged(broker: Broker, disk: CountingDisk) -> None:
+    partition = await partition_of(broker, flush_messages="1")
+    await append(partition, batch())
+    disk.failing = True
+    with pytest.raises(DataInDoubt):
+        await append(partition, batch())
+    disk.failing = False
+    with pytest.raises(DataInDoubt):
+        await append(partition, batch())
+    assert partition.high_watermark == 1
+
+
+async def test_other_partitions_go_on_when_one_is_in_doubt(broker: Broker, disk: CountingDisk) -> None:
+    await broker.topics.create("pair", partitions=2, overrides={"flush.messages": "1"})
+    one, other = (broker.topics.partition("pair", index) for index in (0, 1))
+    disk.failing = True
+    with pytest.raises(DataInDoubt):
+        await append(one, batch())
+    disk.failing = False
+    assert (await append(other, batch())).base_offset == 0
+
+
+async def test_whoever_waits_for_a_deleted_topic_is_told(broker: Broker) -> None:
+    partition = await partition_of(broker)
+    woken: list[int] = []
+    partition.watch("reader", woken.append)
+    await broker.topics.delete("t")
+    assert woken
+    with pytest.raises(UnknownTopic):
+        broker.topics.partition("t", 0)
+
+
+async def test_a_client_of_another_leader_epoch_is_refused(broker: Broker) -> None:
+    partition = await partition_of(broker)
+    partition.check_epoch(-1)
+    partition.check_epoch(0)
+    with pytest.raises(UnknownLeaderEpoch):
+        partition.check_epoch(1)
+
+
+async def test_records_lost_in_a_crash_begin_a_new_leader_epoch(tmp_path: Path) -> None:
+    settings = BrokerSettings(node_id=BrokerId(1), data_directory=tmp_path)
+    broker = Broker(settings)
+    broker.open()
+    partition = await partition_of(broker)
+    await append(partition, batch())
+    await append(partition, batch())
+    await broker.close()
+    segment = next(partition.log.directory.glob("*.log"))
+    with segment.open("ab") as file:
+        file.write(bytes(partition.log.size_bytes // 2)[:70])  # what a crash leaves of a third batch
+    again = Broker(settings)
+    again.open()
+    try:
+        recovered = again.topics.partition("t", 0)
+        assert recovered.log.end_offset == 2
+        assert recovered.leader_epoch == 1
+        with pytest.raises(FencedLeaderEpoch):
+            recovered.check_epoch(0)
+        await append(recovered, batch())
+        assert recovered.log.epochs.end_offset_for(0, 3) == (0, 2)
+    finally:
+        await again.close()
