@@ -1,0 +1,98 @@
+"""What a broker does around the group coordinator, in memory: keeps the changes, delivers the replies."""
+
+from collections.abc import Callable, Iterable
+from itertools import count
+
+from alpacamq.coordinator.consumer_messages import ConsumerGroupSettings, TopicSummary
+from alpacamq.coordinator.group_messages import GroupSettings
+from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.coordinator.outcome import Change, Outcome
+from alpacamq.model.errors import AlpacaError
+
+START_MS = 1_000_000
+GROUP = "billing"
+
+
+class NoTopics:
+    """A cluster without topics."""
+
+    version = 1
+
+    def names(self) -> Iterable[str]:
+        return ()
+
+    def get(self, name: str) -> TopicSummary | None:
+        return None
+
+
+def contents(changes: Iterable[Change]) -> dict[bytes, bytes]:
+    """What a compacted log of `changes` comes to."""
+    latest = {change.key: change.value for change in changes}
+    return {key: value for key, value in latest.items() if value is not None}
+
+
+class GroupHost:
+    """One shard: its coordinator, its log, its clock and the answers given so far."""
+
+    def __init__(self, settings: GroupSettings | None = None) -> None:
+        self.now_ms = START_MS
+        self.log: list[Change] = []
+        self.answers: dict[object, object] = {}
+        self._settings = settings or GroupSettings()
+        self._ids = count(1)
+        self._tickets = count(1)
+        self.machine = self._new_machine()
+
+    def send(self, event: str, request: object) -> int:
+        """Bring a request to the coordinator; the ticket is the key of its answer, now or later."""
+        ticket = next(self._tickets)
+        self.take(getattr(self.machine, event)(request, ticket, self.now_ms))
+        return ticket
+
+    def ask(self, event: str, request: object) -> object:
+        """The answer to a request, None as long as there is none."""
+        return self.answers.get(self.send(event, request))
+
+    def refusal(self, event: str, request: object) -> type[AlpacaError]:
+        """The kind of error that is the answer to a request."""
+        answer = self.ask(event, request)
+        assert isinstance(answer, AlpacaError), answer
+        return type(answer)
+
+    def advance(self, duration_ms: int) -> None:
+        """Let time pass, with a tick whenever the coordinator asked for one."""
+        end_ms = self.now_ms + duration_ms
+        while (due_ms := self.machine.next_deadline_ms) is not None and due_ms <= end_ms:
+            self.now_ms = max(self.now_ms, due_ms)
+            self.take(self.machine.tick(self.now_ms))
+        self.now_ms = end_ms
+
+    def restart(self) -> None:
+        """Rebuild the coordinator from its log, as after a crash."""
+        self.machine = self._rebuilt(self.log)
+        self.take(self.machine.loaded(self.now_ms))
+
+    def check_log(self) -> None:
+        """Everything durable is on the log, and what is on the log is all there is."""
+        durable = contents(self.machine.snapshot())
+        assert contents(self._rebuilt(self.log).snapshot()) == durable
+        compacted = [Change(key, value) for key, value in contents(self.log).items()]
+        assert contents(self._rebuilt(compacted).snapshot()) == durable
+        snapshot = [*self.machine.snapshot()]
+        assert contents(self._rebuilt(snapshot).snapshot()) == durable
+
+    def take(self, outcome: Outcome) -> None:
+        self.log += outcome.changes
+        for reply in outcome.replies:
+            assert reply.to not in self.answers, "a ticket is answered once"
+            self.answers[reply.to] = reply.answer
+
+    def _rebuilt(self, log: Iterable[Change]) -> GroupCoordinator:
+        machine = self._new_machine()
+        for key, value in log:
+            machine.replay(key, value)
+        return machine
+
+    def _new_machine(self) -> GroupCoordinator:
+        new_id: Callable[[], str] = lambda: str(next(self._ids))  # noqa: E731
+        return GroupCoordinator(self._settings, ConsumerGroupSettings(), NoTopics(), new_id)

@@ -1,0 +1,136 @@
+"""Classic groups under arbitrary histories: consumers that come, crash, hang and lose connections."""
+
+import msgspec
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+
+from alpacamq.coordinator.group_messages import (
+    FetchOffsetsReply,
+    FetchOffsetsRequest,
+    LeaveRequest,
+    LeavingMember,
+)
+from alpacamq.coordinator.group_records import GENERATION, parts_of
+
+from .group_clients import PARTITIONS, REBALANCE_MS, SESSION_MS, Consumer, Phase
+from .group_host import GROUP, GroupHost
+
+
+class ClassicGroupModel(RuleBasedStateMachine):
+    """One group, its consumers, and what must hold whatever they do."""
+
+    consumers = Bundle("consumers")
+
+    @initialize()
+    def start_broker(self) -> None:
+        self.host = GroupHost()
+        self.alive: list[Consumer] = []
+        self.owners: dict[tuple[int, int], str] = {}
+        self.offsets: dict[int, int] = {}
+
+    @rule(target=consumers, instance=st.sampled_from([None, None, "one", "two"]), handshake=st.booleans())
+    def start(self, instance: str | None, handshake: bool) -> Consumer:
+        consumer = Consumer(f"c{len(self.alive)}", instance, handshake)
+        self.alive.append(consumer)
+        consumer.act(self.host)
+        return consumer
+
+    @rule(consumer=consumers)
+    def act(self, consumer: Consumer) -> None:
+        consumer.act(self.host)
+        self.note(consumer)
+
+    @rule(consumer=consumers, partition=st.integers(0, PARTITIONS - 1), offset=st.integers(0, 99))
+    def commit(self, consumer: Consumer, partition: int, offset: int) -> None:
+        consumer.commit(self.host, partition, offset)
+        self.note(consumer)
+
+    @rule(consumer=consumers)
+    def lose_connection(self, consumer: Consumer) -> None:
+        consumer.disconnect(self.host)
+
+    @rule(consumer=consumes(consumers))
+    def crash(self, consumer: Consumer) -> None:
+        consumer.disconnect(self.host)
+        self.alive.remove(consumer)
+
+    @rule(consumer=consumes(consumers))
+    def leave(self, consumer: Consumer) -> None:
+        consumer.listen(self.host)
+        self.note(consumer)
+        leaving = LeavingMember(member_id=consumer.member_id, instance_id=consumer.instance_id)
+        if consumer.member_id:
+            self.host.send("leave", LeaveRequest(group=GROUP, members=(leaving,)))
+        consumer.disconnect(self.host)
+        self.alive.remove(consumer)
+
+    @rule(duration_ms=st.sampled_from([1, 100, 200, 1_000, SESSION_MS // 2, SESSION_MS, REBALANCE_MS]))
+    def pass_time(self, duration_ms: int) -> None:
+        self.host.advance(duration_ms)
+        self.listen()
+
+    @rule()
+    def everyone_acts(self) -> None:
+        for consumer in self.alive:
+            consumer.act(self.host)
+        self.listen()
+
+    @rule()
+    def restart_broker(self) -> None:
+        self.listen()
+        self.host.restart()
+        for consumer in self.alive:
+            consumer.ticket = None
+
+    def listen(self) -> None:
+        for consumer in self.alive:
+            consumer.listen(self.host)
+            self.note(consumer)
+
+    def note(self, consumer: Consumer) -> None:
+        """Take down what a consumer was told."""
+        for partition, offset in consumer.committed:
+            self.offsets[partition] = offset
+        consumer.committed.clear()
+        if consumer.phase is Phase.CONSUME:
+            for partition in consumer.owned:
+                owner = self.owners.setdefault((consumer.generation, partition), consumer.identity)
+                assert owner == consumer.identity, f"{partition} is owned twice in {consumer.generation}"
+
+    @invariant()
+    def committed_offsets_are_those_last_committed(self) -> None:
+        answer = self.host.ask("fetch_offsets", FetchOffsetsRequest(group=GROUP))
+        assert isinstance(answer, FetchOffsetsReply)
+        assert {each.partition: each.offset for each in answer.offsets} == self.offsets
+
+    def teardown(self) -> None:
+        self.everyone_alive_ends_in_one_stable_generation()
+        self.generations_only_grow()
+        self.host.check_log()
+
+    def everyone_alive_ends_in_one_stable_generation(self) -> None:
+        for _ in range((2 * SESSION_MS + 2 * REBALANCE_MS) // 1_000):
+            for _ in range(3):
+                for consumer in self.alive:
+                    consumer.act(self.host)
+                self.listen()
+            self.host.advance(1_000)
+            self.listen()
+        living = [consumer for consumer in self.alive if consumer.phase is not Phase.DEAD]
+        assert all(consumer.phase is Phase.CONSUME for consumer in living), living
+        assert len({consumer.generation for consumer in living}) <= 1, living
+        owned = sorted(partition for consumer in living for partition in consumer.owned)
+        assert owned == ([*range(PARTITIONS)] if living else []), living
+
+    def generations_only_grow(self) -> None:
+        highest = 0
+        for key, value in self.host.log:
+            if parts_of(key)[0] == GENERATION:
+                given = msgspec.msgpack.decode(value, type=int) if value is not None else 0
+                assert given > highest or value is None, "only a group that was forgotten starts again"
+                highest = given
+
+
+ClassicGroupModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestClassicGroups = ClassicGroupModel.TestCase
