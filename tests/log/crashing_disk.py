@@ -36,16 +36,22 @@ class _Directory:
         self.changes.append(change)
 
 
+class PowerLost(BaseException):
+    """The machine is gone; nobody handles that."""
+
+
 class CrashingDisk:
-    """The `Disk` port over a tree of files in memory."""
+    """The `Disk` port over a tree of files in memory. Power is lost after `fuse` more changes."""
 
     def __init__(self) -> None:
         self._root = _Directory()
         self._open: dict[int, _File] = {}
         self._next = 3
+        self.fuse: int | None = None
 
     def crash(self, random: Random) -> None:
-        """Lose power. Descriptors are gone, and with them whatever was not synced and is not lucky."""
+        """Come back after power was lost, without whatever was not synced and is not lucky."""
+        self.fuse = None
         self._open.clear()
         self._lose(self._root, random)
 
@@ -55,6 +61,7 @@ class CrashingDisk:
         if found is None:
             if not create:
                 raise _error(errno.ENOENT, path)
+            self._burn()
             found = fresh = _File()
             parent.change(lambda names: names.__setitem__(path.name, fresh))
         if isinstance(found, _Directory):
@@ -67,6 +74,7 @@ class CrashingDisk:
         del self._open[descriptor]
 
     def write(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
+        self._burn()
         file = self._open[descriptor]
         data = b"".join(buffers)
         _apply(file.data, position, data)
@@ -82,16 +90,19 @@ class CrashingDisk:
         return TimestampMs(0)
 
     def truncate(self, descriptor: int, size: int) -> None:
+        self._burn()
         file = self._open[descriptor]
         _apply(file.data, -1 - size, b"")
         file.writes.append((-1 - size, b""))
 
     def sync(self, descriptor: int) -> None:
+        self._burn()
         file = self._open[descriptor]
         file.synced = bytes(file.data)
         file.writes.clear()
 
     def sync_directory(self, path: Path) -> None:
+        self._burn()
         directory = self._directory(path)
         directory.synced = dict(directory.names)
         directory.changes.clear()
@@ -100,6 +111,7 @@ class CrashingDisk:
         return list(self._directory(path).names)
 
     def make_directory(self, path: Path) -> None:
+        self._burn()
         parent = self._directory(path.parent)
         if path.name in parent.names:
             raise _error(errno.EEXIST, path)
@@ -107,6 +119,7 @@ class CrashingDisk:
         parent.change(lambda names: names.__setitem__(path.name, fresh))
 
     def rename(self, source: Path, target: Path) -> None:
+        self._burn()
         parent = self._directory(source.parent)
         assert parent is self._directory(target.parent), "only within a directory"
         if source.name not in parent.names:
@@ -118,6 +131,7 @@ class CrashingDisk:
         parent.change(change)
 
     def remove(self, path: Path) -> None:
+        self._burn()
         parent = self._directory(path.parent)
         if path.name not in parent.names:
             raise _error(errno.ENOENT, path)
@@ -126,8 +140,15 @@ class CrashingDisk:
         parent.change(lambda names: names.__delitem__(path.name))
 
     def remove_directory(self, path: Path) -> None:
+        self._burn()
         parent = self._directory(path.parent)
         parent.change(lambda names: names.__delitem__(path.name))
+
+    def _burn(self) -> None:
+        if self.fuse is not None:
+            if self.fuse == 0:
+                raise PowerLost
+            self.fuse -= 1
 
     def _directory(self, path: Path) -> _Directory:
         found: _File | _Directory | None = self._root

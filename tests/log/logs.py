@@ -96,7 +96,7 @@ def flush(log: PartitionLog) -> None:
 def read_batches(
     log: PartitionLog, disk: Disk | None = None, start: int | None = None, max_bytes: int = 1 << 20
 ) -> list[bytes]:
-    """Every batch from `start` on, verified as the broker does it; each is checked to be whole and in order."""
+    """Every batch from `start` on, verified as the broker does it, and each one whole and in order."""
     disk = disk or SystemDisk()
     offset = log.start_offset if start is None else start
     batches: list[bytes] = []

@@ -234,3 +234,15 @@ def test_search_by_time_stops_at_damage(tmp_path: Path) -> None:
     with pytest.raises(DamagedLog, match="damaged at byte 0"):
         log.offset_for_timestamp(0, log.end_offset)
     assert log.damage is not None
+
+
+def test_batches_appended_before_damage_was_found_are_still_flushed(tmp_path: Path) -> None:
+    a_closed_log(tmp_path / "t-0")
+    (path,) = segment_files(tmp_path / "t-0")
+    flip(path, 300, 1)
+    log = open_log(tmp_path / "t-0")
+    append(log, a_batch(), epoch=1)
+    read_until_damage(log)
+    assert log.flushed_offset == 12
+    flush(log)
+    assert log.flushed_offset == 13

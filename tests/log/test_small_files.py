@@ -119,7 +119,7 @@ def test_a_missing_file_costs_a_scan_and_nothing_else(tmp_path: Path, name: str)
 def test_a_damaged_snapshot_is_skipped_for_the_one_before(tmp_path: Path) -> None:
     batches = a_full_log(tmp_path / "good")
     copy = copies(tmp_path)
-    newest = sorted((tmp_path / "good").glob("*.producers"))[-1]
+    newest = max((tmp_path / "good").glob("*.producers"))
     for data in damages(newest.read_bytes()):
         directory = copy()
         (directory / newest.name).write_bytes(data)
@@ -148,7 +148,7 @@ def test_snapshots_are_kept_per_segment_and_the_newest(tmp_path: Path) -> None:
 
 
 def index_of(path: Path) -> tuple[bytes, int]:
-    """The last entry of an index file and the log position it reaches, however the file is cut into chunks."""
+    """The last entry of an index file and the log position it reaches, whatever its chunks."""
     magic, entry_bytes = (
         (OFFSET_MAGIC, OFFSET_ENTRY_BYTES) if path.suffix == ".index" else (TIME_MAGIC, TIME_ENTRY_BYTES)
     )

@@ -118,7 +118,9 @@ class Compactor:
         try:
             for swap in done.swaps:
                 replaced = [done.segments[segment.base_offset] for segment in swap.cleaned.replaces]
-                if all(segment in self._segments for segment in replaced):
+                if not any(segment.is_retired for segment in replaced):
+                    for segment in replaced:
+                        segment.index.retire()
                     put_in_place(
                         disk, self._directory, swap.cleaned.base_offset, [s.base_offset for s in replaced]
                     )
@@ -128,6 +130,8 @@ class Compactor:
                     discard_swaps(disk, self._directory, [swap.cleaned.base_offset])
                 waiting.pop(0)
         except OSError:
+            for segment in self._segments:
+                segment.index.is_retired = False  # those whose swap failed are still in use
             discard_swaps(disk, self._directory, waiting)
             raise
         self._ledger.compacted_to = done.cleaned.first_dirty_offset
@@ -147,7 +151,6 @@ class Compactor:
         cleaned = swap.cleaned
         for segment in replaced:
             self._storage.handles.forget(segment.path)
-            self._storage.indexes.discard(segment.path)
         fresh = Segment(
             self._directory,
             cleaned.base_offset,

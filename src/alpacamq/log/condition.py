@@ -21,12 +21,14 @@ def refused(directory: Path, doing: str, error: OSError) -> StorageFailed:
 class Condition:
     """Damage found, a flush that failed, or the end of the log's life: each for good."""
 
-    __slots__ = ("_directory", "_refusal", "damage", "in_doubt")
+    __slots__ = ("_directory", "_refusal", "damage", "in_doubt", "is_flushable")
 
     def __init__(self, directory: Path, damage: Damage | None) -> None:
         self._directory = directory
         self.damage = damage
         self.in_doubt: str | None = None
+        # Damage found while the log is in use does not keep newer batches from being flushed.
+        self.is_flushable = damage is None
         self._refusal: AlpacaError | None = None if damage is None else damage.error
 
     @property
@@ -50,6 +52,7 @@ class Condition:
             "is unknown; no writes until restart"
         )
         self._refusal = self.doubt()
+        self.is_flushable = False
 
     def found_damage(self, segment: Segment, violation: Violation) -> DamagedLog:
         """Durable data is broken at `violation`; in any thread."""
@@ -61,3 +64,4 @@ class Condition:
 
     def close(self) -> None:
         self._refusal = StorageFailed(f"{self._directory.name} is closed")
+        self.is_flushable = False

@@ -111,6 +111,7 @@ class FlushLedger:
         self._indexes: set[Path] = set()
         self._segment_snapshot: tuple[int, Mapping[int, ProducerState]] | None = None
         self._flushing = False
+        self._was_truncated = False
 
     @property
     def recovery_point(self) -> RecoveryPoint:
@@ -143,6 +144,7 @@ class FlushLedger:
         self.flushed_offset = min(self.flushed_offset, end_offset)
         self.compacted_to = self._checkpoint.current.compacted_to
         self._segment_snapshot = None
+        self._was_truncated = True
 
     def begin(self, segments: Segments, producers: ProducerStates, *, closing: bool = False) -> Flush | None:
         """What has to be done now, or None if everything is on the medium."""
@@ -192,15 +194,23 @@ class FlushLedger:
                 segment.synced_to = synced_to
         if error is None:
             self.flushed_offset = flush.end_offset
-        undone = flush.bookkeeping
-        if undone is not None and (error is not None or flush.bookkeeping_error is not None):
-            self._indexes |= undone.indexes
-            self._segment_snapshot = self._segment_snapshot or undone.segment_snapshot
+        bookkeeping = flush.bookkeeping
+        if bookkeeping is None:
+            return
+        if error is None and flush.bookkeeping_error is None:
+            self._was_truncated = False
+            return
+        self._indexes |= bookkeeping.indexes
+        self._segment_snapshot = self._segment_snapshot or bookkeeping.segment_snapshot
 
     def _is_checkpoint_due(self, point: RecoveryPoint, *, closing: bool) -> bool:
         current = self._checkpoint.current
         last = current.recovery_point
-        if self.compacted_to != current.compacted_to or self.deadline_ms != current.deadline_ms:
+        if (
+            self._was_truncated
+            or self.compacted_to != current.compacted_to
+            or self.deadline_ms != current.deadline_ms
+        ):
             return True
         if closing:
             return last != point

@@ -11,7 +11,6 @@ import threading
 from array import array
 from collections import OrderedDict
 from dataclasses import dataclass
-from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
@@ -95,41 +94,44 @@ class LoadedIndex:
 
 
 class IndexCache:
-    """The loaded indexes of the node, at most `limit_bytes` of them, the last used kept."""
+    """The loaded indexes of the node, at most `limit_bytes` of them, the last used kept.
+
+    The key is whose index it is, not its path: after compaction another index has the same path.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
-        self._indexes: OrderedDict[Path, tuple[LoadedIndex, int]] = OrderedDict()
+        self._indexes: OrderedDict[object, tuple[LoadedIndex, int]] = OrderedDict()
         self._bytes = 0
 
     @property
     def size_bytes(self) -> int:
         return self._bytes
 
-    def get(self, path: Path) -> LoadedIndex | None:
+    def get(self, owner: object) -> LoadedIndex | None:
         with self._lock:
-            entry = self._indexes.get(path)
+            entry = self._indexes.get(owner)
             if entry is None:
                 return None
-            self._indexes.move_to_end(path)
+            self._indexes.move_to_end(owner)
             return entry[0]
 
-    def put(self, path: Path, index: LoadedIndex) -> None:
+    def put(self, owner: object, index: LoadedIndex) -> None:
         """Keep `index`, whose size may have changed since it was last put."""
         size = index.size_bytes
         with self._lock:
-            self._drop(path)
-            self._indexes[path] = index, size
+            self._drop(owner)
+            self._indexes[owner] = index, size
             self._bytes += size
             while self._bytes > self._limit_bytes and len(self._indexes) > 1:
                 self._drop(next(iter(self._indexes)))
 
-    def discard(self, path: Path) -> None:
+    def discard(self, owner: object) -> None:
         with self._lock:
-            self._drop(path)
+            self._drop(owner)
 
-    def _drop(self, path: Path) -> None:
-        entry = self._indexes.pop(path, None)
+    def _drop(self, owner: object) -> None:
+        entry = self._indexes.pop(owner, None)
         if entry is not None:
             self._bytes -= entry[1]

@@ -10,7 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
-from alpacamq.model.errors import AlpacaError, DamagedLog, DataInDoubt, OffsetOutOfRange, StorageFailed
+from alpacamq.model.errors import (
+    AlpacaError,
+    DamagedLog,
+    DataInDoubt,
+    DiskFull,
+    OffsetOutOfRange,
+    StorageFailed,
+)
 from alpacamq.model.topics import TopicConfig
 
 from .appender import Appended, Appender, Incoming
@@ -31,6 +38,8 @@ from .truncation import truncate
 DELETED = "-delete"
 # The name of a directory being deleted must not get too long for the file system.
 MAX_STEM = 200
+# A search in a thread starts again when retention or compaction changes the segments under it.
+SEARCH_ATTEMPTS = 5
 
 __all__ = ["Appended", "Incoming", "PartitionLog", "Recovered", "Slice", "TimestampOffset"]
 
@@ -167,7 +176,7 @@ class PartitionLog:
 
     def begin_flush(self) -> Flush | None:
         """What is to be synced, for `Flush.run` in any thread; None if everything is on the medium."""
-        if not self._condition.is_sound:
+        if not self._condition.is_flushable:
             return None
         try:
             return self._ledger.begin(self._segments, self.producers)
@@ -193,7 +202,8 @@ class PartitionLog:
         try:
             active = self._segments.active
             if active.size and is_expired(active, self.config, now_ms):
-                self._appender.roll()
+                with suppress(DiskFull):  # the older segments are what makes room
+                    self._appender.roll()
             count = count_removable(tuple(self._segments), self.config, self.start_offset, now_ms)
         except Violation as violation:
             raise StorageFailed(
@@ -204,6 +214,8 @@ class PartitionLog:
         if count == 0:
             return None
         dropped = self._segments.drop_first(count)
+        for segment in dropped:
+            segment.index.retire()
         self._ledger.drop(dropped)
         self.start_offset = max(self.start_offset, self._segments.first.base_offset)
         self.epochs.truncate_before(self._segments.first.base_offset)
@@ -273,7 +285,7 @@ class PartitionLog:
     def close(self) -> None:
         """Put everything on the medium so that the next start need not scan. Blocking; not during a flush."""
         try:
-            if self._condition.is_sound:
+            if self._condition.is_flushable:
                 self._flush_now()
         except OSError as error:
             self._condition.flush_failed(error)
@@ -325,30 +337,36 @@ class PartitionLog:
         self._condition.close()
         for segment in self._segments:
             self._storage.handles.forget(segment.path)
-            self._storage.indexes.discard(segment.path)
+            self._storage.indexes.discard(segment.index)
 
     def _search(
         self, limit_offset: int, find: Callable[[TimestampSearch], TimestampOffset | None]
     ) -> TimestampOffset | None:
         damage = self._condition.damage
         limit = limit_offset if damage is None else min(limit_offset, damage.offset)
-        search = TimestampSearch(self._storage.disk, tuple(self._segments), self.start_offset, limit)
-        try:
-            return find(search)
-        except SuspectSegment as suspect:
-            self._judge(suspect.segment, suspect.violation)
-            return find(search)
-        except OSError as error:
-            raise refused(self.directory, "reading", error) from error
+        for _ in range(SEARCH_ATTEMPTS):
+            search = TimestampSearch(self._storage.disk, tuple(self._segments), self.start_offset, limit)
+            try:
+                return find(search)
+            except SuspectSegment as suspect:
+                self._judge(suspect.segment, suspect.violation)
+            except OSError as error:
+                if not any(segment.is_retired for segment in search.segments):
+                    raise refused(self.directory, "reading", error) from error
+        raise StorageFailed(f"{self.directory.name}: the log keeps changing while it is searched")
 
     def _judge(self, segment: Segment, violation: Violation) -> None:
         """Find out what is wrong where reading stumbled: the log, which raises, or only its index."""
         try:
             found = segment.first_violation(self.epochs)
+            if segment.is_retired:
+                return  # retention or compaction was faster: its name means another file, or none
             if found is None:
                 segment.index.restart()
                 segment.index.resume(segment.size)
         except OSError as error:
+            if segment.is_retired:
+                return
             raise refused(self.directory, "reading", error) from error
         if found is not None:
             raise self._condition.found_damage(segment, found) from violation

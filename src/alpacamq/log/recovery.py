@@ -309,6 +309,8 @@ class Recovery:
         size = segment.size - violation.position
         with segment.descriptor() as descriptor:
             self._disk.truncate(descriptor, violation.position)
+            # Or the next crash could bring back what is cut here, behind what is written now.
+            self._disk.sync(descriptor)
         segment.size, segment.next_offset = violation.position, violation.offset
         self._notes.append(
             f"{segment.path} is cut at byte {violation.position}, {size} bytes: {violation.reason}"

@@ -43,7 +43,6 @@ class Removal:
         for segment in self.segments:
             remove_segment(disk, self.directory, segment.base_offset)
             self.storage.handles.forget(segment.path)
-            self.storage.indexes.discard(segment.path)
         self.snapshots.remove({segment.base_offset for segment in self.segments} - {self.start_offset})
         disk.sync_directory(self.directory)
         self.checkpoint.move_start(self.start_offset)

@@ -35,14 +35,20 @@ class Violation(Exception):
 
 
 def scan_headers(
-    disk: Disk, descriptor: int, start: int, end: int, offset: int, *, read_bytes: int = LOOKUP_BYTES
+    disk: Disk, descriptor: int, start: int, end: int, offset: int
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Positions and headers of the batches from `start`, where the one at `offset` begins, to `end`."""
+    """Positions and headers of the batches from `start`, where the one at `offset` begins, to `end`.
+
+    Reads little at first, then more and more as long as batches are small enough to need it.
+    """
     data, data_start = b"", start
+    read_bytes = LOOKUP_BYTES
     position = start
     while position < end:
         at = position - data_start
         if at + HEADER_BYTES > len(data):
+            if data:
+                read_bytes = min(2 * read_bytes, WINDOW_BYTES) if at <= len(data) else LOOKUP_BYTES
             data, data_start, at = (
                 disk.read(descriptor, min(read_bytes, end - position), position),
                 position,

@@ -11,7 +11,7 @@ from pathlib import Path
 from alpacamq.model.batch import BatchHeader
 
 from .epochs import EpochHistory
-from .scan import LOOKUP_BYTES, Violation, scan_batches, scan_headers
+from .scan import Violation, scan_batches, scan_headers
 from .segment_index import Boundary, IndexTail, SegmentIndex
 from .storage import Storage
 
@@ -59,6 +59,11 @@ class Segment:
         self.verified = Boundary(base_offset, 0)
         self.trusted = Boundary(self.next_offset, size)
 
+    @property
+    def is_retired(self) -> bool:
+        """Whether the segment has been dropped or replaced, so that its name may mean another file."""
+        return self.index.is_retired
+
     def trust_from(self, offset: int, position: int) -> None:
         """Everything from this boundary on has been checked."""
         self.trusted = Boundary(offset, position)
@@ -99,13 +104,9 @@ class Segment:
                     break
         return after
 
-    def headers(
-        self, descriptor: int, start: Boundary, read_bytes: int = LOOKUP_BYTES
-    ) -> Iterator[tuple[int, BatchHeader]]:
+    def headers(self, descriptor: int, start: Boundary) -> Iterator[tuple[int, BatchHeader]]:
         """Positions and headers of the batches from `start` to the end."""
-        return scan_headers(
-            self._storage.disk, descriptor, start.position, self.size, start.offset, read_bytes=read_bytes
-        )
+        return scan_headers(self._storage.disk, descriptor, start.position, self.size, start.offset)
 
     def verify(self, upto: int, descriptor: int, epochs: EpochHistory) -> None:
         """Check every byte before `upto` that nobody has checked yet; Violation at the first bad one."""

@@ -26,7 +26,7 @@ from .indexes import (
     unpack_chunks,
     unpack_entries,
 )
-from .scan import WINDOW_BYTES, scan_headers
+from .scan import scan_headers
 from .storage import Storage
 
 INTERVAL_BYTES = 4096
@@ -112,7 +112,7 @@ class SegmentIndex:
     """
 
     __slots__ = ("_base_offset", "_largest", "_log_path", "_offset_bytes", "_storage", "_time_bytes",
-                 "covered_to", "tail")  # fmt: skip
+                 "covered_to", "is_retired", "tail")  # fmt: skip
 
     def __init__(
         self,
@@ -129,6 +129,7 @@ class SegmentIndex:
         self._offset_bytes = self._time_bytes = 0
         self._largest: tuple[int, int] | None = None
         self.covered_to = covered_to
+        self.is_retired = False
         self.tail = tail or (None if covered_to else IndexTail(base_offset))
 
     @property
@@ -182,9 +183,9 @@ class SegmentIndex:
             tail, self._offset_bytes, self._time_bytes, covered_to
         )
         cache = self._storage.indexes
-        if (loaded := cache.get(self._log_path)) is not None and loaded.covered_to == self.covered_to:
+        if (loaded := cache.get(self)) is not None and loaded.covered_to == self.covered_to:
             tail.move_to(loaded, covered_to)
-            cache.put(self._log_path, loaded)
+            cache.put(self, loaded)
         self.covered_to = covered_to
         tail.clear()
         return True
@@ -195,10 +196,15 @@ class SegmentIndex:
             self._largest = self.largest()
             self.tail = None
 
+    def retire(self) -> None:
+        """The segment is no longer part of the log; a search that still uses it may only read."""
+        self.is_retired = True
+        self._storage.indexes.discard(self)
+
     def resume(self, position: int) -> None:
         """Make the index end exactly at `position`, ready for the batches that follow there."""
         storage = self._storage
-        storage.indexes.discard(self._log_path)
+        storage.indexes.discard(self)
         files = self._read_files(position)
         ends = (files.offsets_end.file_bytes, files.times_end.file_bytes)
         for path, size, end in zip(self.paths, files.sizes, ends, strict=True):
@@ -210,7 +216,7 @@ class SegmentIndex:
 
     def restart(self) -> None:
         """Forget everything: the whole segment will be noted again."""
-        self._storage.indexes.discard(self._log_path)
+        self._storage.indexes.discard(self)
         for path in self.paths:
             _truncate(self._storage.disk, path, 0)
         self._offset_bytes = self._time_bytes = self.covered_to = 0
@@ -228,7 +234,7 @@ class SegmentIndex:
         if covered_to == 0:
             return _empty()
         cache = self._storage.indexes
-        loaded = cache.get(self._log_path)
+        loaded = cache.get(self)
         # One that a thread loaded while the event loop wrote a chunk may lack that chunk.
         if loaded is None or loaded.covered_to < covered_to:
             files = self._read_files(covered_to)
@@ -236,14 +242,14 @@ class SegmentIndex:
             if loaded.covered_to < covered_to:
                 tail = self._tail_after(loaded, covered_to)
                 tail.note_largest()
-                if self.tail is None:
+                if self.tail is None and not self.is_retired:
                     # Nobody waits for the repair: what cannot be written now is made again next time.
                     with suppress(OSError):
                         self._append(
                             tail, files.offsets_end.file_bytes, files.times_end.file_bytes, covered_to
                         )
                 tail.move_to(loaded, covered_to)
-            cache.put(self._log_path, loaded)
+            cache.put(self, loaded)
         return loaded
 
     def _append(
@@ -306,12 +312,7 @@ class SegmentIndex:
         handle = self._storage.handles.pin(self._log_path)
         try:
             for at, header in scan_headers(
-                self._storage.disk,
-                handle.descriptor,
-                start.position,
-                position,
-                start.offset,
-                read_bytes=WINDOW_BYTES,
+                self._storage.disk, handle.descriptor, start.position, position, start.offset
             ):
                 tail.note(header.base_offset, at, header.max_timestamp)
         finally:

@@ -17,9 +17,6 @@ class Segments:
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._segments)
 
-    def __contains__(self, segment: object) -> bool:
-        return segment in self._segments
-
     def __len__(self) -> int:
         return len(self._segments)
 

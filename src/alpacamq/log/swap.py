@@ -6,6 +6,7 @@ at once; old segments that are left behind are wholly covered by it, and recover
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +49,9 @@ def prepare_swaps(
             named.append(segment.base_offset)
             disk.sync_directory(directory)
     except BaseException:
+        for segment in cleaned[len(named) :]:
+            with suppress(OSError):  # removed at the next start then
+                disk.remove(segment.path)
         discard_swaps(disk, directory, named)
         raise
     return swaps

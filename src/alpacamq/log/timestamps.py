@@ -14,7 +14,7 @@ from alpacamq.model.ids import NO_TIMESTAMP
 from alpacamq.model.ports import Disk
 from alpacamq.model.records import Record, read_records
 
-from .scan import WINDOW_BYTES, Violation
+from .scan import Violation
 from .segment import Segment
 
 
@@ -99,7 +99,7 @@ class TimestampSearch:
         """The headers from the batch with `offset` to the limit."""
         start = segment.find(max(offset, self.start_offset, segment.base_offset))
         with segment.descriptor() as descriptor:
-            for position, header in segment.headers(descriptor, start, WINDOW_BYTES):
+            for position, header in segment.headers(descriptor, start):
                 if header.base_offset >= self.limit_offset:
                     return
                 yield position, header

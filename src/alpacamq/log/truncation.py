@@ -7,7 +7,6 @@ from .directory import list_contents, remove_segment
 from .epochs import EpochHistory
 from .flush import FlushLedger
 from .producers import ProducerStates
-from .scan import WINDOW_BYTES
 from .segment_index import Boundary
 from .segments import Segments
 from .snapshots import ProducerSnapshots
@@ -43,10 +42,12 @@ def truncate(
     dropped = segments.drop_after(segment)
     for later in reversed(dropped):
         storage.handles.forget(later.path)
-        storage.indexes.discard(later.path)
+        later.index.retire()
         remove_segment(disk, directory, later.base_offset)
     with segment.descriptor() as descriptor:
         disk.truncate(descriptor, end.position)
+        # Or a crash could bring back what is dropped here, behind what is written next.
+        disk.sync(descriptor)
     segment.size, segment.next_offset = end.position, end.offset
     segment.synced_to = min(segment.synced_to, end.position)
     if segment.verified.position > end.position:
@@ -73,6 +74,6 @@ def _restore_producers(
         if segment.next_offset > start:
             place = segment.find(start) if start > segment.base_offset else Boundary(segment.base_offset, 0)
             with segment.descriptor() as descriptor:
-                for _, header in segment.headers(descriptor, place, WINDOW_BYTES):
+                for _, header in segment.headers(descriptor, place):
                     if header.producer_id >= 0:
                         producers.replay(header, now_ms)

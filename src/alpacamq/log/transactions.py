@@ -1,0 +1,138 @@
+"""Which transactions of one partition are open, and which were aborted.
+
+Told of every transactional batch and every marker in offset order. All of it follows from the
+log, so a snapshot is only there to spare reading the log again.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
+
+from alpacamq.model.batch import BatchHeader
+from alpacamq.model.control import MARKER_LIMIT_BYTES, Marker, read_marker
+from alpacamq.model.errors import CorruptBatch
+from alpacamq.model.ports import Disk
+
+from .aborted import AbortedIndex, AbortedTransaction
+from .sealed_file import Unreadable
+
+# Transactions whose marker readers cannot see yet, told apart; more are treated as one.
+_UNSEEN_LIMIT = 128
+
+
+class _Ended(NamedTuple):
+    first_offset: int
+    marker_offset: int
+
+
+class TransactionsSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything known at an offset: producer and first offset of what is open, and what was aborted."""
+
+    open: tuple[tuple[int, int], ...] = ()
+    aborted: AbortedIndex = msgspec.field(default_factory=AbortedIndex)
+
+
+class PartitionTransactions:
+    """The transactions of one partition, oldest first."""
+
+    __slots__ = ("_aborted", "_open", "_start_offset", "_unseen", "markers")
+
+    def __init__(self, snapshot: TransactionsSnapshot | None = None) -> None:
+        self.markers = 0
+        """Markers since this object was made: unchanged means that nothing ended meanwhile."""
+        self._start_offset = 0
+        self.reset(snapshot or TransactionsSnapshot())
+
+    def open_offset(self, producer_id: int) -> int | None:
+        """Where the producer's open transaction begins; None if it has none."""
+        return self._open.get(producer_id)
+
+    def appended(self, header: BatchHeader, base_offset: int, marker: Marker | None) -> None:
+        """A transactional or control batch is in the log from now on."""
+        first_offset = self._take(header, base_offset, marker)
+        if first_offset is None:
+            return
+        # Whoever began later and ends earlier never decides what is stable.
+        unseen = self._unseen
+        while unseen and unseen[-1].first_offset >= first_offset:
+            unseen.pop()
+        unseen.append(_Ended(first_offset, base_offset))
+        if len(unseen) > _UNSEEN_LIMIT:
+            oldest = unseen.popleft()
+            unseen[0] = _Ended(oldest.first_offset, unseen[0].marker_offset)
+
+    def replay(self, header: BatchHeader, marker: Marker | None) -> None:
+        """Take in a batch of a log that is being opened: nobody waits for its markers to be seen."""
+        self._take(header, header.base_offset, marker)
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Before it, every transaction has ended, and its marker can be seen."""
+        unseen = self._unseen
+        while unseen and unseen[0].marker_offset < high_watermark:
+            unseen.popleft()
+        stable = high_watermark
+        if unseen:
+            stable = min(stable, unseen[0].first_offset)
+        if self._open:
+            stable = min(stable, next(iter(self._open.values())))
+        # Of what was dropped from the log nothing can be unstable any more.
+        return min(max(stable, self._start_offset), high_watermark)
+
+    def aborted_between(self, fetch_offset: int, upper_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions that a reader of these offsets must leave out."""
+        return self._aborted.between(fetch_offset, upper_offset)
+
+    def drop_before(self, start_offset: int) -> None:
+        """The log starts here from now on."""
+        self._start_offset = start_offset
+        self._aborted.drop_before(start_offset)
+
+    def reset(self, snapshot: TransactionsSnapshot) -> None:
+        """Go back to `snapshot`; what followed it and is still in the log is to be replayed."""
+        self._open = OrderedDict(snapshot.open)
+        self._aborted = snapshot.aborted.copy()
+        self._unseen: deque[_Ended] = deque()
+
+    def snapshot(self) -> TransactionsSnapshot:
+        """Everything as of now, for a file written later or a compaction in a thread."""
+        return TransactionsSnapshot(open=tuple(self._open.items()), aborted=self._aborted.copy())
+
+    def _take(self, header: BatchHeader, base_offset: int, marker: Marker | None) -> int | None:
+        """Returns where the transaction began that the batch ends."""
+        if not header.is_control:
+            if header.is_transactional:
+                self._open.setdefault(header.producer_id, base_offset)
+            return None
+        if marker is None:
+            return None
+        self.markers += 1
+        # A marker that is written again finds nothing to end.
+        first_offset = self._open.pop(header.producer_id, None)
+        if first_offset is not None and not marker.committed:
+            stable = next(iter(self._open.values()), base_offset + 1)
+            self._aborted.add(header.producer_id, first_offset, base_offset, stable)
+        return first_offset
+
+
+def read_stored_marker(disk: Disk, descriptor: int, position: int, header: BatchHeader) -> Marker | None:
+    """What the control batch at `position` of a segment says; None if it ends no transaction."""
+    if header.size <= MARKER_LIMIT_BYTES:
+        with suppress(CorruptBatch):  # its checksum is right: it was never a marker
+            return read_marker(disk.read(descriptor, header.size, position))
+    return None
+
+
+def encode_transactions(snapshot: TransactionsSnapshot) -> tuple[Sequence[tuple[int, int]], bytes]:
+    """For a snapshot file, beside the producer states."""
+    return snapshot.open, snapshot.aborted.encode()
+
+
+def decode_transactions(open_: Sequence[tuple[int, int]], aborted: bytes) -> TransactionsSnapshot:
+    """What `encode_transactions` made, or Unreadable."""
+    firsts = [first_offset for _, first_offset in open_]
+    if firsts != sorted(firsts):
+        raise Unreadable("its open transactions are not in order")
+    return TransactionsSnapshot(open=tuple(open_), aborted=AbortedIndex.decode(aborted))
