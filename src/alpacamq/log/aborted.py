@@ -3,9 +3,10 @@
 Numbers in columns: there may be hundreds of thousands of them, all in memory.
 """
 
+import sys
 from array import array
 from bisect import bisect_left
-from struct import pack, unpack
+from itertools import pairwise
 from typing import NamedTuple
 
 from .sealed_file import Unreadable
@@ -34,11 +35,6 @@ class AbortedIndex:
     def __len__(self) -> int:
         return len(self._markers)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, AbortedIndex) and self._columns == other._columns
-
-    __hash__ = None  # type: ignore[assignment]
-
     def add(self, producer_id: int, first_offset: int, marker_offset: int, stable_offset: int) -> None:
         assert not self._markers or marker_offset > self._markers[-1]
         self._producers.append(producer_id)
@@ -63,32 +59,26 @@ class AbortedIndex:
             for column in self._columns:
                 del column[:count]
 
-    def copy(self) -> "AbortedIndex":
-        copied = AbortedIndex()
-        for column, source in zip(copied._columns, self._columns, strict=True):
-            column.extend(source)
-        return copied
-
     def spans(self) -> "AbortedSpans":
         """The same by producer, for one who goes through the log."""
         return AbortedSpans(self._producers, self._firsts, self._markers)
 
     def encode(self) -> bytes:
-        return b"".join(pack(f">{len(column)}q", *column) for column in self._columns)
+        """Column after column; copies memory, no more."""
+        return b"".join(_little_endian(column).tobytes() for column in self._columns)
 
     @classmethod
     def decode(cls, data: bytes) -> "AbortedIndex":
         """The index that `encode` wrote, or Unreadable."""
-        count, rest = divmod(len(data), _ROW_BYTES)
-        if rest:
+        if len(data) % _ROW_BYTES:
             raise Unreadable(f"{len(data)} bytes are no whole number of aborted transactions")
-        numbers = unpack(f">{4 * count}q", data)
         decoded = cls()
+        size = len(data) // 4
         for place, column in enumerate(decoded._columns):
-            column.extend(numbers[place * count : (place + 1) * count])
-        if any(
-            later <= earlier for earlier, later in zip(decoded._markers, decoded._markers[1:], strict=False)
-        ):
+            numbers = array("q", data[place * size : (place + 1) * size])
+            column.extend(_little_endian(numbers))
+        markers = decoded._markers
+        if any(later <= earlier for earlier, later in pairwise(markers)):
             raise Unreadable("its aborted transactions are not in order")
         return decoded
 
@@ -117,3 +107,11 @@ class AbortedSpans:
         firsts, markers = spans
         row = bisect_left(markers, offset)
         return row < len(markers) and firsts[row] <= offset
+
+
+def _little_endian(column: "array[int]") -> "array[int]":
+    if sys.byteorder == "little":
+        return column
+    swapped = column[:]
+    swapped.byteswap()
+    return swapped

@@ -5,20 +5,21 @@ log, so a snapshot is only there to spare reading the log again.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 import msgspec
 
 from alpacamq.model.batch import BatchHeader
-from alpacamq.model.control import MARKER_LIMIT_BYTES, Marker, read_marker
+from alpacamq.model.control import Marker, read_marker
 from alpacamq.model.errors import CorruptBatch
 from alpacamq.model.ports import Disk
 
-from .aborted import AbortedIndex, AbortedTransaction
+from .aborted import AbortedIndex, AbortedSpans, AbortedTransaction
 from .sealed_file import Unreadable
 
+# What is larger is no marker, and not worth reading.
+_MARKER_LIMIT_BYTES = 1 << 10
 # Transactions whose marker readers cannot see yet, told apart; more are treated as one.
 _UNSEEN_LIMIT = 128
 
@@ -29,10 +30,18 @@ class _Ended(NamedTuple):
 
 
 class TransactionsSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything known at an offset: producer and first offset of what is open, and what was aborted."""
+    """Everything known at an offset: what is open, by producer and first offset, and what was aborted."""
 
     open: tuple[tuple[int, int], ...] = ()
-    aborted: AbortedIndex = msgspec.field(default_factory=AbortedIndex)
+    aborted: bytes = b""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.open and not self.aborted
+
+    def spans(self) -> AbortedSpans:
+        """Which batches were aborted, for a compaction in a thread."""
+        return AbortedIndex.decode(self.aborted).spans()
 
 
 class PartitionTransactions:
@@ -41,8 +50,8 @@ class PartitionTransactions:
     __slots__ = ("_aborted", "_open", "_start_offset", "_unseen", "markers")
 
     def __init__(self, snapshot: TransactionsSnapshot | None = None) -> None:
+        # Markers taken in so far: as long as it stays, no transaction has ended.
         self.markers = 0
-        """Markers since this object was made: unchanged means that nothing ended meanwhile."""
         self._start_offset = 0
         self.reset(snapshot or TransactionsSnapshot())
 
@@ -93,12 +102,12 @@ class PartitionTransactions:
     def reset(self, snapshot: TransactionsSnapshot) -> None:
         """Go back to `snapshot`; what followed it and is still in the log is to be replayed."""
         self._open = OrderedDict(snapshot.open)
-        self._aborted = snapshot.aborted.copy()
+        self._aborted = AbortedIndex.decode(snapshot.aborted)
         self._unseen: deque[_Ended] = deque()
 
     def snapshot(self) -> TransactionsSnapshot:
         """Everything as of now, for a file written later or a compaction in a thread."""
-        return TransactionsSnapshot(open=tuple(self._open.items()), aborted=self._aborted.copy())
+        return TransactionsSnapshot(open=tuple(self._open.items()), aborted=self._aborted.encode())
 
     def _take(self, header: BatchHeader, base_offset: int, marker: Marker | None) -> int | None:
         """Returns where the transaction began that the batch ends."""
@@ -119,20 +128,24 @@ class PartitionTransactions:
 
 def read_stored_marker(disk: Disk, descriptor: int, position: int, header: BatchHeader) -> Marker | None:
     """What the control batch at `position` of a segment says; None if it ends no transaction."""
-    if header.size <= MARKER_LIMIT_BYTES:
+    if header.size <= _MARKER_LIMIT_BYTES:
         with suppress(CorruptBatch):  # its checksum is right: it was never a marker
             return read_marker(disk.read(descriptor, header.size, position))
     return None
 
 
-def encode_transactions(snapshot: TransactionsSnapshot) -> tuple[Sequence[tuple[int, int]], bytes]:
-    """For a snapshot file, beside the producer states."""
-    return snapshot.open, snapshot.aborted.encode()
+def encode_transactions(snapshot: TransactionsSnapshot) -> bytes:
+    return msgspec.msgpack.encode(snapshot)
 
 
-def decode_transactions(open_: Sequence[tuple[int, int]], aborted: bytes) -> TransactionsSnapshot:
-    """What `encode_transactions` made, or Unreadable."""
-    firsts = [first_offset for _, first_offset in open_]
+def decode_transactions(body: bytes) -> TransactionsSnapshot:
+    """The snapshot of a file, or Unreadable."""
+    try:
+        snapshot = msgspec.msgpack.decode(body, type=TransactionsSnapshot)
+    except msgspec.DecodeError as error:
+        raise Unreadable(str(error)) from error
+    firsts = [first_offset for _, first_offset in snapshot.open]
     if firsts != sorted(firsts):
         raise Unreadable("its open transactions are not in order")
-    return TransactionsSnapshot(open=tuple(open_), aborted=AbortedIndex.decode(aborted))
+    AbortedIndex.decode(snapshot.aborted)
+    return snapshot
