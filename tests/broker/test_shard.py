@@ -1,0 +1,200 @@
+"""The host of state machines, with the simplest machine there is: counters by name."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from alpacamq.broker import shard as shard_module
+from alpacamq.broker.broker import Broker, BrokerSettings
+from alpacamq.broker.clock import SteadyClock
+from alpacamq.broker.shard import Shard
+from alpacamq.broker.shard_snapshots import KEPT, ShardSnapshots
+from alpacamq.coordinator.outcome import Change, Outcome, Reply
+from alpacamq.log.disk import SystemDisk
+from alpacamq.model.errors import CoordinatorUnavailable, InvalidRequest
+from alpacamq.model.ids import BrokerId
+from alpacamq.model.ports import Buffer
+
+
+class Counters:
+    """Counts, remembers, and forgets a counter when its time is up."""
+
+    def __init__(self) -> None:
+        self.counts: dict[bytes, int] = {}
+        self.replayed = 0
+        self.deadline_ms: int | None = None
+        self.ticks = 0
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        return self.deadline_ms
+
+    def add(self, name: bytes, ticket: object, _now_ms: int) -> Outcome:
+        if not name:
+            return Outcome(replies=[Reply(ticket, InvalidRequest("a counter has a name"))])
+        self.counts[name] = self.counts.get(name, 0) + 1
+        change = Change(name, str(self.counts[name]).encode())
+        return Outcome([change], [Reply(ticket, self.counts[name])])
+
+    def read(self, name: bytes, ticket: object, _now_ms: int) -> Outcome:
+        return Outcome(replies=[Reply(ticket, self.counts.get(name, 0))])
+
+    def tick(self, _now_ms: int) -> Outcome:
+        self.ticks += 1
+        self.deadline_ms = None
+        return Outcome()
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        self.replayed += 1
+        if value is None:
+            self.counts.pop(key, None)
+        else:
+            self.counts[key] = int(value)
+
+    def loaded(self, _now_ms: int) -> Outcome:
+        return Outcome()
+
+    def snapshot(self) -> Iterator[Change]:
+        for name, count in self.counts.items():
+            yield Change(name, str(count).encode())
+
+
+class BreakableDisk(SystemDisk):
+    """The real disk, whose writes to segments can be made to fail."""
+
+    full = False
+
+    def write(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        super().write(descriptor, buffers, position)
+
+
+class Host:
+    """A broker with one internal topic and a shard on it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.disk = BreakableDisk()
+        self.made: list[Counters] = []
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Shard[Counters]]:
+        broker = Broker(
+            BrokerSettings(node_id=BrokerId(1), data_directory=self.path / "data"), disk=self.disk
+        )
+        broker.open()
+        if "counters" not in broker.topics.image.topics:
+            await broker.topics.create("counters", partitions=1, overrides={"cleanup.policy": "compact"})
+        with ThreadPoolExecutor(1) as executor:
+            shard = Shard(
+                broker.topics.partition("counters", 0),
+                self._make,
+                ShardSnapshots(self.disk, self.path / "data" / "snapshots" / "counters"),
+                SteadyClock(broker.clock),
+                executor,
+            )
+            running = asyncio.create_task(shard.run())
+            try:
+                yield shard
+            finally:
+                running.cancel()
+                await asyncio.wait([running])
+                await broker.close()
+
+    def _make(self) -> Counters:
+        self.made.append(Counters())
+        return self.made[-1]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+async def add(shard: Shard[Counters], name: bytes) -> int:
+    count = await shard.ask(lambda machine, ticket, now_ms: machine.add(name, ticket, now_ms))
+    assert isinstance(count, int)
+    return count
+
+
+async def read(shard: Shard[Counters], name: bytes) -> int:
+    count = await shard.ask(lambda machine, ticket, now_ms: machine.read(name, ticket, now_ms))
+    assert isinstance(count, int)
+    return count
+
+
+async def test_state_survives_a_restart(host: Host) -> None:
+    async with host.running() as shard:
+        for _ in range(3):
+            await add(shard, b"a")
+        await add(shard, b"b")
+    async with host.running() as shard:
+        assert (await read(shard, b"a"), await read(shard, b"b")) == (3, 1)
+
+
+async def test_a_reply_that_is_an_error_is_raised(host: Host) -> None:
+    async with host.running() as shard:
+        with pytest.raises(InvalidRequest, match="has a name"):
+            await add(shard, b"")
+
+
+async def test_many_at_once_are_each_answered_in_order(host: Host) -> None:
+    async with host.running() as shard:
+        assert await asyncio.gather(*(add(shard, b"a") for _ in range(100))) == list(range(1, 101))
+
+
+async def test_a_write_that_fails_is_told_and_leaves_memory_as_the_log_says(host: Host) -> None:
+    async with host.running() as shard:
+        assert await add(shard, b"a") == 1
+        host.disk.full = True
+        with pytest.raises(CoordinatorUnavailable, match="No space left"):
+            await add(shard, b"a")
+        host.disk.full = False
+        assert await read(shard, b"a") == 1
+        assert await add(shard, b"a") == 2
+        assert len(host.made) == 2
+
+
+async def test_after_a_snapshot_only_the_tail_is_replayed(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_module, "SNAPSHOT_RECORDS", 50)
+    directory = host.path / "data" / "snapshots" / "counters"
+    async with host.running() as shard:
+        for _ in range(60):
+            await add(shard, b"a")
+        await eventually(lambda: list(directory.glob("*.state")))
+        await add(shard, b"b")
+    async with host.running() as shard:
+        assert (await read(shard, b"a"), await read(shard, b"b")) == (60, 1)
+        assert host.made[-1].replayed < 20
+
+
+def test_the_last_snapshots_are_kept_and_a_damaged_one_is_passed_over(tmp_path: Path) -> None:
+    snapshots = ShardSnapshots(SystemDisk(), tmp_path / "s")
+    assert snapshots.newest() is None
+    for offset in range(1, 6):
+        snapshots.write(offset, [Change(b"k", str(offset).encode())])
+    files = sorted((tmp_path / "s").iterdir())
+    assert len(files) == KEPT
+    files[-1].write_bytes(files[-1].read_bytes()[:-1])
+    assert snapshots.newest() == (4, [Change(b"k", b"4")])
+
+
+async def test_the_machine_is_ticked_when_its_deadline_comes(host: Host) -> None:
+    async with host.running() as shard:
+        await add(shard, b"a")
+        machine = host.made[-1]
+
+        def hurry(counters: Counters, _now_ms: int) -> Outcome:
+            counters.deadline_ms = 0
+            return Outcome()
+
+        shard.tell(hurry)
+        await eventually(lambda: machine.ticks)
+        assert machine.ticks == 1
