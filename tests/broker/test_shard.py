@@ -160,6 +160,13 @@ async def test_a_write_that_fails_is_told_and_leaves_memory_as_the_log_says(host
         assert len(host.made) == 2
 
 
+async def eventually(probe: Callable[[], object]) -> None:
+    """Let the shard's own task run until something has come true."""
+    async with asyncio.timeout(20):
+        while not probe():  # noqa: ASYNC110 - what is waited for is on disk or inside the machine
+            await asyncio.sleep(0)
+
+
 async def test_after_a_snapshot_only_the_tail_is_replayed(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
