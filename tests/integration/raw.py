@@ -42,6 +42,13 @@ class FetchedPartition(NamedTuple):
     records: bytes
 
 
+class Produced(NamedTuple):
+    """The answer to one Produce request of one batch."""
+
+    error: int
+    base_offset: int
+
+
 class RawConnection:
     """One connection on which anything can be said."""
 
@@ -76,6 +83,18 @@ class RawConnection:
         """One Fetch (version 4) of these partitions, each from its offset."""
         self.send(fetch_request(topic, offsets, max_bytes=max_bytes))
         return parse_fetch(self.receive())
+
+    def produce(
+        self, topic: str, batch: bytes | bytearray, *, partition: int = 0, acks: int = -1
+    ) -> Produced:
+        """One Produce (version 3) of what may or may not be a batch."""
+        body = Struct(">hhi").pack(-1, acks, 10_000) + _SIZE.pack(1) + string(topic)
+        body += Struct(">iii").pack(1, partition, len(batch)) + batch
+        self.send(request(PRODUCE, 3, body))
+        answer = self.receive()
+        # Behind the correlation id, one topic's name and its one partition's number.
+        at = 4 + 4 + len(string(topic)) + 4 + 4
+        return Produced(*Struct(">hq").unpack_from(answer, at))
 
     def _exactly(self, size: int) -> bytes:
         data = bytearray()
