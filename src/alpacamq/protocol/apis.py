@@ -8,7 +8,9 @@ from types import MappingProxyType
 from .messages import (
     api_versions,
     cluster,
+    committed_offsets,
     configs,
+    consumer_groups,
     fetch,
     groups,
     metadata,
@@ -16,6 +18,7 @@ from .messages import (
     produce,
     producers,
     topics,
+    transactions,
 )
 from .notation import Message
 
@@ -27,19 +30,39 @@ class ApiKey(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
@@ -88,8 +111,18 @@ APIS: Mapping[int, Api] = MappingProxyType({api.key: api for api in (
     _api(ApiKey.FETCH, fetch.FetchRequest, fetch.FetchResponse, (4, 17)),
     _api(ApiKey.LIST_OFFSETS, offsets.ListOffsetsRequest, offsets.ListOffsetsResponse, (1, 10)),
     _api(ApiKey.METADATA, metadata.MetadataRequest, metadata.MetadataResponse, (0, 13)),
+    _api(ApiKey.OFFSET_COMMIT,
+         committed_offsets.OffsetCommitRequest, committed_offsets.OffsetCommitResponse, (2, 10)),
+    _api(ApiKey.OFFSET_FETCH,
+         committed_offsets.OffsetFetchRequest, committed_offsets.OffsetFetchResponse, (1, 10)),
     # librdkafka takes a broker without it for one that does not know lz4.
     _api(ApiKey.FIND_COORDINATOR, groups.FindCoordinatorRequest, groups.FindCoordinatorResponse, (0, 6)),
+    _api(ApiKey.JOIN_GROUP, groups.JoinGroupRequest, groups.JoinGroupResponse, (0, 9)),
+    _api(ApiKey.HEARTBEAT, groups.HeartbeatRequest, groups.HeartbeatResponse, (0, 4)),
+    _api(ApiKey.LEAVE_GROUP, groups.LeaveGroupRequest, groups.LeaveGroupResponse, (0, 5)),
+    _api(ApiKey.SYNC_GROUP, groups.SyncGroupRequest, groups.SyncGroupResponse, (0, 5)),
+    _api(ApiKey.DESCRIBE_GROUPS, groups.DescribeGroupsRequest, groups.DescribeGroupsResponse, (0, 6)),
+    _api(ApiKey.LIST_GROUPS, groups.ListGroupsRequest, groups.ListGroupsResponse, (0, 5)),
     _api(ApiKey.API_VERSIONS, api_versions.ApiVersionsRequest, api_versions.ApiVersionsResponse, (0, 4)),
     _api(ApiKey.CREATE_TOPICS, topics.CreateTopicsRequest, topics.CreateTopicsResponse, (2, 7)),
     _api(ApiKey.DELETE_TOPICS, topics.DeleteTopicsRequest, topics.DeleteTopicsResponse, (1, 6)),
@@ -97,13 +130,36 @@ APIS: Mapping[int, Api] = MappingProxyType({api.key: api for api in (
     _api(ApiKey.INIT_PRODUCER_ID, producers.InitProducerIdRequest, producers.InitProducerIdResponse, (0, 5)),
     _api(ApiKey.OFFSET_FOR_LEADER_EPOCH,
          offsets.OffsetForLeaderEpochRequest, offsets.OffsetForLeaderEpochResponse, (0, 4)),
+    _api(ApiKey.ADD_PARTITIONS_TO_TXN,
+         transactions.AddPartitionsToTxnRequest, transactions.AddPartitionsToTxnResponse, (0, 5)),
+    _api(ApiKey.ADD_OFFSETS_TO_TXN,
+         transactions.AddOffsetsToTxnRequest, transactions.AddOffsetsToTxnResponse, (0, 4)),
+    _api(ApiKey.END_TXN, transactions.EndTxnRequest, transactions.EndTxnResponse, (0, 5)),
+    _api(ApiKey.WRITE_TXN_MARKERS,
+         transactions.WriteTxnMarkersRequest, transactions.WriteTxnMarkersResponse, (1, 1)),
+    _api(ApiKey.TXN_OFFSET_COMMIT,
+         transactions.TxnOffsetCommitRequest, transactions.TxnOffsetCommitResponse, (0, 5)),
     _api(ApiKey.DESCRIBE_CONFIGS, configs.DescribeConfigsRequest, configs.DescribeConfigsResponse, (1, 4)),
     _api(ApiKey.ALTER_CONFIGS, configs.AlterConfigsRequest, configs.AlterConfigsResponse, (0, 2)),
     _api(ApiKey.DESCRIBE_LOG_DIRS, cluster.DescribeLogDirsRequest, cluster.DescribeLogDirsResponse, (1, 4)),
     _api(ApiKey.CREATE_PARTITIONS, topics.CreatePartitionsRequest, topics.CreatePartitionsResponse, (0, 3)),
+    _api(ApiKey.DELETE_GROUPS, groups.DeleteGroupsRequest, groups.DeleteGroupsResponse, (0, 2)),
     _api(ApiKey.INCREMENTAL_ALTER_CONFIGS,
          configs.IncrementalAlterConfigsRequest, configs.IncrementalAlterConfigsResponse, (0, 1)),
+    _api(ApiKey.OFFSET_DELETE,
+         committed_offsets.OffsetDeleteRequest, committed_offsets.OffsetDeleteResponse, (0, 0)),
     _api(ApiKey.DESCRIBE_CLUSTER, cluster.DescribeClusterRequest, cluster.DescribeClusterResponse, (0, 2)),
+    _api(ApiKey.DESCRIBE_PRODUCERS,
+         transactions.DescribeProducersRequest, transactions.DescribeProducersResponse, (0, 0)),
+    _api(ApiKey.DESCRIBE_TRANSACTIONS,
+         transactions.DescribeTransactionsRequest, transactions.DescribeTransactionsResponse, (0, 0)),
+    _api(ApiKey.LIST_TRANSACTIONS,
+         transactions.ListTransactionsRequest, transactions.ListTransactionsResponse, (0, 1)),
+    _api(ApiKey.CONSUMER_GROUP_HEARTBEAT,
+         consumer_groups.ConsumerGroupHeartbeatRequest, consumer_groups.ConsumerGroupHeartbeatResponse,
+         (0, 1)),
+    _api(ApiKey.CONSUMER_GROUP_DESCRIBE,
+         consumer_groups.ConsumerGroupDescribeRequest, consumer_groups.ConsumerGroupDescribeResponse, (0, 1)),
     _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS,
          topics.DescribeTopicPartitionsRequest, topics.DescribeTopicPartitionsResponse, (0, 0)),
 )})  # fmt: skip

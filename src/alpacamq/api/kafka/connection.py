@@ -116,7 +116,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self.peer = str(transport.get_extra_info("peername"))
+        host, port, *_ = transport.get_extra_info("peername") or ("", 0)  # none: it has gone already
+        self.peer_host = str(host)
+        self.peer = f"{host}:{port}"
         if len(self._shared.connections) >= self._limits.max_connections:
             log.warning("connection_refused", peer=self.peer, limit=self._limits.max_connections)
             self.is_closed = True
@@ -169,6 +171,17 @@ class Connection(asyncio.BufferedProtocol):
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run the rest of a request as a task; a bug in it costs this connection, not the broker."""
         self._shared.tasks.create_task(self._guarded(work))
+
+    def spawn_while_open(self, work: Coroutine[Any, Any, None]) -> None:
+        """Like `spawn`, for what nobody needs once the connection has ended: it ends then, too."""
+        task = self._shared.tasks.create_task(self._guarded(work))
+
+        def end() -> None:
+            # Not at once: a task must have begun, or what it was to await never is.
+            self._loop.call_soon(task.cancel)
+
+        self.on_close(end)
+        task.add_done_callback(lambda _: self.forget_on_close(end))
 
     def on_close(self, listener: Callable[[], None]) -> None:
         """Call `listener` when the connection ends."""

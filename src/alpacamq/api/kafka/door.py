@@ -1,6 +1,7 @@
 """What a handler of the Kafka door has to work with."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from alpacamq.broker.broker import Broker
 
@@ -16,3 +17,11 @@ class Door:
     @property
     def node_id(self) -> int:
         return self.broker.settings.node_id
+
+
+class Call(NamedTuple):
+    """How a request came: the version it is written in, and who sent it."""
+
+    version: int
+    client_id: str
+    client_host: str

@@ -65,6 +65,7 @@ class PendingFetch:
         self._header = header
         self._call = call
         self._session = session
+        self._reads_committed = call.isolation_level == _READ_COMMITTED
         self._enough_bytes = min(call.min_bytes, call.max_bytes)
         self._readable_bytes = 0
         self._watched: list[Partition] = []
@@ -160,19 +161,25 @@ class PendingFetch:
             if (partition := self._broker.topics.find(topic, index)) is None:
                 raise self._unknown(topic, index)
             partition.check_epoch(wanted.current_leader_epoch)
-            limit = min(room, wanted.max_bytes)
-            records = partition.read(wanted.fetch_offset, limit, at_least_one=first)
+            stable = partition.last_stable_offset
+            limit = stable if self._reads_committed else partition.high_watermark
+            max_bytes = min(room, wanted.max_bytes)
+            records = partition.read(wanted.fetch_offset, max_bytes, limit, at_least_one=first)
         except AlpacaError as error:
             return Found(topic, PartitionFetched(index, code_of(error)), None)
-        high_watermark = partition.high_watermark
+        aborted = None
+        if self._reads_committed:
+            aborted = [] if records is None else partition.log.transactions.aborted_between(
+                wanted.fetch_offset, records.next_offset
+            )
         fetched = PartitionFetched(
             index,
             0,
-            high_watermark,
-            high_watermark,
+            partition.high_watermark,
+            stable,
             partition.log.start_offset,
             records.length if records is not None else 0,
-            aborted_transactions=() if self._call.isolation_level == _READ_COMMITTED else None,
+            aborted_transactions=aborted,
         )
         return Found(topic, fetched, records)
 

@@ -10,20 +10,30 @@ from alpacamq.protocol.notation import Message
 from alpacamq.protocol.schema import decode, encode
 
 from .connection import Answer, Connection
-from .door import Door
+from .door import Call, Door
 from .fetch import FetchRequests
-from .handlers import cluster, configs, metadata, offsets, topics
+from .handlers import (
+    cluster,
+    committed_offsets,
+    configs,
+    consumer_groups,
+    groups,
+    metadata,
+    offsets,
+    topics,
+    transactions,
+)
 from .produce import ProduceRequests
 
 # Only Produce carries data; decoding anything else takes many times its size in memory.
 MAX_PLAIN_REQUEST_BYTES = 8 << 20
 
 # A handler answers at once, or returns a coroutine that holds up the connection's next requests.
-Handler = Callable[[Door, Any], Message | Coroutine[Any, Any, Message]]
+Handler = Callable[[Door, Any, Call], Message | Coroutine[Any, Any, Message]]
 HANDLERS: Mapping[ApiKey, Handler] = {
     ApiKey.API_VERSIONS: cluster.api_versions,
     ApiKey.METADATA: metadata.metadata,
-    ApiKey.FIND_COORDINATOR: cluster.find_coordinator,
+    ApiKey.FIND_COORDINATOR: groups.find_coordinator,
     ApiKey.LIST_OFFSETS: offsets.list_offsets,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: offsets.offset_for_leader_epoch,
     ApiKey.CREATE_TOPICS: topics.create_topics,
@@ -36,8 +46,30 @@ HANDLERS: Mapping[ApiKey, Handler] = {
     ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
     ApiKey.DESCRIBE_LOG_DIRS: cluster.describe_log_dirs,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,
-    ApiKey.INIT_PRODUCER_ID: cluster.init_producer_id,
+    ApiKey.JOIN_GROUP: groups.join_group,
+    ApiKey.SYNC_GROUP: groups.sync_group,
+    ApiKey.HEARTBEAT: groups.heartbeat,
+    ApiKey.LEAVE_GROUP: groups.leave_group,
+    ApiKey.DESCRIBE_GROUPS: groups.describe_groups,
+    ApiKey.LIST_GROUPS: groups.list_groups,
+    ApiKey.DELETE_GROUPS: groups.delete_groups,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_groups.consumer_group_heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_groups.consumer_group_describe,
+    ApiKey.OFFSET_COMMIT: committed_offsets.offset_commit,
+    ApiKey.OFFSET_FETCH: committed_offsets.offset_fetch,
+    ApiKey.OFFSET_DELETE: committed_offsets.offset_delete,
+    ApiKey.TXN_OFFSET_COMMIT: committed_offsets.txn_offset_commit,
+    ApiKey.INIT_PRODUCER_ID: transactions.init_producer_id,
+    ApiKey.ADD_PARTITIONS_TO_TXN: transactions.add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: transactions.add_offsets_to_txn,
+    ApiKey.END_TXN: transactions.end_txn,
+    ApiKey.WRITE_TXN_MARKERS: transactions.write_txn_markers,
+    ApiKey.DESCRIBE_TRANSACTIONS: transactions.describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: transactions.list_transactions,
+    ApiKey.DESCRIBE_PRODUCERS: transactions.describe_producers,
 }
+# Answered when others have done their part, and of no use to a client that is gone.
+RENDEZVOUS = {ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}
 
 
 class KafkaRequests:
@@ -65,12 +97,14 @@ class KafkaRequests:
             self._fetch.handle(connection, header, frame)
         else:
             request = decode(api.request, header.api_version, frame, header.body_at)
-            response = HANDLERS[api.key](self._door, request)
+            call = Call(header.api_version, header.client_id or "", connection.peer_host)
+            response = HANDLERS[api.key](self._door, request, call)
             if isinstance(response, Message):
                 connection.reserve().fill((_frame(api, header, response),))
-            else:
-                connection.hold()
-                connection.spawn(_finish(connection, connection.reserve(), api, header, response))
+                return
+            connection.hold()
+            spawn = connection.spawn_while_open if api.key in RENDEZVOUS else connection.spawn
+            spawn(_finish(connection, connection.reserve(), api, header, response))
 
     def _refuse_version(self, connection: Connection, api: Api, header: RequestHeader) -> None:
         if api.key is not ApiKey.API_VERSIONS:

@@ -1,13 +1,17 @@
-"""About the broker as a whole: its versions, coordinators, cluster, disks and producer ids."""
+"""About the broker as a whole: its versions, its cluster and its disks."""
 
 import os
 
-from alpacamq.api.kafka.door import Door
-from alpacamq.api.kafka.errors import code_of
-from alpacamq.model.errors import AlpacaError, InvalidRequest
+from alpacamq.api.kafka.door import Call, Door
 from alpacamq.protocol.apis import APIS
 from alpacamq.protocol.error_codes import ErrorCode
-from alpacamq.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from alpacamq.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 from alpacamq.protocol.messages.cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -18,19 +22,32 @@ from alpacamq.protocol.messages.cluster import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-from alpacamq.protocol.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
-from alpacamq.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 
 _BROKERS = 1
-_COORDINATED = (0, 1)  # groups and transactions
 _SERVED = [
     ApiVersion(api_key=api.key, min_version=api.advertised_min, max_version=api.max_version)
     for _, api in sorted(APIS.items())
 ]
+# By these, clients decide whether to use the consumer protocol of KIP-848 and the transactions of KIP-890.
+_FEATURES = {"group.version": 1, "transaction.version": 2}
+_SUPPORTED = [
+    SupportedFeatureKey(name=name, min_version=0, max_version=level) for name, level in _FEATURES.items()
+]
+_FINALIZED = [
+    FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
+    for name, level in _FEATURES.items()
+]
+# Clients that speak an earlier version refuse a feature whose lowest level is 0 (KAFKA-17011).
+_LEVEL_0_FROM = 4
 
 
-def api_versions(_door: Door, _request: ApiVersionsRequest) -> ApiVersionsResponse:
-    return ApiVersionsResponse(api_keys=_SERVED)
+def api_versions(_door: Door, _request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse:
+    return ApiVersionsResponse(
+        api_keys=_SERVED,
+        supported_features=_SUPPORTED if call.version >= _LEVEL_0_FROM else [],
+        finalized_features_epoch=0,
+        finalized_features=_FINALIZED,
+    )
 
 
 def unsupported_api_versions() -> ApiVersionsResponse:
@@ -38,7 +55,7 @@ def unsupported_api_versions() -> ApiVersionsResponse:
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_SERVED)
 
 
-def describe_cluster(door: Door, request: DescribeClusterRequest) -> DescribeClusterResponse:
+def describe_cluster(door: Door, request: DescribeClusterRequest, _call: Call) -> DescribeClusterResponse:
     if request.endpoint_type != _BROKERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
@@ -51,21 +68,7 @@ def describe_cluster(door: Door, request: DescribeClusterRequest) -> DescribeClu
     )
 
 
-def find_coordinator(door: Door, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-    keys = request.coordinator_keys or [request.key]
-    if request.key_type not in _COORDINATED:
-        reason = f"there are no coordinators of type {request.key_type}"
-        failed = [
-            Coordinator(key=key, error_code=ErrorCode.INVALID_REQUEST, error_message=reason) for key in keys
-        ]
-        return FindCoordinatorResponse(
-            error_code=ErrorCode.INVALID_REQUEST, error_message=reason, coordinators=failed
-        )
-    found = [Coordinator(key=key, node_id=door.node_id, host=door.host, port=door.port) for key in keys]
-    return FindCoordinatorResponse(node_id=door.node_id, host=door.host, port=door.port, coordinators=found)
-
-
-def describe_log_dirs(door: Door, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+def describe_log_dirs(door: Door, request: DescribeLogDirsRequest, _call: Call) -> DescribeLogDirsResponse:
     broker = door.broker
     if request.topics is None:
         wanted = {name: range(topic.partitions) for name, topic in broker.topics.image.topics.items()}
@@ -92,13 +95,3 @@ def describe_log_dirs(door: Door, request: DescribeLogDirsRequest) -> DescribeLo
         usable_bytes=room.f_bavail * room.f_frsize,
     )
     return DescribeLogDirsResponse(results=[result])
-
-
-async def init_producer_id(door: Door, request: InitProducerIdRequest) -> InitProducerIdResponse:
-    try:
-        if request.transactional_id is not None:
-            raise InvalidRequest("transactions are not supported yet")
-        producer_id = await door.broker.producer_ids.new()
-    except AlpacaError as error:
-        return InitProducerIdResponse(error_code=code_of(error))
-    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)

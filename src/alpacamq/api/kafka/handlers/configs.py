@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from functools import partial
 
-from alpacamq.api.kafka.door import Door
+from alpacamq.api.kafka.door import Call, Door
 from alpacamq.api.kafka.errors import code_of
 from alpacamq.cluster.topics import with_words
 from alpacamq.model.errors import AlpacaError, InvalidConfig, InvalidRequest
@@ -68,13 +68,13 @@ def source_of(door: Door, topic: Topic, name: str) -> Source:
     return Source.BROKER_FILE if name in door.broker.topics.defaults else Source.DEFAULT
 
 
-def describe_configs(door: Door, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+def describe_configs(door: Door, request: DescribeConfigsRequest, _call: Call) -> DescribeConfigsResponse:
     return DescribeConfigsResponse(
         results=[_result(door, request, resource) for resource in request.resources]
     )
 
 
-async def alter_configs(door: Door, request: AlterConfigsRequest) -> AlterConfigsResponse:
+async def alter_configs(door: Door, request: AlterConfigsRequest, _call: Call) -> AlterConfigsResponse:
     responses = []
     for resource in request.resources:
         overrides = {config.name: config.value for config in resource.configs if config.value is not None}
@@ -85,7 +85,7 @@ async def alter_configs(door: Door, request: AlterConfigsRequest) -> AlterConfig
 
 
 async def incremental_alter_configs(
-    door: Door, request: IncrementalAlterConfigsRequest
+    door: Door, request: IncrementalAlterConfigsRequest, _call: Call
 ) -> IncrementalAlterConfigsResponse:
     responses = []
     for resource in request.resources:

@@ -3,7 +3,7 @@
 from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any
 
-from alpacamq.api.kafka.door import Door
+from alpacamq.api.kafka.door import Call, Door
 from alpacamq.api.kafka.errors import code_of
 from alpacamq.broker.partition import Partition
 from alpacamq.model.errors import AlpacaError, UnknownTopicId
@@ -29,7 +29,7 @@ _MAX_DESCRIBED_PARTITIONS = 2000
 
 
 def metadata(
-    door: Door, request: MetadataRequest
+    door: Door, request: MetadataRequest, _call: Call
 ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
     image = door.broker.topics.image
     if request.topics is None:
@@ -42,7 +42,7 @@ def metadata(
 
 
 def describe_topic_partitions(
-    door: Door, request: DescribeTopicPartitionsRequest
+    door: Door, request: DescribeTopicPartitionsRequest, _call: Call
 ) -> DescribeTopicPartitionsResponse:
     """Pages through partitions by name and index, so that no response grows with the cluster."""
     image = door.broker.topics.image

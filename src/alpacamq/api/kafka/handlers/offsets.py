@@ -3,7 +3,7 @@
 import asyncio
 from enum import IntEnum
 
-from alpacamq.api.kafka.door import Door
+from alpacamq.api.kafka.door import Call, Door
 from alpacamq.api.kafka.errors import code_of
 from alpacamq.broker.partition import Partition
 from alpacamq.model.errors import AlpacaError, OffsetOutOfRange, PolicyViolation
@@ -40,7 +40,7 @@ class Moment(IntEnum):
     LATEST_TIERED = -5
 
 
-async def list_offsets(door: Door, request: ListOffsetsRequest) -> ListOffsetsResponse:
+async def list_offsets(door: Door, request: ListOffsetsRequest, _call: Call) -> ListOffsetsResponse:
     topics = []
     for topic in request.topics:
         found = [await _listed(door, topic.name, wanted) for wanted in topic.partitions]
@@ -48,7 +48,9 @@ async def list_offsets(door: Door, request: ListOffsetsRequest) -> ListOffsetsRe
     return ListOffsetsResponse(topics=topics)
 
 
-def offset_for_leader_epoch(door: Door, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+def offset_for_leader_epoch(
+    door: Door, request: OffsetForLeaderEpochRequest, _call: Call
+) -> OffsetForLeaderEpochResponse:
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
@@ -60,7 +62,7 @@ def offset_for_leader_epoch(door: Door, request: OffsetForLeaderEpochRequest) ->
     )
 
 
-async def delete_records(door: Door, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+async def delete_records(door: Door, request: DeleteRecordsRequest, _call: Call) -> DeleteRecordsResponse:
     topics = []
     for topic in request.topics:
         results = [await _deleted(door, topic.name, wanted) for wanted in topic.partitions]

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from alpacamq.api.kafka.door import Door
+from alpacamq.api.kafka.door import Call, Door
 from alpacamq.api.kafka.errors import code_of
 from alpacamq.cluster.topics import BY_DEFAULT
 from alpacamq.model.errors import AlpacaError, InvalidReplication, InvalidRequest, UnknownTopicId
@@ -27,7 +27,7 @@ from alpacamq.protocol.messages.topics import (
 from .configs import source_of
 
 
-async def create_topics(door: Door, request: CreateTopicsRequest) -> CreateTopicsResponse:
+async def create_topics(door: Door, request: CreateTopicsRequest, _call: Call) -> CreateTopicsResponse:
     named = Counter(topic.name for topic in request.topics)
     results = []
     for topic in request.topics:
@@ -42,7 +42,7 @@ async def create_topics(door: Door, request: CreateTopicsRequest) -> CreateTopic
     return CreateTopicsResponse(topics=results)
 
 
-async def delete_topics(door: Door, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+async def delete_topics(door: Door, request: DeleteTopicsRequest, _call: Call) -> DeleteTopicsResponse:
     wanted = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
     results = []
     for entry in wanted:
@@ -61,7 +61,9 @@ async def delete_topics(door: Door, request: DeleteTopicsRequest) -> DeleteTopic
     return DeleteTopicsResponse(responses=results)
 
 
-async def create_partitions(door: Door, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
+async def create_partitions(
+    door: Door, request: CreatePartitionsRequest, _call: Call
+) -> CreatePartitionsResponse:
     results = []
     for entry in request.topics:
         try:

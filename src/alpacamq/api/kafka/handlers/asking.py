@@ -1,0 +1,46 @@
+"""Putting a request to the coordinator of its group or transactional id."""
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from alpacamq.api.kafka.door import Door
+from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.coordinator.outcome import Outcome
+from alpacamq.coordinator.transaction_messages import TransactionOutcome
+from alpacamq.coordinator.transactions import TransactionCoordinator
+
+
+class OfGroup(Protocol):
+    """A request about one group."""
+
+    @property
+    def group(self) -> str: ...
+
+
+class OfTransaction(Protocol):
+    """A request about one transactional id."""
+
+    @property
+    def transactional_id(self) -> str: ...
+
+
+G = TypeVar("G", bound=OfGroup)
+T = TypeVar("T", bound=OfTransaction)
+
+
+async def ask_group(
+    door: Door, event: Callable[[GroupCoordinator, G, object, int], Outcome], request: G
+) -> Any:
+    """The coordinator's reply; an error is raised."""
+    return await door.broker.coordinators.ask_group(
+        request.group, lambda machine, ticket, now_ms: event(machine, request, ticket, now_ms)
+    )
+
+
+async def ask_transaction(
+    door: Door, event: Callable[[TransactionCoordinator, T, object, int], TransactionOutcome], request: T
+) -> Any:
+    """The coordinator's reply; an error is raised."""
+    return await door.broker.coordinators.ask_transaction(
+        request.transactional_id, lambda machine, ticket, now_ms: event(machine, request, ticket, now_ms)
+    )

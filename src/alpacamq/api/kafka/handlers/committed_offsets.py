@@ -1,0 +1,353 @@
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete: how far groups have come.
+
+A request names topics by name or, in its latest versions, by id; the coordinator knows names.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from alpacamq.api.kafka.door import Call, Door
+from alpacamq.api.kafka.errors import code_of
+from alpacamq.coordinator.group_messages import (
+    CommitRequest,
+    DeleteOffsetsRequest,
+    FetchedOffset,
+    FetchOffsetsReply,
+    FetchOffsetsRequest,
+    OffsetToCommit,
+    PartitionResults,
+    TxnCommitRequest,
+)
+from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.coordinator.transaction import ProducerIdentity
+from alpacamq.coordinator.transaction_messages import PartitionsVerified, TransactionPartitions
+from alpacamq.coordinator.transactions import TransactionCoordinator
+from alpacamq.model.errors import (
+    AlpacaError,
+    InvalidGroupId,
+    InvalidTransactionState,
+    ProducerFenced,
+    StaleMemberEpoch,
+    TransactionAbortable,
+)
+from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.protocol.error_codes import ErrorCode
+from alpacamq.protocol.messages import committed_offsets as wire
+from alpacamq.protocol.messages import transactions as transaction_wire
+
+from .asking import ask_group, ask_transaction
+
+_TOPIC_IDS_FROM = 10
+_MEMBER_EPOCHS_FROM = 9
+_GROUPS_FROM = 8
+_ERROR_OF_GROUP_FROM = 2
+_ABORTABLE_FROM = 4
+_JOINS_TRANSACTION_FROM = 5
+
+
+async def offset_commit(
+    door: Door, request: wire.OffsetCommitRequest, call: Call
+) -> wire.OffsetCommitResponse:
+    wanted = [(topic, _name_of(door, topic, call)) for topic in request.topics]
+    refused = [
+        [_refusal(door, name, each.partition_index) for each in topic.partitions] for topic, name in wanted
+    ]
+    asked = CommitRequest(
+        group=request.group_id,
+        offsets=tuple(
+            _to_commit(name, each)
+            for (topic, name), codes in zip(wanted, refused, strict=True)
+            for each, code in zip(topic.partitions, codes, strict=True)
+            if name is not None and not code
+        ),
+        generation=request.generation_id_or_member_epoch,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+    )
+    try:
+        results: PartitionResults = await ask_group(door, GroupCoordinator.commit, asked)
+        codes = _codes(results)
+    except StaleMemberEpoch as error:
+        # Versions that know no member epochs know no such error either.
+        known = call.version >= _MEMBER_EPOCHS_FROM
+        codes = _same(code_of(error) if known else ErrorCode.UNSUPPORTED_VERSION)
+    except AlpacaError as error:
+        codes = _same(code_of(error))
+    return wire.OffsetCommitResponse(
+        topics=[
+            wire.OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    wire.OffsetCommitResponsePartition(
+                        partition_index=each.partition_index, error_code=code or next(codes)
+                    )
+                    for each, code in zip(topic.partitions, refusals, strict=True)
+                ],
+            )
+            for topic, refusals in zip(request.topics, refused, strict=True)
+        ]
+    )
+
+
+async def txn_offset_commit(
+    door: Door, request: transaction_wire.TxnOffsetCommitRequest, call: Call
+) -> transaction_wire.TxnOffsetCommitResponse:
+    refused = [
+        [_refusal(door, topic.name, each.partition_index) for each in topic.partitions]
+        for topic in request.topics
+    ]
+    asked = TxnCommitRequest(
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+        group=request.group_id,
+        offsets=tuple(
+            _to_commit(topic.name, each)
+            for topic, codes in zip(request.topics, refused, strict=True)
+            for each, code in zip(topic.partitions, codes, strict=True)
+            if not code
+        ),
+        generation=request.generation_id,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+    )
+    try:
+        await _check_transaction(door, request, call)
+        results: PartitionResults = await ask_group(door, GroupCoordinator.txn_commit, asked)
+        codes = _codes(results)
+    except ProducerFenced:
+        # What a partition would say: the offsets are on their way into one.
+        codes = _same(ErrorCode.INVALID_PRODUCER_EPOCH)
+    except StaleMemberEpoch:
+        # Producers know groups by their generations only.
+        codes = _same(ErrorCode.ILLEGAL_GENERATION)
+    except AlpacaError as error:
+        codes = _same(code_of(error))
+    return transaction_wire.TxnOffsetCommitResponse(
+        topics=[
+            transaction_wire.TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    transaction_wire.TxnOffsetCommitResponsePartition(
+                        partition_index=each.partition_index, error_code=code or next(codes)
+                    )
+                    for each, code in zip(topic.partitions, refusals, strict=True)
+                ],
+            )
+            for topic, refusals in zip(request.topics, refused, strict=True)
+        ]
+    )
+
+
+async def offset_fetch(door: Door, request: wire.OffsetFetchRequest, call: Call) -> wire.OffsetFetchResponse:
+    stable = request.require_stable
+    if call.version >= _GROUPS_FROM:
+        return wire.OffsetFetchResponse(
+            groups=[await _fetched(door, group, call, require_stable=stable) for group in request.groups]
+        )
+    topics = None
+    if request.topics is not None:
+        topics = [
+            wire.OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+            for topic in request.topics
+        ]
+    group = wire.OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+    fetched = await _fetched(door, group, call, require_stable=stable)
+    return wire.OffsetFetchResponse(
+        error_code=fetched.error_code,
+        topics=[
+            wire.OffsetFetchResponseTopic(name=topic.name, partitions=topic.partitions)
+            for topic in fetched.topics
+        ],
+    )
+
+
+async def offset_delete(
+    door: Door, request: wire.OffsetDeleteRequest, _call: Call
+) -> wire.OffsetDeleteResponse:
+    refused = [
+        [_refusal(door, topic.name, each.partition_index) for each in topic.partitions]
+        for topic in request.topics
+    ]
+    asked = DeleteOffsetsRequest(
+        group=request.group_id,
+        partitions=tuple(
+            TopicPartition(TopicName(topic.name), each.partition_index)
+            for topic, codes in zip(request.topics, refused, strict=True)
+            for each, code in zip(topic.partitions, codes, strict=True)
+            if not code
+        ),
+    )
+    try:
+        if not request.group_id:
+            raise InvalidGroupId("a group id cannot be empty")
+        results: PartitionResults = await ask_group(door, GroupCoordinator.delete_offsets, asked)
+    except AlpacaError as error:
+        return wire.OffsetDeleteResponse(error_code=code_of(error))
+    codes = _codes(results)
+    return wire.OffsetDeleteResponse(
+        topics=[
+            wire.OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[
+                    wire.OffsetDeleteResponsePartition(
+                        partition_index=each.partition_index, error_code=code or next(codes)
+                    )
+                    for each, code in zip(topic.partitions, refusals, strict=True)
+                ],
+            )
+            for topic, refusals in zip(request.topics, refused, strict=True)
+        ]
+    )
+
+
+async def _check_transaction(
+    door: Door, request: transaction_wire.TxnOffsetCommitRequest, call: Call
+) -> None:
+    """See that the group's offsets are in the producer's transaction; current clients leave that to us."""
+    asked = TransactionPartitions(
+        transactional_id=request.transactional_id,
+        producer=ProducerIdentity(request.producer_id, request.producer_epoch),
+        partitions=(await door.broker.coordinators.offsets_partition(request.group_id),),
+    )
+    if call.version >= _JOINS_TRANSACTION_FROM:
+        await ask_transaction(door, TransactionCoordinator.add_partitions, asked)
+        return
+    verified: PartitionsVerified = await ask_transaction(
+        door, TransactionCoordinator.verify_partitions, asked
+    )
+    if verified.absent:
+        reason = f"the offsets of group {request.group_id!r} are not part of the transaction"
+        known = call.version >= _ABORTABLE_FROM
+        raise TransactionAbortable(reason) if known else InvalidTransactionState(reason)
+
+
+async def _fetched(
+    door: Door, group: wire.OffsetFetchRequestGroup, call: Call, *, require_stable: bool
+) -> wire.OffsetFetchResponseGroup:
+    named = None
+    if group.topics is not None:
+        named = [(topic, _name_of(door, topic, call)) for topic in group.topics]
+    asked = FetchOffsetsRequest(
+        group=group.group_id,
+        partitions=None if named is None else tuple(_known_partitions(named)),
+        member_id=group.member_id or "",
+        member_epoch=group.member_epoch,
+        require_stable=require_stable,
+    )
+    try:
+        reply: FetchOffsetsReply = await ask_group(door, GroupCoordinator.fetch_offsets, asked)
+    except AlpacaError as error:
+        code = code_of(error)
+        failed = (
+            [] if call.version >= _ERROR_OF_GROUP_FROM else [_all(topic, code) for topic, _ in named or ()]
+        )
+        return wire.OffsetFetchResponseGroup(group_id=group.group_id, topics=failed, error_code=code)
+    if named is None:
+        topics = _all_fetched(door, reply, call)
+    else:
+        offsets = iter(reply.offsets)
+        topics = [
+            _all(topic, ErrorCode.UNKNOWN_TOPIC_ID)
+            if name is None
+            else wire.OffsetFetchResponseTopics(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[_offset(next(offsets)) for _ in topic.partition_indexes],
+            )
+            for topic, name in named
+        ]
+    return wire.OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
+
+
+def _known_partitions(
+    named: Sequence[tuple[wire.OffsetFetchRequestTopics, str | None]],
+) -> Iterator[TopicPartition]:
+    for topic, name in named:
+        if name is not None:
+            for index in topic.partition_indexes:
+                yield TopicPartition(TopicName(name), index)
+
+
+def _all_fetched(door: Door, reply: FetchOffsetsReply, call: Call) -> list[wire.OffsetFetchResponseTopics]:
+    by_topic: dict[str, list[FetchedOffset]] = {}
+    for each in reply.offsets:
+        by_topic.setdefault(each.topic, []).append(each)
+    if call.version < _TOPIC_IDS_FROM:
+        return [
+            wire.OffsetFetchResponseTopics(name=name, partitions=[_offset(each) for each in offsets])
+            for name, offsets in by_topic.items()
+        ]
+    # A topic without an id cannot be spoken of: it is being deleted.
+    topics: Mapping[TopicName, object] = door.broker.topics.image.topics
+    return [
+        wire.OffsetFetchResponseTopics(
+            topic_id=door.broker.topics.image.topic(name).id, partitions=[_offset(each) for each in offsets]
+        )
+        for name, offsets in by_topic.items()
+        if name in topics
+    ]
+
+
+def _offset(fetched: FetchedOffset) -> wire.OffsetFetchResponsePartition:
+    return wire.OffsetFetchResponsePartition(
+        partition_index=fetched.partition,
+        committed_offset=fetched.offset,
+        committed_leader_epoch=fetched.leader_epoch,
+        metadata=fetched.metadata,
+        error_code=ErrorCode.NONE if fetched.error is None else code_of(fetched.error),
+    )
+
+
+def _all(topic: wire.OffsetFetchRequestTopics, code: ErrorCode) -> wire.OffsetFetchResponseTopics:
+    """The same error for each partition of a topic."""
+    return wire.OffsetFetchResponseTopics(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            wire.OffsetFetchResponsePartition(partition_index=index, error_code=code)
+            for index in topic.partition_indexes
+        ],
+    )
+
+
+def _name_of(
+    door: Door, topic: wire.OffsetCommitRequestTopic | wire.OffsetFetchRequestTopics, call: Call
+) -> str | None:
+    """The name of a topic that a request speaks of, None if there is no topic with the id it gives."""
+    if call.version < _TOPIC_IDS_FROM:
+        return topic.name
+    found = door.broker.topics.image.topic_by_id(topic.topic_id)
+    return None if found is None else found.name
+
+
+def _refusal(door: Door, name: str | None, index: int) -> ErrorCode:
+    """What is wrong with a partition that a request names; NONE if it is there."""
+    if name is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    found = door.broker.topics.find(name.encode(), index)
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if found is None else ErrorCode.NONE
+
+
+def _to_commit(
+    name: str, wanted: wire.OffsetCommitRequestPartition | transaction_wire.TxnOffsetCommitRequestPartition
+) -> OffsetToCommit:
+    return OffsetToCommit(
+        topic=name,
+        partition=wanted.partition_index,
+        offset=wanted.committed_offset,
+        leader_epoch=wanted.committed_leader_epoch,
+        metadata=wanted.committed_metadata or "",
+    )
+
+
+def _codes(results: PartitionResults) -> Iterator[ErrorCode]:
+    """The results of the partitions that were not refused, in their order."""
+    return iter(
+        [ErrorCode.NONE if each.error is None else code_of(each.error) for each in results.partitions]
+    )
+
+
+def _same(code: ErrorCode) -> Iterator[ErrorCode]:
+    """One result for all."""
+    while True:
+        yield code

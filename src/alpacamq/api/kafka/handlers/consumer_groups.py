@@ -1,0 +1,125 @@
+"""Consumer groups of KIP-848: the heartbeat that does everything, and describing them."""
+
+from collections.abc import Sequence
+
+from alpacamq.api.kafka.door import Call, Door
+from alpacamq.api.kafka.errors import code_of
+from alpacamq.coordinator.consumer_messages import (
+    ConsumerGroupDescription,
+    ConsumerHeartbeatReply,
+    ConsumerHeartbeatRequest,
+    ConsumerMemberDescription,
+    Partitions,
+)
+from alpacamq.coordinator.group_messages import DescribeRequest
+from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.model.errors import AlpacaError, GroupIdNotFound, InvalidRequest
+from alpacamq.protocol.messages import consumer_groups as wire
+
+from .asking import ask_group
+
+_MEMBERS_NAME_THEMSELVES_FROM = 1
+_USES_CONSUMER_PROTOCOL = 1
+
+
+async def consumer_group_heartbeat(
+    door: Door, request: wire.ConsumerGroupHeartbeatRequest, call: Call
+) -> wire.ConsumerGroupHeartbeatResponse:
+    topics = request.subscribed_topic_names
+    asked = ConsumerHeartbeatRequest(
+        group=request.group_id,
+        member_epoch=request.member_epoch,
+        member_id=request.member_id,
+        instance_id=request.instance_id,
+        rack_id=request.rack_id,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        subscribed_topics=None if topics is None else tuple(topics),
+        subscribed_regex=request.subscribed_topic_regex,
+        assignor=request.server_assignor,
+        owned=_owned(request.topic_partitions),
+        client_id=call.client_id,
+        client_host=call.client_host,
+    )
+    try:
+        if call.version >= _MEMBERS_NAME_THEMSELVES_FROM and not request.member_id:
+            raise InvalidRequest("a member must have an id")
+        reply: ConsumerHeartbeatReply = await ask_group(door, GroupCoordinator.consumer_heartbeat, asked)
+    except AlpacaError as error:
+        return wire.ConsumerGroupHeartbeatResponse(error_code=code_of(error), error_message=str(error))
+    assignment = None
+    if reply.assignment is not None:
+        assignment = wire.HeartbeatAssignment(
+            topic_partitions=[
+                wire.HeartbeatTopicPartitions(topic_id=topic_id, partitions=sorted(partitions))
+                for topic_id, partitions in reply.assignment.items()
+            ]
+        )
+    return wire.ConsumerGroupHeartbeatResponse(
+        member_id=reply.member_id,
+        member_epoch=reply.member_epoch,
+        heartbeat_interval_ms=reply.heartbeat_interval_ms,
+        assignment=assignment,
+    )
+
+
+async def consumer_group_describe(
+    door: Door, request: wire.ConsumerGroupDescribeRequest, _call: Call
+) -> wire.ConsumerGroupDescribeResponse:
+    return wire.ConsumerGroupDescribeResponse(
+        groups=[await _described(door, group) for group in request.group_ids]
+    )
+
+
+def _owned(held: Sequence[wire.HeartbeatTopicPartitions] | None) -> Partitions | None:
+    if held is None:
+        return None
+    return {each.topic_id: frozenset(each.partitions) for each in held}
+
+
+async def _described(door: Door, group: str) -> wire.DescribedConsumerGroup:
+    try:
+        found = await ask_group(door, GroupCoordinator.describe, DescribeRequest(group=group))
+        if not isinstance(found, ConsumerGroupDescription):
+            raise GroupIdNotFound(f"group {group!r} does not follow the consumer protocol")
+    except AlpacaError as error:
+        return wire.DescribedConsumerGroup(
+            group_id=group, error_code=code_of(error), error_message=str(error)
+        )
+    return wire.DescribedConsumerGroup(
+        group_id=group,
+        group_state=found.state,
+        group_epoch=found.epoch,
+        assignment_epoch=found.assignment_epoch,
+        assignor_name=found.assignor,
+        members=[_member(door, member) for member in found.members],
+    )
+
+
+def _member(door: Door, member: ConsumerMemberDescription) -> wire.DescribedConsumer:
+    return wire.DescribedConsumer(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.member_epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=list(member.subscribed_topics),
+        subscribed_topic_regex=member.subscribed_regex or None,
+        assignment=_assignment(door, member.assignment),
+        target_assignment=_assignment(door, member.target_assignment),
+        member_type=_USES_CONSUMER_PROTOCOL,
+    )
+
+
+def _assignment(door: Door, partitions: Partitions) -> wire.DescribedAssignment:
+    """With the names of the topics; one that has been deleted meanwhile has none and is left out."""
+    image = door.broker.topics.image
+    return wire.DescribedAssignment(
+        topic_partitions=[
+            wire.DescribedTopicPartitions(
+                topic_id=topic_id, topic_name=topic.name, partitions=sorted(indexes)
+            )
+            for topic_id, indexes in partitions.items()
+            if (topic := image.topic_by_id(topic_id)) is not None
+        ]
+    )

@@ -1,0 +1,250 @@
+"""Classic groups: joining, syncing, heartbeats and leaving, and looking at groups of either protocol."""
+
+from alpacamq.api.kafka.door import Call, Door
+from alpacamq.api.kafka.errors import code_of
+from alpacamq.coordinator.group_messages import (
+    DeleteGroupRequest,
+    DescribeRequest,
+    GroupDescription,
+    HeartbeatRequest,
+    JoinReply,
+    JoinRequest,
+    LeaveReply,
+    LeaveRequest,
+    LeavingMember,
+    ListReply,
+    ListRequest,
+    MemberAssignment,
+    Protocol,
+    SyncReply,
+    SyncRequest,
+)
+from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.model.errors import (
+    AlpacaError,
+    CoordinatorLoading,
+    GroupIdNotFound,
+    InconsistentGroupProtocol,
+    MemberIdRequired,
+    UnknownMember,
+)
+from alpacamq.protocol.error_codes import ErrorCode
+from alpacamq.protocol.messages import groups as wire
+
+from .asking import ask_group
+
+_COORDINATED = (0, 1)  # groups and transactions
+_COORDINATORS_BY_THE_LIST_FROM = 4
+_REBALANCE_TIMEOUT_FROM = 1
+_MEMBER_ID_REQUIRED_FROM = 4
+_SKIP_ASSIGNMENT_FROM = 9
+_PROTOCOL_NAMED_FROM = 5
+_MEMBERS_LEAVE_FROM = 3
+_NOT_FOUND_FROM = 6
+_DEAD = "Dead"
+
+
+def find_coordinator(
+    door: Door, request: wire.FindCoordinatorRequest, call: Call
+) -> wire.FindCoordinatorResponse:
+    keys = request.coordinator_keys if call.version >= _COORDINATORS_BY_THE_LIST_FROM else [request.key]
+    if request.key_type not in _COORDINATED:
+        reason = f"there are no coordinators of type {request.key_type}"
+        failed = [
+            wire.Coordinator(key=key, error_code=ErrorCode.INVALID_REQUEST, error_message=reason)
+            for key in keys
+        ]
+        return wire.FindCoordinatorResponse(
+            error_code=ErrorCode.INVALID_REQUEST, error_message=reason, coordinators=failed
+        )
+    found = [wire.Coordinator(key=key, node_id=door.node_id, host=door.host, port=door.port) for key in keys]
+    return wire.FindCoordinatorResponse(
+        node_id=door.node_id, host=door.host, port=door.port, coordinators=found
+    )
+
+
+async def join_group(door: Door, request: wire.JoinGroupRequest, call: Call) -> wire.JoinGroupResponse:
+    knows_rebalance_timeout = call.version >= _REBALANCE_TIMEOUT_FROM
+    asked = JoinRequest(
+        group=request.group_id,
+        protocol_type=request.protocol_type,
+        protocols=tuple(Protocol(each.name, each.metadata) for each in request.protocols),
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=(
+            request.rebalance_timeout_ms if knows_rebalance_timeout else request.session_timeout_ms
+        ),
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        client_id=call.client_id,
+        client_host=call.client_host,
+        require_known_member_id=call.version >= _MEMBER_ID_REQUIRED_FROM,
+        knows_skip_assignment=call.version >= _SKIP_ASSIGNMENT_FROM,
+    )
+    try:
+        reply: JoinReply = await ask_group(door, GroupCoordinator.join, asked)
+    except MemberIdRequired as error:
+        return wire.JoinGroupResponse(error_code=code_of(error), member_id=error.member_id)
+    except AlpacaError as error:
+        return wire.JoinGroupResponse(error_code=code_of(error), member_id=request.member_id)
+    return wire.JoinGroupResponse(
+        generation_id=reply.generation,
+        protocol_type=reply.protocol_type,
+        protocol_name=reply.protocol_name,
+        leader=reply.leader,
+        skip_assignment=reply.skip_assignment,
+        member_id=reply.member_id,
+        members=[
+            wire.JoinGroupResponseMember(
+                member_id=member.member_id, group_instance_id=member.instance_id, metadata=member.metadata
+            )
+            for member in reply.members
+        ],
+    )
+
+
+async def sync_group(door: Door, request: wire.SyncGroupRequest, call: Call) -> wire.SyncGroupResponse:
+    asked = SyncRequest(
+        group=request.group_id,
+        generation=request.generation_id,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        protocol_type=request.protocol_type,
+        protocol_name=request.protocol_name,
+        assignments=tuple(
+            MemberAssignment(member_id=each.member_id, assignment=each.assignment)
+            for each in request.assignments
+        ),
+    )
+    try:
+        if call.version >= _PROTOCOL_NAMED_FROM and None in (request.protocol_type, request.protocol_name):
+            raise InconsistentGroupProtocol("a member must say which protocol it follows")
+        reply: SyncReply = await ask_group(door, GroupCoordinator.sync, asked)
+    except AlpacaError as error:
+        return wire.SyncGroupResponse(error_code=code_of(error))
+    return wire.SyncGroupResponse(
+        protocol_type=reply.protocol_type, protocol_name=reply.protocol_name, assignment=reply.assignment
+    )
+
+
+async def heartbeat(door: Door, request: wire.HeartbeatRequest, _call: Call) -> wire.HeartbeatResponse:
+    asked = HeartbeatRequest(
+        group=request.group_id,
+        generation=request.generation_id,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+    )
+    try:
+        await ask_group(door, GroupCoordinator.heartbeat, asked)
+    except CoordinatorLoading:
+        # Sessions begin anew when the group is loaded, and a client that heard of it could only wait.
+        return wire.HeartbeatResponse()
+    except AlpacaError as error:
+        return wire.HeartbeatResponse(error_code=code_of(error))
+    return wire.HeartbeatResponse()
+
+
+async def leave_group(door: Door, request: wire.LeaveGroupRequest, call: Call) -> wire.LeaveGroupResponse:
+    if call.version < _MEMBERS_LEAVE_FROM:
+        leaving = [LeavingMember(member_id=request.member_id)]
+    else:
+        leaving = [
+            LeavingMember(member_id=each.member_id, instance_id=each.group_instance_id)
+            for each in request.members
+        ]
+    asked = LeaveRequest(group=request.group_id, members=tuple(leaving))
+    try:
+        reply: LeaveReply = await ask_group(door, GroupCoordinator.leave, asked)
+        results = [(each, each.error) for each in reply.members]
+    except UnknownMember as error:
+        # Not even the group is there: that is each member's error, not the request's.
+        results = [(each, error) for each in leaving]  # type: ignore[misc]
+    except AlpacaError as error:
+        return wire.LeaveGroupResponse(error_code=code_of(error))
+    members = [
+        wire.MemberResponse(
+            member_id=each.member_id,
+            group_instance_id=each.instance_id,
+            error_code=ErrorCode.NONE if error is None else code_of(error),
+        )
+        for each, error in results
+    ]
+    if call.version < _MEMBERS_LEAVE_FROM:
+        return wire.LeaveGroupResponse(error_code=members[0].error_code)
+    return wire.LeaveGroupResponse(members=members)
+
+
+async def describe_groups(
+    door: Door, request: wire.DescribeGroupsRequest, call: Call
+) -> wire.DescribeGroupsResponse:
+    return wire.DescribeGroupsResponse(
+        groups=[await _described(door, group, call) for group in request.groups]
+    )
+
+
+async def list_groups(door: Door, request: wire.ListGroupsRequest, _call: Call) -> wire.ListGroupsResponse:
+    asked = ListRequest(states=frozenset(request.states_filter), types=frozenset(request.types_filter))
+    try:
+        replies: list[ListReply] = await door.broker.coordinators.ask_every_group_shard(
+            lambda machine, ticket, now_ms: machine.list_groups(asked, ticket, now_ms)
+        )
+    except AlpacaError as error:
+        return wire.ListGroupsResponse(error_code=code_of(error))
+    return wire.ListGroupsResponse(
+        groups=[
+            wire.ListedGroup(
+                group_id=each.group,
+                protocol_type=each.protocol_type,
+                group_state=each.state,
+                group_type=each.type,
+            )
+            for reply in replies
+            for each in reply.groups
+        ]
+    )
+
+
+async def delete_groups(
+    door: Door, request: wire.DeleteGroupsRequest, _call: Call
+) -> wire.DeleteGroupsResponse:
+    results = []
+    for group in request.groups_names:
+        code = ErrorCode.NONE
+        try:
+            await ask_group(door, GroupCoordinator.delete_group, DeleteGroupRequest(group=group))
+        except AlpacaError as error:
+            code = code_of(error)
+        results.append(wire.DeletableGroupResult(group_id=group, error_code=code))
+    return wire.DeleteGroupsResponse(results=results)
+
+
+async def _described(door: Door, group: str, call: Call) -> wire.DescribedGroup:
+    try:
+        found = await ask_group(door, GroupCoordinator.describe, DescribeRequest(group=group))
+        if not isinstance(found, GroupDescription):
+            raise GroupIdNotFound(f"group {group!r} does not follow the classic protocol")
+    except GroupIdNotFound as error:
+        # Earlier versions know no error for this: what is not there is dead.
+        if call.version < _NOT_FOUND_FROM:
+            return wire.DescribedGroup(group_id=group, group_state=_DEAD)
+        return wire.DescribedGroup(
+            group_id=group, group_state=_DEAD, error_code=code_of(error), error_message=str(error)
+        )
+    except AlpacaError as error:
+        return wire.DescribedGroup(group_id=group, error_code=code_of(error), error_message=str(error))
+    return wire.DescribedGroup(
+        group_id=group,
+        group_state=found.state,
+        protocol_type=found.protocol_type,
+        protocol_data=found.protocol_name,
+        members=[
+            wire.DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata,
+                member_assignment=member.assignment,
+            )
+            for member in found.members
+        ],
+    )

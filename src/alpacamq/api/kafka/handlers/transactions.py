@@ -1,0 +1,325 @@
+"""Transactions: an identity for a producer, what its transaction holds, how it ends, and looking at them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from alpacamq.api.kafka.door import Call, Door
+from alpacamq.api.kafka.errors import code_of
+from alpacamq.coordinator.transaction import ProducerIdentity, Transaction, TransactionState
+from alpacamq.coordinator.transaction_messages import (
+    EndProtocol,
+    EndTransaction,
+    InitProducer,
+    ListTransactions,
+    PartitionsVerified,
+    TransactionPartitions,
+)
+from alpacamq.coordinator.transactions import TransactionCoordinator
+from alpacamq.model.errors import AlpacaError, InvalidGroupId, InvalidRequest, ProducerFenced
+from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.model.topics import TRANSACTIONS_TOPIC
+from alpacamq.protocol.error_codes import ErrorCode
+from alpacamq.protocol.messages import transactions as wire
+from alpacamq.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
+
+from .asking import ask_transaction
+
+NO_PRODUCER = ProducerIdentity(-1, -1)
+
+# The first versions whose clients know PRODUCER_FENCED; those before know another word for it.
+_FENCED_FROM_IN_INIT = 4
+_FENCED_FROM = 2
+_BATCHED_FROM = 4
+_ABORTABLE_FROM = 5
+_NEW_EPOCH_FROM = 5
+
+STATE_NAMES: Mapping[TransactionState, str] = {
+    TransactionState.EMPTY: "Empty",
+    TransactionState.ONGOING: "Ongoing",
+    TransactionState.PREPARE_COMMIT: "PrepareCommit",
+    TransactionState.PREPARE_ABORT: "PrepareAbort",
+    TransactionState.COMPLETE_COMMIT: "CompleteCommit",
+    TransactionState.COMPLETE_ABORT: "CompleteAbort",
+    TransactionState.DEAD: "Dead",
+}
+_STATES: Mapping[str, TransactionState] = {name: state for state, name in STATE_NAMES.items()}
+
+
+async def init_producer_id(door: Door, request: InitProducerIdRequest, call: Call) -> InitProducerIdResponse:
+    try:
+        if request.transactional_id is None:
+            producer = ProducerIdentity(await door.broker.producer_ids.new(), 0)
+        else:
+            recovering = ProducerIdentity(request.producer_id, request.producer_epoch)
+            asked = InitProducer(
+                transactional_id=request.transactional_id,
+                timeout_ms=request.transaction_timeout_ms,
+                recovering=None if recovering == NO_PRODUCER else recovering,
+            )
+            producer = await ask_transaction(door, TransactionCoordinator.init_producer_id, asked)
+    except AlpacaError as error:
+        return InitProducerIdResponse(error_code=_code(error, call, _FENCED_FROM_IN_INIT))
+    return InitProducerIdResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)
+
+
+async def add_partitions_to_txn(
+    door: Door, request: wire.AddPartitionsToTxnRequest, call: Call
+) -> wire.AddPartitionsToTxnResponse:
+    if call.version < _BATCHED_FROM:
+        alone = wire.AddPartitionsToTxnTransaction(
+            transactional_id=request.v3_and_below_transactional_id,
+            producer_id=request.v3_and_below_producer_id,
+            producer_epoch=request.v3_and_below_producer_epoch,
+            topics=request.v3_and_below_topics,
+        )
+        return wire.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _added(door, alone, call))
+    return wire.AddPartitionsToTxnResponse(
+        results_by_transaction=[
+            wire.AddPartitionsToTxnResult(
+                transactional_id=each.transactional_id, topic_results=await _added(door, each, call)
+            )
+            for each in request.transactions
+        ]
+    )
+
+
+async def add_offsets_to_txn(
+    door: Door, request: wire.AddOffsetsToTxnRequest, call: Call
+) -> wire.AddOffsetsToTxnResponse:
+    try:
+        if not request.group_id:
+            raise InvalidGroupId("a group id cannot be empty")
+        asked = TransactionPartitions(
+            transactional_id=request.transactional_id,
+            producer=ProducerIdentity(request.producer_id, request.producer_epoch),
+            partitions=(await door.broker.coordinators.offsets_partition(request.group_id),),
+        )
+        await ask_transaction(door, TransactionCoordinator.add_partitions, asked)
+    except AlpacaError as error:
+        return wire.AddOffsetsToTxnResponse(error_code=_code(error, call, _FENCED_FROM))
+    return wire.AddOffsetsToTxnResponse()
+
+
+async def end_txn(door: Door, request: wire.EndTxnRequest, call: Call) -> wire.EndTxnResponse:
+    asked = EndTransaction(
+        transactional_id=request.transactional_id,
+        producer=ProducerIdentity(request.producer_id, request.producer_epoch),
+        committed=request.committed,
+        protocol=EndProtocol.NEW_EPOCH if call.version >= _NEW_EPOCH_FROM else EndProtocol.CLASSIC,
+    )
+    try:
+        producer: ProducerIdentity = await ask_transaction(door, TransactionCoordinator.end, asked)
+    except AlpacaError as error:
+        return wire.EndTxnResponse(error_code=_code(error, call, _FENCED_FROM))
+    return wire.EndTxnResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)
+
+
+async def write_txn_markers(
+    door: Door, request: wire.WriteTxnMarkersRequest, _call: Call
+) -> wire.WriteTxnMarkersResponse:
+    return wire.WriteTxnMarkersResponse(
+        markers=[
+            wire.WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    wire.WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            wire.WritableTxnMarkerPartitionResult(
+                                partition_index=index,
+                                error_code=await _marked(
+                                    door, marker, TopicPartition(TopicName(topic.name), index)
+                                ),
+                            )
+                            for index in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )
+
+
+async def describe_transactions(
+    door: Door, request: wire.DescribeTransactionsRequest, _call: Call
+) -> wire.DescribeTransactionsResponse:
+    return wire.DescribeTransactionsResponse(
+        transaction_states=[await _described(door, each) for each in request.transactional_ids]
+    )
+
+
+async def list_transactions(
+    door: Door, request: wire.ListTransactionsRequest, _call: Call
+) -> wire.ListTransactionsResponse:
+    unknown = [name for name in request.state_filters if name not in _STATES]
+    states = frozenset(_STATES[name] for name in request.state_filters if name in _STATES)
+    if request.state_filters and not states:
+        return wire.ListTransactionsResponse(unknown_state_filters=unknown)
+    asked = ListTransactions(
+        states=states,
+        producer_ids=frozenset(request.producer_id_filters),
+        running_longer_than_ms=request.duration_filter if request.duration_filter >= 0 else None,
+    )
+    try:
+        found: list[tuple[Transaction, ...]] = await door.broker.coordinators.ask_every_transaction_shard(
+            lambda machine, ticket, now_ms: machine.list(asked, ticket, now_ms)
+        )
+    except AlpacaError as error:
+        return wire.ListTransactionsResponse(error_code=code_of(error), unknown_state_filters=unknown)
+    return wire.ListTransactionsResponse(
+        unknown_state_filters=unknown,
+        transaction_states=[
+            wire.ListedTransaction(
+                transactional_id=each.transactional_id,
+                producer_id=each.producer.producer_id,
+                transaction_state=STATE_NAMES[each.state],
+            )
+            for of_shard in found
+            for each in of_shard
+        ],
+    )
+
+
+def describe_producers(
+    door: Door, request: wire.DescribeProducersRequest, _call: Call
+) -> wire.DescribeProducersResponse:
+    return wire.DescribeProducersResponse(
+        topics=[
+            wire.DescribeProducersTopicResult(
+                name=topic.name,
+                partitions=[_producers_of(door, topic.name, index) for index in topic.partition_indexes],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+async def _added(
+    door: Door, wanted: wire.AddPartitionsToTxnTransaction, call: Call
+) -> list[wire.AddPartitionsToTxnTopicResult]:
+    """Add a producer's partitions, all or none, or verify them; a result for each."""
+    partitions = [
+        TopicPartition(TopicName(topic.name), index) for topic in wanted.topics for index in topic.partitions
+    ]
+    unknown = {each for each in partitions if door.broker.topics.find(each.topic.encode(), each[1]) is None}
+    if unknown:
+        return _results(
+            wanted.topics,
+            {
+                each: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if each in unknown
+                else ErrorCode.OPERATION_NOT_ATTEMPTED
+                for each in partitions
+            },
+        )
+    asked = TransactionPartitions(
+        transactional_id=wanted.transactional_id,
+        producer=ProducerIdentity(wanted.producer_id, wanted.producer_epoch),
+        partitions=tuple(partitions),
+    )
+    codes = dict.fromkeys(partitions, ErrorCode.NONE)
+    try:
+        if wanted.verify_only:
+            verified: PartitionsVerified = await ask_transaction(
+                door, TransactionCoordinator.verify_partitions, asked
+            )
+            known = call.version >= _ABORTABLE_FROM
+            absent = ErrorCode.TRANSACTION_ABORTABLE if known else ErrorCode.INVALID_TXN_STATE
+            codes.update(dict.fromkeys(verified.absent, absent))
+        else:
+            await ask_transaction(door, TransactionCoordinator.add_partitions, asked)
+    except AlpacaError as error:
+        codes = dict.fromkeys(partitions, _code(error, call, _FENCED_FROM))
+    return _results(wanted.topics, codes)
+
+
+def _results(
+    topics: Sequence[wire.TransactionTopic], codes: Mapping[TopicPartition, ErrorCode]
+) -> list[wire.AddPartitionsToTxnTopicResult]:
+    return [
+        wire.AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                wire.AddPartitionsToTxnPartitionResult(
+                    partition_index=index,
+                    partition_error_code=codes[TopicPartition(TopicName(topic.name), index)],
+                )
+                for index in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
+
+
+async def _marked(door: Door, marker: wire.WritableTxnMarker, partition: TopicPartition) -> ErrorCode:
+    try:
+        door.broker.topics.partition(*partition)
+        if partition.topic == TRANSACTIONS_TOPIC:
+            raise InvalidRequest(f"topic {partition.topic!r} holds no transactions of producers")
+        await door.broker.coordinators.write_marker(
+            partition,
+            marker.producer_id,
+            marker.producer_epoch,
+            committed=marker.transaction_result,
+            coordinator_epoch=marker.coordinator_epoch,
+        )
+    except AlpacaError as error:
+        return code_of(error)
+    return ErrorCode.NONE
+
+
+def _producers_of(door: Door, name: str, index: int) -> wire.DescribeProducersPartitionResult:
+    try:
+        log = door.broker.topics.partition(name, index).log
+    except AlpacaError as error:
+        return wire.DescribeProducersPartitionResult(
+            partition_index=index, error_code=code_of(error), error_message=str(error)
+        )
+    return wire.DescribeProducersPartitionResult(
+        partition_index=index,
+        active_producers=[
+            wire.ProducerState(
+                producer_id=producer_id,
+                producer_epoch=state.epoch,
+                last_sequence=state.batches[-1].last_sequence if state.batches else -1,
+                last_timestamp=state.updated_ms,
+            )
+            for producer_id, state in log.producers.copy().items()
+        ],
+    )
+
+
+async def _described(door: Door, transactional_id: str) -> wire.DescribedTransaction:
+    try:
+        known: Transaction = await door.broker.coordinators.ask_transaction(
+            transactional_id,
+            lambda machine, ticket, now_ms: machine.describe(transactional_id, ticket, now_ms),
+        )
+    except AlpacaError as error:
+        return wire.DescribedTransaction(transactional_id=transactional_id, error_code=code_of(error))
+    return wire.DescribedTransaction(
+        transactional_id=transactional_id,
+        transaction_state=STATE_NAMES[known.state],
+        transaction_timeout_ms=known.timeout_ms,
+        transaction_start_time_ms=-1 if known.started_ms is None else known.started_ms,
+        producer_id=known.producer.producer_id,
+        producer_epoch=known.producer.epoch,
+        topics=_by_topic(known.partitions),
+    )
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> list[wire.DescribedTransactionTopic]:
+    by_topic: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        by_topic.setdefault(topic, []).append(index)
+    return [
+        wire.DescribedTransactionTopic(topic=topic, partitions=indexes) for topic, indexes in by_topic.items()
+    ]
+
+
+def _code(error: AlpacaError, call: Call, fenced_from: int) -> ErrorCode:
+    """The error in a word that clients of this version know."""
+    if isinstance(error, ProducerFenced) and call.version < fenced_from:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return code_of(error)
