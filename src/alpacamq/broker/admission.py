@@ -16,7 +16,6 @@ from alpacamq.model.batch import (
 from alpacamq.model.errors import (
     BatchTooLarge,
     InvalidRecord,
-    InvalidRequest,
     InvalidTimestamp,
 )
 from alpacamq.model.records import read_records, write_batch
@@ -39,8 +38,8 @@ def admit(
     check_produced(header)
     if header.is_control:
         raise InvalidRecord("control batches are written by the broker only")
-    if header.is_transactional:
-        raise InvalidRequest("transactions are not supported yet")
+    if header.is_transactional and header.producer_id < 0:
+        raise InvalidRecord("a transactional batch needs a producer id")
     if config.message_timestamp_type == "LogAppendTime":
         header = stamp_append_time(data, header, now_ms)
     elif header.attributes & LOG_APPEND_TIME:

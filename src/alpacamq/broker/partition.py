@@ -95,6 +95,11 @@ class Partition:
         """Take new settings; they hold from the next append on."""
         self.log.config = config
 
+    @property
+    def last_stable_offset(self) -> int:
+        """Where those stop who read only what is committed: at the first record still undecided."""
+        return self.log.transactions.last_stable_offset(self.high_watermark)
+
     def check_epoch(self, epoch: int) -> None:
         """Refuse a client that knows another leader epoch; -1 is a client that does not say."""
         if epoch == -1 or epoch == self.leader_epoch:
@@ -163,9 +168,9 @@ class Partition:
     def unwatch(self, key: object) -> None:
         self._watchers.pop(key, None)
 
-    def read(self, offset: int, max_bytes: int, *, at_least_one: bool) -> Slice | None:
-        """Whole batches from `offset` that readers may see."""
-        return self.log.read(offset, max_bytes, self.high_watermark, at_least_one=at_least_one)
+    def read(self, offset: int, max_bytes: int, limit_offset: int, *, at_least_one: bool) -> Slice | None:
+        """Whole batches from `offset` on, before a limit that is no later than the high watermark."""
+        return self.log.read(offset, max_bytes, limit_offset, at_least_one=at_least_one)
 
     def retire(self, error: AlpacaError) -> None:
         """The partition is going away: nobody may go on waiting for it."""

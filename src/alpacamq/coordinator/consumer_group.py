@@ -285,9 +285,11 @@ class ConsumerGroup:
     ) -> ConsumerHeartbeatReply:
         current = self._roster.currents[member_id]
         state = self._state_of(member_id)
-        # Where an answer that never arrived would leave the member waiting for ever, it is told again.
+        # Told again until confirmed: an answer may have been lost, or gone to a heartbeat that was given up.
+        has_confirmed = self._roster.has_confirmed(member_id, request.owned)
         is_told = (
             request.is_full
+            or not has_confirmed
             or request.member_epoch != current.epoch
             or before.assigned != current.assigned
             or state is MemberState.UNREVOKED

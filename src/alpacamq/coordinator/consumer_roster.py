@@ -33,6 +33,8 @@ class ConsumerRoster:
         self.currents: dict[str, Current] = {}
         self._by_instance: dict[str, str] = {}
         self._holders = Holders()
+        # Not stored: who loses its coordinator says everything to the next.
+        self._unconfirmed: set[str] = set()
 
     def __len__(self) -> int:
         return len(self.profiles)
@@ -118,6 +120,16 @@ class ConsumerRoster:
         """Those of the partitions that no other member holds."""
         return self._holders.open_to(member_id, wanted)
 
+    def has_confirmed(self, member_id: str, owned: Partitions | None) -> bool:
+        """Whether a member that reports `owned` (None: nothing new) is known to know what it has."""
+        if owned is not None:
+            assigned = self.currents[member_id].assigned
+            if minus(owned, assigned) or minus(assigned, owned):
+                self._unconfirmed.add(member_id)
+            else:
+                self._unconfirmed.discard(member_id)
+        return member_id not in self._unconfirmed
+
     def subscribes(self, topic: str) -> bool:
         """Whether any member reads this topic."""
         profiles = self.profiles.values()
@@ -135,13 +147,17 @@ class ConsumerRoster:
 
     def put_current(self, member_id: str, current: Current) -> Change:
         """Let a member have what `current` says."""
-        self._holders.replace(member_id, self.currents[member_id], current)
+        before = self.currents[member_id]
+        if current.assigned != before.assigned:
+            self._unconfirmed.add(member_id)
+        self._holders.replace(member_id, before, current)
         self.currents[member_id] = current
         return records.current_change(self._group, member_id, current)
 
     def remove(self, member_id: str) -> list[Change]:
         """Let a member go, and with it all it holds."""
         self._holders.replace(member_id, self.currents.pop(member_id), None)
+        self._unconfirmed.discard(member_id)
         profile = self.profiles.pop(member_id)
         if profile.instance_id is not None:
             del self._by_instance[profile.instance_id]

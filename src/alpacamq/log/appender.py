@@ -9,17 +9,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from alpacamq.model.batch import BatchHeader, place
+from alpacamq.model.batch import CONTROL, TRANSACTIONAL, BatchHeader, place
+from alpacamq.model.control import read_marker
 from alpacamq.model.errors import AlpacaError, FencedLeaderEpoch, StorageFailed
 from alpacamq.model.topics import TopicConfig
 
 from .condition import refused
 from .epochs import EpochHistory
 from .flush import FlushLedger
-from .producers import ProducerStates, SentBatch
+from .memory import Memory
+from .producers import SentBatch
 from .segment import MAX_RELATIVE, Segment
 from .segments import Segments
 from .storage import Storage
+
+_OF_TRANSACTIONS = TRANSACTIONAL | CONTROL
 
 
 class Incoming(NamedTuple):
@@ -40,7 +44,7 @@ class Appended(NamedTuple):
 class Appender:
     """Appends to the active segment of one log."""
 
-    __slots__ = ("_directory", "_epochs", "_ledger", "_producers", "_segments", "_storage", "config")
+    __slots__ = ("_directory", "_epochs", "_ledger", "_memory", "_segments", "_storage", "config")
 
     def __init__(
         self,
@@ -49,7 +53,7 @@ class Appender:
         storage: Storage,
         segments: Segments,
         epochs: EpochHistory,
-        producers: ProducerStates,
+        memory: Memory,
         ledger: FlushLedger,
     ) -> None:
         self.config = config
@@ -57,7 +61,7 @@ class Appender:
         self._storage = storage
         self._segments = segments
         self._epochs = epochs
-        self._producers = producers
+        self._memory = memory
         self._ledger = ledger
 
     def append(self, batches: Sequence[Incoming], leader_epoch: int) -> list[Appended | AlpacaError]:
@@ -70,12 +74,13 @@ class Appender:
             self.start_epoch(leader_epoch)
         now_ms = self._storage.clock.now_ms()
         self.roll_if_due(now_ms)
-        producers = self._producers
+        producers = self._memory.producers
         segment_bytes = self.config.segment_bytes
         results: list[Appended | AlpacaError] = []
         settled = 0
         buffers: list[bytearray | memoryview] = []
         placed: list[tuple[int, int]] = []  # base offset and largest timestamp
+        in_transactions: list[tuple[int, Incoming]] = []
         segment = self._segments.active
         offset, position = segment.next_offset, segment.size
         try:
@@ -83,9 +88,9 @@ class Appender:
                 next_offset = offset + header.last_offset_delta + 1
                 end = position + len(data)
                 if position and (end > segment_bytes or next_offset - segment.base_offset > MAX_RELATIVE):
-                    self._write(segment, buffers, placed, offset, now_ms)
+                    self._write(segment, buffers, placed, in_transactions, offset, now_ms)
                     settled = len(results)
-                    buffers, placed = [], []
+                    buffers, placed, in_transactions = [], [], []
                     segment = self.roll()
                     end = len(data)
                 if header.producer_id >= 0:
@@ -100,9 +105,11 @@ class Appender:
                 place(data, offset, leader_epoch)
                 buffers.append(data)
                 placed.append((offset, header.max_timestamp))
+                if header.attributes & _OF_TRANSACTIONS:
+                    in_transactions.append((offset, Incoming(data, header)))
                 results.append(Appended(offset, next_offset, False))
                 offset, position = next_offset, end
-            self._write(segment, buffers, placed, offset, now_ms)
+            self._write(segment, buffers, placed, in_transactions, offset, now_ms)
         except StorageFailed as error:
             producers.rollback()
             if not settled:
@@ -151,7 +158,7 @@ class Appender:
         self._segments.add(fresh)
         self._ledger.directory_changed = True
         self._ledger.sealed(sealed)
-        self._ledger.snapshot(fresh.base_offset, self._producers)
+        self._ledger.snapshot(fresh.base_offset, self._memory)
         return fresh
 
     def _write(
@@ -159,6 +166,7 @@ class Appender:
         segment: Segment,
         buffers: list[bytearray | memoryview],
         placed: list[tuple[int, int]],
+        in_transactions: list[tuple[int, Incoming]],
         next_offset: int,
         now_ms: int,
     ) -> None:
@@ -189,7 +197,10 @@ class Appender:
         for (offset, max_timestamp), data in zip(placed, buffers, strict=True):
             tail.note(offset, position, max_timestamp)
             position += len(data)
-        self._producers.commit()
+        self._memory.producers.commit()
+        for base_offset, (data, header) in in_transactions:
+            marker = read_marker(data) if header.attributes & CONTROL else None
+            self._memory.appended(header, base_offset, marker)
         segment.next_offset = next_offset
         segment.size = position
 

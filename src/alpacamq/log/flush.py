@@ -4,7 +4,6 @@ The event loop begins and ends a flush; what blocks runs in between, in any thre
 only when the segments are synced is the checkpoint moved that vouches for them.
 """
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from alpacamq.model.ports import Disk
 
 from .checkpoint import CheckpointFile, RecoveryPoint
 from .handles import Handle
-from .producers import ProducerState, ProducerStates
+from .memory import Memory, Remembered
 from .segment import Segment
 from .segments import Segments
 from .snapshots import ProducerSnapshots
@@ -22,7 +21,7 @@ from .storage import Storage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bookkeeping:
-    """What makes recovery short: synced indexes, a producer snapshot, then the checkpoint."""
+    """What makes recovery short: producer snapshots, then the checkpoint."""
 
     disk: Disk
     checkpoint: CheckpointFile
@@ -31,27 +30,18 @@ class Bookkeeping:
     opened_ms: int
     compacted_to: int
     deadline_ms: int | None
-    states: Mapping[int, ProducerState]
-    segment_snapshot: tuple[int, Mapping[int, ProducerState]] | None
+    remembered: Remembered
+    segment_snapshot: tuple[int, Remembered] | None
     segment_bases: frozenset[int]
-    indexes: frozenset[Path]
 
     def run(self) -> None:
-        for path in self.indexes:
-            # Retention may have removed it meanwhile.
-            with suppress(FileNotFoundError):
-                descriptor = self.disk.open(path)
-                try:
-                    self.disk.sync(descriptor)
-                finally:
-                    self.disk.close(descriptor)
         if self.segment_snapshot is not None:
             self.snapshots.write(*self.segment_snapshot)
-        if self.states:
-            self.snapshots.write(self.point.offset, self.states)
+        if not self.remembered.is_empty:
+            self.snapshots.write(self.point.offset, self.remembered)
         self.checkpoint.update(
             recovery_point=self.point,
-            has_producers=bool(self.states),
+            has_producers=not self.remembered.is_empty,
             opened_ms=self.opened_ms,
             compacted_to=self.compacted_to,
             deadline_ms=self.deadline_ms,
@@ -108,8 +98,7 @@ class FlushLedger:
         self.deadline_ms = checkpoint.current.deadline_ms
         self._sealed: list[Segment] = []
         self._unindexed: list[Segment] = []
-        self._indexes: set[Path] = set()
-        self._segment_snapshot: tuple[int, Mapping[int, ProducerState]] | None = None
+        self._segment_snapshot: tuple[int, Remembered] | None = None
         self._flushing = False
         self._was_truncated = False
 
@@ -129,9 +118,9 @@ class FlushLedger:
         with suppress(OSError):
             self._write_indexes()
 
-    def snapshot(self, offset: int, producers: ProducerStates) -> None:
+    def snapshot(self, offset: int, memory: Memory) -> None:
         """Keep the producer states at the start of a segment."""
-        self._segment_snapshot = offset, producers.copy()
+        self._segment_snapshot = offset, memory.copy()
 
     def drop(self, segments: list[Segment]) -> None:
         """These are going away."""
@@ -146,7 +135,7 @@ class FlushLedger:
         self._segment_snapshot = None
         self._was_truncated = True
 
-    def begin(self, segments: Segments, producers: ProducerStates, *, closing: bool = False) -> Flush | None:
+    def begin(self, segments: Segments, memory: Memory, *, closing: bool = False) -> Flush | None:
         """What has to be done now, or None if everything is on the medium."""
         assert not self._flushing, "one flush of a log at a time"
         active = segments.active
@@ -157,9 +146,8 @@ class FlushLedger:
             # No room for an index is no reason not to flush; the checkpoint waits until there is.
             with suppress(OSError):
                 self._write_indexes()
-                if active.index.write(active.size):
-                    self._indexes.update(active.index.paths)
-                bookkeeping = self._bookkeeping(point, segments, producers)
+                active.index.write(active.size)
+                bookkeeping = self._bookkeeping(point, segments, memory)
         if not unsynced and not self.directory_changed and bookkeeping is None:
             return None
         files: list[tuple[Handle, Segment, int]] = []
@@ -181,7 +169,7 @@ class FlushLedger:
         self.directory_changed = False
         self._sealed = []
         if bookkeeping is not None:
-            self._indexes, self._segment_snapshot = set(), None
+            self._segment_snapshot = None
         self._flushing = True
         return flush
 
@@ -200,7 +188,6 @@ class FlushLedger:
         if error is None and flush.bookkeeping_error is None:
             self._was_truncated = False
             return
-        self._indexes |= bookkeeping.indexes
         self._segment_snapshot = self._segment_snapshot or bookkeeping.segment_snapshot
 
     def _is_checkpoint_due(self, point: RecoveryPoint, *, closing: bool) -> bool:
@@ -221,14 +208,11 @@ class FlushLedger:
     def _write_indexes(self) -> None:
         while self._unindexed:
             segment = self._unindexed[-1]
-            if segment.index.write(segment.size):
-                self._indexes.update(segment.index.paths)
+            segment.index.write(segment.size)
             segment.index.seal()
             self._unindexed.pop()
 
-    def _bookkeeping(
-        self, point: RecoveryPoint, segments: Segments, producers: ProducerStates
-    ) -> Bookkeeping:
+    def _bookkeeping(self, point: RecoveryPoint, segments: Segments, memory: Memory) -> Bookkeeping:
         return Bookkeeping(
             disk=self._storage.disk,
             checkpoint=self._checkpoint,
@@ -237,8 +221,7 @@ class FlushLedger:
             opened_ms=segments.active.opened_ms,
             compacted_to=self.compacted_to,
             deadline_ms=self.deadline_ms,
-            states=producers.copy(),
+            remembered=memory.copy(),
             segment_snapshot=self._segment_snapshot,
             segment_bases=frozenset(segment.base_offset for segment in segments),
-            indexes=frozenset(self._indexes),
         )

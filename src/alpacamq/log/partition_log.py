@@ -51,7 +51,9 @@ class PartitionLog:
         self.directory = directory
         self.recovered = recovery.report
         self.epochs = recovery.epochs
-        self.producers = recovery.producers
+        self.memory = recovery.memory
+        self.producers = self.memory.producers
+        self.transactions = self.memory.transactions
         self.start_offset = recovery.start_offset
         self._storage = storage
         self._segments = Segments(recovery.segments)
@@ -60,7 +62,7 @@ class PartitionLog:
         self._condition = Condition(directory, recovery.damage)
         self._ledger = FlushLedger(directory, storage, recovery.checkpoint, recovery.snapshots)
         self._appender = Appender(
-            directory, config, storage, self._segments, self.epochs, self.producers, self._ledger
+            directory, config, storage, self._segments, self.epochs, self.memory, self._ledger
         )
         self._compactor = Compactor(directory, storage, self._segments, self.epochs, self._ledger)
         self._slicer = Slicer(self._segments, storage.handles)
@@ -179,7 +181,7 @@ class PartitionLog:
         if not self._condition.is_flushable:
             return None
         try:
-            return self._ledger.begin(self._segments, self.producers)
+            return self._ledger.begin(self._segments, self.memory)
         except OSError as error:
             raise refused(self.directory, "beginning a flush", error) from error
 
@@ -219,6 +221,7 @@ class PartitionLog:
         self._ledger.drop(dropped)
         self.start_offset = max(self.start_offset, self._segments.first.base_offset)
         self.epochs.truncate_before(self._segments.first.base_offset)
+        self.transactions.drop_before(self.start_offset)
         return Removal(
             directory=self.directory,
             storage=self._storage,
@@ -233,6 +236,7 @@ class PartitionLog:
         if offset > self.end_offset:
             raise self._out_of_range(offset)
         self.start_offset = max(self.start_offset, offset)
+        self.transactions.drop_before(self.start_offset)
         return StartMove(checkpoint=self._checkpoint, start_offset=self.start_offset)
 
     def begin_compaction(self, now_ms: int) -> Compaction | None:
@@ -273,7 +277,7 @@ class PartitionLog:
                 self._checkpoint,
                 self._snapshots,
                 self.epochs,
-                self.producers,
+                self.memory,
                 self._ledger,
             )
             self._flush_now()
@@ -323,7 +327,7 @@ class PartitionLog:
             self._segments.active.index.write(self._segments.active.size)
 
     def _flush_now(self) -> None:
-        flush = self._ledger.begin(self._segments, self.producers, closing=True)
+        flush = self._ledger.begin(self._segments, self.memory, closing=True)
         if flush is None:
             return
         try:

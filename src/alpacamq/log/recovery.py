@@ -15,7 +15,7 @@ from alpacamq.model.errors import DamagedLog
 from .checkpoint import Checkpoint, CheckpointFile, RecoveryPoint, read_checkpoint
 from .directory import Contents, list_contents, remove_segment
 from .epochs import EpochHistory, read_epochs
-from .producers import ProducerStates
+from .memory import Memory
 from .scan import Violation, scan_batches
 from .sealed_file import Missing, Unreadable
 from .segment import Segment, segment_path
@@ -23,6 +23,7 @@ from .segment_index import Boundary
 from .snapshots import ProducerSnapshots
 from .storage import Storage
 from .swap import complete_swaps
+from .transactions import read_stored_marker
 
 CUT = ".cut"
 PROGRESS_BYTES = 1 << 20
@@ -66,7 +67,7 @@ class Recovery:
         self.is_new = False
         self.segments: list[Segment] = []
         self.epochs = EpochHistory()
-        self.producers = ProducerStates()
+        self.memory = Memory()
         self.damage: Damage | None = None
         self.start_offset = 0
 
@@ -211,8 +212,8 @@ class Recovery:
             snapshot = self.snapshots.newest(offset, first.base_offset, self._notes)
             if snapshot is None:
                 return 0, Boundary(first.base_offset, 0)
-            offset, states = snapshot
-            self.producers = ProducerStates(states)
+            offset, remembered = snapshot
+            self.memory.reset(remembered)
         if offset == self._point.offset:
             index = [segment.base_offset for segment in self.segments].index(self._point.segment)
             return index, Boundary(self._point.offset, self._point.position)
@@ -282,7 +283,8 @@ class Recovery:
             ):
                 tail.note(header.base_offset, position, header.max_timestamp)
                 if header.producer_id >= 0:
-                    self.producers.replay(header, now_ms)
+                    marker = read_stored_marker(self._disk, descriptor, position, header)
+                    self.memory.replay(header, marker, now_ms)
                 yield position, header
 
     def _advance(self, size: int) -> None:
@@ -346,6 +348,7 @@ class Recovery:
         before = self.epochs.entries
         self.epochs.truncate_from(end + 1)
         self.epochs.truncate_before(self.segments[0].base_offset)
+        self.memory.transactions.drop_before(self.start_offset)
         if self.epochs.entries and (self._unreadable or self.epochs.entries != before):
             self.epochs.write(self._disk, self._directory)
 

@@ -1,7 +1,8 @@
 """The sparse index of one segment: what its two files hold, and the tail that is not in them yet.
 
 An entry is made about every 4 KiB of log. Lookups only ever say where to start reading
-headers, so an index that knows less is slower, not wrong.
+headers, so an index that knows less is slower, not wrong: what a crash takes of its files is
+made again. They are synced only where entries are taken back, which must not reappear.
 """
 
 from array import array
@@ -173,11 +174,11 @@ class SegmentIndex:
             self._largest = tail.largest_timestamp, tail.largest_offset
         return self._largest
 
-    def write(self, covered_to: int) -> bool:
-        """Append the tail, which reaches up to `covered_to`, to the files; false if there is none."""
+    def write(self, covered_to: int) -> None:
+        """Append the tail, which reaches up to `covered_to`, to the files."""
         tail = self.tail
         if tail is None or covered_to == self.covered_to:
-            return False
+            return
         tail.note_largest()
         self._offset_bytes, self._time_bytes = self._append(
             tail, self._offset_bytes, self._time_bytes, covered_to
@@ -188,7 +189,6 @@ class SegmentIndex:
             cache.put(self, loaded)
         self.covered_to = covered_to
         tail.clear()
-        return True
 
     def seal(self) -> None:
         """The segment takes no more batches; the tail can go once it is in the files."""
@@ -357,6 +357,8 @@ def _truncate(disk: Disk, path: Path, size: int) -> None:
     except FileNotFoundError:
         return
     try:
-        disk.truncate(descriptor, size)
+        if disk.size(descriptor) > size:
+            disk.truncate(descriptor, size)
+            disk.sync(descriptor)
     finally:
         disk.close(descriptor)

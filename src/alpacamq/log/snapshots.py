@@ -1,15 +1,15 @@
-"""Producer snapshots: the producer states as they were at an offset, one file each.
+"""Snapshots of what a log remembers of producers and transactions at an offset, one file each.
 
 One is kept at the start of every segment, so that truncation need not replay the whole log,
 and the newest, from which recovery starts.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from alpacamq.model.ports import Disk
 
-from .producers import ProducerState, decode_states, encode_states
+from .memory import Remembered, decode_memory, encode_memory
 from .sealed_file import Unreadable, read_sealed, write_sealed
 
 SUFFIX = ".producers"
@@ -28,18 +28,16 @@ class ProducerSnapshots:
         self._directory = directory
         self.offsets = set(offsets)
 
-    def write(self, offset: int, states: Mapping[int, ProducerState]) -> None:
-        write_sealed(self._disk, self._path(offset), _MAGIC, _VERSION, encode_states(states))
+    def write(self, offset: int, remembered: Remembered) -> None:
+        write_sealed(self._disk, self._path(offset), _MAGIC, _VERSION, encode_memory(remembered))
         self.offsets.add(offset)
 
-    def newest(
-        self, not_after: int, not_before: int, notes: list[str]
-    ) -> tuple[int, dict[int, ProducerState]] | None:
+    def newest(self, not_after: int, not_before: int, notes: list[str]) -> tuple[int, Remembered] | None:
         """The newest snapshot between two offsets that can be read; `notes` gets what others lack."""
         for offset in sorted(self.offsets, reverse=True):
             if not_before <= offset <= not_after:
                 try:
-                    return offset, decode_states(
+                    return offset, decode_memory(
                         read_sealed(self._disk, self._path(offset), _MAGIC, _VERSION)
                     )
                 except Unreadable as error:

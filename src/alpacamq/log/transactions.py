@@ -127,8 +127,8 @@ class PartitionTransactions:
 
 
 def read_stored_marker(disk: Disk, descriptor: int, position: int, header: BatchHeader) -> Marker | None:
-    """What the control batch at `position` of a segment says; None if it ends no transaction."""
-    if header.size <= _MARKER_LIMIT_BYTES:
+    """What the batch at `position` of a segment says as a marker; None if it ends no transaction."""
+    if header.is_control and header.size <= _MARKER_LIMIT_BYTES:
         with suppress(CorruptBatch):  # its checksum is right: it was never a marker
             return read_marker(disk.read(descriptor, header.size, position))
     return None

@@ -6,12 +6,13 @@ from .checkpoint import CheckpointFile, RecoveryPoint
 from .directory import list_contents, remove_segment
 from .epochs import EpochHistory
 from .flush import FlushLedger
-from .producers import ProducerStates
+from .memory import Memory, Remembered
 from .segment_index import Boundary
 from .segments import Segments
 from .snapshots import ProducerSnapshots
 from .storage import Storage
 from .swap import discard_swaps
+from .transactions import read_stored_marker
 
 
 def truncate(
@@ -22,7 +23,7 @@ def truncate(
     checkpoint: CheckpointFile,
     snapshots: ProducerSnapshots,
     epochs: EpochHistory,
-    producers: ProducerStates,
+    memory: Memory,
     ledger: FlushLedger,
 ) -> None:
     """Drop the batch with `offset` and all that follow. A crash half-way leaves a log that recovers.
@@ -60,20 +61,21 @@ def truncate(
     epochs.truncate_from(end.offset)
     epochs.write(disk, directory)
     ledger.truncated(dropped, end.offset)
-    _restore_producers(segments, snapshots, producers, end.offset, storage.clock.now_ms())
+    _restore(segments, snapshots, memory, end.offset, storage)
 
 
-def _restore_producers(
-    segments: Segments, snapshots: ProducerSnapshots, producers: ProducerStates, end: int, now_ms: int
+def _restore(
+    segments: Segments, snapshots: ProducerSnapshots, memory: Memory, end: int, storage: Storage
 ) -> None:
+    now_ms = storage.clock.now_ms()
     first = segments.first.base_offset
     snapshot = snapshots.newest(end, first, [])
-    start, states = snapshot if snapshot is not None else (first, {})
-    producers.reset(states)
+    start, remembered = snapshot if snapshot is not None else (first, Remembered())
+    memory.reset(remembered)
     for segment in segments:
         if segment.next_offset > start:
             place = segment.find(start) if start > segment.base_offset else Boundary(segment.base_offset, 0)
             with segment.descriptor() as descriptor:
-                for _, header in segment.headers(descriptor, place):
-                    if header.producer_id >= 0:
-                        producers.replay(header, now_ms)
+                for position, header in segment.headers(descriptor, place):
+                    marker = read_stored_marker(storage.disk, descriptor, position, header)
+                    memory.replay(header, marker, now_ms)

@@ -169,8 +169,10 @@ class PendingFetch:
             return Found(topic, PartitionFetched(index, code_of(error)), None)
         aborted = None
         if self._reads_committed:
-            aborted = [] if records is None else partition.log.transactions.aborted_between(
-                wanted.fetch_offset, records.next_offset
+            aborted = (
+                []
+                if records is None
+                else partition.log.transactions.aborted_between(wanted.fetch_offset, records.next_offset)
             )
         fetched = PartitionFetched(
             index,

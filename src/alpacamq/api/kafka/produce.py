@@ -1,8 +1,9 @@
 """Produce: batches from a client into partitions, and the acknowledgement when they are in.
 
 Nothing here looks at records. A topic that needs its records looked at (compacted, or with a
-compression of its own) is served off the event loop, and holds up its connection meanwhile so
-that batches keep their order.
+compression of its own) is served off the event loop, and the first batch of a transaction in a
+partition waits for the coordinator's word. Both hold up their connection meanwhile, so that
+batches keep their order.
 """
 
 import asyncio
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from alpacamq.broker.admission import admit, needs_unpacking, unpacked
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.partition import Append, Partition
+from alpacamq.coordinator.transaction import ProducerIdentity
+from alpacamq.coordinator.transaction_messages import TransactionPartitions
 from alpacamq.model.batch import BatchHeader, Codec
 from alpacamq.model.errors import (
     AlpacaError,
@@ -19,11 +22,14 @@ from alpacamq.model.errors import (
     InvalidRequest,
     InvalidRequiredAcks,
     InvalidTopicName,
+    InvalidTransactionState,
     NotEnoughReplicas,
+    TransactionAbortable,
     UnknownTopic,
     UnknownTopicId,
     UnsupportedCompression,
 )
+from alpacamq.model.ids import TopicPartition
 from alpacamq.model.topics import INTERNAL_TOPICS
 from alpacamq.protocol.framing import RequestHeader
 from alpacamq.protocol.produce_codec import (
@@ -43,20 +49,24 @@ ACKS_NONE = 0
 ACKS_LEADER = 1
 ACKS_ALL = -1
 _ZSTD_FROM = 7
+_ABORTABLE_FROM = 11
+_JOINS_BY_WRITING_FROM = 12
 
 
 # What became of a partition's batch, or the append that will tell.
 Entry = PartitionProduced | tuple[Partition, Append]
 
 
-class Unpacking(NamedTuple):
-    """A batch whose records have to be looked at, and where its result goes."""
+class Deferred(NamedTuple):
+    """A batch that cannot be appended at once, and where its result goes."""
 
     entries: list[Entry]
     at: int
     partition: Partition
     data: bytearray
     header: BatchHeader
+    # Whether the coordinator has to be asked if the partition is part of the producer's transaction.
+    joins_transaction: bool
 
 
 class PendingProduce:
@@ -99,6 +109,13 @@ class PendingProduce:
             self._connection.close("a batch sent with acks=0 was refused")
 
 
+def _joins_transaction(call: ProduceCall, partition: Partition, batch: BatchHeader) -> bool:
+    """Whether the batch may be the first of its transaction in the partition."""
+    if batch.is_transactional != (call.transactional_id is not None):
+        raise InvalidRequest("a transactional batch and a transactional id come together or not at all")
+    return batch.is_transactional and partition.log.transactions.open_offset(batch.producer_id) is None
+
+
 def _result(entry: Entry) -> PartitionProduced:
     if isinstance(entry, PartitionProduced):
         return entry
@@ -130,7 +147,7 @@ class ProduceRequests:
         call = decode_produce(header.api_version, frame, header.body_at)
         answer = None if call.acks == ACKS_NONE else connection.reserve()
         pending = PendingProduce(connection, answer, header, call)
-        slow: list[Unpacking] = []
+        deferred: list[Deferred] = []
         now_ms = self._broker.clock.now_ms()
         find = self._broker.topics.find
         for key, partitions in call.topics:
@@ -145,9 +162,12 @@ class ProduceRequests:
                     data, batch = admit(records, partition.config, now_ms)
                     if batch.attributes & 7 == Codec.ZSTD and header.api_version < _ZSTD_FROM:
                         raise UnsupportedCompression(f"zstd needs Produce version {_ZSTD_FROM} or later")
-                    if needs_unpacking(partition.config, batch):
+                    joins = _joins_transaction(call, partition, batch)
+                    if joins or needs_unpacking(partition.config, batch):
                         # The frame is gone when the turn ends: what is worked on later is copied.
-                        slow.append(Unpacking(entries, len(entries), partition, bytearray(data), batch))
+                        deferred.append(
+                            Deferred(entries, len(entries), partition, bytearray(data), batch, joins)
+                        )
                         entries.append(PartitionProduced(index))
                         continue
                 except AlpacaError as error:
@@ -156,22 +176,34 @@ class ProduceRequests:
                 append = Append(data, batch, pending.done)
                 entries.append((partition, append))
                 pending.stage(self._broker, partition, append)
-        if slow:
+        if deferred:
             connection.hold()
-            connection.spawn(self._unpack(connection, pending, slow))
+            connection.spawn(self._catch_up(connection, pending, header.api_version, call, deferred))
         else:
             pending.done()
 
-    async def _unpack(
-        self, connection: "Connection", pending: PendingProduce, slow: Sequence[Unpacking]
+    async def _catch_up(
+        self,
+        connection: "Connection",
+        pending: PendingProduce,
+        version: int,
+        call: ProduceCall,
+        deferred: Sequence[Deferred],
     ) -> None:
+        refusals = await self._refusals(version, call, deferred)
         loop = asyncio.get_running_loop()
         limit = self._broker.settings.unpacked_limit_bytes
-        for entries, at, partition, data, batch in slow:
+        for entry in deferred:
+            entries, at, partition, data, header, _ = entry
             try:
-                ready, header = await loop.run_in_executor(
-                    self._broker.work_threads, unpacked, data, batch, partition.config, limit
-                )
+                if (refusal := refusals.get(partition.identity)) is not None:
+                    raise refusal
+                if needs_unpacking(partition.config, header):
+                    ready, header = await loop.run_in_executor(
+                        self._broker.work_threads, unpacked, data, header, partition.config, limit
+                    )
+                else:
+                    ready = data
             except AlpacaError as error:
                 entries[at] = refused(partition.identity.partition, error)
                 continue
@@ -182,13 +214,48 @@ class ProduceRequests:
         pending.done()
         connection.proceed()
 
+    async def _refusals(
+        self, version: int, call: ProduceCall, deferred: Sequence[Deferred]
+    ) -> dict[TopicPartition, AlpacaError]:
+        """Partitions that may not be written to in the producer's transaction, and why.
+
+        Clients of the current protocol do not announce their partitions: writing is joining.
+        """
+        joining = {entry.partition.identity: entry.header for entry in deferred if entry.joins_transaction}
+        if not joining:
+            return {}
+        assert call.transactional_id is not None
+        header = next(iter(joining.values()))
+        wanted = TransactionPartitions(
+            transactional_id=call.transactional_id,
+            producer=ProducerIdentity(header.producer_id, header.producer_epoch),
+            partitions=tuple(joining),
+        )
+        coordinators = self._broker.coordinators
+        try:
+            if version >= _JOINS_BY_WRITING_FROM:
+                await coordinators.ask_transaction(
+                    call.transactional_id,
+                    lambda machine, ticket, now_ms: machine.add_partitions(wanted, ticket, now_ms),
+                )
+                return {}
+            verified = await coordinators.ask_transaction(
+                call.transactional_id,
+                lambda machine, ticket, now_ms: machine.verify_partitions(wanted, ticket, now_ms),
+            )
+        except AlpacaError as error:
+            return dict.fromkeys(joining, error)
+        kind = TransactionAbortable if version >= _ABORTABLE_FROM else InvalidTransactionState
+        return {
+            identity: kind(f"{identity} is not part of the transaction of {call.transactional_id!r}")
+            for identity in verified.absent
+        }
+
     def _check(self, call: ProduceCall, partition: Partition) -> None:
         if partition.identity.topic in INTERNAL_TOPICS:
             raise InvalidTopicName(f"topic {partition.identity.topic!r} is written by the broker only")
         if call.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
             raise InvalidRequiredAcks(f"acks={call.acks} is none of 0, 1 and -1 (all)")
-        if call.transactional_id is not None:
-            raise InvalidRequest("transactions are not supported yet")
         if call.acks == ACKS_ALL and partition.config.min_insync_replicas > 1:
             raise NotEnoughReplicas(
                 f"{partition.identity} has 1 replica in sync, "

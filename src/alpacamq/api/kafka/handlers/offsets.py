@@ -28,6 +28,7 @@ from alpacamq.protocol.messages.topics import (
 )
 
 _TO_HIGH_WATERMARK = -1
+_READ_COMMITTED = 1
 
 
 class Moment(IntEnum):
@@ -43,7 +44,8 @@ class Moment(IntEnum):
 async def list_offsets(door: Door, request: ListOffsetsRequest, _call: Call) -> ListOffsetsResponse:
     topics = []
     for topic in request.topics:
-        found = [await _listed(door, topic.name, wanted) for wanted in topic.partitions]
+        committed = request.isolation_level == _READ_COMMITTED
+        found = [await _listed(door, topic.name, wanted, committed=committed) for wanted in topic.partitions]
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=found))
     return ListOffsetsResponse(topics=topics)
 
@@ -70,11 +72,14 @@ async def delete_records(door: Door, request: DeleteRecordsRequest, _call: Call)
     return DeleteRecordsResponse(topics=topics)
 
 
-async def _listed(door: Door, name: str, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+async def _listed(
+    door: Door, name: str, wanted: ListOffsetsPartition, *, committed: bool
+) -> ListOffsetsPartitionResponse:
     try:
         partition = door.broker.topics.partition(name, wanted.partition_index)
         partition.check_epoch(wanted.current_leader_epoch)
-        offset, timestamp_ms, epoch = await _located(door, partition, wanted.timestamp)
+        limit = partition.last_stable_offset if committed else partition.high_watermark
+        offset, timestamp_ms, epoch = await _located(door, partition, wanted.timestamp, limit)
     except AlpacaError as error:
         return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=code_of(error))
     return ListOffsetsPartitionResponse(
@@ -82,9 +87,9 @@ async def _listed(door: Door, name: str, wanted: ListOffsetsPartition) -> ListOf
     )
 
 
-async def _located(door: Door, partition: Partition, timestamp_ms: int) -> tuple[int, int, int]:
-    """Offset, timestamp and leader epoch of a moment; -1 for what it does not have."""
-    log, limit = partition.log, partition.high_watermark
+async def _located(door: Door, partition: Partition, timestamp_ms: int, limit: int) -> tuple[int, int, int]:
+    """Offset, timestamp and leader epoch of a moment before `limit`; -1 for what it does not have."""
+    log = partition.log
     if timestamp_ms == Moment.LATEST:
         return limit, -1, partition.leader_epoch
     if timestamp_ms in (Moment.EARLIEST, Moment.EARLIEST_LOCAL):
