@@ -1,15 +1,16 @@
 """Compaction takes effect all at once for readers, and survives a crash at any of its steps."""
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
+from alpacamq.log.disk import SystemDisk
 from alpacamq.log.partition_log import PartitionLog
-from alpacamq.log.segment import Segment
 from alpacamq.model.errors import StorageFailed
 from alpacamq.model.ports import Disk
 from alpacamq.model.records import Record, read_records, write_batch
@@ -294,34 +295,34 @@ def test_a_damaged_swap_is_dropped_while_its_sources_are_there(tmp_path: Path) -
     assert state(log) == expected
 
 
+class OvertakingDisk(SystemDisk):
+    """Lets something happen just before an index is read."""
+
+    def __init__(self) -> None:
+        self.overtake: Callable[[], None] | None = None
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        if path.suffix == ".index" and (overtake := self.overtake) is not None:
+            self.overtake = None
+            overtake()
+        return super().open(path, create=create)
+
+
 def test_a_search_that_compaction_overtakes_starts_again(tmp_path: Path) -> None:
     """It holds segments whose names mean other files by the time it reads them."""
-    log = open_log(tmp_path / "t-0", a_storage(handles=1), **COMPACTED)
-    for number in range(40):
+    log = open_log(tmp_path / "t-0", **COMPACTED)
+    for number in range(60):
         append(log, a_batch([bytes(100)], timestamp=number, key=b"%d" % (number % 5)))
-    flush(log)
+    log.close()
+    disk = OvertakingDisk()
+    log = open_log(tmp_path / "t-0", a_storage(disk, handles=1, index_bytes=0), **COMPACTED)
     compaction = log.begin_compaction(NOW_MS)
     assert compaction is not None
     compaction.run()
-    segments = tuple(log._segments)
-    overtaken = iter([segments])
-
-    class Overtaken:
-        """Shows the segments of before once, and compacts behind the searcher's back."""
-
-        def __iter__(self) -> Iterator[Segment]:
-            found = next(overtaken, None)
-            if found is None:
-                return iter(current)
-            log._segments = current
-            log.end_compaction(compaction)
-            log._segments = self  # type: ignore[assignment]
-            return iter(found)
-
-    current = log._segments
-    log._segments = Overtaken()  # type: ignore[assignment]
-    found = log.offset_for_timestamp(7, 40)
+    disk.overtake = partial(log.end_compaction, compaction)
+    found = log.offset_for_timestamp(20, 60)
+    assert disk.overtake is None
     assert found is not None
-    log._segments = current
-    assert found == log.offset_for_timestamp(7, 40)
+    assert found == log.offset_for_timestamp(20, 60)
+    assert found.timestamp_ms > 20, "what was at 20 is compacted away"
     assert log.damage is None
