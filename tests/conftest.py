@@ -5,10 +5,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from alpacamq.model.topics import MAX_NAME_LENGTH
 
 from .brokers import Broker
+
+# How long an example takes says nothing on a machine that does other things too.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 NewBroker = Callable[..., Broker]
 

@@ -23,7 +23,7 @@ from alpacamq.telemetry.logs import get_logger
 
 from . import metadata_log
 from .clock import SystemClock
-from .coordinators import Coordinators
+from .coordinators import Coordinators, CoordinatorSettings
 from .durability import GroupCommit
 from .housekeeping import Housekeeping
 from .metadata_log import MetadataLog
@@ -51,6 +51,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_bytes: int = 8 << 20
     retention_check_ms: int = 30_000
     unpacked_limit_bytes: int = 64 << 20
+    coordination: CoordinatorSettings = CoordinatorSettings()
 
 
 class Broker:
@@ -97,6 +98,7 @@ class Broker:
         self.coordinators = Coordinators(
             self.topics,
             self.producer_ids,
+            settings.coordination,
             snapshots=self._directory.snapshots,
             disk=self._disk,
             clock=self.clock,

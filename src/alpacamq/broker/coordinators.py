@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
+import msgspec
+
 from alpacamq.coordinator.consumer_messages import ConsumerGroupSettings, TopicSummary
 from alpacamq.coordinator.group_messages import CompleteTransactionRequest, GroupSettings
 from alpacamq.coordinator.groups import GroupCoordinator
 from alpacamq.coordinator.outcome import Outcome
 from alpacamq.coordinator.transaction import WriteMarkers
 from alpacamq.coordinator.transaction_messages import TransactionOutcome
-from alpacamq.coordinator.transactions import TransactionCoordinator
+from alpacamq.coordinator.transactions import TransactionCoordinator, TransactionSettings
 from alpacamq.model.control import marker_batch
 from alpacamq.model.errors import AlpacaError, UnknownTopic
 from alpacamq.model.ids import TopicName, TopicPartition
@@ -40,6 +42,14 @@ RETRY_SECONDS = 0.2
 M = TypeVar("M", bound=Machine)
 GroupEvent = Callable[[GroupCoordinator, object, int], Outcome]
 TransactionEvent = Callable[[TransactionCoordinator, object, int], TransactionOutcome]
+
+
+class CoordinatorSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits and delays of everything that is coordinated here."""
+
+    groups: GroupSettings = GroupSettings()
+    consumer_groups: ConsumerGroupSettings = ConsumerGroupSettings()
+    transactions: TransactionSettings = TransactionSettings()
 
 
 class TopicsInSight:
@@ -67,6 +77,7 @@ class Coordinators:
         self,
         topics: Topics,
         producer_ids: ProducerIds,
+        settings: CoordinatorSettings,
         *,
         snapshots: Path,
         disk: Disk,
@@ -75,6 +86,7 @@ class Coordinators:
     ) -> None:
         self._topics = topics
         self._producer_ids = producer_ids
+        self._settings = settings
         self._snapshots = snapshots
         self._disk = disk
         self._clock = clock
@@ -146,16 +158,16 @@ class Coordinators:
 
     def _group_shard(self, partition: Partition) -> Shard[GroupCoordinator]:
         topics = TopicsInSight(self._topics)
-        settings, consumer_settings = GroupSettings(), ConsumerGroupSettings()
+        settings = self._settings
         return self._shard(
             partition,
-            lambda: GroupCoordinator(settings, consumer_settings, topics, lambda: str(uuid4())),
+            lambda: GroupCoordinator(settings.groups, settings.consumer_groups, topics, lambda: str(uuid4())),
         )
 
     def _transaction_shard(self, partition: Partition) -> Shard[TransactionCoordinator]:
         shard = self._shard(
             partition,
-            lambda: TransactionCoordinator(self._producer_ids.take),
+            lambda: TransactionCoordinator(self._producer_ids.take, self._settings.transactions),
             lambda outcome: self._perform(shard, outcome),
         )
         return shard

@@ -1,7 +1,7 @@
 """What an event leads to: records to be written, and replies to be sent once they are durable."""
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 
 class Change(NamedTuple):
@@ -25,7 +25,7 @@ class Outcome:
     changes: list[Change] = field(default_factory=list)
     replies: list[Reply] = field(default_factory=list)
 
-    def __iadd__(self, other: "Outcome") -> "Outcome":
+    def __iadd__(self, other: "Outcome") -> Self:
         self.changes += other.changes
         self.replies += other.replies
         return self

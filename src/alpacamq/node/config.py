@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from alpacamq.model.topics import INT32_MAX, MIB
+from alpacamq.model.topics import DAY_MS, INT32_MAX, INT64_MAX, MIB
 from alpacamq.telemetry import Format, Level
 
 from .address import Address
@@ -170,6 +170,52 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 64 * MIB
 
 
+class GroupsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """[groups]: consumer groups and their committed offsets."""
+
+    initial_rebalance_delay_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=INT32_MAX,
+            description="How long a new group waits for more members before its first assignment (classic).",
+        ),
+    ] = 200
+    session_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=1000,
+            le=INT32_MAX,
+            description="A member not heard for this long is out; classic clients choose for themselves.",
+        ),
+    ] = 30_000
+    heartbeat_interval_ms: Annotated[
+        int,
+        Meta(ge=100, le=INT32_MAX, description="How often members with group.protocol=consumer report."),
+    ] = 3000
+    max_members: Annotated[int, Meta(ge=1, le=1_000_000, description="Members one group may have.")] = 1000
+    offsets_retention_ms: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=INT64_MAX,
+            description="How long committed offsets are kept after the last member has left.",
+        ),
+    ] = 7 * DAY_MS
+
+
+class TransactionsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """[transactions]: transactional producers."""
+
+    max_timeout_ms: Annotated[
+        int, Meta(ge=1, le=INT32_MAX, description="The longest a producer may ask its transactions to last.")
+    ] = 15 * 60_000
+    id_expiration_ms: Annotated[
+        int,
+        Meta(ge=1, le=INT64_MAX, description="How long a transactional id that is not used is remembered."),
+    ] = 7 * DAY_MS
+
+
 class LoggingConfig(msgspec.Struct, frozen=True, kw_only=True):
     """[logging]: what the broker says on standard error."""
 
@@ -186,6 +232,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     kafka: KafkaConfig = KafkaConfig()
     topics: TopicsConfig = TopicsConfig()
     log: LogConfig = LogConfig()
+    groups: GroupsConfig = GroupsConfig()
+    transactions: TransactionsConfig = TransactionsConfig()
     logging: LoggingConfig = LoggingConfig()
 
 
@@ -194,6 +242,8 @@ SECTIONS: Mapping[str, type[msgspec.Struct]] = {
     "kafka": KafkaConfig,
     "topics": TopicsConfig,
     "log": LogConfig,
+    "groups": GroupsConfig,
+    "transactions": TransactionsConfig,
     "logging": LoggingConfig,
 }
 OPTIONS: Mapping[str, Option | TopicDefault] = {

@@ -12,7 +12,11 @@ from alpacamq.api.kafka.door import Door
 from alpacamq.api.kafka.listener import Listener
 from alpacamq.api.kafka.requests import KafkaRequests
 from alpacamq.broker.broker import Broker, BrokerSettings
+from alpacamq.broker.coordinators import CoordinatorSettings
 from alpacamq.cluster.topics import TopicLimits
+from alpacamq.coordinator.consumer_messages import ConsumerGroupSettings
+from alpacamq.coordinator.group_messages import GroupSettings
+from alpacamq.coordinator.transactions import TransactionSettings
 from alpacamq.model.ids import BrokerId
 from alpacamq.telemetry.logs import get_logger
 
@@ -85,6 +89,26 @@ def broker_settings(config: NodeConfig) -> BrokerSettings:
         checkpoint_bytes=config.log.checkpoint_bytes,
         retention_check_ms=config.log.retention_check_ms,
         unpacked_limit_bytes=config.log.unpacked_limit_bytes,
+        coordination=_coordination(config),
+    )
+
+
+def _coordination(config: NodeConfig) -> CoordinatorSettings:
+    groups, transactions = config.groups, config.transactions
+    return CoordinatorSettings(
+        groups=GroupSettings(
+            initial_rebalance_delay_ms=groups.initial_rebalance_delay_ms,
+            max_members=groups.max_members,
+            offsets_retention_ms=groups.offsets_retention_ms,
+        ),
+        consumer_groups=ConsumerGroupSettings(
+            session_timeout_ms=groups.session_timeout_ms,
+            heartbeat_interval_ms=groups.heartbeat_interval_ms,
+            max_members=groups.max_members,
+        ),
+        transactions=TransactionSettings(
+            max_timeout_ms=transactions.max_timeout_ms, id_expiration_ms=transactions.id_expiration_ms
+        ),
     )
 
 

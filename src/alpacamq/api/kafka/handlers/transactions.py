@@ -284,6 +284,7 @@ def _producers_of(door: Door, name: str, index: int) -> wire.DescribeProducersPa
                 producer_epoch=state.epoch,
                 last_sequence=state.batches[-1].last_sequence if state.batches else -1,
                 last_timestamp=state.updated_ms,
+                current_txn_start_offset=_or_none(log.transactions.open_offset(producer_id)),
             )
             for producer_id, state in log.producers.copy().items()
         ],
@@ -302,11 +303,15 @@ async def _described(door: Door, transactional_id: str) -> wire.DescribedTransac
         transactional_id=transactional_id,
         transaction_state=STATE_NAMES[known.state],
         transaction_timeout_ms=known.timeout_ms,
-        transaction_start_time_ms=-1 if known.started_ms is None else known.started_ms,
+        transaction_start_time_ms=_or_none(known.started_ms),
         producer_id=known.producer.producer_id,
         producer_epoch=known.producer.epoch,
         topics=_by_topic(known.partitions),
     )
+
+
+def _or_none(number: int | None) -> int:
+    return -1 if number is None else number
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> list[wire.DescribedTransactionTopic]:
