@@ -25,12 +25,16 @@ def value_of(number: int) -> bytes:
 
 
 class Writer:
-    """Writes number after number to every place until it is told to stop; retries across crashes."""
+    """Writes number after number to every place until it is told to stop; retries across crashes.
 
-    def __init__(self, address: str, places: Sequence[Place], **settings: Any) -> None:
+    As fast as it can, or with a pause after each round over all places.
+    """
+
+    def __init__(self, address: str, places: Sequence[Place], *, pause_s: float = 0, **settings: Any) -> None:
         self.acknowledged: dict[Place, int] = dict.fromkeys(places, 0)
         self.failures: list[str] = []
         self._sent: dict[Place, int] = dict.fromkeys(places, 0)
+        self._pause_s = pause_s
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._write, daemon=True)
         self._producer = Producer(
@@ -93,6 +97,8 @@ class Writer:
                     continue
                 self._sent[topic, partition] = number + 1
             self._producer.poll(0)
+            if self._pause_s:
+                self._stopped.wait(self._pause_s)
 
     def _note_report(self, error: Any, message: Any) -> None:
         if self._stopped.is_set() and error is not None and error.name().startswith("_PURGE"):

@@ -1,0 +1,77 @@
+"""A program of the tests as a process of its own, so that it can be killed, suspended and started again."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Self
+
+STOP_S = 30.0
+
+
+class Program:
+    """`python -m module arguments`; what it prints and complains about goes to a file."""
+
+    def __init__(self, module: str, *arguments: str, log: Path) -> None:
+        self.log = log
+        self._command = [sys.executable, "-m", module, *arguments]
+        # A test run that dies without its clean-up must not leave programs behind.
+        if setpriv := shutil.which("setpriv"):
+            self._command = [setpriv, "--pdeathsig", "KILL", *self._command]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Self:
+        assert not self.is_running, "the program runs already"
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        return self
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs, and before it was started."""
+        return None if self._process is None else self._process.poll()
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self._process is not None, "the program was never started"
+        self._process.kill()
+        self._process.wait(STOP_S)
+
+    def suspend(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def ask_to_end(self) -> None:
+        self._signal(signal.SIGTERM)
+
+    def stop(self) -> None:
+        """Ask it to end, and wait until it has; anything but success fails."""
+        self.ask_to_end()
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait until it has ended by itself, with success."""
+        assert self._process is not None
+        code = self._process.wait(STOP_S)
+        assert code == 0, f"exit code {code}:\n{self.complaints()}"
+
+    def end(self) -> None:
+        """Make sure that nothing is left running, whatever happened before."""
+        if self.is_running:
+            self.kill()
+
+    def complaints(self) -> str:
+        """The end of what it printed."""
+        return self.log.read_text()[-4000:] if self.log.exists() else ""
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None, "the program was never started"
+        os.kill(self._process.pid, number)
