@@ -187,7 +187,7 @@ def test_remembered_places_are_few(tmp_path: Path) -> None:
         part = log.read(offset, 1, 1000)
         assert part is not None
         part.release()
-    assert len(log._slicer._places) <= MAX_PLACES
+    assert len(log._reader._slicer._places) <= MAX_PLACES
 
 
 @pytest.mark.parametrize("index_bytes", [0, 1 << 20])

@@ -5,6 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from alpacamq.log.indexes import (
+    OFFSET_ENTRY_BYTES,
+    OFFSET_MAGIC,
+    pack_chunk,
+    unpack_chunks,
+    unpack_entries,
+)
 from alpacamq.log.partition_log import PartitionLog
 from alpacamq.model.batch import read_header
 from alpacamq.model.errors import DamagedLog
@@ -234,6 +241,48 @@ def test_search_by_time_stops_at_damage(tmp_path: Path) -> None:
     with pytest.raises(DamagedLog, match="damaged at byte 0"):
         log.offset_for_timestamp(0, log.end_offset)
     assert log.damage is not None
+
+
+def test_a_time_behind_damage_is_refused_rather_than_not_found(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0")
+    append(log, *(a_batch(timestamp=1000 * number) for number in range(6)))
+    log.close()
+    (path,) = segment_files(tmp_path / "t-0")
+    flip(path, 3 * len(a_batch()) + 70, 1)
+    log = open_log(tmp_path / "t-0")
+    read_until_damage(log)
+    assert log.offset_for_timestamp(2000, 6) == (2, 2000, 0)
+    with pytest.raises(DamagedLog):
+        log.offset_for_timestamp(4000, 6)
+
+
+@pytest.mark.parametrize("reads", ["offset", "time"])
+@pytest.mark.parametrize("sealed", [True, False])
+def test_an_index_that_leads_astray_is_no_damage(tmp_path: Path, reads: str, *, sealed: bool) -> None:
+    """Only its last entry is compared with the log when it is loaded."""
+    log = open_log(tmp_path / "t-0", segment_bytes=30_000)
+    append(log, *(a_batch(size=1000, timestamp=number) for number in range(40 if sealed else 25)))
+    batches = read_batches(log)
+    log.close()
+    path = log.directory / f"{0:020d}.index"
+    entries, ends = unpack_chunks(OFFSET_MAGIC, OFFSET_ENTRY_BYTES, path.read_bytes())
+    numbers = unpack_entries("Q", entries)
+    numbers[1] += 5
+    path.write_bytes(pack_chunk(OFFSET_MAGIC, OFFSET_ENTRY_BYTES, numbers, ends[-1].covered_to))
+    log = open_log(tmp_path / "t-0")
+    target = (numbers[1] >> 32) + 1
+    if reads == "offset":
+        part = log.read(target, 1, log.end_offset)
+        assert part is not None
+        assert part.next_offset == target + 1
+        part.release()
+    else:
+        assert log.offset_for_timestamp(target, log.end_offset) == (target, target, 0)
+    assert log.damage is None
+    append(log, a_batch(size=1000))
+    assert read_batches(log)[:-1] == batches
+    log.close()
+    assert read_batches(open_log(tmp_path / "t-0"))[:-1] == batches
 
 
 def test_batches_appended_before_damage_was_found_are_still_flushed(tmp_path: Path) -> None:

@@ -4,8 +4,7 @@ Synchronous, with one owner: everything here belongs to the thread that owns the
 what says that it may run in another. Who may write, and what readers may see, is not decided here.
 """
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
@@ -15,7 +14,6 @@ from alpacamq.model.errors import (
     DamagedLog,
     DataInDoubt,
     DiskFull,
-    OffsetOutOfRange,
     StorageFailed,
 )
 from alpacamq.model.topics import TopicConfig
@@ -25,21 +23,19 @@ from .compactor import Compaction, Compactor
 from .condition import Condition, refused
 from .disk import remove_tree
 from .flush import Flush, FlushLedger
+from .reader import LogReader
 from .recovery import Progress, Recovered, Recovery
 from .retention import Removal, StartMove, count_removable, is_expired
 from .scan import Violation
-from .segment import Segment
 from .segments import Segments
-from .slice import Slice, Slicer
+from .slice import Slice
 from .storage import Storage
-from .timestamps import SuspectSegment, TimestampOffset, TimestampSearch
+from .timestamps import TimestampOffset, TimestampSearch
 from .truncation import truncate
 
 DELETED = "-delete"
 # The name of a directory being deleted must not get too long for the file system.
 MAX_STEM = 200
-# A search in a thread starts again when retention or compaction changes the segments under it.
-SEARCH_ATTEMPTS = 5
 
 __all__ = ["Appended", "Incoming", "PartitionLog", "Recovered", "Slice", "TimestampOffset"]
 
@@ -64,9 +60,10 @@ class PartitionLog:
         self._appender = Appender(
             directory, config, storage, self._segments, self.epochs, self.memory, self._ledger
         )
-        self._compactor = Compactor(directory, storage, self._segments, self.epochs, self._ledger)
-        self._slicer = Slicer(self._segments, storage.handles)
-        self._verifying = threading.Lock()
+        self._compactor = Compactor(
+            directory, storage, self._segments, self.epochs, self._ledger, self.transactions
+        )
+        self._reader = LogReader(directory, storage, self._segments, self.epochs, self._condition)
 
     @classmethod
     def open(
@@ -143,24 +140,9 @@ class PartitionLog:
 
         None if there is nothing to read yet, or nothing fits and `at_least_one` is not asked for.
         """
-        damage = self._condition.damage
-        if damage is not None:
-            if offset >= damage.offset:
-                raise damage.error.with_traceback(None)
-            limit_offset = min(limit_offset, damage.offset)
-        active = self._segments.active
-        if not self.start_offset <= offset <= active.next_offset:
-            raise self._out_of_range(offset)
-        if offset >= limit_offset:
-            self._slicer.remember(active.next_offset, active.size)
-            return None
-        try:
-            return self._slicer.slice(offset, max_bytes, limit_offset, at_least_one=at_least_one)
-        except Violation as violation:
-            self._judge(self._segments.locate(offset), violation)
-            return self._slicer.slice(offset, max_bytes, limit_offset, at_least_one=at_least_one)
-        except OSError as error:
-            raise refused(self.directory, "reading", error) from error
+        return self._reader.read(
+            offset, max_bytes, self.start_offset, limit_offset, at_least_one=at_least_one
+        )
 
     def verify(self, part: Slice) -> None:
         """Check bytes that this process has not seen before; in any thread.
@@ -168,13 +150,7 @@ class PartitionLog:
         DamagedLog if they are not what was written. What lies before the damage can still be
         read by a new slice.
         """
-        try:
-            with self._verifying:
-                part.segment.verify(part.position + part.length, part.handle.descriptor, self.epochs)
-        except Violation as violation:
-            raise self._condition.found_damage(part.segment, violation) from violation
-        except OSError as error:
-            raise refused(self.directory, "reading", error) from error
+        self._reader.verify(part)
 
     def begin_flush(self) -> Flush | None:
         """What is to be synced, for `Flush.run` in any thread; None if everything is on the medium."""
@@ -234,7 +210,7 @@ class PartitionLog:
     def begin_delete_before(self, offset: int) -> StartMove:
         """Let the log start at `offset`, at once; `StartMove.run`, in any thread, makes it last."""
         if offset > self.end_offset:
-            raise self._out_of_range(offset)
+            raise self._reader.out_of_range(offset, self.start_offset)
         self.start_offset = max(self.start_offset, offset)
         self.transactions.drop_before(self.start_offset)
         return StartMove(checkpoint=self._checkpoint, start_offset=self.start_offset)
@@ -250,15 +226,17 @@ class PartitionLog:
         except OSError as error:
             raise refused(self.directory, "compaction", error) from error
         finally:
-            self._slicer.forget_places()
+            self._reader.forget_places()
 
     def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> TimestampOffset | None:
         """The first record at or after `timestamp_ms`, before `limit_offset`. Blocking; in any thread."""
-        return self._search(limit_offset, lambda search: search.first_at_or_after(timestamp_ms))
+        return self._reader.search(
+            self.start_offset, limit_offset, lambda search: search.first_at_or_after(timestamp_ms)
+        )
 
     def max_timestamp(self, limit_offset: int) -> TimestampOffset | None:
         """The record with the largest timestamp before `limit_offset`. Blocking; in any thread."""
-        return self._search(limit_offset, TimestampSearch.latest)
+        return self._reader.search(self.start_offset, limit_offset, TimestampSearch.latest)
 
     def truncate_to(self, offset: int) -> None:
         """Drop the batch with `offset` and all after it. Blocking; not during a flush or compaction."""
@@ -266,8 +244,8 @@ class PartitionLog:
         if offset >= self.end_offset:
             return
         if offset < self.start_offset:
-            raise self._out_of_range(offset)
-        self._slicer.forget_places()
+            raise self._reader.out_of_range(offset, self.start_offset)
+        self._reader.forget_places()
         try:
             truncate(
                 offset,
@@ -342,40 +320,3 @@ class PartitionLog:
         for segment in self._segments:
             self._storage.handles.forget(segment.path)
             self._storage.indexes.discard(segment.index)
-
-    def _search(
-        self, limit_offset: int, find: Callable[[TimestampSearch], TimestampOffset | None]
-    ) -> TimestampOffset | None:
-        damage = self._condition.damage
-        limit = limit_offset if damage is None else min(limit_offset, damage.offset)
-        for _ in range(SEARCH_ATTEMPTS):
-            search = TimestampSearch(self._storage.disk, tuple(self._segments), self.start_offset, limit)
-            try:
-                return find(search)
-            except SuspectSegment as suspect:
-                self._judge(suspect.segment, suspect.violation)
-            except OSError as error:
-                if not any(segment.is_retired for segment in search.segments):
-                    raise refused(self.directory, "reading", error) from error
-        raise StorageFailed(f"{self.directory.name}: the log keeps changing while it is searched")
-
-    def _judge(self, segment: Segment, violation: Violation) -> None:
-        """Find out what is wrong where reading stumbled: the log, which raises, or only its index."""
-        try:
-            found = segment.first_violation(self.epochs)
-            if segment.is_retired:
-                return  # retention or compaction was faster: its name means another file, or none
-            if found is None:
-                segment.index.restart()
-                segment.index.resume(segment.size)
-        except OSError as error:
-            if segment.is_retired:
-                return
-            raise refused(self.directory, "reading", error) from error
-        if found is not None:
-            raise self._condition.found_damage(segment, found) from violation
-
-    def _out_of_range(self, offset: int) -> OffsetOutOfRange:
-        return OffsetOutOfRange(
-            f"offset {offset} lies outside {self.start_offset} to {self.end_offset} of {self.directory.name}"
-        )

@@ -214,11 +214,15 @@ class SegmentIndex:
         self.covered_to = files.loaded.covered_to
         self.tail = self._tail_after(files.loaded, position)
 
-    def restart(self) -> None:
-        """Forget everything: the whole segment will be noted again."""
+    def distrust(self) -> None:
+        """The files are wrong: throw them away. They are made again when next needed; in any thread."""
         self._storage.indexes.discard(self)
         for path in self.paths:
             _truncate(self._storage.disk, path, 0)
+
+    def restart(self) -> None:
+        """Forget everything: the whole segment will be noted again."""
+        self.distrust()
         self._offset_bytes = self._time_bytes = self.covered_to = 0
         self.tail = IndexTail(self._base_offset)
 
