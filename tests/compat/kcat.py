@@ -76,6 +76,22 @@ class Kcat:
         ]
         return _parse(self._run(command), partition)
 
+    def read_as_member(self, topic: str, group: str, *, count: int) -> list[str]:
+        """`count` values from wherever the group has come to."""
+        command = [
+            "-G",
+            group,
+            "-c",
+            str(count),
+            "-f",
+            "%s\\n",
+            "-q",
+            "-X",
+            "auto.offset.reset=earliest",
+            topic,
+        ]
+        return self._run(command).decode().splitlines()
+
     def read_since(self, topic: str, timestamp_ms: int, *, partition: int = 0) -> list[Record]:
         """Everything from a point in time to the end."""
         command = ["-C", "-t", topic, "-p", str(partition), "-o", f"s@{timestamp_ms}", "-e", "-f", FORMAT]

@@ -7,8 +7,9 @@ batches keep their order.
 """
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from alpacamq.broker.admission import admit, needs_unpacking, unpacked
 from alpacamq.broker.broker import Broker
@@ -18,6 +19,7 @@ from alpacamq.coordinator.transaction_messages import TransactionPartitions
 from alpacamq.model.batch import BatchHeader, Codec
 from alpacamq.model.errors import (
     AlpacaError,
+    ConcurrentTransactions,
     InvalidRecord,
     InvalidRequest,
     InvalidRequiredAcks,
@@ -51,19 +53,21 @@ ACKS_ALL = -1
 _ZSTD_FROM = 7
 _ABORTABLE_FROM = 11
 _JOINS_BY_WRITING_FROM = 12
+_JOIN_ATTEMPTS = 3
 
 
 # What became of a partition's batch, or the append that will tell.
 Entry = PartitionProduced | tuple[Partition, Append]
 
 
-class Deferred(NamedTuple):
+@dataclass(slots=True)
+class Deferred:
     """A batch that cannot be appended at once, and where its result goes."""
 
     entries: list[Entry]
     at: int
     partition: Partition
-    data: bytearray
+    data: bytearray | memoryview
     header: BatchHeader
     # Whether the coordinator has to be asked if the partition is part of the producer's transaction.
     joins_transaction: bool
@@ -190,29 +194,35 @@ class ProduceRequests:
         call: ProduceCall,
         deferred: Sequence[Deferred],
     ) -> None:
-        refusals = await self._refusals(version, call, deferred)
-        loop = asyncio.get_running_loop()
-        limit = self._broker.settings.unpacked_limit_bytes
-        for entry in deferred:
-            entries, at, partition, data, header, _ = entry
-            try:
-                if (refusal := refusals.get(partition.identity)) is not None:
-                    raise refusal
-                if needs_unpacking(partition.config, header):
-                    ready, header = await loop.run_in_executor(
-                        self._broker.work_threads, unpacked, data, header, partition.config, limit
-                    )
-                else:
-                    ready = data
-            except AlpacaError as error:
-                entries[at] = refused(partition.identity.partition, error)
+        ready = [entry for entry in deferred if await self._unpack(entry)]
+        refusals = await self._refusals(version, call, ready)
+        # Nothing may come between the coordinator's word and the append.
+        for entry in ready:
+            partition = entry.partition
+            if (refusal := refusals.get(partition.identity)) is not None:
+                entry.entries[entry.at] = refused(partition.identity.partition, refusal)
                 continue
-            append = Append(ready, header, pending.done)
-            entries[at] = (partition, append)
+            append = Append(entry.data, entry.header, pending.done)
+            entry.entries[entry.at] = (partition, append)
             pending.stage(self._broker, partition, append)
         self._broker.commit()
         pending.done()
         connection.proceed()
+
+    async def _unpack(self, entry: Deferred) -> bool:
+        """Look at the records of a batch whose topic asks for that; false if they are refused."""
+        partition = entry.partition
+        if not needs_unpacking(partition.config, entry.header):
+            return True
+        limit = self._broker.settings.unpacked_limit_bytes
+        try:
+            entry.data, entry.header = await asyncio.get_running_loop().run_in_executor(
+                self._broker.work_threads, unpacked, entry.data, entry.header, partition.config, limit
+            )
+        except AlpacaError as error:
+            entry.entries[entry.at] = refused(partition.identity.partition, error)
+            return False
+        return True
 
     async def _refusals(
         self, version: int, call: ProduceCall, deferred: Sequence[Deferred]
@@ -221,15 +231,27 @@ class ProduceRequests:
 
         Clients of the current protocol do not announce their partitions: writing is joining.
         """
-        joining = {entry.partition.identity: entry.header for entry in deferred if entry.joins_transaction}
-        if not joining:
-            return {}
+        joining = {entry.partition: entry.header for entry in deferred if entry.joins_transaction}
+        for _ in range(_JOIN_ATTEMPTS if joining else 0):
+            markers = [partition.log.transactions.markers for partition in joining]
+            refusals = await self._ask_to_join(version, call, joining)
+            if markers == [partition.log.transactions.markers for partition in joining]:
+                return refusals
+            # A transaction ended while the answer was on its way: it may be about that one.
+        return {
+            partition.identity: ConcurrentTransactions(f"transactions keep ending in {partition.identity}")
+            for partition in joining
+        }
+
+    async def _ask_to_join(
+        self, version: int, call: ProduceCall, joining: Mapping[Partition, BatchHeader]
+    ) -> dict[TopicPartition, AlpacaError]:
         assert call.transactional_id is not None
         header = next(iter(joining.values()))
         wanted = TransactionPartitions(
             transactional_id=call.transactional_id,
             producer=ProducerIdentity(header.producer_id, header.producer_epoch),
-            partitions=tuple(joining),
+            partitions=tuple(partition.identity for partition in joining),
         )
         coordinators = self._broker.coordinators
         try:
@@ -244,7 +266,7 @@ class ProduceRequests:
                 lambda machine, ticket, now_ms: machine.verify_partitions(wanted, ticket, now_ms),
             )
         except AlpacaError as error:
-            return dict.fromkeys(joining, error)
+            return dict.fromkeys(wanted.partitions, error)
         kind = TransactionAbortable if version >= _ABORTABLE_FROM else InvalidTransactionState
         return {
             identity: kind(f"{identity} is not part of the transaction of {call.transactional_id!r}")

@@ -1,0 +1,194 @@
+"""One member of a group as a process of its own, so that it can be killed like any application.
+
+    python -m tests.compat.member confluent-kafka 127.0.0.1:9092 GROUP TOPIC --assignor cooperative-sticky
+
+It reads, commits what it has read, and writes a line for all that happens: `owns`, `lost` and `read`.
+A signal makes it leave the group as its client does.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+POLL_S = 0.05
+# confluent-kafka knows its assignors by name; this one stands for the group protocol of KIP-848.
+KIP_848 = "kip-848"
+
+
+def say(*words: object) -> None:
+    # One write, so that a kill never leaves half a line.
+    os.write(sys.stdout.fileno(), (" ".join(map(str, words)) + "\n").encode())
+
+
+class Report:
+    """What the member owns, told when it changes."""
+
+    def __init__(self) -> None:
+        self._owned: list[int] | None = None
+
+    def owns(self, partitions: Iterable[int]) -> None:
+        if (owned := sorted(partitions)) != self._owned:
+            self._owned = owned
+            say("owns", *owned)
+
+    @staticmethod
+    def lost(partitions: Iterable[int]) -> None:
+        say("lost", *sorted(partitions))
+
+
+class Stop:
+    """Set by the signals that ask the member to leave."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
+
+
+def run_confluent(options: argparse.Namespace) -> None:
+    from confluent_kafka import Consumer, KafkaException
+
+    settings: dict[str, Any] = {
+        "bootstrap.servers": options.address,
+        "group.id": options.group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "log_level": 0,
+    }
+    if options.instance:
+        settings["group.instance.id"] = options.instance
+    if options.assignor == KIP_848:
+        settings["group.protocol"] = "consumer"
+    else:
+        settings["session.timeout.ms"] = options.session_ms
+        settings["heartbeat.interval.ms"] = options.session_ms // 6
+        settings["partition.assignment.strategy"] = options.assignor
+    consumer, report, stop = Consumer(settings), Report(), Stop()
+    consumer.subscribe(
+        [options.topic], on_revoke=lambda _, revoked: report.lost(each.partition for each in revoked)
+    )
+    while not stop.asked:
+        messages = consumer.consume(500, POLL_S)
+        report.owns(each.partition for each in consumer.assignment())
+        for message in messages:
+            if message.error() is None:
+                say("read", message.partition(), message.offset(), message.value().decode())
+        if messages:
+            with contextlib.suppress(KafkaException):  # the partitions are another's by now
+                consumer.commit(asynchronous=False)
+    consumer.close()
+
+
+def run_kafka_python(options: argparse.Namespace) -> None:
+    from kafka import ConsumerRebalanceListener, KafkaConsumer
+    from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+    from kafka.coordinator.assignors.range import RangePartitionAssignor
+    from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+    from kafka.errors import KafkaError
+
+    report, stop = Report(), Stop()
+
+    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+        def on_partitions_revoked(self, revoked: Any) -> None:
+            report.lost(each.partition for each in revoked)
+
+        def on_partitions_assigned(self, assigned: Any) -> None:
+            pass
+
+    assignors = {
+        "range": RangePartitionAssignor,
+        "sticky": StickyPartitionAssignor,
+        "cooperative-sticky": CooperativeStickyAssignor,
+    }
+    consumer = KafkaConsumer(
+        bootstrap_servers=options.address,
+        group_id=options.group,
+        group_instance_id=options.instance,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        session_timeout_ms=options.session_ms,
+        heartbeat_interval_ms=options.session_ms // 6,
+        partition_assignment_strategy=[assignors[options.assignor]],
+    )
+    consumer.subscribe([options.topic], listener=Listener())
+    while not stop.asked:
+        polled = consumer.poll(POLL_S * 1000)
+        report.owns(each.partition for each in consumer.assignment())
+        for messages in polled.values():
+            for message in messages:
+                say("read", message.partition, message.offset, message.value.decode())
+        if polled:
+            with contextlib.suppress(KafkaError):
+                consumer.commit()
+    consumer.close()
+
+
+async def run_aiokafka(options: argparse.Namespace) -> None:
+    from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+    from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+    from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+    from aiokafka.errors import KafkaError
+
+    report, stop = Report(), Stop()
+
+    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+        def on_partitions_revoked(self, revoked: Any) -> None:
+            report.lost(each.partition for each in revoked)
+
+        def on_partitions_assigned(self, assigned: Any) -> None:
+            pass
+
+    assignors = {"range": RangePartitionAssignor, "sticky": StickyPartitionAssignor}
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=options.address,
+        group_id=options.group,
+        group_instance_id=options.instance,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        session_timeout_ms=options.session_ms,
+        heartbeat_interval_ms=options.session_ms // 6,
+        partition_assignment_strategy=[assignors[options.assignor]],
+    )
+    await consumer.start()
+    consumer.subscribe([options.topic], listener=Listener())
+    while not stop.asked:
+        polled = await consumer.getmany(timeout_ms=int(POLL_S * 1000))
+        report.owns(each.partition for each in consumer.assignment())
+        for messages in polled.values():
+            for message in messages:
+                say("read", message.partition, message.offset, message.value.decode())
+        if polled:
+            with contextlib.suppress(KafkaError):
+                await consumer.commit()
+    await consumer.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("client", choices=["confluent-kafka", "kafka-python", "aiokafka"])
+    parser.add_argument("address")
+    parser.add_argument("group")
+    parser.add_argument("topic")
+    parser.add_argument("--assignor", default="range")
+    parser.add_argument("--instance")
+    parser.add_argument("--session-ms", type=int, default=6000)
+    options = parser.parse_args()
+    match options.client:
+        case "confluent-kafka":
+            run_confluent(options)
+        case "kafka-python":
+            run_kafka_python(options)
+        case _:
+            asyncio.run(run_aiokafka(options))
+
+
+if __name__ == "__main__":
+    main()

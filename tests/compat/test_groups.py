@@ -1,0 +1,196 @@
+"""Consumers of all clients in groups: sharing partitions, coming and going, and where they go on."""
+
+from collections.abc import Callable, Iterator
+from random import Random
+
+import pytest
+
+from tests.brokers import Broker, lasting_address
+from tests.conftest import NewBroker
+
+from . import kcat
+from .client import Record
+from .confluent import Confluent
+from .kcat import Kcat
+from .members import Member, Style, all_read, members_of, settled
+
+EAGER = [
+    Style("confluent-kafka", "range"),
+    Style("confluent-kafka", "roundrobin"),
+    Style("kafka-python", "range"),
+    Style("kafka-python", "sticky"),
+    Style("aiokafka", "range"),
+    Style("aiokafka", "sticky"),
+]
+COOPERATIVE = [
+    Style("confluent-kafka", "cooperative-sticky"),
+    Style("kafka-python", "cooperative-sticky"),
+    Style("confluent-kafka", "kip-848"),
+]
+STYLES = EAGER + COOPERATIVE
+ONE_OF_EACH_CLIENT = [
+    Style("confluent-kafka", "range"),
+    Style("kafka-python", "range"),
+    Style("aiokafka", "range"),
+]
+PARTITIONS = 4
+
+Start = Callable[..., Member]
+
+
+@pytest.fixture
+def start(broker: Broker, confluent: Confluent, topic: str) -> Iterator[Start]:
+    """Start members of the test's own group, on a topic of its own."""
+    confluent.create_topic(topic, partitions=PARTITIONS)
+    with members_of(broker.address, topic, topic) as start:
+        yield start
+
+
+def produce(client: Confluent, topic: str, values: list[str]) -> None:
+    client.produce(
+        topic,
+        [Record(value=value.encode(), partition=number % PARTITIONS) for number, value in enumerate(values)],
+    )
+
+
+def values(first: int, count: int) -> list[str]:
+    return [f"value {number}" for number in range(first, first + count)]
+
+
+@pytest.mark.parametrize("style", STYLES, ids=str)
+def test_members_share_the_partitions_and_read_everything_once(
+    start: Start, confluent: Confluent, topic: str, style: Style
+) -> None:
+    produce(confluent, topic, values(0, 100))
+
+    first = start(style)
+    all_read([first], values(0, 100))
+    second = start(style)
+    settled([first, second], PARTITIONS)
+    produce(confluent, topic, values(100, 100))
+    all_read([first, second], values(0, 200))
+
+    assert sorted(first.values + second.values) == sorted(values(0, 200))
+
+
+@pytest.mark.parametrize("style", STYLES, ids=str)
+def test_what_a_leaving_member_had_goes_to_the_others(
+    start: Start, confluent: Confluent, topic: str, style: Style
+) -> None:
+    staying, leaving = start(style), start(style)
+    settled([staying, leaving], PARTITIONS)
+    produce(confluent, topic, values(0, 100))
+    all_read([staying, leaving], values(0, 100))
+
+    leaving.stop()
+    # Well before its session would have ended.
+    settled([staying], PARTITIONS, within_s=5)
+    produce(confluent, topic, values(100, 100))
+    all_read([staying, leaving], values(0, 200))
+
+    assert sorted(staying.values + leaving.values) == sorted(values(0, 200))
+
+
+@pytest.mark.parametrize("style", [*ONE_OF_EACH_CLIENT, *COOPERATIVE[:2]], ids=str)
+def test_a_killed_member_is_replaced_when_its_session_ends(
+    start: Start, confluent: Confluent, topic: str, style: Style
+) -> None:
+    staying, killed = start(style, session_ms=3000), start(style, session_ms=3000)
+    settled([staying, killed], PARTITIONS)
+
+    killed.kill()
+    settled([staying], PARTITIONS)
+    produce(confluent, topic, values(0, 100))
+
+    all_read([staying], values(0, 100))
+
+
+@pytest.mark.parametrize("style", COOPERATIVE, ids=str)
+def test_a_member_keeps_reading_what_does_not_move(
+    start: Start, confluent: Confluent, topic: str, style: Style
+) -> None:
+    first = start(style)
+    settled([first], PARTITIONS)
+
+    second = start(style)
+    settled([first, second], PARTITIONS)
+    third = start(style)
+    settled([first, second, third], PARTITIONS)
+
+    # Half of them when there were two members, at most one more when there were three.
+    assert sorted(map(len, first.losses)) in ([2], [1, 2])
+    assert all(len(lost) == 1 for lost in second.losses)
+    assert not third.losses
+
+
+@pytest.mark.parametrize("style", [*ONE_OF_EACH_CLIENT, Style("confluent-kafka", "kip-848")], ids=str)
+def test_a_static_member_that_restarts_finds_its_partitions_and_disturbs_nobody(
+    start: Start, confluent: Confluent, topic: str, style: Style
+) -> None:
+    session_ms = 20_000
+    first = start(style, instance="one", session_ms=session_ms)
+    second = start(style, instance="two", session_ms=session_ms)
+    settled([first, second], PARTITIONS)
+    losses, owned = list(first.losses), second.owned
+
+    second.stop()
+    again = start(style, instance="two", session_ms=session_ms)
+    settled([first, again], PARTITIONS)
+
+    assert again.owned == owned
+    assert first.losses == losses
+    produce(confluent, topic, values(0, 100))
+    all_read([first, again], values(0, 100))
+
+
+@pytest.mark.parametrize(
+    ("end", "style"),
+    [
+        pytest.param(end, style, id=f"{end.__name__}-{style}")
+        for end, styles in [(Broker.kill, [*ONE_OF_EACH_CLIENT, *COOPERATIVE]), (Broker.stop, STYLES[:1])]
+        for style in styles
+    ],
+)
+def test_members_go_on_where_they_were_after_the_broker_restarts(
+    new_broker: NewBroker, topic: str, end: Callable[[Broker], None], style: Style
+) -> None:
+    broker = new_broker(kafka=lasting_address(Random()))
+    broker.start()
+    client = Confluent(broker.address)
+    client.create_topic(topic, partitions=PARTITIONS)
+    with members_of(broker.address, topic, topic) as start:
+        members = [start(style), start(style)]
+        settled(members, PARTITIONS)
+        produce(client, topic, values(0, 100))
+        all_read(members, values(0, 100))
+
+        end(broker)
+        broker.start()
+
+        produce(client, topic, values(100, 100))
+        all_read(members, values(0, 200))
+        settled(members, PARTITIONS)
+        for member in members:
+            member.stop()
+
+    with members_of(broker.address, topic, topic) as start:
+        newcomer = start(style)
+        produce(client, topic, values(200, 100))
+        all_read([newcomer], values(200, 100))
+        # A commit that the end of the broker met may be missing, those before it may not.
+        assert len(newcomer.values) <= 200
+        assert not set(newcomer.values) & set(values(0, 100))
+
+
+@pytest.mark.skipif(not kcat.installed(), reason="kcat is not installed")
+def test_kcat_reads_as_a_member_and_goes_on_where_it_was(
+    broker: Broker, confluent: Confluent, topic: str
+) -> None:
+    confluent.create_topic(topic, partitions=PARTITIONS)
+    client = Kcat(broker.address)
+    produce(confluent, topic, values(0, 20))
+    assert sorted(client.read_as_member(topic, topic, count=20)) == sorted(values(0, 20))
+
+    produce(confluent, topic, values(20, 20))
+
+    assert sorted(client.read_as_member(topic, topic, count=20)) == sorted(values(20, 20))
