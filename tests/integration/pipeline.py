@@ -1,4 +1,4 @@
-"""The scene of the exactly-once tests: a topic being filled, applications that copy it in transactions, the copy.
+"""The scene of the exactly-once tests: a topic being filled, applications that copy it, and the copy.
 
 The input is numbered from 0 in each partition, so the copy is right if and only if each of its
 partitions holds 0, 1, 2 … without gap or repetition for whoever reads what is committed.
@@ -22,7 +22,7 @@ from .processes import Program
 from .traffic import DEADLINE_S, Writer
 from .transformer import FATAL_EXIT, Settings
 
-SOURCE, TARGET = "input", "output"
+SOURCE, TARGET, GROUP = "input", "output", "copiers"
 PARTITIONS = 3
 # Some 750 records a second: a process that has to start first must be able to catch up.
 PAUSE_S = 0.004
@@ -138,6 +138,7 @@ class Pipeline:
                     address=broker.address,
                     source=SOURCE,
                     target=TARGET,
+                    group=GROUP,
                     transactional_id=f"copy-{number}",
                     instance_id=f"copy-{number}" if is_static else None,
                     session_timeout_ms=10_000 if is_static else 2_000,
@@ -193,7 +194,7 @@ class Pipeline:
 
     def _committed(self) -> list[int]:
         admin = AdminClient({"bootstrap.servers": self.broker.address, "log_level": 0})
-        asked = ConsumerGroupTopicPartitions(Settings.group)
+        asked = ConsumerGroupTopicPartitions(GROUP)
         (answer,) = admin.list_consumer_group_offsets([asked]).values()
         offsets = {place.partition: place.offset for place in answer.result(DEADLINE_S).topic_partitions}
         return [offsets[partition] for partition in range(PARTITIONS)]

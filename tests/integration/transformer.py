@@ -28,7 +28,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     transactional_id: str
     seed: int
-    group: str = "transformers"
+    group: str
     # A static member has its partitions back as soon as it is started again.
     instance_id: str | None = None
     session_timeout_ms: int = 6000
