@@ -21,7 +21,7 @@ from alpacamq.coordinator.transaction import WriteMarkers
 from alpacamq.coordinator.transaction_messages import TransactionOutcome
 from alpacamq.coordinator.transactions import TransactionCoordinator, TransactionSettings
 from alpacamq.model.control import marker_batch
-from alpacamq.model.errors import AlpacaError, UnknownTopic
+from alpacamq.model.errors import AlpacaError, FencedProducer, UnknownTopic
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.ports import Clock, Disk
 from alpacamq.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -192,8 +192,9 @@ class Coordinators:
                     await self.write_marker(
                         partition, producer.producer_id, producer.epoch, committed=markers.committed
                     )
-                except UnknownTopic:
-                    break  # deleted meanwhile, and its records with it
+                except (UnknownTopic, FencedProducer):
+                    # Deleted meanwhile, and its records with it; or ended there by a later epoch.
+                    break
                 except AlpacaError as error:
                     log.warning("marker_not_written", partition=str(partition), reason=str(error))
                     await asyncio.sleep(RETRY_SECONDS)

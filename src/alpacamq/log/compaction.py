@@ -26,7 +26,7 @@ from hashlib import blake2b
 from itertools import compress
 from pathlib import Path
 
-from alpacamq.model.batch import DELETE_HORIZON, read_header
+from alpacamq.model.batch import DELETE_HORIZON, BatchHeader, read_header
 from alpacamq.model.errors import CorruptBatch
 from alpacamq.model.ids import NO_TIMESTAMP
 from alpacamq.model.ports import Buffer, Disk
@@ -76,16 +76,18 @@ def clean(
     now_ms: int,
     disk: Disk,
     directory: Path,
+    is_aborted: Callable[[BatchHeader], bool] = lambda _: False,
     max_keys: int = DEFAULT_MAX_KEYS,
     pace: Callable[[int], None] = lambda _: None,
 ) -> Cleaned:
     """Clean `segments`: all the sealed ones of a log, in order, neighbours without a gap.
 
     Raises DamagedLog where stored bytes are not what they were, and OSError as the disk does;
-    no cleaned file is left behind then. `pace` is told the bytes of every batch read: it may
+    no cleaned file is left behind then. Batches that `is_aborted` says were aborted go; every
+    transaction in `segments` has ended. `pace` is told the bytes of every batch read: it may
     sleep to spare the machine, or raise to give the cleaning up.
     """
-    keys = OffsetMap(first_dirty_offset, max_keys)
+    keys = OffsetMap(first_dirty_offset, max_keys, is_aborted)
     for segment in segments:
         if keys.is_full or segment.end_offset <= first_dirty_offset:
             continue
@@ -94,7 +96,7 @@ def clean(
                 keys.add(batch)
                 if keys.is_full:
                     break
-    rewriting = _Rewriting(keys, config, now_ms, disk, directory)
+    rewriting = _Rewriting(keys, is_aborted, config, now_ms, disk, directory)
     try:
         for segment in segments:
             if segment.base_offset >= keys.end_offset:
@@ -117,8 +119,14 @@ def _digest(key: bytes) -> bytes:
 class OffsetMap:
     """The last offset of every key from the first dirty offset up to `end_offset`."""
 
-    def __init__(self, first_dirty_offset: int, max_keys: int) -> None:
+    def __init__(
+        self,
+        first_dirty_offset: int,
+        max_keys: int,
+        is_aborted: Callable[[BatchHeader], bool] = lambda _: False,
+    ) -> None:
         assert max_keys > 0
+        self._is_aborted = is_aborted
         self.end_offset = first_dirty_offset
         self.is_full = False
         self._first_dirty_offset = first_dirty_offset
@@ -142,7 +150,8 @@ class OffsetMap:
             return
         fresh: dict[bytes, int] = {}
         full_at: int | None = None
-        if not batch.header.is_control:
+        # What was aborted never was a key's value.
+        if not batch.header.is_control and not self._is_aborted(batch.header):
             with suppress(CorruptBatch):  # the second pass keeps such a batch and says so
                 full_at = self._collect(batch, fresh)
                 if full_at is not None and self._offsets:
@@ -203,9 +212,16 @@ class _Rewriting:
     """The second pass: decides about every record and keeps the output contiguous."""
 
     def __init__(
-        self, keys: OffsetMap, config: TopicConfig, now_ms: int, disk: Disk, directory: Path
+        self,
+        keys: OffsetMap,
+        is_aborted: Callable[[BatchHeader], bool],
+        config: TopicConfig,
+        now_ms: int,
+        disk: Disk,
+        directory: Path,
     ) -> None:
         self._keys = keys
+        self._is_aborted = is_aborted
         self._now_ms = now_ms
         self._new_deadline_ms = min(now_ms + config.delete_retention_ms, INT64_MAX)
         self._segment_bytes = config.segment_bytes
@@ -283,7 +299,7 @@ class _Rewriting:
         header = batch.header
         if header.base_offset >= self._keys.end_offset or header.is_control:
             return batch.data
-        if header.record_count == 0:
+        if header.record_count == 0 or self._is_aborted(header):
             return None
         deadline_ms = header.base_timestamp if header.attributes & DELETE_HORIZON else None
         # Of a batch that the map holds only in part, tombstones may still hide values it does not hold.

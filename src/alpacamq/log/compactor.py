@@ -11,6 +11,7 @@ from alpacamq.model.errors import StorageFailed
 from alpacamq.model.topics import TopicConfig
 
 from . import compaction
+from .aborted import AbortedSpans
 from .epochs import EpochHistory
 from .flush import FlushLedger
 from .scan import Violation
@@ -18,6 +19,7 @@ from .segment import Segment
 from .segments import Segments
 from .storage import Storage
 from .swap import Swap, discard_swaps, prepare_swaps, put_in_place
+from .transactions import PartitionTransactions
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,6 +31,7 @@ class Compaction:
     config: TopicConfig
     epochs: EpochHistory
     segments: dict[int, Segment]
+    aborted: AbortedSpans
     first_dirty_offset: int
     now_ms: int
     is_running: bool = field(default=True, init=False)
@@ -53,6 +56,9 @@ class Compaction:
                 now_ms=self.now_ms,
                 disk=self.storage.disk,
                 directory=self.directory,
+                is_aborted=lambda header: (
+                    header.is_transactional and self.aborted.covers(header.producer_id, header.base_offset)
+                ),
             )
             self.swaps = prepare_swaps(self.storage.disk, self.directory, cleaned.segments, self.epochs)
             self.cleaned = cleaned
@@ -65,7 +71,15 @@ class Compaction:
 class Compactor:
     """Compacts one log, one cleaning at a time."""
 
-    __slots__ = ("_compaction", "_directory", "_epochs", "_ledger", "_segments", "_storage")
+    __slots__ = (
+        "_compaction",
+        "_directory",
+        "_epochs",
+        "_ledger",
+        "_segments",
+        "_storage",
+        "_transactions",
+    )
 
     def __init__(
         self,
@@ -74,7 +88,9 @@ class Compactor:
         segments: Segments,
         epochs: EpochHistory,
         ledger: FlushLedger,
+        transactions: PartitionTransactions,
     ) -> None:
+        self._transactions = transactions
         self._directory = directory
         self._storage = storage
         self._segments = segments
@@ -103,6 +119,7 @@ class Compactor:
             config=config,
             epochs=self._epochs,
             segments={segment.base_offset: segment for segment in segments},
+            aborted=self._transactions.snapshot().spans(),
             first_dirty_offset=first_dirty_offset,
             now_ms=now_ms,
         )
@@ -118,16 +135,17 @@ class Compactor:
         try:
             for swap in done.swaps:
                 replaced = [done.segments[segment.base_offset] for segment in swap.cleaned.replaces]
-                if not any(segment.is_retired for segment in replaced):
-                    for segment in replaced:
-                        segment.index.retire()
-                    put_in_place(
-                        disk, self._directory, swap.cleaned.base_offset, [s.base_offset for s in replaced]
-                    )
-                    self._replace(replaced, swap)
-                else:
-                    # Retention or truncation took some of them away meanwhile.
-                    discard_swaps(disk, self._directory, [swap.cleaned.base_offset])
+                if any(segment.is_retired for segment in replaced):
+                    # Retention or truncation took some of them away meanwhile. What was superseded
+                    # there may be superseded no more: nothing counts as cleaned, the next time will do.
+                    discard_swaps(disk, self._directory, waiting)
+                    return
+                for segment in replaced:
+                    segment.index.retire()
+                put_in_place(
+                    disk, self._directory, swap.cleaned.base_offset, [s.base_offset for s in replaced]
+                )
+                self._replace(replaced, swap)
                 waiting.pop(0)
         except OSError:
             for segment in self._segments:
@@ -138,11 +156,14 @@ class Compactor:
         self._ledger.deadline_ms = done.cleaned.next_deadline_ms
 
     def _cleanable(self) -> list[Segment]:
-        """Sealed segments that are on the medium and that recovery will not walk again."""
+        """Sealed segments that are on the medium, decided, and that recovery will not walk again."""
         point = self._ledger.recovery_point
+        undecided = self._transactions.first_open_offset
         segments: list[Segment] = []
         for segment in self._segments.sealed:
             if segment.base_offset >= point.segment or segment.next_offset > self._ledger.flushed_offset:
+                break
+            if undecided is not None and segment.next_offset > undecided:
                 break
             segments.append(segment)
         return segments

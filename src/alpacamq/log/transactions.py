@@ -59,6 +59,11 @@ class PartitionTransactions:
         """Where the producer's open transaction begins; None if it has none."""
         return self._open.get(producer_id)
 
+    @property
+    def first_open_offset(self) -> int | None:
+        """Where the oldest transaction begins that nobody has decided yet."""
+        return next(iter(self._open.values()), None)
+
     def appended(self, header: BatchHeader, base_offset: int, marker: Marker | None) -> None:
         """A transactional or control batch is in the log from now on."""
         first_offset = self._take(header, base_offset, marker)
