@@ -53,7 +53,7 @@ class Phase(Enum):
     DEAD = "dead"
 
 
-@dataclass
+@dataclass(eq=False)
 class Consumer:
     """One process. At most one request of it is on its way."""
 

@@ -72,6 +72,11 @@ class GroupHost:
         self.machine = self._rebuilt(self.log)
         self.take(self.machine.loaded(self.now_ms))
 
+    def compact(self) -> None:
+        """Let a snapshot take the place of the log."""
+        self.check_log()
+        self.log = [*self.machine.snapshot()]
+
     def check_log(self) -> None:
         """Everything durable is on the log, and what is on the log is all there is."""
         durable = contents(self.machine.snapshot())

@@ -3,7 +3,16 @@
 import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+from hypothesis.stateful import (
+    Bundle,
+    MultipleResults,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+)
 
 from alpacamq.coordinator.group_messages import (
     FetchOffsetsReply,
@@ -11,10 +20,12 @@ from alpacamq.coordinator.group_messages import (
     LeaveRequest,
     LeavingMember,
 )
-from alpacamq.coordinator.group_records import GENERATION, parts_of
+from alpacamq.coordinator.group_records import CLASSIC, GENERATION, StoredGroup, parts_of
 
 from .group_clients import PARTITIONS, REBALANCE_MS, SESSION_MS, Consumer, Phase
 from .group_host import GROUP, GroupHost
+
+INSTANCES = st.sampled_from([None, None, "one", "two"])
 
 
 class ClassicGroupModel(RuleBasedStateMachine):
@@ -22,16 +33,20 @@ class ClassicGroupModel(RuleBasedStateMachine):
 
     consumers = Bundle("consumers")
 
-    @initialize()
-    def start_broker(self) -> None:
+    @initialize(target=consumers, instances=st.lists(INSTANCES, min_size=2, max_size=4))
+    def start_broker(self, instances: list[str | None]) -> MultipleResults[Consumer]:
         self.host = GroupHost()
         self.alive: list[Consumer] = []
         self.owners: dict[tuple[int, int], str] = {}
         self.offsets: dict[int, int] = {}
+        self.log_read = self.highest = 0
+        self.alive += [Consumer("app", instance) for instance in instances]
+        self.work(2)
+        return multiple(*self.alive)
 
-    @rule(target=consumers, instance=st.sampled_from([None, None, "one", "two"]), handshake=st.booleans())
+    @rule(target=consumers, instance=INSTANCES, handshake=st.booleans())
     def start(self, instance: str | None, handshake: bool) -> Consumer:
-        consumer = Consumer(f"c{len(self.alive)}", instance, handshake)
+        consumer = Consumer("app", instance, handshake)
         self.alive.append(consumer)
         consumer.act(self.host)
         return consumer
@@ -76,9 +91,20 @@ class ClassicGroupModel(RuleBasedStateMachine):
             consumer.act(self.host)
         self.listen()
 
-    @rule()
-    def restart_broker(self) -> None:
+    @rule(seconds=st.integers(1, 5))
+    def work(self, seconds: int) -> None:
+        for _ in range(seconds):
+            for _ in range(3):
+                self.everyone_acts()
+            self.host.advance(1_000)
+            self.listen()
+
+    @rule(from_snapshot=st.booleans())
+    def restart_broker(self, from_snapshot: bool) -> None:
         self.listen()
+        if from_snapshot:
+            self.host.compact()
+            self.log_read = len(self.host.log)
         self.host.restart()
         for consumer in self.alive:
             consumer.ticket = None
@@ -110,27 +136,26 @@ class ClassicGroupModel(RuleBasedStateMachine):
         self.host.check_log()
 
     def everyone_alive_ends_in_one_stable_generation(self) -> None:
-        for _ in range((2 * SESSION_MS + 2 * REBALANCE_MS) // 1_000):
-            for _ in range(3):
-                for consumer in self.alive:
-                    consumer.act(self.host)
-                self.listen()
-            self.host.advance(1_000)
-            self.listen()
+        self.work((2 * SESSION_MS + 2 * REBALANCE_MS) // 1_000)
         living = [consumer for consumer in self.alive if consumer.phase is not Phase.DEAD]
         assert all(consumer.phase is Phase.CONSUME for consumer in living), living
         assert len({consumer.generation for consumer in living}) <= 1, living
         owned = sorted(partition for consumer in living for partition in consumer.owned)
         assert owned == ([*range(PARTITIONS)] if living else []), living
 
+    @invariant()
     def generations_only_grow(self) -> None:
-        highest = 0
-        for key, value in self.host.log:
-            if parts_of(key)[0] == GENERATION:
+        new = self.host.log[self.log_read :]
+        self.log_read = len(self.host.log)
+        for key, value in new:
+            kind = parts_of(key)[0]
+            if kind == GENERATION:
                 given = msgspec.msgpack.decode(value, type=int) if value is not None else 0
-                assert given > highest or value is None, "only a group that was forgotten starts again"
-                highest = given
+                assert given > self.highest or value is None, "only a group that was forgotten starts again"
+                self.highest = given
+            elif kind == CLASSIC and value is not None:
+                self.highest = max(self.highest, msgspec.msgpack.decode(value, type=StoredGroup).generation)
 
 
-ClassicGroupModel.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+ClassicGroupModel.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestClassicGroups = ClassicGroupModel.TestCase
