@@ -1,0 +1,125 @@
+"""Transactions in a log on disk: through restarts, crashes, truncation and compaction."""
+
+from pathlib import Path
+
+import pytest
+
+from alpacamq.log.partition_log import PartitionLog
+from alpacamq.model.batch import TRANSACTIONAL
+from alpacamq.model.control import marker_batch
+from alpacamq.model.records import Record, read_records, write_batch
+
+from .logs import NOW_MS, a_storage, append, flush, open_log, read_batches
+
+ONE, OTHER = 1, 2
+
+
+def transactional(producer_id: int, sequence: int, key: bytes = b"k", value: bytes = b"v" * 50) -> bytearray:
+    return write_batch(
+        [Record(0, NOW_MS, key, value)],
+        attributes=TRANSACTIONAL,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=sequence,
+    )
+
+
+def marker(producer_id: int, *, committed: bool) -> bytearray:
+    return marker_batch(producer_id, 0, committed, 0, NOW_MS)
+
+
+def a_story(log: PartitionLog) -> None:
+    """Offsets: 0 committed, 2 aborted, 4 open, with markers between."""
+    append(log, transactional(ONE, 0), marker(ONE, committed=True))
+    append(log, transactional(ONE, 1), marker(ONE, committed=False))
+    append(log, transactional(OTHER, 0))
+
+
+def check_story(log: PartitionLog) -> None:
+    assert log.transactions.last_stable_offset(log.end_offset) == 4
+    assert log.transactions.open_offset(OTHER) == 4
+    assert log.transactions.aborted_between(0, 5) == [(ONE, 2)]
+
+
+def test_open_and_aborted_transactions_are_known(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t")
+    a_story(log)
+    check_story(log)
+
+
+@pytest.mark.parametrize("cleanly", [True, False], ids=["after a clean stop", "after a crash"])
+@pytest.mark.parametrize("checkpoint_bytes", [1, 8 << 20], ids=["from snapshots", "from the log"])
+def test_they_are_known_again(tmp_path: Path, cleanly: bool, checkpoint_bytes: int) -> None:
+    log = open_log(tmp_path / "t", a_storage(checkpoint_bytes=checkpoint_bytes))
+    append(log, transactional(ONE, 0), marker(ONE, committed=True))
+    flush(log)
+    append(log, transactional(ONE, 1), marker(ONE, committed=False))
+    flush(log)
+    append(log, transactional(OTHER, 0))
+    if cleanly:
+        log.close()
+    check_story(open_log(tmp_path / "t"))
+
+
+def test_producers_go_on_where_they_were_after_a_marker(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t")
+    a_story(log)
+    log.close()
+    again = open_log(tmp_path / "t")
+    (repeated, following) = append(again, transactional(ONE, 1), transactional(ONE, 2))
+    assert repeated == (2, 3, True)
+    assert following == (5, 6, False)
+
+
+def test_truncation_opens_what_the_marker_had_ended(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t")
+    a_story(log)
+    flush(log)
+    log.truncate_to(3)
+    assert log.transactions.open_offset(ONE) == 2
+    assert log.transactions.aborted_between(0, 3) == []
+    assert log.transactions.last_stable_offset(3) == 2
+
+
+def compact(log: PartitionLog) -> None:
+    flush(log)
+    compaction = log.begin_compaction(NOW_MS)
+    assert compaction is not None
+    compaction.run()
+    log.end_compaction(compaction)
+
+
+def values(log: PartitionLog) -> list[bytes | None]:
+    """The values of data records, control records left out."""
+    batches = [batch for batch in read_batches(log) if not batch[22] & 0x20]
+    return [record.value for batch in batches for record in read_records(batch)]
+
+
+def compacted_log(path: Path) -> PartitionLog:
+    return open_log(path, a_storage(checkpoint_bytes=1), cleanup_policy="compact", segment_bytes=1024)
+
+
+def test_an_aborted_value_does_not_take_the_committed_one_with_it(tmp_path: Path) -> None:
+    log = compacted_log(tmp_path / "t")
+    append(log, transactional(ONE, 0, value=b"committed" * 60), marker(ONE, committed=True))
+    append(log, transactional(ONE, 1, value=b"aborted" * 60), marker(ONE, committed=False))
+    append(log, transactional(OTHER, 0, key=b"rest", value=b"x" * 900), marker(OTHER, committed=True))
+    append(log, transactional(OTHER, 1, key=b"last", value=b"x" * 900), marker(OTHER, committed=True))
+    compact(log)
+    assert values(log)[0] == b"committed" * 60
+    assert b"aborted" * 60 not in values(log)
+    log.close()
+    assert values(compacted_log(tmp_path / "t"))[0] == b"committed" * 60
+
+
+def test_what_is_undecided_is_not_compacted(tmp_path: Path) -> None:
+    log = compacted_log(tmp_path / "t")
+    append(log, transactional(ONE, 0, value=b"old" * 100), marker(ONE, committed=True))
+    append(log, transactional(OTHER, 0, value=b"undecided" * 100))
+    for sequence in range(1, 4):
+        append(log, transactional(ONE, sequence, value=b"new" * 300), marker(ONE, committed=True))
+    compact(log)  # of what lies before the open transaction
+    assert values(log)[:2] == [b"old" * 100, b"undecided" * 100]
+    append(log, marker(OTHER, committed=True))
+    compact(log)
+    assert b"old" * 100 not in values(log)
