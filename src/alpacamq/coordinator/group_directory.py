@@ -187,8 +187,9 @@ class GroupDirectory:
         for group_id, group in [*self._groups.items()]:
             if isinstance(group, ConsumerGroup) and not group.exists:
                 del self._groups[group_id]
-        for group_id in self._offsets.groups() - self._groups.keys():
-            self._groups[group_id] = ClassicGroup(group_id, self._settings, self._new_id)
+        for group_id in self._offsets.groups():
+            if group_id not in self._groups:
+                self._groups[group_id] = ClassicGroup(group_id, self._settings, self._new_id)
         for group_id, group in self:
             out.changes += group.loaded(now_ms)
             self._expiries.put(group_id, now_ms + EXPIRY_CHECK_MS)

@@ -35,9 +35,9 @@ class Offsets:
         self._next_order = 0
         self._idle_since_ms: dict[str, int] = {}
 
-    def groups(self) -> set[str]:
+    def groups(self) -> list[str]:
         """Every group that has offsets, pending ones included."""
-        return self._committed.keys() | self._pending.keys()
+        return sorted(self._committed.keys() | self._pending.keys())
 
     def has_any(self, group: str) -> bool:
         return group in self._committed or group in self._pending
@@ -115,7 +115,7 @@ class Offsets:
     def delete_group(self, group: str) -> list[Change]:
         """Forget everything about a group."""
         changes = []
-        for partition in {*self._committed.get(group, ()), *self._pending.get(group, ())}:
+        for partition in self._known(group):
             changes += self.delete(group, partition)
         if self._idle_since_ms.pop(group, None) is not None:
             changes.append(Change(key(IDLE, group), None))
@@ -125,7 +125,7 @@ class Offsets:
         """Forget a topic that is no more."""
         changes = []
         for group in self.groups():
-            for partition in {*self._committed.get(group, ()), *self._pending.get(group, ())}:
+            for partition in self._known(group):
                 if partition.topic == topic:
                     changes += self.delete(group, partition)
         return changes
@@ -179,6 +179,10 @@ class Offsets:
                     yield Change(key(PENDING, group, *partition, producer_id), value)
         for group, since_ms in self._idle_since_ms.items():
             yield Change(key(IDLE, group), msgspec.msgpack.encode(since_ms))
+
+    def _known(self, group: str) -> list[TopicPartition]:
+        """The partitions with an offset, committed or pending."""
+        return sorted({*self._committed.get(group, ()), *self._pending.get(group, ())})
 
     def _expiry_ms(self, group: str, partition: TopicPartition) -> int:
         committed_at_ms = self._committed[group][partition].committed_at_ms
