@@ -20,8 +20,10 @@ from alpacamq.telemetry.logs import get_logger
 
 log = get_logger(__name__)
 
-# Long enough that nobody means it: the operating system decides when data reaches the disk.
+# Long enough that nobody means it: the operating system decides when data reaches the disk. We
+# still sync now and then, which promises nothing but keeps recovery from reading everything.
 NEVER_FLUSH_MS = 2**62
+BACKGROUND_FLUSH_MS = 60_000
 _WRITTEN = bytearray()
 
 
@@ -134,8 +136,9 @@ class Partition:
             self._awaiting_flush.append((log.end_offset, appends))
             self._flushes.now(self)
             return
-        if config.flush_ms < NEVER_FLUSH_MS:
-            self._flushes.within(self, config.flush_ms)
+        self._flushes.within(
+            self, config.flush_ms if config.flush_ms < NEVER_FLUSH_MS else BACKGROUND_FLUSH_MS
+        )
         self._show_up_to(log.end_offset, log.size_bytes - before_bytes)
         for append in appends:
             append.done()
