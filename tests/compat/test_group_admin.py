@@ -107,7 +107,8 @@ def test_groups_are_listed_by_state_and_type(
     (other,) = {ConsumerGroupType.CONSUMER, ConsumerGroupType.CLASSIC} - {own}
 
     def listed(**filters: Any) -> list[Any]:
-        return admin.list_consumer_groups(**filters).result(DEADLINE_S).valid
+        lines: list[Any] = admin.list_consumer_groups(**filters).result(DEADLINE_S).valid
+        return lines
 
     (line,) = [line for line in listed() if line.group_id == topic]
     assert (line.state, line.type, line.is_simple_consumer_group) == (ConsumerGroupState.STABLE, own, False)

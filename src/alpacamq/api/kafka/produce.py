@@ -20,12 +20,14 @@ from alpacamq.model.batch import BatchHeader, Codec
 from alpacamq.model.errors import (
     AlpacaError,
     ConcurrentTransactions,
+    FencedProducer,
     InvalidRecord,
     InvalidRequest,
     InvalidRequiredAcks,
     InvalidTopicName,
     InvalidTransactionState,
     NotEnoughReplicas,
+    ProducerFenced,
     TransactionAbortable,
     UnknownTopic,
     UnknownTopicId,
@@ -265,6 +267,9 @@ class ProduceRequests:
                 call.transactional_id,
                 lambda machine, ticket, now_ms: machine.verify_partitions(wanted, ticket, now_ms),
             )
+        except ProducerFenced as error:
+            # A batch is told so in the words of a partition: clients expect no others here.
+            return dict.fromkeys(wanted.partitions, FencedProducer(str(error)))
         except AlpacaError as error:
             return dict.fromkeys(wanted.partitions, error)
         kind = TransactionAbortable if version >= _ABORTABLE_FROM else InvalidTransactionState
