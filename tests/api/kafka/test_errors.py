@@ -21,11 +21,10 @@ def errors(base: type[AlpacaError]) -> Iterator[type[AlpacaError]]:
         yield from errors(kind)
 
 
-def by_name(kind: type[AlpacaError]) -> str:
-    return kind.__name__
+ERRORS: list[type[AlpacaError]] = sorted(errors(AlpacaError), key=lambda kind: kind.__name__)
 
 
-@pytest.mark.parametrize("error", sorted(errors(AlpacaError), key=by_name))
+@pytest.mark.parametrize("error", ERRORS)
 def test_every_error_has_an_answer(error: type[AlpacaError]) -> None:
     assert error in CODES or error.__name__ in BEFORE_DOORS
 
