@@ -131,8 +131,8 @@ class Simulation:
     def deliver_late(self) -> None:
         """Let a heartbeat that its client has given up on arrive after all.
 
-        Not one that reported anything: by now that is untrue, and nothing in the protocol could tell. Nor while
-        the client waits for another answer.
+        Not one that reported anything: by now that is untrue, and nothing in the protocol could tell. Nor
+        while the client waits for another answer.
         """
         if self.late:
             request = self.late.pop(self.random.randrange(len(self.late)))
@@ -241,8 +241,8 @@ class Simulation:
                 client.adopt()
                 self.exchange(client)
                 self.check_hands()
-                # One that was given a partition and told to give it up again, and missed both answers, knows of
-                # nothing to confirm. The group removes it after a while, as it must.
+                # One that was given a partition and told to give it up again, and missed both answers, knows
+                # of nothing to confirm. The group removes it after a while, as it must.
                 if round_ >= 2 and not client.has_missed_answers:
                     assert client.epoch, "nobody is removed who does as it is told"
             self.wait(SETTINGS.heartbeat_interval_ms)
