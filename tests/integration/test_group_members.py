@@ -1,0 +1,287 @@
+"""Groups of unmodified clients under load: members join, leave, crash and come back; nothing is missed."""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.brokers import Broker, lasting_address
+from tests.compat.confluent import Confluent
+from tests.conftest import NewBroker
+from tests.waiting import eventually
+
+from .group_member import Kind
+from .journal import Revoked
+from .membership import Group, Member
+from .traffic import Writer
+
+TOPIC = "load"
+PARTITIONS = 6
+# Some 2,000 records a second over all partitions.
+PAUSE_S = 0.003
+# How long a member may be without records in a rebalance that takes nothing from it.
+ALLOWED_NS = 1_000_000_000
+CHANGES = 40
+CLASSIC = [kind for kind in Kind if kind is not Kind.CONSUMER]
+
+
+class Scene:
+    """A broker, a topic that is written to all the time, and groups that read it."""
+
+    def __init__(self, broker: Broker, directory: Path) -> None:
+        self.broker = broker
+        self.groups: list[Group] = []
+        self._directory = directory
+        Confluent(broker.address).create_topic(TOPIC, partitions=PARTITIONS)
+        places = [(TOPIC, partition) for partition in range(PARTITIONS)]
+        self.writer = Writer(broker.address, places, pause_s=PAUSE_S)
+        self.writer.start()
+
+    def group(self, name: str) -> Group:
+        group = Group(self.broker.address, TOPIC, PARTITIONS, name, self._directory)
+        self.groups.append(group)
+        return group
+
+    def let_flow(self, records: int) -> None:
+        """Wait until so many more records have been written."""
+        goal = self.writer.total + records
+        eventually(lambda: self.writer.total >= goal, what="records are written", within_s=60)
+        assert not self.writer.failures, self.writer.failures
+
+    def finish(self, group: Group) -> None:
+        """End the load and check that everything arrived, was committed, and was nowhere twice at a time."""
+        self.writer.stop()
+        counts = list(self.writer.promised().values())
+        group.wait_for_everything(counts)
+        for member in group.running:
+            member.leave()
+        assert group.committed() == dict(enumerate(counts))
+        lost = group.check_nothing_is_owned_twice()
+        print(
+            f"{group.id}: {sum(counts)} records, {group.repeated(counts)} delivered again, {lost} stays lost"
+        )
+
+    def end(self) -> None:
+        for group in self.groups:
+            group.end()
+        self.writer.abandon()
+
+
+@pytest.fixture
+def scene(new_broker: NewBroker, tmp_path: Path) -> Iterator[Scene]:
+    broker = new_broker(kafka=lasting_address(random.SystemRandom())).start()
+    scene = Scene(broker, tmp_path)
+    yield scene
+    scene.end()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """What a rebalance meant for a member that kept partitions through it."""
+
+    member: str
+    longest_gap_ns: int
+    # The same member's longest gap before, when nothing happened.
+    calm_gap_ns: int
+    # Whether records written during the rebalance reached it during the rebalance; one that is over
+    # in less than what is allowed as a pause need not have seen any.
+    went_on: bool
+
+    @property
+    def is_short(self) -> bool:
+        """Less than what is allowed; on a machine that has no time even for calm, not much more than that."""
+        return self.longest_gap_ns < max(ALLOWED_NS, 4 * self.calm_gap_ns)
+
+
+def rebalance(scene: Scene, group: Group, change: Callable[[], object]) -> list[Pause]:
+    """Change the membership, wait until all is settled, and look at those who kept something."""
+    calm_from_ns = time.monotonic_ns()
+    scene.let_flow(2000)
+    owned = {member.name: member.owned for member in group.running}
+    began_ns, began_ms = time.monotonic_ns(), time.time_ns() // 1_000_000
+    change()
+    group.settle()
+    ended_ns = time.monotonic_ns()
+    scene.let_flow(200)  # so that what was delivered has been written down
+    pauses = []
+    for member in group.running:
+        kept = owned.get(member.name, set()) - given_up(member, began_ns)
+        if kept:
+            went_on = ended_ns - began_ns < ALLOWED_NS or any(
+                run.partition in kept and run.created_ms >= began_ms and run.ended_ns <= ended_ns
+                for run in member.deliveries
+            )
+            pauses.append(
+                Pause(
+                    member=member.name,
+                    longest_gap_ns=member.longest_gap_ns(kept, began_ns, ended_ns),
+                    calm_gap_ns=member.longest_gap_ns(kept, calm_from_ns, began_ns),
+                    went_on=went_on,
+                )
+            )
+    for pause in pauses:
+        print(
+            f"{pause.member}: longest gap {pause.longest_gap_ns / 1e6:.0f} ms in a rebalance of "
+            f"{(ended_ns - began_ns) / 1e6:.0f} ms, {pause.calm_gap_ns / 1e6:.0f} ms before it"
+        )
+    return pauses
+
+
+def given_up(member: Member, since_ns: int) -> set[int]:
+    revoked = [move for move in member.moves if isinstance(move, Revoked) and move.at_ns >= since_ns]
+    return {partition for move in revoked for partition in move.partitions}
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_members_come_and_go_and_every_record_arrives(scene: Scene, kind: Kind) -> None:
+    group = scene.group(kind.value)
+    first, second = group.add(kind), group.add(kind)
+    group.settle()
+
+    pauses = rebalance(scene, group, lambda: group.add(kind))
+    pauses += rebalance(scene, group, second.leave)
+    pauses += rebalance(scene, group, first.kill)
+
+    if kind.is_incremental:
+        assert len(pauses) == 2 + 2 + 1, "who stays keeps something"
+        assert all(pause.went_on for pause in pauses), pauses
+    scene.finish(group)
+
+
+def test_members_with_different_clients_share_a_group(scene: Scene) -> None:
+    group = scene.group("mixed")
+    for kind in (Kind.EAGER, Kind.KAFKA_PYTHON, Kind.AIOKAFKA):
+        group.add(kind)
+    group.settle()
+    scene.let_flow(2000)
+    group.members[0].leave()
+    group.settle()
+    scene.finish(group)
+
+
+@pytest.mark.parametrize("kind", CLASSIC)
+def test_a_static_member_that_was_killed_comes_back_unnoticed(scene: Scene, kind: Kind) -> None:
+    group = scene.group(kind.value)
+    other, killed = group.add(kind, instance_id="one"), group.add(kind, instance_id="two")
+    group.settle()
+    scene.let_flow(1000)
+    moves, owned = len(other.moves), killed.owned
+
+    killed.kill()
+    again = group.add(kind, instance_id="two")
+    group.settle()
+    scene.let_flow(1000)
+
+    assert again.owned == owned
+    assert len(other.moves) == moves, other.moves
+    scene.finish(group)
+
+
+def test_a_static_member_of_the_new_protocol_restarts_unnoticed(scene: Scene) -> None:
+    group = scene.group("static")
+    other = group.add(Kind.CONSUMER, instance_id="one")
+    restarted = group.add(Kind.CONSUMER, instance_id="two")
+    group.settle()
+    scene.let_flow(1000)
+    moves, owned = len(other.moves), restarted.owned
+
+    restarted.leave()
+    again = group.add(Kind.CONSUMER, instance_id="two")
+    group.settle()
+    scene.let_flow(1000)
+
+    assert again.owned == owned
+    assert len(other.moves) == moves, other.moves
+    scene.finish(group)
+
+
+def test_groups_go_on_after_the_broker_was_killed_as_if_nothing_had_happened(scene: Scene) -> None:
+    groups = [scene.group(kind.value) for kind in Kind]
+    for group, kind in zip(groups, Kind, strict=True):
+        group.add(kind)
+        group.add(kind)
+    for group in groups:
+        group.settle()
+    scene.let_flow(2000)
+
+    scene.broker.kill()
+    moves = {member.name: len(member.moves) for group in groups for member in group.members}
+    committed = [[member.committed() for member in group.members] for group in groups]
+    scene.broker.start()
+    for group, of_members in zip(groups, committed, strict=True):
+        found = group.committed()
+        for offsets in of_members:
+            assert all(found[partition] >= offset for partition, offset in offsets.items()), group.id
+
+    restarted_ms = time.time_ns() // 1_000_000
+    scene.let_flow(2000)
+    for group in groups:
+        for member in group.members:
+            eventually(
+                lambda member=member: member.deliveries[-1].created_ms > restarted_ms,  # type: ignore[misc]
+                what=f"{member.name} goes on",
+            )
+            assert len(member.moves) == moves[member.name], f"{member.name}: {member.moves}"
+    for group in groups:
+        scene.finish(group)
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", Kind)
+def test_any_order_of_comings_and_goings_misses_nothing(scene: Scene, kind: Kind) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    group = scene.group(kind.value)
+    group.add(kind)
+    group.add(kind)
+    group.settle()
+    pauses: list[Pause] = []
+    for number in range(CHANGES):
+        change = any_change(group, kind, dice)
+        if dice.random() < 0.5:
+            group.settle()
+            pauses += rebalance(scene, group, change)
+        else:
+            # The next one comes while this one is still being dealt with.
+            change()
+            scene.let_flow(dice.randrange(10, 1500))
+        if number % 8 == 7:
+            scene.broker.kill()
+            scene.broker.start()
+    group.settle()
+    scene.finish(group)
+    if kind.is_incremental:
+        too_long = [pause for pause in pauses if not pause.is_short]
+        assert not too_long, f"seed {seed}: {too_long}"
+        assert all(pause.went_on for pause in pauses), f"seed {seed}: {pauses}"
+
+
+def any_change(group: Group, kind: Kind, dice: random.Random) -> Callable[[], object]:
+    """Something that changes who is in the group, and leaves between 1 and 5 members."""
+    instance_id = f"static-{len(group.members)}" if dice.random() < 0.3 else None
+    come: Callable[[], object] = partial(group.add, kind, instance_id=instance_id)
+    if len(group.running) < 2:
+        return come
+    member = dice.choice(group.running)
+    changes: list[Callable[[], object]] = [member.leave, member.kill]
+    if len(group.running) < 5:
+        changes += [come] * 3
+    if member.settings.instance_id is not None:
+        changes += [partial(restart, group, member)] * 3
+    return dice.choice(changes)
+
+
+def restart(group: Group, member: Member) -> None:
+    """A static member's process is replaced by another."""
+    if member.settings.kind is Kind.CONSUMER:
+        # One that was killed would have to wait for the end of its own session.
+        member.leave()
+    else:
+        member.kill()
+    group.add(member.settings.kind, instance_id=member.settings.instance_id)
