@@ -65,6 +65,7 @@ def copy_under_fire(
         pipeline.finish()
     except AssertionError as failed:
         logs = "\n".join(f"{each.name}:\n{each.complaints()}" for each in pipeline.applications)
+        logs += f"\nbroker:\n{broker.errors.text()}"
         raise AssertionError(f"seed {seed}, after {dict(done)}: {failed}\n{logs}") from failed
     finally:
         pipeline.end()

@@ -9,6 +9,7 @@ abortable error is followed by an abort and a step back, a fatal one by the end 
 import os
 import signal
 import sys
+from collections.abc import Callable
 from random import Random
 from types import FrameType
 from typing import Any
@@ -73,7 +74,7 @@ class Transformer:
                 self._abort("of its own will")
                 return
             self._producer.send_offsets_to_transaction(_next_offsets(messages), membership, CALL_S)
-            self._commit()
+            self._insist(self._producer.commit_transaction)
         except KafkaException as failure:
             error = failure.args[0]
             if not error.txn_requires_abort():
@@ -82,27 +83,22 @@ class Transformer:
         else:
             print(f"committed {len(messages)}", flush=True)
 
-    def _commit(self) -> None:
-        while True:
-            try:
-                self._producer.commit_transaction(CALL_S)
-            except KafkaException as failure:
-                if not failure.args[0].retriable():
-                    raise
-            else:
-                return
-
     def _abort(self, reason: str) -> None:
         print(f"aborted: {reason}", flush=True)
+        self._insist(self._producer.abort_transaction)
+        self._step_back()
+
+    def _insist(self, end: Callable[[float], None]) -> None:
+        """End the transaction, asking again where nobody can say yet how it ended."""
         while True:
             try:
-                self._producer.abort_transaction(CALL_S)
+                end(CALL_S)
             except KafkaException as failure:
                 if not failure.args[0].retriable():
                     raise
+                print(f"asked again: {failure}", flush=True)
             else:
-                break
-        self._step_back()
+                return
 
     def _step_back(self) -> None:
         """Read again from what is committed, for that is what the aborted transaction left it at."""
@@ -155,6 +151,9 @@ def _producer_settings(settings: Settings) -> dict[str, Any]:
         "reconnect.backoff.max.ms": 100,
         "retry.backoff.ms": 20,
         "retry.backoff.max.ms": 100,
+        # Where the only broker goes away, librdkafka would forget it and then wait for the forgotten one
+        # to say where the group's coordinator is (librdkafka issue 5511).
+        "metadata.recovery.strategy": "none",
     }
 
 
