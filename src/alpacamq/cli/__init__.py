@@ -1,0 +1,1 @@
+"""The `alpacactl` command, one module per noun; asks brokers through `client` only."""

@@ -1,0 +1,123 @@
+"""`alpacactl consume`: records of a topic on standard output, byte for byte unless told otherwise."""
+
+import argparse
+import base64
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from .asking import count, index, reach
+from .output import Output, moment
+from .position import HELP, Earliest, Latest, locate, parse_position
+from .yaml import Plain, yaml
+
+if TYPE_CHECKING:
+    from alpacamq.client.reader import Delivery
+
+
+def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Print the values of a topic's records as they are, one a line. "
+        "With -o json or yaml print all of each record, with what is not UTF-8 in base64."
+    )
+    parser.add_argument("topic")
+    parser.add_argument(
+        "--from", dest="start", type=parse_position, metavar="WHERE",
+        help=f"{HELP} (default: latest; earliest with --exit)",
+    )  # fmt: skip
+    parser.add_argument("--max", type=count, metavar="N", help="stop after this many records")
+    parser.add_argument("--exit", action="store_true", help="stop at what is now the end of the topic")
+    parser.add_argument("--partition", type=index, metavar="N", help="only this partition")
+    parser.add_argument(
+        "--isolation", choices=("committed", "uncommitted"), default="committed",
+        help="whether records of open and aborted transactions are left out (default: committed)",
+    )  # fmt: skip
+    parser.add_argument("--key-separator", metavar="TEXT", help="print the key and this before the value")
+    parser.add_argument(
+        "--delimiter", metavar="TEXT", default="\n", help="what follows a value (default: newline)"
+    )
+    parser.set_defaults(run=_consume)
+
+
+def _consume(parsed: argparse.Namespace, output: Output) -> None:
+    from alpacamq.client.errors import NotFound
+    from alpacamq.client.offsets import Isolation, extents
+    from alpacamq.client.reader import Reader
+    from alpacamq.client.topics import find_topic
+
+    isolation = Isolation[parsed.isolation.upper()]
+    start = parsed.start or (Earliest() if parsed.exit else Latest())
+    show = _Printer(parsed, output.form)
+    with reach(parsed) as cluster:
+        places = find_topic(cluster, parsed.topic).all_partitions()
+        if parsed.partition is not None:
+            places = [place for place in places if place.partition == parsed.partition]
+            if not places:
+                raise NotFound("partition", f"{parsed.topic}-{parsed.partition}")
+        spans = extents(cluster, places, isolation)
+        reader = Reader(cluster, locate(cluster, start, spans), isolation)
+        shown = 0
+        while True:
+            for place, span in spans.items():
+                if parsed.exit and reader.positions.get(place, span.end) >= span.end:
+                    reader.drop(place)
+            if not reader.positions:
+                return
+            for delivery in reader.read():
+                if parsed.exit and delivery.record.offset >= spans[delivery.partition].end:
+                    continue
+                show(delivery)
+                shown += 1
+                if shown == parsed.max:
+                    return
+            sys.stdout.flush()
+
+
+class _Printer:
+    """Writes records in the format the user chose."""
+
+    def __init__(self, parsed: argparse.Namespace, form: str) -> None:
+        self._form = form
+        self._delimiter = parsed.delimiter.encode(errors="surrogateescape")
+        self._separator = (
+            None if parsed.key_separator is None else parsed.key_separator.encode(errors="surrogateescape")
+        )
+
+    def __call__(self, delivery: "Delivery") -> None:
+        match self._form:
+            case "json":
+                print(json.dumps(plain(delivery), ensure_ascii=False))
+            case "yaml":
+                print(f"---\n{yaml(plain(delivery))}")
+            case _:
+                self._raw(delivery)
+
+    def _raw(self, delivery: "Delivery") -> None:
+        out = sys.stdout.buffer
+        if self._separator is not None:
+            out.write((delivery.record.key or b"") + self._separator)
+        out.write((delivery.record.value or b"") + self._delimiter)
+
+
+def plain(delivery: "Delivery") -> Plain:
+    """A record as plain data; bytes that are no text get a field of their own, in base64."""
+    record = delivery.record
+    return {
+        "topic": delivery.partition.topic,
+        "partition": delivery.partition.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        "time": moment(record.timestamp_ms),
+        **_bytes("key", record.key),
+        **_bytes("value", record.value),
+        "headers": [{"name": header.key, **_bytes("value", header.value)} for header in record.headers],
+    }
+
+
+def _bytes(name: str, data: bytes | None) -> dict[str, Plain]:
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}

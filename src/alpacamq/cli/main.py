@@ -1,0 +1,131 @@
+"""The entry of `alpacactl`: nouns, options that every verb has, exit codes.
+
+A noun's module is imported when its name is on the command line, and the client when a verb runs, so
+that `--help` is quick.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from io import TextIOWrapper
+from typing import NoReturn, Protocol
+
+from alpacamq import __version__
+from alpacamq.model.errors import AlpacaError
+
+from .asking import WrongUsage
+from .output import FORMATS, Output
+
+DEFAULT_BROKER = "127.0.0.1:9092"
+BROKER_VARIABLE = "ALPACACTL_BROKER"
+
+FAILED = 1
+USAGE = 2
+UNREACHABLE = 3
+NOT_FOUND = 4
+INTERRUPTED = 130
+
+NOUNS: Mapping[str, str] = {
+    "cluster": "the brokers there are",
+    "topics": "list, describe, create, alter, widen and delete topics",
+    "groups": "list, describe and delete consumer groups, see their lag, reset their offsets",
+    "transactions": "list and describe transactional ids",
+    "produce": "write lines from standard input to a topic",
+    "consume": "read a topic",
+}
+_EPILOG = """\
+exit codes: 0 ok, 1 refused, 2 wrong usage,
+3 broker unreachable, 4 no such topic, group or id
+Every noun and verb has its own --help.
+"""
+
+
+class Noun(Protocol):
+    """What the module of a noun offers."""
+
+    def add_to(self, parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
+        """Declare its verbs and options, each with the function that runs it."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    parsed = _parser(given).parse_args(given)
+    # Data has one encoding whatever the terminal's; what cannot be said in it must not end the command.
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    try:
+        parsed.run(parsed, Output(parsed.output))
+        sys.stdout.flush()
+    except AlpacaError as error:
+        print(f"alpacactl: {error}", file=sys.stderr)
+        return _exit_code(error)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read us has seen enough. Python would complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return 0
+
+
+def _exit_code(error: AlpacaError) -> int:
+    from alpacamq.client.errors import NotFound, Unreachable
+
+    match error:
+        case Unreachable():
+            return UNREACHABLE
+        case NotFound():
+            return NOT_FOUND
+        case WrongUsage():
+            return USAGE
+        case _:
+            return FAILED
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says how to get help instead of printing all of the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"{self.prog}: {message}; see `{self.prog} --help`\n")
+
+
+def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="alpacactl",
+        description="See and steer an AlpacaMQ broker, or any broker that speaks Kafka's protocol.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"alpacactl {__version__}")
+    # What is given behind the verb counts; what is given before it, otherwise.
+    _add_common(parser, os.environ.get(BROKER_VARIABLE) or DEFAULT_BROKER, FORMATS[0])
+    common = _Parser(add_help=False)
+    _add_common(common, argparse.SUPPRESS, argparse.SUPPRESS)
+    nouns = parser.add_subparsers(metavar="NOUN", required=True)
+    for name, summary in NOUNS.items():
+        is_verb = name in ("produce", "consume")
+        options = [common] if is_verb else []
+        noun = nouns.add_parser(name, help=summary, description=summary, parents=options)
+        if name in given:
+            module: Noun = import_module(f".{name}", __package__)
+            module.add_to(noun, common)
+    return parser
+
+
+def _add_common(parser: argparse.ArgumentParser, broker: str, output: str) -> None:
+    parser.add_argument(
+        "--broker",
+        metavar="HOST:PORT",
+        default=broker,
+        help=f"broker to ask (default: ${BROKER_VARIABLE} or {DEFAULT_BROKER})",
+    )
+    parser.add_argument(
+        "-o", "--output", choices=FORMATS, default=output, help="how results are printed (default: table)"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

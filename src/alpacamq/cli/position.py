@@ -1,0 +1,112 @@
+"""Places in a log as users write them: earliest, latest, an offset, a time, a while ago."""
+
+import argparse
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from alpacamq.model.ids import TopicPartition
+
+if TYPE_CHECKING:
+    from alpacamq.client.cluster import Cluster
+    from alpacamq.client.offsets import Extent
+
+HELP = (
+    "earliest, latest, an offset (1200), a time (2026-01-31T12:00:00Z; without a zone it is UTC), "
+    "or how long ago (30s, 15m, 1h, 7d)"
+)
+_AGO = re.compile(r"-?([0-9]+)(ms|s|m|h|d|w)")
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_MAX_OFFSET = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Earliest:
+    """Where the log begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """Where the log ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtOffset:
+    """A number, or the nearest there is."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first record of a time or later; the end of the log if there is none."""
+
+    timestamp_ms: int
+
+
+Position = Earliest | Latest | AtOffset | AtTime
+
+
+def parse_position(text: str) -> Position:
+    """The place `text` stands for, or what argparse needs to say it is none."""
+    words: dict[str, Position] = {"earliest": Earliest(), "latest": Latest()}
+    if text in words:
+        return words[text]
+    if text.isascii() and text.isdigit() and int(text) <= _MAX_OFFSET:
+        return AtOffset(int(text))
+    if ago := _AGO.fullmatch(text):
+        return AtTime(max(0, time.time_ns() // 1_000_000 - int(ago[1]) * _UNIT_MS[ago[2]]))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of: {HELP}") from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return AtTime(int(moment.timestamp() * 1000))
+
+
+def locate(
+    cluster: "Cluster", position: Position, extents: "dict[TopicPartition, Extent]"
+) -> dict[TopicPartition, int]:
+    """The offset that `position` means in each partition."""
+    match position:
+        case Earliest():
+            return {partition: extent.start for partition, extent in extents.items()}
+        case Latest():
+            return {partition: extent.end for partition, extent in extents.items()}
+        case AtOffset(offset):
+            return {partition: extent.nearest(offset) for partition, extent in extents.items()}
+        case AtTime(timestamp_ms):
+            return _at_time(cluster, timestamp_ms, extents)
+
+
+def _at_time(
+    cluster: "Cluster", timestamp_ms: int, extents: "dict[TopicPartition, Extent]"
+) -> dict[TopicPartition, int]:
+    from alpacamq.client.offsets import offsets_at
+
+    found = offsets_at(cluster, extents, timestamp_ms)
+    offsets = {}
+    for partition, extent in extents.items():
+        offset = found[partition]
+        offsets[partition] = extent.end if offset is None else extent.nearest(offset)
+    return offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A topic, or some of its partitions."""
+
+    topic: str
+    partitions: Sequence[int]
+
+    @classmethod
+    def parse(cls, text: str) -> "Selection":
+        """TOPIC or TOPIC:0,3."""
+        topic, colon, numbers = text.partition(":")
+        words = numbers.split(",") if colon else []
+        if not topic or not all(word.isascii() and word.isdigit() for word in words):
+            raise argparse.ArgumentTypeError(f"{text!r} is not of the form TOPIC or TOPIC:0,3")
+        return cls(topic, [int(word) for word in words])
