@@ -35,7 +35,7 @@ from .topics import Topics, directory_name
 log = get_logger(__name__)
 
 FLUSH_THREADS = 4
-WORK_THREADS = 2
+WORK_THREADS = 8
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):

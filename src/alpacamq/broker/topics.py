@@ -7,6 +7,7 @@ carried out on disk. A crash between the last two is made good at the next start
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
@@ -15,7 +16,7 @@ from alpacamq.cluster.image import ClusterImage, topic_change, topic_removal
 from alpacamq.cluster.topics import BY_DEFAULT, TopicLimits, configured, created, grown
 from alpacamq.log.partition_log import PartitionLog
 from alpacamq.log.storage import Storage
-from alpacamq.model.errors import PolicyViolation, UnknownTopic
+from alpacamq.model.errors import AlpacaError, PolicyViolation, UnknownTopic
 from alpacamq.model.ids import TopicId, TopicName, TopicPartition
 from alpacamq.model.topics import Topic, TopicConfig, topic_config
 from alpacamq.telemetry.logs import get_logger
@@ -160,7 +161,11 @@ class Topics:
             if dry_run:
                 return topic
             await self._metadata.write([topic_change(topic)])
-            added = await self._open_all(topic, range(former.partitions, topic.partitions))
+            try:
+                added = await self._open_all(topic, range(former.partitions, topic.partitions))
+            except AlpacaError:
+                await self._metadata.write([topic_change(former)])
+                raise
             self._partitions[topic.name.encode()] += added
             log.info("partitions_added", topic=topic.name, partitions=topic.partitions)
             return topic
@@ -182,7 +187,12 @@ class Topics:
 
     async def _make(self, topic: Topic) -> None:
         await self._metadata.write([topic_change(topic)])
-        self._admit(topic, await self._open_all(topic, range(topic.partitions)))
+        try:
+            partitions = await self._open_all(topic, range(topic.partitions))
+        except AlpacaError:
+            await self._metadata.write([topic_removal(topic.name)])
+            raise
+        self._admit(topic, partitions)
         log.info("topic_created", topic=topic.name, partitions=topic.partitions)
 
     def _admit(self, topic: Topic, partitions: list[Partition]) -> None:
@@ -198,7 +208,9 @@ class Topics:
         return partition
 
     async def _open_all(self, topic: Topic, indexes: range) -> list[Partition]:
-        return await self._in_thread(lambda: [self._open(topic, index) for index in indexes])
+        # Several at a time: most of it is waiting for the disk, which can wait for many at once.
+        opening = [self._in_thread(partial(self._open, topic, index)) for index in indexes]
+        return list(await asyncio.gather(*opening))
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)

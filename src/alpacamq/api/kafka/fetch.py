@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 MAX_FETCHED_PARTITIONS = 20_000
+# A slice keeps its file open until it is sent. What does not fit waits for the next fetch.
+MAX_SLICES = 128
 _READ_COMMITTED = 1
 
 
@@ -149,10 +151,13 @@ class PendingFetch:
     def _gather(self) -> list[Found]:
         found: list[Found] = []
         room = self._call.max_bytes
+        slices = 0
         for topic, wanted in self._wanted():
-            part = self._read(topic, wanted, room, first=room == self._call.max_bytes)
-            room = max(room - part.fetched.records_bytes, 0)
+            part = self._read(topic, wanted, room, first=slices == 0)
             found.append(part)
+            if part.records is not None:
+                slices += 1
+                room = max(room - part.records.length, 0) if slices < MAX_SLICES else 0
         return found
 
     def _read(self, topic: bytes, wanted: PartitionWanted, room: int, *, first: bool) -> Found:

@@ -28,7 +28,7 @@ class Listener:
         self.listening = asyncio.Event()
 
     def bind(self) -> tuple[str, int]:
-        """Take the address, without accepting yet; the port is the real one where 0 was asked for."""
+        """Take the address; who connects is served from `run` on. The port is real where 0 was asked for."""
         try:
             family, kind, protocol, _, address = socket.getaddrinfo(
                 self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -36,6 +36,8 @@ class Listener:
             self._socket = socket.socket(family, kind, protocol)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._socket.bind(address)
+            # At once: an address that is only bound could be taken by another broker as well.
+            self._socket.listen(_BACKLOG)
         except OSError as error:
             raise CannotListen(
                 f"cannot listen on {self._host}:{self._port}: {error.strerror or error}; "

@@ -1,0 +1,110 @@
+"""The topics of a broker: what survives a restart, and what a failure leaves behind."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from alpacamq.broker.broker import Broker, BrokerSettings
+from alpacamq.broker.partition import append
+from alpacamq.log.disk import SystemDisk
+from alpacamq.model.errors import DiskFull, PolicyViolation, TopicExists, UnknownTopic
+from alpacamq.model.ids import BrokerId
+from alpacamq.model.records import Record, write_batch
+from alpacamq.model.topics import OFFSETS_TOPIC
+
+
+class NoRoomForDirectories(SystemDisk):
+    """The real disk, on which no directory can be made while it is `full`."""
+
+    full = False
+
+    def make_directory(self, path: Path) -> None:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        super().make_directory(path)
+
+
+@asynccontextmanager
+async def running(path: Path, disk: SystemDisk | None = None) -> AsyncIterator[Broker]:
+    broker = Broker(BrokerSettings(node_id=BrokerId(1), data_directory=path), disk=disk)
+    broker.open()
+    try:
+        yield broker
+    finally:
+        await broker.close()
+
+
+async def test_topics_and_their_settings_survive_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        topic = await broker.topics.create("kept", partitions=2, overrides={"retention.ms": "5"})
+        await broker.topics.grow("kept", 4)
+        await broker.topics.create("gone")
+        await broker.topics.delete("gone")
+    async with running(tmp_path) as broker:
+        assert [*broker.topics.image.topics] == ["kept"]
+        assert len(broker.topics.partitions_of("kept")) == 4
+        assert broker.topics.partition("kept", 3).config.retention_ms == 5
+        assert broker.topics.find(topic.id.bytes, 0) is broker.topics.partition("kept", 0)
+
+
+async def test_a_new_topic_never_meets_the_data_of_a_deleted_namesake(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("t", partitions=1)
+        await append(broker.topics.partition("t", 0), write_batch([Record(0, 1, None, b"old")]))
+        await broker.topics.delete("t")
+        await broker.topics.create("t", partitions=1)
+        assert broker.topics.partition("t", 0).high_watermark == 0
+
+
+async def test_a_topic_that_could_not_be_made_does_not_exist(tmp_path: Path) -> None:
+    disk = NoRoomForDirectories()
+    async with running(tmp_path, disk) as broker:
+        disk.full = True
+        with pytest.raises(DiskFull):
+            await broker.topics.create("t")
+        disk.full = False
+        with pytest.raises(UnknownTopic):
+            broker.topics.partition("t", 0)
+        await broker.topics.create("t")
+        assert len(broker.topics.partitions_of("t")) == 3
+
+
+async def test_partitions_that_could_not_be_added_are_not_there(tmp_path: Path) -> None:
+    disk = NoRoomForDirectories()
+    async with running(tmp_path, disk) as broker:
+        await broker.topics.create("t", partitions=1)
+        disk.full = True
+        with pytest.raises(DiskFull):
+            await broker.topics.grow("t", 3)
+        assert broker.topics.image.topic("t").partitions == 1
+        disk.full = False
+        assert (await broker.topics.grow("t", 3)).partitions == 3
+
+
+async def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("t", partitions=1)
+        await broker.topics.create("other", dry_run=True)
+        await broker.topics.grow("t", 9, dry_run=True)
+        await broker.topics.configure("t", lambda _: {"retention.ms": "5"}, dry_run=True)
+        with pytest.raises(TopicExists):
+            await broker.topics.create("t", dry_run=True)
+        assert {name: topic.partitions for name, topic in broker.topics.image.topics.items()} == {"t": 1}
+        assert not broker.topics.image.topic("t").overrides
+
+
+async def test_a_topic_of_our_own_cannot_be_deleted(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create_internal(OFFSETS_TOPIC, partitions=1, overrides={})
+        with pytest.raises(PolicyViolation, match="internal"):
+            await broker.topics.delete(OFFSETS_TOPIC)
+
+
+async def test_producer_ids_are_never_given_twice_not_even_after_a_restart(tmp_path: Path) -> None:
+    given: list[int] = []
+    for _ in range(3):
+        async with running(tmp_path) as broker:
+            given += [await broker.producer_ids.new() for _ in range(1500)]
+    assert len(set(given)) == len(given)
