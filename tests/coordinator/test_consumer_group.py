@@ -65,6 +65,7 @@ def ask(host: Host, request: ConsumerHeartbeatRequest, **changes: object) -> Con
         pytest.param(JOIN, {"owned": None}, "owns no partitions", id="join that does not say what it owns"),
         pytest.param(JOIN, {"owned": {TOPIC_A: frozenset({0})}}, "owns no", id="join with partitions"),
         pytest.param(JOIN, {"subscribed_topics": None}, "subscribes to", id="join without subscription"),
+        pytest.param(JOIN, {"subscribed_topics": ("a" * 300_000,)}, "characters", id="too much to store"),
         pytest.param(BEAT, {"member_id": ""}, "leave its id", id="heartbeat without member id"),
         pytest.param(
             BEAT, {"member_id": "", "member_epoch": -1}, "leave its id", id="leave without member id"

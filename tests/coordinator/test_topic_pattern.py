@@ -11,9 +11,12 @@ from alpacamq.coordinator.pattern_syntax import LEGAL, MAX_LENGTH, MAX_NESTING
 from alpacamq.coordinator.topic_pattern import TopicPattern
 from alpacamq.model.errors import InvalidRegularExpression
 
-atoms = st.sampled_from(r"a A b 0 - _ . ^ $ \. \d \w \D \W \s \x61 [ab] [^a] [a-c_-] []a] [\d.] [b-]".split())
+characters = st.sampled_from(["a", "A", "b", "0", "-", "_", ".", "^", "$", r"\.", r"\x61"])
+classes = st.sampled_from(
+    [r"\d", r"\w", r"\D", r"\W", r"\s", "[ab]", "[^a]", "[a-c_-]", "[]a]", r"[\d.]", "[b-]"]
+)
 patterns = st.recursive(
-    atoms,
+    characters | classes,
     lambda inner: st.one_of(
         st.lists(inner, min_size=1, max_size=4).map("".join),
         st.lists(inner, min_size=1, max_size=3).map(lambda options: f"({'|'.join(options)})"),

@@ -30,7 +30,6 @@ from .consumer_messages import (
     ConsumerGroupState,
     ConsumerHeartbeatReply,
     ConsumerHeartbeatRequest,
-    ConsumerMemberDescription,
     Partitions,
     TopicsView,
 )
@@ -141,7 +140,10 @@ class ConsumerGroup:
             epoch=self.epoch,
             assignment_epoch=self._target.epoch,
             assignor=self._assignor,
-            members=tuple(self._describe(member_id) for member_id in self._roster.profiles),
+            members=tuple(
+                self._roster.describe(member_id, self._target[member_id])
+                for member_id in self._roster.profiles
+            ),
         )
 
     def delete(self) -> list[Change]:
@@ -256,21 +258,6 @@ class ConsumerGroup:
             member_id=request.member_id,
             member_epoch=request.member_epoch,
             heartbeat_interval_ms=self._settings.heartbeat_interval_ms,
-        )
-
-    def _describe(self, member_id: str) -> ConsumerMemberDescription:
-        profile, current = self._roster.profiles[member_id], self._roster.currents[member_id]
-        return ConsumerMemberDescription(
-            member_id=member_id,
-            instance_id=profile.instance_id,
-            rack_id=profile.rack_id,
-            member_epoch=current.epoch,
-            client_id=profile.client_id,
-            client_host=profile.client_host,
-            subscribed_topics=profile.topics,
-            subscribed_regex=profile.regex,
-            assignment=current.assigned,
-            target_assignment=self._target[member_id],
         )
 
     @property

@@ -16,6 +16,8 @@ JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 STATIC_LEAVE_EPOCH = -2
 UNCHANGED_TIMEOUT = -1
+# What a member says of itself is one record, which must be small enough to be stored.
+MAX_SUBSCRIPTION_CHARACTERS = 256 * 1024
 
 Partitions = Mapping[TopicId, frozenset[int]]
 
@@ -88,6 +90,10 @@ class ConsumerHeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidRequest("a rack id cannot be empty")
         if self.rebalance_timeout_ms != UNCHANGED_TIMEOUT and self.rebalance_timeout_ms <= 0:
             raise InvalidRequest(f"a rebalance timeout of {self.rebalance_timeout_ms} ms is not positive")
+        if sum(map(len, self.subscribed_topics or ())) > MAX_SUBSCRIPTION_CHARACTERS:
+            raise InvalidRequest(
+                f"the names of the subscribed topics have more than {MAX_SUBSCRIPTION_CHARACTERS} characters"
+            )
         if self.member_epoch == JOIN_EPOCH:
             self._check_join()
         elif not self.member_id:

@@ -16,6 +16,7 @@ from .consumer_messages import (
     STATIC_LEAVE_EPOCH,
     UNCHANGED_TIMEOUT,
     ConsumerHeartbeatRequest,
+    ConsumerMemberDescription,
     Partitions,
 )
 from .consumer_records import Current, Profile
@@ -96,7 +97,7 @@ class ConsumerRoster:
     def check_epoch(self, member_id: str, request: ConsumerHeartbeatRequest) -> None:
         """FencedMemberEpoch unless the member is where it thinks it is."""
         current = self.currents[member_id]
-        if request.member_epoch in (current.epoch, JOIN_EPOCH):
+        if request.member_epoch == current.epoch:
             return
         # The answer with the newer epoch may not have arrived. Nothing is lost as long as the member holds
         # nothing that has been given to others since.
@@ -135,6 +136,22 @@ class ConsumerRoster:
         profiles = self.profiles.values()
         return any(topic in profile.topics for profile in profiles) or any(
             TopicPattern(regex).matches(topic) for regex in {profile.regex for profile in profiles} if regex
+        )
+
+    def describe(self, member_id: str, target: Partitions) -> ConsumerMemberDescription:
+        """A member that is to have `target`."""
+        profile, current = self.profiles[member_id], self.currents[member_id]
+        return ConsumerMemberDescription(
+            member_id=member_id,
+            instance_id=profile.instance_id,
+            rack_id=profile.rack_id,
+            member_epoch=current.epoch,
+            client_id=profile.client_id,
+            client_host=profile.client_host,
+            subscribed_topics=profile.topics,
+            subscribed_regex=profile.regex,
+            assignment=current.assigned,
+            target_assignment=target,
         )
 
     def put(self, member_id: str, profile: Profile) -> Change:
