@@ -28,6 +28,8 @@ class Counters:
         self.replayed = 0
         self.deadline_ms: int | None = None
         self.ticks = 0
+        self.waiting: set[object] = set()
+        self.somebody_waits = asyncio.Event()
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -47,6 +49,14 @@ class Counters:
         self.ticks += 1
         self.deadline_ms = None
         return Outcome()
+
+    def wait(self, ticket: object) -> Outcome:
+        self.waiting.add(ticket)
+        self.somebody_waits.set()
+        return Outcome()
+
+    def gone(self, ticket: object) -> None:
+        self.waiting.discard(ticket)
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         self.replayed += 1
@@ -205,3 +215,14 @@ async def test_the_machine_is_ticked_when_its_deadline_comes(host: Host) -> None
         shard.tell(hurry)
         await eventually(lambda: machine.ticks)
         assert machine.ticks == 1
+
+
+async def test_the_machine_learns_that_nobody_waits_any_more(host: Host) -> None:
+    async with host.running() as shard:
+        await shard.ask(lambda machine, ticket, now_ms: machine.read(b"a", ticket, now_ms))  # it is loaded
+        asking = asyncio.create_task(shard.ask(lambda machine, ticket, _: machine.wait(ticket)))
+        await host.made[-1].somebody_waits.wait()
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+
+        assert not host.made[-1].waiting

@@ -42,6 +42,11 @@ class Machine(Protocol):
         ...
 
     def tick(self, now_ms: int) -> Outcome: ...
+
+    def gone(self, ticket: object) -> None:
+        """Nobody waits for the reply to this ticket any more."""
+        ...
+
     def replay(self, key: bytes, value: bytes | None) -> None: ...
     def loaded(self, now_ms: int) -> Outcome: ...
     def snapshot(self) -> Iterator[Change]: ...
@@ -86,6 +91,10 @@ class Shard(Generic[M]):
         try:
             self._carry_out(event(machine, ticket, self._clock.now_ms()))
             answer = await ticket
+        except asyncio.CancelledError:
+            machine.gone(ticket)
+            self._plan()
+            raise
         finally:
             self._tickets.discard(ticket)
         if isinstance(answer, AlpacaError):

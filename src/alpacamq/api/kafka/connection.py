@@ -199,7 +199,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def check_timeouts(self, now: float) -> None:
-        """Hang up on a client that is silent, sends a frame too slowly or has stopped reading."""
+        """Hang up on a client that is gone or silent, sends a frame too slowly or has stopped reading."""
         limits = self._limits
         if self._outbox.sent_bytes != self._progress_seen:
             self._progress_seen = self._outbox.sent_bytes
@@ -212,6 +212,8 @@ class Connection(asyncio.BufferedProtocol):
             allowed = limits.frame_timeout_ms / 1000 + self._inbox.frame_bytes / MIN_BYTES_PER_SECOND
             if now - self._frame_began_at > allowed:
                 self.close("a request did not arrive in time (kafka.frame_timeout_ms)")
+        elif self._held and self._outbox.is_abandoned:
+            self.close("the client hung up while it waited")
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:

@@ -55,6 +55,16 @@ class Outbox:
         return self._waiting
 
     @property
+    def is_abandoned(self) -> bool:
+        """Whether the client has hung up, as far as that shows while nothing is read from it."""
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    @property
     def queued_pieces(self) -> int:
         return len(self._queue)
 
