@@ -27,7 +27,7 @@ from alpacamq.coordinator.reconciliation import common, minus, union
 from alpacamq.model.errors import AlpacaError, FencedInstanceId, FencedMemberEpoch, UnknownMember
 
 GROUP = "group"
-SETTINGS = ConsumerGroupSettings()
+SETTINGS = ConsumerGroupSettings(min_heartbeat_interval_ms=3_000)
 # Longer than a session: a client that has had no answer for that long has stopped anyway.
 REBALANCE_TIMEOUT_MS = 40_000
 

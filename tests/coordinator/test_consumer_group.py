@@ -292,3 +292,15 @@ class TestStoring:
         group.replay(("consumer-group", GROUP, "mood", "m1", "more"), b"\x00")
         assert group.loaded(0) == []
         assert group.is_empty
+
+
+@pytest.mark.parametrize(
+    ("members", "expected_ms"),
+    [
+        pytest.param(1, 500, id="a small group notices a change at once"),
+        pytest.param(100, 1000, id="the larger the group, the less often each reports"),
+        pytest.param(1000, 3000, id="but never less often than the setting says"),
+    ],
+)
+def test_how_often_members_report_depends_on_their_number(members: int, expected_ms: int) -> None:
+    assert ConsumerGroupSettings().interval_ms(members) == expected_ms

@@ -286,7 +286,7 @@ class ConsumerGroup:
             member_id=member_id,
             member_epoch=current.epoch,
             heartbeat_interval_ms=(
-                settings.heartbeat_interval_ms
+                settings.interval_ms(len(self._roster))
                 if state is MemberState.STABLE
                 else settings.reconciling_interval_ms
             ),

@@ -191,7 +191,11 @@ class GroupsConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 30_000
     heartbeat_interval_ms: Annotated[
         int,
-        Meta(ge=100, le=INT32_MAX, description="How often members with group.protocol=consumer report."),
+        Meta(
+            ge=100,
+            le=INT32_MAX,
+            description="How often members with group.protocol=consumer report; in small groups more often.",
+        ),
     ] = 3000
     max_members: Annotated[int, Meta(ge=1, le=1_000_000, description="Members one group may have.")] = 1000
     offsets_retention_ms: Annotated[
