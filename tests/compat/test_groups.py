@@ -194,3 +194,27 @@ def test_kcat_reads_as_a_member_and_goes_on_where_it_was(
     produce(confluent, topic, values(20, 20))
 
     assert sorted(client.read_as_member(topic, topic, count=20)) == sorted(values(20, 20))
+
+
+@pytest.mark.parametrize("style", [STYLES[0], Style("confluent-kafka", "kip-848")], ids=str)
+def test_a_pattern_subscribes_to_every_topic_it_matches(
+    broker: Broker, confluent: Confluent, topic: str, style: Style
+) -> None:
+    confluent.create_topic(topic, partitions=PARTITIONS)
+    with members_of(broker.address, topic, f"^{topic}.*") as start:
+        members = [start(style), start(style)]
+        produce(confluent, topic, values(0, 100))
+
+        all_read(members, values(0, 100))
+
+
+def test_added_partitions_are_assigned_without_a_rebalance_of_the_rest(
+    start: Start, confluent: Confluent, topic: str
+) -> None:
+    member = start(Style("confluent-kafka", "kip-848"))
+    settled([member], PARTITIONS)
+
+    confluent.add_partitions(topic, PARTITIONS + 2)
+
+    settled([member], PARTITIONS + 2)
+    assert not member.losses
