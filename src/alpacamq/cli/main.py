@@ -35,11 +35,10 @@ NOUNS: Mapping[str, str] = {
     "produce": "write lines from standard input to a topic",
     "consume": "read a topic",
 }
-_EPILOG = """\
-exit codes: 0 ok, 1 refused, 2 wrong usage,
-3 broker unreachable, 4 no such topic, group or id
-Every noun and verb has its own --help.
-"""
+_EPILOG = (
+    "Every noun and verb has its own --help. Exit codes: 0 ok, 1 refused, 2 wrong usage, "
+    "3 broker unreachable, 4 no such topic, group or id."
+)
 
 
 class Noun(Protocol):
@@ -97,7 +96,6 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
         prog="alpacactl",
         description="See and steer an AlpacaMQ broker, or any broker that speaks Kafka's protocol.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"alpacactl {__version__}")
     # What is given behind the verb counts; what is given before it, otherwise.

@@ -85,7 +85,7 @@ class Connection:
         lowest, highest = _VERSIONS.get(api.request, (api.min_version, api.max_version))
         theirs = self._spoken.get(api.key)
         if theirs is None or min(highest, theirs[1]) < max(lowest, theirs[0]):
-            offer = "does not" if theirs is None else f"offers versions {theirs[0]} to {theirs[1]}"
+            offer = "offers none" if theirs is None else f"offers versions {theirs[0]} to {theirs[1]}"
             raise Refused(
                 f"{api.name} at {self.address}",
                 ErrorCode.UNSUPPORTED_VERSION,
@@ -172,7 +172,7 @@ def _connect(address: Address, deadline: float) -> socket.socket:
             break
         attempt = socket.socket(family, kind, protocol)
         try:
-            # A reset or a full host name must not eat the time of the next address.
+            # An address that swallows packets must not eat the time of the next.
             attempt.settimeout(left_s / 2)
             attempt.connect(place)
             attempt.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

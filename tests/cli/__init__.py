@@ -1,0 +1,1 @@
+"""Tests of `alpacamq.cli`: the real command against a real broker."""

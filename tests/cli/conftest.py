@@ -1,0 +1,29 @@
+"""One broker for all tests of a worker, and the command to try on it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.brokers import Broker
+
+from .command import Command
+
+CONFIG = """
+[topics]
+auto_create = false
+"""
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker that makes no topic by itself."""
+    broker = Broker(tmp_path_factory.mktemp("cli") / "data", config=CONFIG)
+    try:
+        yield broker.start()
+    finally:
+        broker.end()
+
+
+@pytest.fixture
+def alpacactl(broker: Broker) -> Command:
+    return Command(broker.address)

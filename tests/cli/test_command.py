@@ -1,0 +1,162 @@
+"""What holds for every verb: exit codes, streams, formats, width, and a broker that is not there."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from alpacamq.cli.main import NOUNS, main
+
+from .command import Command
+
+VERBS = [
+    ["topics", "list"],
+    ["topics", "describe", "x"],
+    ["topics", "create", "x"],
+    ["topics", "delete", "x"],
+    ["topics", "alter", "x", "--unset", "retention.ms"],
+    ["topics", "add-partitions", "x", "--total", "2"],
+    ["groups", "list"],
+    ["groups", "describe", "x"],
+    ["groups", "delete", "x"],
+    ["groups", "reset", "x", "--to", "earliest"],
+    ["transactions", "list"],
+    ["transactions", "describe", "x"],
+    ["produce", "x"],
+    ["consume", "x"],
+    ["cluster", "describe"],
+]
+
+
+@pytest.fixture
+def closed_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+@pytest.fixture
+def silent_port() -> Iterator[str]:
+    """Something that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_a_broker_that_is_not_there_has_its_own_exit_code(
+    verb: list[str], closed_port: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["--broker", closed_port, *verb])
+    out, errors = capfd.readouterr()
+    assert (code, out) == (3, "")
+    assert f"no broker answers at {closed_port}" in errors
+    assert "alpacamq serve" in errors
+    assert "--broker" in errors
+
+
+def test_something_that_never_answers_is_given_up_on(silent_port: str) -> None:
+    ran = Command(silent_port)("topics", "list")
+    assert ran.code == 3
+    assert "does not answer" in ran.errors
+
+
+def test_a_host_that_does_not_exist_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["--broker", "no-such-host.invalid:9092", "topics", "list"]) == 3
+    assert "no-such-host.invalid" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("broker", ["localhost:port", ":9092", "::1:9092", "localhost:0"])
+def test_an_address_that_is_none_is_wrong_usage(broker: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["topics", "list", "--broker", broker]) == 2
+    assert "--broker" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["tpoics"],
+        ["topics"],
+        ["topics", "create"],
+        ["topics", "create", "x", "--partitions", "0"],
+        ["topics", "create", "x", "--set", "retention.ms"],
+        ["topics", "list", "-o", "xml"],
+        ["groups", "reset", "x"],
+        ["groups", "reset", "x", "--to", "whenever"],
+        ["groups", "reset", "x", "--to", "earliest", "--topic", "t:a"],
+        ["consume", "x", "--max", "-1"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_has_its_own_exit_code(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    out, errors = capfd.readouterr()
+    assert (ended.value.code, out) == (2, "")
+    assert "--help" in errors
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_every_verb_takes_the_options_of_all_and_explains_itself(
+    verb: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = verb[:1] if verb[0] in ("produce", "consume") else verb[:2]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--help"])
+    assert ended.value.code == 0
+    shown = capfd.readouterr().out
+    assert "--broker" in shown
+    assert "--output" in shown
+
+
+def test_help_loads_neither_the_protocol_nor_any_noun() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "alpacamq.cli.main", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert all(noun in ran.stdout for noun in NOUNS)
+    loaded = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
+    assert "alpacamq.cli.output" in loaded
+    for heavy in ("alpacamq.protocol", "alpacamq.client", "alpacamq.cli.topics", "msgspec", "asyncio"):
+        assert heavy not in loaded
+
+
+def test_options_of_all_may_stand_before_or_behind_the_verb(alpacactl: Command, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic)
+    before = json.loads(alpacactl.ok("-o", "json", "topics", "describe", topic))
+    behind = json.loads(alpacactl.ok("topics", "describe", topic, "-o", "json"))
+    assert before == behind
+
+
+def test_yaml_is_offered_too(alpacactl: Command, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic, "--partitions", "1", "--set", "retention.ms=60000")
+    lines = alpacactl.ok("topics", "describe", topic, "-o", "yaml").splitlines()
+    assert lines[0] == f"name: {topic}"
+    assert lines[-2:] == ["settings:", '  retention.ms: "60000"']
+
+
+def test_a_narrow_terminal_gets_a_field_a_line(alpacactl: Command, topic: str) -> None:
+    name = topic[:40]
+    alpacactl.ok("topics", "create", name, "--partitions", "1")
+    ran = alpacactl("topics", "describe", name, columns=60)
+    assert all(len(line) <= 60 for line in ran.text.splitlines())
+    assert f"topic  {name}" in ran.text
+    ran = alpacactl("--help", columns=60)
+    assert all(len(line) <= 60 for line in ran.text.splitlines())
+
+
+def test_output_is_the_same_whatever_the_locale(alpacactl: Command, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic, "--partitions", "1")
+    alpacactl.ok("produce", topic, stdin="größe\n".encode())
+    os.environ["PYTHONIOENCODING"] = "latin-1"
+    try:
+        shown = alpacactl.ok("consume", topic, "--exit", "-o", "json")
+    finally:
+        del os.environ["PYTHONIOENCODING"]
+    assert json.loads(shown)["value"] == "größe"

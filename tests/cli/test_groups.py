@@ -1,0 +1,188 @@
+"""`alpacactl groups`: members, lag and moving a group."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+
+from tests.brokers import Broker
+from tests.waiting import eventually
+
+from .command import Command
+
+PROTOCOLS = ("classic", "consumer")
+
+
+@contextmanager
+def member(broker: Broker, group: str, topic: str, protocol: str = "classic") -> Iterator[Any]:
+    """A consumer that has joined its group and was assigned partitions."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.address,
+            "group.id": group,
+            "client.id": "reader",
+            "group.protocol": protocol,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([topic])
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def read_and_commit(consumer: Any, count: int) -> None:
+    taken = 0
+
+    def take() -> bool:
+        nonlocal taken
+        message = consumer.poll(0.5)
+        if message is not None and message.error() is None:
+            consumer.commit(message=message, asynchronous=False)
+            taken += 1
+        return taken == count
+
+    eventually(take, within_s=60)
+
+
+def prepared(alpacactl: Command, broker: Broker, topic: str, protocol: str = "classic") -> str:
+    """A group without members that read two of the five records of its topic's only partition."""
+    alpacactl.ok("topics", "create", topic, "--partitions", "1")
+    alpacactl.ok("produce", topic, stdin=b"1\n2\n3\n4\n5\n")
+    with member(broker, topic, topic, protocol) as consumer:
+        read_and_commit(consumer, 2)
+    return topic
+
+
+def committed(alpacactl: Command, group: str) -> list[int]:
+    return [each["committed"] for each in alpacactl.json("groups", "describe", group)["partitions"]]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_describe_shows_members_and_lag(
+    alpacactl: Command, broker: Broker, topic: str, protocol: str
+) -> None:
+    alpacactl.ok("topics", "create", topic, "--partitions", "1")
+    alpacactl.ok("produce", topic, stdin=b"1\n2\n3\n4\n5\n")
+    with member(broker, topic, topic, protocol) as consumer:
+        read_and_commit(consumer, 2)
+        described = alpacactl.json("groups", "describe", topic)
+        shown = alpacactl.ok("groups", "describe", topic)
+    assert (described["protocol"], described["state"], described["lag"]) == (protocol, "Stable", 3)
+    [only] = described["members"]
+    assert (only["client"], only["host"]) == ("reader", "127.0.0.1")
+    assert only["partitions"] == [{"topic": topic, "partition": 0}]
+    [partition] = described["partitions"]
+    assert (partition["committed"], partition["end"], partition["lag"]) == (2, 5, 3)
+    assert partition["member"] == only["id"]
+    assert any(line.split() == [topic, "0", "2", "5", "3", "reader"] for line in shown.splitlines())
+    assert f"{topic}:0" in shown
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_groups_are_listed_with_their_state(
+    alpacactl: Command, broker: Broker, topic: str, protocol: str
+) -> None:
+    group = prepared(alpacactl, broker, topic, protocol)
+    listed = {each["name"]: each for each in alpacactl.json("groups", "list")}
+    assert listed[group] == {"name": group, "protocol": protocol, "state": "Empty"}
+
+
+def test_a_reset_only_shows_what_it_would_do(alpacactl: Command, broker: Broker, topic: str) -> None:
+    group = prepared(alpacactl, broker, topic)
+    ran = alpacactl("groups", "reset", group, "--to", "latest")
+    assert ran.code == 0
+    assert any(line.split() == [topic, "0", "2", "→", "5"] for line in ran.text.splitlines())
+    assert "add --execute" in ran.errors
+    assert committed(alpacactl, group) == [2]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_reset_that_is_executed_moves_the_group(
+    alpacactl: Command, broker: Broker, topic: str, protocol: str
+) -> None:
+    group = prepared(alpacactl, broker, topic, protocol)
+    moved = alpacactl.json("groups", "reset", group, "--to", "earliest", "--execute")
+    assert moved == {
+        "group": group,
+        "executed": True,
+        "offsets": [{"topic": topic, "partition": 0, "before": 2, "after": 0}],
+    }
+    assert committed(alpacactl, group) == [0]
+
+
+@pytest.mark.parametrize(
+    ("position", "expected"),
+    [
+        pytest.param("4", 4, id="an offset"),
+        pytest.param("99", 5, id="an offset behind the end means the end"),
+        pytest.param("1h", 0, id="a while ago, before all records"),
+        pytest.param("2020-01-01T00:00:00Z", 0, id="a time before all records"),
+        pytest.param("2199-01-01", 5, id="a time after all records means the end"),
+    ],
+)
+def test_places_to_reset_to(
+    alpacactl: Command, broker: Broker, topic: str, position: str, expected: int
+) -> None:
+    group = prepared(alpacactl, broker, topic)
+    [change] = alpacactl.json("groups", "reset", group, "--to", position)["offsets"]
+    assert change["after"] == expected
+
+
+def test_a_reset_of_chosen_partitions_leaves_the_others(
+    alpacactl: Command, broker: Broker, topic: str
+) -> None:
+    group = prepared(alpacactl, broker, topic)
+    alpacactl.ok("topics", "add-partitions", topic, "--total", "3")
+    alpacactl.ok("groups", "reset", group, "--to", "earliest", "--topic", f"{topic}:1,2", "--execute")
+    assert committed(alpacactl, group) == [2, 0, 0]
+    ran = alpacactl("groups", "reset", group, "--to", "earliest", "--topic", f"{topic}:7")
+    assert ran.code == 4
+    assert f"no partition '{topic}-7'" in ran.errors
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_group_in_use_is_not_moved(alpacactl: Command, broker: Broker, topic: str, protocol: str) -> None:
+    group = prepared(alpacactl, broker, topic, protocol)
+    with member(broker, group, topic, protocol) as consumer:
+        read_and_commit(consumer, 1)
+        refused = alpacactl("groups", "reset", group, "--to", "earliest", "--execute")
+        shown = alpacactl("groups", "reset", group, "--to", "earliest")
+        assert committed(alpacactl, group) == [3]
+    assert (refused.code, refused.text) == (1, "")
+    assert "is in use (reader at 127.0.0.1); stop its consumers first" in refused.errors
+    assert shown.code == 0
+    assert "stop its consumers first" in shown.errors
+
+
+def test_a_group_that_lost_its_topic_is_still_described(
+    alpacactl: Command, broker: Broker, topic: str
+) -> None:
+    group = prepared(alpacactl, broker, topic)
+    alpacactl.ok("topics", "delete", topic)
+    for partition in alpacactl.json("groups", "describe", group)["partitions"]:
+        assert (partition["end"], partition["lag"]) == (None, None)
+
+
+def test_a_deleted_group_is_gone_and_its_near_names_are_suggested(
+    alpacactl: Command, broker: Broker, topic: str
+) -> None:
+    group = prepared(alpacactl, broker, topic)
+    misspelt = alpacactl("groups", "describe", group[:-1])
+    assert misspelt.code == 4
+    assert f"'{group}'" in misspelt.errors
+    assert alpacactl.json("groups", "delete", group) == {"deleted": [group]}
+    assert alpacactl("groups", "delete", group).code == 4
+
+
+def test_a_group_in_use_is_not_deleted(alpacactl: Command, broker: Broker, topic: str) -> None:
+    group = prepared(alpacactl, broker, topic)
+    with member(broker, group, topic) as consumer:
+        read_and_commit(consumer, 1)
+        ran = alpacactl("groups", "delete", group)
+    assert ran.code == 1
+    assert "NON_EMPTY_GROUP" in ran.errors

@@ -1,0 +1,172 @@
+"""`alpacactl produce` and `alpacactl consume`."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.brokers import Broker
+from tests.waiting import eventually
+
+from .command import Command
+
+BINARY = bytes(byte for byte in range(256) if byte != ord("\n"))
+
+
+def consumed(alpacactl: Command, topic: str, *options: str) -> list[bytes]:
+    ran = alpacactl("consume", topic, "--exit", *options)
+    assert ran.code == 0, ran.errors
+    return ran.raw.splitlines()
+
+
+def test_lines_become_records_in_order(alpacactl: Command, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic, "--partitions", "1")
+    written = alpacactl.json("produce", topic, stdin=b"one\n\nthree")
+    assert written == {
+        "topic": topic,
+        "written": 3,
+        "batches": [{"partition": 0, "first_offset": 0, "count": 3}],
+    }
+    assert alpacactl("consume", topic, "--exit").raw == b"one\n\nthree\n"
+
+
+def test_binary_payloads_survive(alpacactl: Command, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic, "--partitions", "1")
+    alpacactl.ok("produce", topic, "--key-separator", "::", stdin=b"\xff\x00::" + BINARY + b"\n")
+    assert alpacactl("consume", topic, "--exit", "--delimiter", "").raw == BINARY
+    assert alpacactl("consume", topic, "--exit", "--key-separator", "=").raw == b"\xff\x00=" + BINARY + b"\n"
+    [record] = [json.loads(line) for line in consumed(alpacactl, topic, "-o", "json")]
+    assert record["key_base64"] == "/wA="
+    assert "value" not in record
+
+
+def test_json_shows_all_of_a_record(alpacactl: Command, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic, "--partitions", "1")
+    headers = ["--header", "unit=°C", "--header", "a="]
+    alpacactl.ok("produce", topic, "--key-separator", ":", *headers, stdin="k:wärme: 3\n".encode())
+    [record] = [json.loads(line) for line in consumed(alpacactl, topic, "-o", "json")]
+    assert (record["topic"], record["partition"], record["offset"]) == (topic, 0, 0)
+    assert (record["key"], record["value"]) == ("k", "wärme: 3")
+    assert record["headers"] == [{"name": "unit", "value": "°C"}, {"name": "a", "value": ""}]
+    assert record["time"].endswith("+00:00")
+
+
+def test_keys_go_where_other_clients_put_them(alpacactl: Command, broker: Broker, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic, "--partitions", "5")
+    keys = [f"key-{number}" for number in range(20)]
+    alpacactl.ok(
+        "produce", topic, "--key-separator", ":", stdin="".join(f"{key}:ours\n" for key in keys).encode()
+    )
+    producer = Producer({"bootstrap.servers": broker.address, "partitioner": "murmur2_random"})
+    for key in keys:
+        producer.produce(topic, key=key, value="theirs")
+    producer.flush()
+    places: dict[str, set[int]] = {}
+    for line in consumed(alpacactl, topic, "-o", "json"):
+        record = json.loads(line)
+        places.setdefault(record["key"], set()).add(record["partition"])
+    assert places.keys() == set(keys)
+    assert all(len(partitions) == 1 for partitions in places.values())
+
+
+def test_a_line_without_a_key_is_refused_but_those_before_it_are_written(
+    alpacactl: Command, topic: str
+) -> None:
+    alpacactl.ok("topics", "create", topic)
+    ran = alpacactl("produce", topic, "--key-separator", ":", stdin=b"a:1\nnothing\nb:2\n")
+    assert ran.code == 1
+    assert "line 2 has no ':' in it" in ran.errors
+    assert "wrote 1 record" in ran.errors
+    assert consumed(alpacactl, topic) == [b"1"]
+
+
+def test_many_records_come_back_once_each(alpacactl: Command, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic, "--partitions", "3")
+    lines = [b"%d" % number for number in range(5000)]
+    alpacactl.ok("produce", topic, stdin=b"\n".join(lines))
+    assert sorted(consumed(alpacactl, topic)) == sorted(lines)
+    ends = [each["end"] for each in alpacactl.json("topics", "describe", topic)["partitions"]]
+    assert all(ends), "records without a key are spread"
+
+
+def test_consuming_starts_and_stops_where_told(alpacactl: Command, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic, "--partitions", "2")
+    alpacactl.ok("produce", topic, "--partition", "1", stdin=b"0\n1\n2\n3\n")
+    assert consumed(alpacactl, topic, "--from", "2") == [b"2", b"3"]
+    assert consumed(alpacactl, topic, "--from", "latest") == []
+    assert consumed(alpacactl, topic, "--from", "1h", "--max", "1") == [b"0"]
+    assert consumed(alpacactl, topic, "--from", "2199-01-01T00:00:00Z") == []
+    assert consumed(alpacactl, topic, "--partition", "0") == []
+    assert consumed(alpacactl, topic, "--partition", "1", "--max", "2") == [b"0", b"1"]
+
+
+def test_a_partition_that_does_not_exist_is_not_found(alpacactl: Command, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic, "--partitions", "1")
+    assert alpacactl("consume", topic, "--partition", "3").code == 4
+    assert alpacactl("produce", topic, "--partition", "3", stdin=b"x").code == 4
+
+
+def test_consuming_waits_for_what_comes_and_lines_are_sent_as_they_come(
+    alpacactl: Command, broker: Broker, topic: str
+) -> None:
+    alpacactl.ok("topics", "create", topic, "--partitions", "1")
+    command = [sys.executable, "-m", "alpacamq.cli.main", "--broker", broker.address]
+    consume = ["consume", topic, "--max", "1", "--from", "earliest"]
+    produce = ["produce", topic]
+    with (
+        subprocess.Popen([*command, *consume], stdout=subprocess.PIPE) as consumer,
+        subprocess.Popen([*command, *produce], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as producer,
+    ):
+        assert producer.stdin is not None
+        producer.stdin.write(b"now\n")
+        producer.stdin.flush()
+        # Standard input stays open: the record must not wait for its end.
+        assert consumer.communicate(timeout=60)[0] == b"now\n"
+        producer.stdin.close()
+        assert producer.wait(60) == 0
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly(
+    alpacactl: Command, broker: Broker, topic: str
+) -> None:
+    alpacactl.ok("topics", "create", topic, "--partitions", "1")
+    alpacactl.ok("produce", topic, stdin=b"x" * 1000 + b"\n" + b"y\n" * 100_000)
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    ran = subprocess.run(
+        [sys.executable, "-m", "alpacamq.cli.main", "--broker", broker.address, "consume", topic, "--exit"],
+        stdout=write_end,
+        stderr=subprocess.PIPE,
+        check=False,
+        timeout=60,
+    )
+    os.close(write_end)
+    assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_only_committed_transactions_are_seen_unless_asked_otherwise(
+    alpacactl: Command, broker: Broker, topic: str, compression: str
+) -> None:
+    alpacactl.ok("topics", "create", topic, "--partitions", "1")
+    producer = Producer(
+        {"bootstrap.servers": broker.address, "transactional.id": topic, "compression.type": compression}
+    )
+    producer.init_transactions(30)
+    for outcome in ("aborted", "committed", "open"):
+        producer.begin_transaction()
+        producer.produce(topic, value=outcome)
+        producer.flush()
+        if outcome == "aborted":
+            producer.abort_transaction(30)
+        elif outcome == "committed":
+            producer.commit_transaction(30)
+    everything = [b"aborted", b"committed", b"open"]
+    assert consumed(alpacactl, topic, "--isolation", "uncommitted") == everything
+    assert consumed(alpacactl, topic) == [b"committed"]
+    producer.abort_transaction(30)
+    eventually(lambda: alpacactl.json("transactions", "describe", topic)["state"] == "CompleteAbort")
+    assert consumed(alpacactl, topic) == [b"committed"]

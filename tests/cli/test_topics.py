@@ -1,0 +1,105 @@
+"""`alpacactl topics` and `alpacactl cluster`."""
+
+from tests.brokers import Broker
+
+from .command import Command
+
+
+def test_a_created_topic_is_listed(alpacactl: Command, topic: str) -> None:
+    ran = alpacactl("topics", "create", topic, "--partitions", "3")
+    assert (ran.code, ran.text) == (0, "")
+    assert ran.errors == f"created topic {topic}, partitions: 3\n"
+    listed = {each["name"]: each for each in alpacactl.json("topics", "list")}
+    assert listed[topic] == {"name": topic, "partitions": 3, "replicas": 1, "internal": False}
+    assert any(
+        line.split() == [topic, "3", "1", "no"] for line in alpacactl.ok("topics", "list").splitlines()
+    )
+
+
+def test_internal_topics_are_listed_when_asked_for(alpacactl: Command, topic: str) -> None:
+    alpacactl("groups", "describe", topic)  # a group's coordinator makes its topic
+    assert not any(each["internal"] for each in alpacactl.json("topics", "list"))
+    shown = {each["name"] for each in alpacactl.json("topics", "list", "--internal") if each["internal"]}
+    assert shown <= {"__consumer_offsets", "__transaction_state"}
+
+
+def test_describe_shows_partitions_offsets_and_own_settings(alpacactl: Command, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic, "--partitions", "2", "--set", "retention.ms=3600000")
+    alpacactl.ok("produce", topic, "--partition", "1", stdin=b"a\nb\nc\n")
+    described = alpacactl.json("topics", "describe", topic)
+    assert [(each["partition"], each["start"], each["end"]) for each in described["partitions"]] == [
+        (0, 0, 0),
+        (1, 0, 3),
+    ]
+    assert described["settings"] == {"retention.ms": "3600000"}
+    everything = alpacactl.json("topics", "describe", topic, "--all")["settings"]
+    assert everything["cleanup.policy"] == "delete"
+    assert "retention.ms  3600000" in alpacactl.ok("topics", "describe", topic)
+
+
+def test_settings_are_changed_and_put_back(alpacactl: Command, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic, "--set", "retention.ms=3600000")
+    alpacactl.ok(
+        "topics", "alter", topic, "--set", "cleanup.policy=compact", "--set", "segment.bytes=2097152",
+        "--unset", "retention.ms",
+    )  # fmt: skip
+    settings = alpacactl.json("topics", "describe", topic)["settings"]
+    assert settings == {"cleanup.policy": "compact", "segment.bytes": "2097152"}
+
+
+def test_a_refused_setting_is_explained_in_the_brokers_words(alpacactl: Command, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic)
+    ran = alpacactl("topics", "alter", topic, "--set", "retention.ms=soon")
+    assert (ran.code, ran.text) == (1, "")
+    assert "INVALID_CONFIG" in ran.errors
+    assert "'soon' is not a valid long" in ran.errors
+
+
+def test_altering_nothing_is_wrong_usage(alpacactl: Command) -> None:
+    ran = alpacactl("topics", "alter", "any")
+    assert ran.code == 2
+    assert "--set NAME=VALUE" in ran.errors
+
+
+def test_partitions_are_added_but_not_taken_away(alpacactl: Command, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic, "--partitions", "2")
+    alpacactl.ok("topics", "add-partitions", topic, "--total", "5")
+    assert len(alpacactl.json("topics", "describe", topic)["partitions"]) == 5
+    ran = alpacactl("topics", "add-partitions", topic, "--total", "3")
+    assert ran.code == 1
+    assert "INVALID_PARTITIONS" in ran.errors
+
+
+def test_a_deleted_topic_is_gone(alpacactl: Command, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic)
+    assert alpacactl.json("topics", "delete", topic) == {"deleted": [topic]}
+    assert alpacactl("topics", "describe", topic).code == 4
+
+
+def test_a_misspelt_name_among_several_deletes_none(alpacactl: Command, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic)
+    ran = alpacactl("topics", "delete", topic, topic + "x")
+    assert ran.code == 4
+    assert f"did you mean '{topic}'" in ran.errors
+    assert alpacactl("topics", "describe", topic).code == 0
+
+
+def test_creating_twice_is_refused(alpacactl: Command, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic)
+    ran = alpacactl("topics", "create", topic)
+    assert ran.code == 1
+    assert "TOPIC_ALREADY_EXISTS" in ran.errors
+
+
+def test_looking_for_a_topic_does_not_create_it(alpacactl: Command, topic: str) -> None:
+    for command in (["topics", "describe"], ["produce"], ["consume", "--exit"], ["topics", "delete"]):
+        ran = alpacactl(*command, topic, stdin=b"x\n")
+        assert (ran.code, ran.text) == (4, "")
+        assert f"there is no topic '{topic}'" in ran.errors
+
+
+def test_the_cluster_shows_its_broker(alpacactl: Command, broker: Broker) -> None:
+    described = alpacactl.json("cluster", "describe")
+    assert [each["address"] for each in described["brokers"]] == [broker.address]
+    assert described["controller"] == described["brokers"][0]["id"]
+    assert broker.address in alpacactl.ok("cluster", "describe")

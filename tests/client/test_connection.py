@@ -1,0 +1,110 @@
+"""What a connection makes of brokers that do not behave."""
+
+from struct import pack
+
+import pytest
+
+from alpacamq.client.address import Address
+from alpacamq.client.cluster import Cluster
+from alpacamq.client.connection import MAX_RESPONSE_BYTES, Connection
+from alpacamq.client.errors import Refused, Unreachable
+from alpacamq.client.topics import every_topic
+from alpacamq.model.errors import AlpacaError
+from alpacamq.protocol.apis import ApiKey
+from alpacamq.protocol.error_codes import ErrorCode
+from alpacamq.protocol.errors import ProtocolError
+from alpacamq.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from alpacamq.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+)
+from alpacamq.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicsResponse
+from alpacamq.protocol.schema import encode
+
+from .peers import frame, handshake, peer
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "reason"),
+    [
+        pytest.param(b"", Unreachable, "closed the connection during ApiVersions", id="nothing"),
+        pytest.param(b"\0\0", Unreachable, "closed the connection", id="half a size"),
+        pytest.param(b"HTTP/1.1 400 Bad Request\r\n", ProtocolError, "is it a Kafka listener", id="HTTP"),
+        pytest.param(pack(">i", -1), ProtocolError, "answer of -1 bytes", id="a negative size"),
+        pytest.param(pack(">i", MAX_RESPONSE_BYTES + 1), ProtocolError, "bytes", id="a size beyond reason"),
+        pytest.param(pack(">ii", 4, 77), ProtocolError, "answers 77 to request 1", id="another's answer"),
+        pytest.param(frame(b"\0\0\x7f"), ProtocolError, "ApiVersions", id="an answer cut short"),
+        pytest.param(
+            frame(encode(ApiVersionsResponse(error_code=58), 3)), Refused, "SASL_AUTHENTICATION_FAILED",
+            id="a refusal",
+        ),
+    ],
+)  # fmt: skip
+def test_a_peer_that_is_no_broker(answer: bytes, expected: type[AlpacaError], reason: str) -> None:
+    with peer(answer) as address, pytest.raises(expected, match=reason):
+        Connection(address)
+
+
+def test_a_broker_too_old_for_our_greeting_is_greeted_in_the_oldest_form() -> None:
+    unknown = frame(encode(ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION), 0))
+    answer = encode(MetadataResponse(cluster_id="old"), 2)
+    offered = [ApiVersion(api_key=ApiKey.METADATA, min_version=0, max_version=2)]
+    with peer(unknown, handshake(offered, version=0), frame(answer)) as address:
+        connection = Connection(address)
+        assert connection.call(MetadataRequest(), MetadataResponse).cluster_id == "old"
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("offered", "reason"),
+    [
+        pytest.param([], "the broker offers none", id="not at all"),
+        pytest.param(
+            [ApiVersion(api_key=ApiKey.DELETE_TOPICS, min_version=0, max_version=3)],
+            "needs version 6 to 6, the broker offers versions 0 to 3",
+            id="only long ago",
+        ),
+    ],
+)
+def test_a_request_the_broker_does_not_offer_is_not_sent(offered: list[ApiVersion], reason: str) -> None:
+    with peer(handshake(offered)) as address:
+        connection = Connection(address)
+        with pytest.raises(Refused, match=reason):
+            connection.call(DeleteTopicsRequest(), DeleteTopicsResponse)
+        assert connection.is_open
+        connection.close()
+
+
+def test_a_connection_that_failed_is_not_used_again() -> None:
+    with peer(handshake(), pack(">ii", 4, 77)) as address:
+        connection = Connection(address)
+        with pytest.raises(ProtocolError):
+            connection.call(MetadataRequest(), MetadataResponse)
+        assert not connection.is_open
+
+
+def test_an_advertised_address_where_nobody_answers_names_the_setting() -> None:
+    advertised = MetadataResponseBroker(node_id=7, host="127.0.0.1", port=1)
+    # A flexible response header ends in a byte for its tagged fields.
+    metadata = frame(b"\0" + encode(MetadataResponse(brokers=[advertised], controller_id=7), 13))
+    expected = pytest.raises(Unreachable, match=r"broker 7 on to 127\.0\.0\.1:1.*kafka\.advertised")
+    with peer(handshake(), metadata) as address, Cluster(address) as cluster, expected:
+        cluster.controller()
+
+
+def test_a_broker_that_dies_between_requests_is_unreachable() -> None:
+    with peer(handshake()) as address, Cluster(address) as cluster, pytest.raises(Unreachable):
+        every_topic(cluster)
+
+
+def test_errors_carry_the_name_kafka_gives_them() -> None:
+    assert Refused("x", 68).name == "NON_EMPTY_GROUP"
+    assert str(Refused("deleting", 36, "it exists")) == "deleting: TOPIC_ALREADY_EXISTS: it exists"
+    assert Refused("x", 9999).name == "error 9999"
+    assert Refused("x", ErrorCode.NOT_COORDINATOR).is_passing
+    assert not Refused("x", ErrorCode.NON_EMPTY_GROUP).is_passing
+
+
+def test_addresses_of_ipv6_print_in_brackets() -> None:
+    assert str(Address("::1", 9092)) == "[::1]:9092"
