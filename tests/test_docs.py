@@ -1,6 +1,8 @@
 """The documentation does what it says: examples run, links lead somewhere, generated tables are current."""
 
+import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -29,12 +31,12 @@ class Example:
 
     page: Path
     line: int
-    language: str
+    tool: str
     code: str
     output: str
 
     def command(self, script: Path) -> list[str]:
-        return [sys.executable, str(script)] if self.language == "python" else ["sh", "-e", str(script)]
+        return [sys.executable, str(script)] if self.tool == "python" else ["sh", "-e", str(script)]
 
 
 def blocks(page: Path) -> list[tuple[int, str, str]]:
@@ -43,54 +45,82 @@ def blocks(page: Path) -> list[tuple[int, str, str]]:
 
 
 def examples(page: Path) -> list[Example]:
-    """Every Python block, and every shell block that uses kcat; the text block after it is its output."""
+    """Every block whose tool we know; the text block after it is its output."""
     return [
-        Example(page, line, language, code, output if after == "text" else "")
+        Example(page, line, tool, code, output if after == "text" else "")
         for (line, language, code), (_, after, output) in pairwise([*blocks(page), (0, "", "")])
-        if language == "python" or (language == "sh" and "kcat " in code)
+        if (tool := tool_of(language, code))
     ]
 
 
-def pages_with(language: str) -> list[Path]:
+def tool_of(language: str, code: str) -> str | None:
+    """What a block needs to run, if it is one to run: Python, or a shell with a tool."""
+    if language == "sh":
+        return next((tool for tool in ("kcat", "alpacactl") if f"{tool} " in code), None)
+    return "python" if language == "python" else None
+
+
+def pages_with(tool: str) -> list[Path]:
     return [
         page
         for page in [ROOT / "README.md", *GUIDE]
-        if any(example.language == language for example in examples(page))
+        if any(example.tool == tool for example in examples(page))
     ]
 
 
-def run_examples(page: Path, language: str, address: str, directory: Path) -> None:
-    """All of a page's examples in one language, in order: later ones may build on earlier ones."""
+def run_examples(page: Path, tools: set[str], address: str, directory: Path) -> None:
+    """All of a page's examples with these tools, in order: later ones may build on earlier ones."""
+    alpacactl = directory / "alpacactl"
+    alpacactl.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m alpacamq.cli.main "$@"\n')
+    alpacactl.chmod(0o755)
+    path = f"{directory}:{os.environ['PATH']}"
     for example in examples(page):
-        if example.language != language:
+        if example.tool not in tools:
             continue
         script = directory / f"example-{example.line}"
         script.write_text(example.code.replace(ADDRESS, address))
         ran = subprocess.run(
-            example.command(script), capture_output=True, text=True, check=False, timeout=EXAMPLE_S
+            example.command(script),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=EXAMPLE_S,
+            env={**os.environ, "PATH": path, "ALPACACTL_BROKER": address},
         )
         where = f"{page.name}:{example.line}"
         assert ran.returncode == 0, f"{where}\n{ran.stderr}"
         assert ran.stdout == example.output, f"{where}\n{ran.stderr}"
 
 
-@pytest.mark.parametrize("page", pages_with("python"), ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [page for page in pages_with("python") if page not in pages_with("alpacactl")],
+    ids=lambda page: page.stem,
+)
 def test_python_examples_do_what_the_page_says(page: Path, new_broker: NewBroker, tmp_path: Path) -> None:
     broker = new_broker()
     broker.start()
-    run_examples(page, "python", broker.address, tmp_path)
+    run_examples(page, {"python"}, broker.address, tmp_path)
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
-@pytest.mark.parametrize("page", pages_with("sh"), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", pages_with("kcat"), ids=lambda page: page.stem)
 def test_kcat_examples_do_what_the_page_says(page: Path, new_broker: NewBroker, tmp_path: Path) -> None:
     broker = new_broker()
     broker.start()
-    run_examples(page, "sh", broker.address, tmp_path)
+    run_examples(page, {"kcat"}, broker.address, tmp_path)
+
+
+@pytest.mark.parametrize("page", pages_with("alpacactl"), ids=lambda page: page.stem)
+def test_alpacactl_examples_do_what_the_page_says(page: Path, new_broker: NewBroker, tmp_path: Path) -> None:
+    """Together with the Python ones between them, which prepare what is looked at."""
+    broker = new_broker()
+    broker.start()
+    run_examples(page, {"alpacactl", "python"}, broker.address, tmp_path)
 
 
 def test_the_readme_shows_kcat_and_python() -> None:
-    assert {example.language for example in examples(ROOT / "README.md")} == {"sh", "python"}
+    assert {example.tool for example in examples(ROOT / "README.md")} == {"kcat", "python"}
 
 
 @pytest.mark.parametrize(
