@@ -184,20 +184,22 @@ class Coordinators:
                 self._tasks.create_task(self._write_markers(shard, markers))
 
     async def _write_markers(self, shard: Shard[TransactionCoordinator], markers: WriteMarkers) -> None:
-        """Carry a decision to every partition. It is made, so this does not give up."""
-        producer = markers.producer
-        for partition in markers.partitions:
-            while True:
-                try:
-                    await self.write_marker(
-                        partition, producer.producer_id, producer.epoch, committed=markers.committed
-                    )
-                except (UnknownTopic, FencedProducer):
-                    # Deleted meanwhile, and its records with it; or ended there by a later epoch.
-                    break
-                except AlpacaError as error:
-                    log.warning("marker_not_written", partition=str(partition), reason=str(error))
-                    await asyncio.sleep(RETRY_SECONDS)
-                else:
-                    break
+        """Carry a decision to every partition."""
+        await asyncio.gather(*(self._end_in(partition, markers) for partition in markers.partitions))
         shard.tell(lambda machine, now_ms: machine.markers_written(markers, now_ms))
+
+    async def _end_in(self, partition: TopicPartition, markers: WriteMarkers) -> None:
+        """End a transaction in one partition. The decision is made, so this does not give up."""
+        producer = markers.producer
+        while True:
+            try:
+                await self.write_marker(
+                    partition, producer.producer_id, producer.epoch, committed=markers.committed
+                )
+            except (UnknownTopic, FencedProducer):
+                return  # deleted meanwhile, and its records with it; or ended there by a later epoch
+            except AlpacaError as error:
+                log.warning("marker_not_written", partition=str(partition), reason=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                return

@@ -76,6 +76,7 @@ class Shard(Generic[M]):
         self._machine: M | None = None
         self._in_flight: deque[list[Outcome]] = deque()
         self._tickets: set[asyncio.Future[Any]] = set()
+        self._untold: list[Callable[[M, int], Outcome]] = []
         self._changed = asyncio.Event()
         self._loaded = asyncio.Event()
         self._wake_at_ms: int | None = None
@@ -112,8 +113,10 @@ class Shard(Generic[M]):
         return self._machine
 
     def tell(self, event: Callable[[M, int], Outcome]) -> None:
-        """Give the machine an event that nobody waits for."""
-        if self._machine is not None:
+        """Give the machine an event that nobody waits for, once it is loaded."""
+        if self._machine is None:
+            self._untold.append(event)
+        else:
             self._carry_out(event(self._machine, self._clock.now_ms()))
 
     async def run(self) -> None:
@@ -151,6 +154,9 @@ class Shard(Generic[M]):
         self._records_since_snapshot = records
         log.info("coordinator_loaded", partition=str(self.partition.identity), records=records)
         self._carry_out(machine.loaded(self._clock.now_ms()))
+        untold, self._untold = self._untold, []
+        for event in untold:
+            self.tell(event)
 
     def _rebuilt(self) -> tuple[M, int]:
         """A machine that knows everything its log says, and how much of that was not in a snapshot."""
@@ -169,8 +175,7 @@ class Shard(Generic[M]):
 
     def _carry_out(self, outcome: Outcome) -> None:
         if outcome.changes:
-            self._in_flight.append([outcome])
-            self._append(outcome.changes)
+            self._append(outcome)
         elif self._in_flight:
             # What this tells rests on records that are not durable yet.
             self._in_flight[-1].append(outcome)
@@ -178,18 +183,20 @@ class Shard(Generic[M]):
             self._deliver(outcome)
         self._plan()
 
-    def _append(self, changes: list[Change]) -> None:
+    def _append(self, outcome: Outcome) -> None:
         now_ms = self._clock.now_ms()
-        batch = write_batch([Record(i, now_ms, *change) for i, change in enumerate(changes)])
-        append = Append(batch, read_header(batch), lambda: self._appended(append))
+        batch = write_batch([Record(i, now_ms, *change) for i, change in enumerate(outcome.changes)])
+        outcomes = [outcome]
+        append = Append(batch, read_header(batch), lambda: self._appended(append, outcomes))
+        self._in_flight.append(outcomes)
         self.partition.stage(append)
         self.partition.commit()
-        self._records_since_snapshot += len(changes)
+        self._records_since_snapshot += len(outcome.changes)
 
-    def _appended(self, append: Append) -> None:
-        if not self._in_flight:
+    def _appended(self, append: Append, outcomes: list[Outcome]) -> None:
+        if not self._in_flight or self._in_flight[0] is not outcomes:
             return  # the machine these records belonged to has failed meanwhile
-        outcomes = self._in_flight.popleft()
+        self._in_flight.popleft()
         if isinstance(append.outcome, AlpacaError):
             self._fail(append.outcome)
             return
