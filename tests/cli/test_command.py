@@ -1,15 +1,17 @@
 """What holds for every verb: exit codes, streams, formats, width, and a broker that is not there."""
 
 import json
-import os
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from alpacamq.cli.asking import compact
 from alpacamq.cli.main import NOUNS, main
+from tests.brokers import Broker
 
 from .command import Command
 
@@ -83,6 +85,7 @@ def test_an_address_that_is_none_is_wrong_usage(broker: str, capfd: pytest.Captu
         ["topics"],
         ["topics", "create"],
         ["topics", "create", "x", "--partitions", "0"],
+        ["topics", "create", "x", "--partitions", "99999999999"],
         ["topics", "create", "x", "--set", "retention.ms"],
         ["topics", "list", "-o", "xml"],
         ["groups", "reset", "x"],
@@ -111,6 +114,34 @@ def test_every_verb_takes_the_options_of_all_and_explains_itself(
     shown = capfd.readouterr().out
     assert "--broker" in shown
     assert "--output" in shown
+
+
+def test_a_name_that_is_no_text_is_wrong_usage(alpacactl: Command) -> None:
+    ran = alpacactl("topics", "describe", "caf\udce9")
+    assert ran.code == 2
+    assert "UTF-8" in ran.errors
+
+
+def test_output_that_cannot_be_written_is_an_error(broker: Broker) -> None:
+    with Path("/dev/full").open("wb") as full:
+        ran = subprocess.run(
+            [sys.executable, "-m", "alpacamq.cli.main", "--broker", broker.address, "cluster", "describe"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert ran.returncode == 1
+    assert b"No space left on device" in ran.stderr
+    assert b"Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [([], ""), ([3], "3"), ([0, 1, 2], "0-2"), ([7, 0, 1, 4], "0-1,4,7")],
+    ids=["none", "one", "a run", "runs and single ones"],
+)
+def test_partition_numbers_are_shortened(numbers: list[int], expected: str) -> None:
+    assert compact(numbers) == expected
 
 
 def test_help_loads_neither_the_protocol_nor_any_noun() -> None:
@@ -151,12 +182,11 @@ def test_a_narrow_terminal_gets_a_field_a_line(alpacactl: Command, topic: str) -
     assert all(len(line) <= 60 for line in ran.text.splitlines())
 
 
-def test_output_is_the_same_whatever_the_locale(alpacactl: Command, topic: str) -> None:
+def test_output_is_the_same_whatever_the_locale(
+    alpacactl: Command, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alpacactl.ok("topics", "create", topic, "--partitions", "1")
     alpacactl.ok("produce", topic, stdin="größe\n".encode())
-    os.environ["PYTHONIOENCODING"] = "latin-1"
-    try:
-        shown = alpacactl.ok("consume", topic, "--exit", "-o", "json")
-    finally:
-        del os.environ["PYTHONIOENCODING"]
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    shown = alpacactl.ok("consume", topic, "--exit", "-o", "json")
     assert json.loads(shown)["value"] == "größe"

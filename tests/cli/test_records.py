@@ -92,6 +92,20 @@ def test_many_records_come_back_once_each(alpacactl: Command, topic: str) -> Non
     assert all(ends), "records without a key are spread"
 
 
+def test_a_record_that_fits_is_written_whatever_came_before_it(alpacactl: Command, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic, "--partitions", "1")
+    lines = [b"a" * 400_000, b"b" * 900_000, b"c" * 400_000]
+    alpacactl.ok("produce", topic, stdin=b"\n".join(lines))
+    assert consumed(alpacactl, topic) == lines
+
+
+def test_a_record_too_large_is_refused_in_the_brokers_words(alpacactl: Command, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic, "--set", "max.message.bytes=1000")
+    ran = alpacactl("produce", topic, stdin=b"x" * 2000)
+    assert ran.code == 1
+    assert "MESSAGE_TOO_LARGE" in ran.errors
+
+
 def test_consuming_starts_and_stops_where_told(alpacactl: Command, topic: str) -> None:
     alpacactl.ok("topics", "create", topic, "--partitions", "2")
     alpacactl.ok("produce", topic, "--partition", "1", stdin=b"0\n1\n2\n3\n")

@@ -7,7 +7,7 @@ import pytest
 from alpacamq.client.address import Address
 from alpacamq.client.cluster import Cluster
 from alpacamq.client.connection import MAX_RESPONSE_BYTES, Connection
-from alpacamq.client.errors import Refused, Unreachable
+from alpacamq.client.errors import Refused, Unreachable, only
 from alpacamq.client.topics import every_topic
 from alpacamq.model.errors import AlpacaError
 from alpacamq.protocol.apis import ApiKey
@@ -104,6 +104,13 @@ def test_errors_carry_the_name_kafka_gives_them() -> None:
     assert Refused("x", 9999).name == "error 9999"
     assert Refused("x", ErrorCode.NOT_COORDINATOR).is_passing
     assert not Refused("x", ErrorCode.NON_EMPTY_GROUP).is_passing
+
+
+def test_a_question_about_one_thing_has_one_answer() -> None:
+    assert only("x", [5]) == 5
+    for answers in ([], [1, 2]):
+        with pytest.raises(ProtocolError, match=f"x: {len(answers)} answers"):
+            only("x", answers)
 
 
 def test_addresses_of_ipv6_print_in_brackets() -> None:

@@ -1,8 +1,8 @@
 """What the modules of the nouns share: reaching the cluster, and words on the command line with a form."""
 
 import argparse
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from alpacamq.model.errors import AlpacaError
 
@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from alpacamq.client.cluster import Cluster
 
     from .output import Output
+
+INT32_MAX = 2**31 - 1
 
 Run = Callable[[argparse.Namespace, "Output"], None]
 
@@ -60,19 +62,19 @@ def pair(text: str) -> tuple[str, str]:
 
 def count(text: str) -> int:
     """A whole number above zero."""
-    if not (text.isascii() and text.isdigit()) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above zero")
+    if index(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above zero")
     return int(text)
 
 
 def index(text: str) -> int:
-    """A whole number."""
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    """A whole number as large as the protocol has them."""
+    if not (text.isascii() and text.isdigit()) or int(text) > INT32_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {INT32_MAX}")
     return int(text)
 
 
-def compact(numbers: Any) -> str:
+def compact(numbers: Iterable[int]) -> str:
     """Numbers with runs shortened: 0-3,7."""
     runs: list[list[int]] = []
     for number in sorted(numbers):

@@ -16,7 +16,7 @@ from alpacamq import __version__
 from alpacamq.model.errors import AlpacaError
 
 from .asking import WrongUsage
-from .output import FORMATS, Output
+from .output import FORMATS, Output, say
 
 DEFAULT_BROKER = "127.0.0.1:9092"
 BROKER_VARIABLE = "ALPACACTL_BROKER"
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parsed.run(parsed, Output(parsed.output))
         sys.stdout.flush()
     except AlpacaError as error:
-        print(f"alpacactl: {error}", file=sys.stderr)
+        say(f"alpacactl: {error}")
         return _exit_code(error)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -67,6 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read us has seen enough. Python would complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except UnicodeEncodeError:
+        say("alpacactl: names on the command line have to be UTF-8")
+        return USAGE
+    except OSError as error:
+        say(f"alpacactl: {error}")
+        return FAILED
     return 0
 
 

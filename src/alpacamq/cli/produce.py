@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import sys
 from collections.abc import Iterator
 from select import select
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 
 MAX_LINE_BYTES = 64 << 20
 CHUNK_BYTES = 64 << 10
+STANDARD_INPUT = 0
 
 
 def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def _produce(parsed: argparse.Namespace, output: Output) -> None:
     with reach(parsed) as cluster:
         producer = Producer(cluster, parsed.topic, partition=parsed.partition)
         try:
-            for number, line in _numbered_lines(sys.stdin.fileno()):
+            for number, line in _numbered_lines(STANDARD_INPUT):
                 if line is None:
                     written += producer.flush()
                 else:

@@ -23,7 +23,7 @@ from alpacamq.protocol.messages.metadata import (
 
 from .address import Address
 from .connection import Connection
-from .errors import NotFound, Refused, Unreachable, check
+from .errors import NotFound, Refused, Unreachable, check, only
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -101,9 +101,7 @@ class Cluster:
             FindCoordinatorRequest(key_type=of, coordinator_keys=[name]), FindCoordinatorResponse
         )
         about = f"finding the coordinator of {name!r}"
-        if not answer.coordinators:
-            raise Refused(about, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        found = answer.coordinators[0]
+        found = only(about, answer.coordinators)
         check(about, found.error_code, found.error_message)
         return self._advertised(Address(found.host, found.port), found.node_id)
 

@@ -1,10 +1,14 @@
 """What can go wrong for a client: nobody answers, or the broker answers with an error."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from typing import TypeVar
 
 from alpacamq.model.errors import AlpacaError
 from alpacamq.protocol.error_codes import ErrorCode
+from alpacamq.protocol.errors import ProtocolError
+
+T = TypeVar("T")
 
 _PASSING = frozenset(
     {
@@ -46,6 +50,13 @@ class Refused(AlpacaError):
     def is_passing(self) -> bool:
         """Whether the same request may well succeed in a moment."""
         return self.code in _PASSING
+
+
+def only(about: str, answers: Sequence[T]) -> T:
+    """The answer to a question about one thing; a broker that gives none or several is not to be trusted."""
+    if len(answers) != 1:
+        raise ProtocolError(f"{about}: {len(answers)} answers where one was expected")
+    return answers[0]
 
 
 def check(about: str, code: int, message: str | None = None) -> None:

@@ -24,7 +24,7 @@ from alpacamq.protocol.schema import decode
 
 from .cluster import Cluster, Coordinates, patient
 from .connection import Connection
-from .errors import NotFound, check
+from .errors import NotFound, check, only
 
 CONSUMER = "consumer"
 
@@ -110,7 +110,8 @@ def delete_group(cluster: Cluster, name: str) -> None:
 @patient
 def _describe_classic(cluster: Cluster, name: str) -> Group:
     coordinator = cluster.coordinator(Coordinates.GROUP, name)
-    described = coordinator.call(DescribeGroupsRequest(groups=[name]), DescribeGroupsResponse).groups[0]
+    answer = coordinator.call(DescribeGroupsRequest(groups=[name]), DescribeGroupsResponse)
+    described = only(f"group {name!r}", answer.groups)
     check(f"group {name!r}", described.error_code, described.error_message)
     return Group(
         name=name,
@@ -149,7 +150,7 @@ def _assigned(assignment: bytes) -> tuple[TopicPartition, ...]:
 def _describe_consumer(cluster: Cluster, name: str) -> Group:
     coordinator = cluster.coordinator(Coordinates.GROUP, name)
     request = ConsumerGroupDescribeRequest(group_ids=[name])
-    described = coordinator.call(request, ConsumerGroupDescribeResponse).groups[0]
+    described = only(f"group {name!r}", coordinator.call(request, ConsumerGroupDescribeResponse).groups)
     check(f"group {name!r}", described.error_code, described.error_message)
     return Group(
         name=name,

@@ -7,6 +7,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.protocol.errors import ProtocolError
 from alpacamq.protocol.messages.offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -80,4 +81,8 @@ def _ask(
                 partition = TopicPartition(TopicName(topic.name), result.partition_index)
                 check(f"reading the offsets of {partition}", result.error_code)
                 found[partition] = result.offset
+    if missing := set(partitions) - found.keys():
+        raise ProtocolError(
+            f"the offsets of {', '.join(map(str, sorted(missing)))} were asked for and not told"
+        )
     return found

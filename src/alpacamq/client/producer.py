@@ -19,7 +19,7 @@ from alpacamq.protocol.messages.produce import (
 )
 
 from .cluster import Cluster
-from .errors import NotFound, check
+from .errors import NotFound, check, only
 from .topics import find_topic
 
 MAX_BATCH_RECORDS = 1000
@@ -54,15 +54,26 @@ class Producer:
         self._bytes: dict[int, int] = {}
 
     def add(self, key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()) -> list[Written]:
-        """Take one record; what was written meanwhile, if it filled a batch."""
+        """Take one record; what was written meanwhile, if a batch was full."""
         partition = self._place(key)
+        size = (
+            len(key or b"") + len(value or b"") + sum(len(name) + len(word or b"") for name, word in headers)
+        )
+        written = []
+        # Before and not after: a batch must not become too large by a record that fits one of its own.
+        if self._is_full(partition, size):
+            written.append(self._send(partition))
+            partition = self._place(key)
         waiting = self._waiting.setdefault(partition, [])
         waiting.append(Record(len(waiting), time.time_ns() // 1_000_000, key, value, tuple(headers)))
-        size = self._bytes.get(partition, 0) + len(key or b"") + len(value or b"")
-        self._bytes[partition] = size
-        if len(waiting) < MAX_BATCH_RECORDS and size < MAX_BATCH_BYTES:
-            return []
-        return [self._send(partition)]
+        self._bytes[partition] = self._bytes.get(partition, 0) + size
+        return written
+
+    def _is_full(self, partition: int, further_bytes: int) -> bool:
+        waiting = self._waiting.get(partition, ())
+        return len(waiting) >= MAX_BATCH_RECORDS or (
+            len(waiting) > 0 and self._bytes[partition] + further_bytes > MAX_BATCH_BYTES
+        )
 
     def flush(self) -> list[Written]:
         """Send everything that waits."""
@@ -86,6 +97,7 @@ class Producer:
             timeout_ms=_TIMEOUT_MS,
             topic_data=[TopicProduceData(name=self._topic, partition_data=[data])],
         )
-        result = leader.call(request, ProduceResponse).responses[0].partition_responses[0]
-        check(f"writing {len(records)} records to {place}", result.error_code, result.error_message)
+        about = f"writing {len(records)} records to {place}"
+        result = only(about, only(about, leader.call(request, ProduceResponse).responses).partition_responses)
+        check(about, result.error_code, result.error_message)
         return Written(partition=partition, first_offset=result.base_offset, count=len(records))

@@ -11,6 +11,7 @@ from alpacamq.model.control import read_marker
 from alpacamq.model.errors import CorruptBatch
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.records import Record, read_records
+from alpacamq.protocol.errors import ProtocolError
 from alpacamq.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -82,6 +83,8 @@ class Reader:
             for topic in answer.responses:
                 for data in topic.partitions:
                     partition = TopicPartition(TopicName(topic.topic), data.partition_index)
+                    if partition not in self.positions:
+                        raise ProtocolError(f"{leader.address} sends {partition}, which was not asked for")
                     check(f"reading {partition} at {self.positions[partition]}", data.error_code)
                     fetched.append((partition, data))
         return fetched

@@ -29,7 +29,7 @@ from alpacamq.protocol.messages.topics import (
 )
 
 from .cluster import Cluster, patient
-from .errors import check
+from .errors import check, only
 
 _TIMEOUT_MS = 20_000
 _TOPIC = 2
@@ -84,7 +84,7 @@ def every_topic(cluster: Cluster) -> list[Topic]:
 
 def find_topic(cluster: Cluster, name: str) -> Topic:
     """The topic of this name, or NotFound."""
-    return _topic(cluster.topics([name])[0])
+    return _topic(only(f"topic {name!r}", cluster.topics([name])))
 
 
 def _topic(described: MetadataResponseTopic) -> Topic:

@@ -12,7 +12,7 @@ from alpacamq.protocol.messages.transactions import (
 )
 
 from .cluster import Cluster, Coordinates, patient
-from .errors import NotFound, check
+from .errors import NotFound, check, only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,8 @@ def find_transaction(cluster: Cluster, name: str) -> Transaction:
     """The state of one transactional id, or NotFound."""
     coordinator = cluster.coordinator(Coordinates.TRANSACTION, name)
     request = DescribeTransactionsRequest(transactional_ids=[name])
-    described = coordinator.call(request, DescribeTransactionsResponse).transaction_states[0]
+    answer = coordinator.call(request, DescribeTransactionsResponse)
+    described = only(f"transactional id {name!r}", answer.transaction_states)
     if described.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
         raise NotFound("transactional id", name, [other.id for other in every_transaction(cluster)])
     check(f"transactional id {name!r}", described.error_code)
