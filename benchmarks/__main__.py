@@ -24,6 +24,10 @@ BENCHMARKS = (
     "startup",
     "recovery",
     "lookup",
+    "rebalance",
+    "offset_commits",
+    "transactions",
+    "coordinator_loading",
 )
 
 

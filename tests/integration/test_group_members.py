@@ -91,10 +91,9 @@ class Pause:
     # in less than what is allowed as a pause need not have seen any.
     went_on: bool
 
-    @property
-    def is_short(self) -> bool:
-        """Less than what is allowed; on a machine that has no time even for calm, not much more than that."""
-        return self.longest_gap_ns < max(ALLOWED_NS, 4 * self.calm_gap_ns)
+    def is_within(self, allowed_ns: int) -> bool:
+        """Less than that, or, on a machine that has no time even for calm, not much more than then."""
+        return self.longest_gap_ns < max(allowed_ns, 4 * self.calm_gap_ns)
 
 
 def rebalance(scene: Scene, group: Group, change: Callable[[], object]) -> list[Pause]:
@@ -257,7 +256,10 @@ def test_any_order_of_comings_and_goings_misses_nothing(scene: Scene, kind: Kind
     group.settle()
     scene.finish(group)
     if kind.is_incremental:
-        too_long = [pause for pause in pauses if not pause.is_short]
+        # After a classic rebalance librdkafka's fetcher may sleep for up to a second before it sees that
+        # it may go on, whatever broker it talks to.
+        allowed_ns = ALLOWED_NS + (500_000_000 if kind is Kind.COOPERATIVE else 0)
+        too_long = [pause for pause in pauses if not pause.is_within(allowed_ns)]
         assert not too_long, f"seed {seed}: {too_long}"
         assert all(pause.went_on for pause in pauses), f"seed {seed}: {pauses}"
 
