@@ -1,7 +1,7 @@
 """The host of state machines, with the simplest machine there is: counters by name."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -87,8 +87,9 @@ class BreakableDisk(SystemDisk):
 class Host:
     """A broker with one internal topic and a shard on it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, overrides: Mapping[str, str] | None = None) -> None:
         self.path = path
+        self.overrides = overrides or {"cleanup.policy": "compact"}
         self.disk = BreakableDisk()
         self.made: list[Counters] = []
 
@@ -99,7 +100,7 @@ class Host:
         )
         broker.open()
         if "counters" not in broker.topics.image.topics:
-            await broker.topics.create("counters", partitions=1, overrides={"cleanup.policy": "compact"})
+            await broker.topics.create("counters", partitions=1, overrides=self.overrides)
         with ThreadPoolExecutor(1) as executor:
             shard = Shard(
                 broker.topics.partition("counters", 0),
@@ -194,13 +195,37 @@ async def test_after_a_snapshot_only_the_tail_is_replayed(
 
 def test_the_last_snapshots_are_kept_and_a_damaged_one_is_passed_over(tmp_path: Path) -> None:
     snapshots = ShardSnapshots(SystemDisk(), tmp_path / "s")
-    assert snapshots.newest() is None
+    assert snapshots.newest(10) is None
     for offset in range(1, 6):
         snapshots.write(offset, [Change(b"k", str(offset).encode())])
     files = sorted((tmp_path / "s").iterdir())
     assert len(files) == KEPT
     files[-1].write_bytes(files[-1].read_bytes()[:-1])
-    assert snapshots.newest() == (4, [Change(b"k", b"4")])
+    assert snapshots.newest(10) == (4, [Change(b"k", b"4")])
+
+
+def test_a_snapshot_of_what_a_crash_has_taken_is_not_used(tmp_path: Path) -> None:
+    snapshots = ShardSnapshots(SystemDisk(), tmp_path / "s")
+    snapshots.write(5, [Change(b"k", b"kept")])
+    snapshots.write(9, [Change(b"k", b"lost")])
+    assert snapshots.newest(end_offset=8) == (5, [Change(b"k", b"kept")])
+    # Not later either, when the log has grown past it with something else.
+    assert snapshots.newest(end_offset=20) == (5, [Change(b"k", b"kept")])
+
+
+async def test_a_refusal_reaches_those_who_still_wait_for_earlier_records(tmp_path: Path) -> None:
+    host = Host(tmp_path, {"cleanup.policy": "compact", "flush.messages": "1"})
+    async with host.running() as shard:
+        await add(shard, b"a")
+        waiting = [asyncio.create_task(add(shard, b"a")) for _ in range(3)]
+        await asyncio.sleep(0)
+        host.disk.full = True
+        with pytest.raises(CoordinatorUnavailable):
+            await add(shard, b"a")
+        host.disk.full = False
+        for outcome in await asyncio.gather(*waiting, return_exceptions=True):
+            assert isinstance(outcome, int | CoordinatorUnavailable)
+        assert await add(shard, b"a") >= 2
 
 
 async def test_the_machine_is_ticked_when_its_deadline_comes(host: Host) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from struct import pack, unpack
 
-from alpacamq.client.address import Address
+from alpacamq.model.address import Address
 from alpacamq.protocol.apis import APIS
 from alpacamq.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from alpacamq.protocol.schema import encode

@@ -2,7 +2,8 @@
 
 import pytest
 
-from alpacamq.client.address import Address, parse_address
+from alpacamq.client.address import parse_address
+from alpacamq.model.address import Address
 
 
 @pytest.mark.parametrize(

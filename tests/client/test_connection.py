@@ -4,11 +4,11 @@ from struct import pack
 
 import pytest
 
-from alpacamq.client.address import Address
 from alpacamq.client.cluster import Cluster
 from alpacamq.client.connection import MAX_RESPONSE_BYTES, Connection
 from alpacamq.client.errors import Refused, Unreachable, only
 from alpacamq.client.topics import every_topic
+from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
 from alpacamq.protocol.apis import ApiKey
 from alpacamq.protocol.error_codes import ErrorCode

@@ -33,6 +33,12 @@ def request(api: int, version: int, body: bytes = b"", *, correlation: int = 7, 
     return frame(_HEADER.pack(api, version, correlation) + string(client) + body)
 
 
+def produce_request(topic: str, batch: bytes | bytearray, *, partition: int = 0, acks: int = -1) -> bytes:
+    """A Produce request (version 3) of one batch, frame included."""
+    body = Struct(">hhi").pack(-1, acks, 10_000) + _SIZE.pack(1) + string(topic)
+    return request(PRODUCE, 3, body + Struct(">iii").pack(1, partition, len(batch)) + batch)
+
+
 class FetchedPartition(NamedTuple):
     """One partition of a Fetch response."""
 
@@ -88,9 +94,7 @@ class RawConnection:
         self, topic: str, batch: bytes | bytearray, *, partition: int = 0, acks: int = -1
     ) -> Produced:
         """One Produce (version 3) of what may or may not be a batch."""
-        body = Struct(">hhi").pack(-1, acks, 10_000) + _SIZE.pack(1) + string(topic)
-        body += Struct(">iii").pack(1, partition, len(batch)) + batch
-        self.send(request(PRODUCE, 3, body))
+        self.send(produce_request(topic, batch, partition=partition, acks=acks))
         answer = self.receive()
         # Behind the correlation id, one topic's name and its one partition's number.
         at = 4 + 4 + len(string(topic)) + 4 + 4

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from alpacamq.model.batch import CRC_AT, checksum
+from alpacamq.model.batch import CRC_AT, check_batch, checksum
 from alpacamq.model.records import Record, write_batch
 from tests.brokers import Broker
 from tests.compat.confluent import Confluent
 
-from .raw import Produced, RawConnection, connected
+from .raw import Produced, RawConnection, connected, produce_request
 
 NONE = 0
 CORRUPT_MESSAGE = 2
@@ -173,3 +173,18 @@ def test_duplicates_are_recognised_across_a_kill(tmp_path_factory: pytest.TempPa
         assert Confluent(broker.address).ends("t") == (0, 12)
     finally:
         broker.end()
+
+
+def test_a_refusal_in_the_same_breath_does_not_touch_what_was_accepted(broker: Broker, topic: str) -> None:
+    """Without acknowledgements a refusal closes the connection; what came before it is written first."""
+    Confluent(broker.address).create_topic(topic)
+    accepted = produce_request(topic, batch(3), acks=0)
+    refused = produce_request("no-such-topic", batch(), acks=0)
+    with connected(broker.host_and_port) as hasty:
+        hasty.send(accepted + refused)
+        assert hasty.is_closed()
+    with connected(broker.host_and_port) as other:
+        other.api_versions()
+        (fetched,) = other.fetch(topic, [(0, 0)])
+    assert fetched.high_watermark == 3
+    check_batch(fetched.records)

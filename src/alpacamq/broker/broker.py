@@ -120,6 +120,8 @@ class Broker:
     async def close(self) -> None:
         """Flush and mark everything clean, then let the data directory go. Doors are closed by now."""
         loop = asyncio.get_running_loop()
+        # Housekeeping may still be at work in a thread, on files that are about to be closed.
+        await loop.run_in_executor(None, self.work_threads.shutdown)
         for partition in list(self._all_partitions()):
             await self._flushes.quiesce(partition)
         closings = [
@@ -131,7 +133,6 @@ class Broker:
             log.error("close_failed", reason=str(error))
         self._directory.close()
         self._flush_threads.shutdown()
-        self.work_threads.shutdown()
 
     def stage(self, partition: Partition) -> None:
         """Note that a partition has appends waiting for `commit`."""
@@ -141,8 +142,14 @@ class Broker:
         """Write everything staged since the last commit; before the acknowledgements go out."""
         if self._staged:
             staged, self._staged = self._staged, []
+            errors: list[Exception] = []
             for partition in staged:
-                partition.commit()
+                try:
+                    partition.commit()
+                except Exception as error:  # noqa: BLE001 - what is staged elsewhere must not wait in memory
+                    errors.append(error)
+            if errors:
+                raise errors[0]
 
     def _all_partitions(self) -> list[Partition]:
         return [self._metadata.partition, *self.topics.all_partitions()]

@@ -21,7 +21,7 @@ from alpacamq.coordinator.transaction import WriteMarkers
 from alpacamq.coordinator.transaction_messages import TransactionOutcome
 from alpacamq.coordinator.transactions import TransactionCoordinator, TransactionSettings
 from alpacamq.model.control import marker_batch
-from alpacamq.model.errors import AlpacaError, FencedProducer, UnknownTopic
+from alpacamq.model.errors import AlpacaError, DamagedLog, FencedProducer, UnknownTopic
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.ports import Clock, Disk
 from alpacamq.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -38,6 +38,7 @@ from .topics import Topics
 log = get_logger(__name__)
 
 RETRY_SECONDS = 0.2
+MAX_RETRY_SECONDS = 30.0
 
 M = TypeVar("M", bound=Machine)
 GroupEvent = Callable[[GroupCoordinator, object, int], Outcome]
@@ -94,8 +95,13 @@ class Coordinators:
         self._steady = SteadyClock(clock)
         self._groups: Shards[GroupCoordinator] = Shards(OFFSETS_TOPIC, topics, self._group_shard)
         self._transactions: Shards[TransactionCoordinator] = Shards(
-            TRANSACTIONS_TOPIC, topics, self._transaction_shard
+            # A decision must not be lost once a marker, perhaps in a topic that syncs every batch, tells it.
+            TRANSACTIONS_TOPIC,
+            topics,
+            self._transaction_shard,
+            {"flush.messages": "1"},
         )
+        self._marking: set[tuple[str, int]] = set()
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
@@ -181,16 +187,22 @@ class Coordinators:
     def _perform(self, shard: Shard[TransactionCoordinator], outcome: Outcome) -> None:
         if isinstance(outcome, TransactionOutcome) and self._tasks is not None:
             for markers in outcome.effects:
-                self._tasks.create_task(self._write_markers(shard, markers))
+                # A coordinator that was rebuilt asks again for what is still under way. A second marker
+                # could end the producer's next transaction.
+                if (markers.transactional_id, markers.number) not in self._marking:
+                    self._marking.add((markers.transactional_id, markers.number))
+                    self._tasks.create_task(self._write_markers(shard, markers))
 
     async def _write_markers(self, shard: Shard[TransactionCoordinator], markers: WriteMarkers) -> None:
         """Carry a decision to every partition."""
         await asyncio.gather(*(self._end_in(partition, markers) for partition in markers.partitions))
+        self._marking.discard((markers.transactional_id, markers.number))
         shard.tell(lambda machine, now_ms: machine.markers_written(markers, now_ms))
 
     async def _end_in(self, partition: TopicPartition, markers: WriteMarkers) -> None:
         """End a transaction in one partition. The decision is made, so this does not give up."""
         producer = markers.producer
+        wait_seconds = RETRY_SECONDS
         while True:
             try:
                 await self.write_marker(
@@ -198,8 +210,12 @@ class Coordinators:
                 )
             except (UnknownTopic, FencedProducer):
                 return  # deleted meanwhile, and its records with it; or ended there by a later epoch
+            except DamagedLog as error:
+                log.error("marker_not_written", partition=str(partition), reason=str(error))
+                return  # nothing from the damage on is served, so nobody sees what is undecided there
             except AlpacaError as error:
                 log.warning("marker_not_written", partition=str(partition), reason=str(error))
-                await asyncio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(wait_seconds)
+                wait_seconds = min(wait_seconds * 2, MAX_RETRY_SECONDS)
             else:
                 return

@@ -52,6 +52,8 @@ class Housekeeping:
             await self._tidy(partition)
         except (AlpacaError, OSError) as error:
             log.error("housekeeping_failed", partition=str(partition.identity), reason=str(error))
+        except Exception:
+            log.exception("housekeeping_crashed", partition=str(partition.identity))
 
     async def _tidy(self, partition: Partition) -> None:
         now_ms = self._clock.now_ms()
@@ -62,11 +64,19 @@ class Housekeeping:
                 "segments_deleted", partition=str(partition.identity), start_offset=partition.log.start_offset
             )
         if (compaction := partition.log.begin_compaction(now_ms)) is not None:
-            await self._in_thread(compaction)
+            try:
+                await self._in_thread(compaction)
+            except asyncio.CancelledError:
+                compaction.cancel()  # a shutdown does not wait for the whole log to be cleaned
+                raise
             partition.log.end_compaction(compaction)
             log.info("log_compacted", partition=str(partition.identity), size_bytes=partition.log.size_bytes)
 
     async def _in_thread(self, work: FileWork) -> None:
         # Not cancelled half-way: a shutdown waits for the step under way.
         future = asyncio.get_running_loop().run_in_executor(self._executor, work.run)
-        await asyncio.shield(future)
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody waits now
+            raise

@@ -76,6 +76,7 @@ class Shard(Generic[M]):
         self._machine: M | None = None
         self._in_flight: deque[list[Outcome]] = deque()
         self._tickets: set[asyncio.Future[Any]] = set()
+        self._has_been_loaded = False
         self._untold: list[Callable[[M, int], Outcome]] = []
         self._changed = asyncio.Event()
         self._loaded = asyncio.Event()
@@ -90,7 +91,13 @@ class Shard(Generic[M]):
         ticket: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._tickets.add(ticket)
         try:
-            self._carry_out(event(machine, ticket, self._clock.now_ms()))
+            try:
+                outcome = event(machine, ticket, self._clock.now_ms())
+            except Exception as error:
+                # A bug, and nobody knows what it left behind: the log does.
+                self._fail(CoordinatorUnavailable(f"internal error: {error!r}"))
+                raise
+            self._carry_out(outcome)
             answer = await ticket
         except asyncio.CancelledError:
             machine.gone(ticket)
@@ -122,14 +129,21 @@ class Shard(Generic[M]):
     async def run(self) -> None:
         """Load the machine, tick it when it is due, rebuild it when it fails, until cancelled."""
         while True:
-            if self._machine is None:
-                await self._load()
-            elif self._is_snapshot_due():
-                await self._take_snapshot(self._machine)
-            elif self._wake_at_ms is not None and self._wake_at_ms <= self._clock.now_ms():
-                self._carry_out(self._machine.tick(self._clock.now_ms()))
-            else:
-                await self._sleep()
+            try:
+                await self._step()
+            except Exception as error:
+                log.exception("coordinator_crashed", partition=str(self.partition.identity))
+                self._fail(CoordinatorUnavailable(f"internal error: {error!r}"))
+
+    async def _step(self) -> None:
+        if self._machine is None:
+            await self._load()
+        elif self._is_snapshot_due():
+            await self._take_snapshot(self._machine)
+        elif self._wake_at_ms is not None and self._wake_at_ms <= self._clock.now_ms():
+            self._carry_out(self._machine.tick(self._clock.now_ms()))
+        else:
+            await self._sleep()
 
     async def _sleep(self) -> None:
         self._changed.clear()
@@ -143,11 +157,13 @@ class Shard(Generic[M]):
 
     async def _load(self) -> None:
         loop = asyncio.get_running_loop()
+        if self._has_been_loaded:
+            await asyncio.sleep(RELOAD_SECONDS)
+        self._has_been_loaded = True
         try:
             machine, records = await loop.run_in_executor(self._executor, self._rebuilt)
         except (AlpacaError, OSError) as error:
             log.error("coordinator_not_loaded", partition=str(self.partition.identity), reason=str(error))
-            await asyncio.sleep(RELOAD_SECONDS)
             return
         self._machine = machine
         self._loaded.set()
@@ -162,7 +178,7 @@ class Shard(Generic[M]):
         """A machine that knows everything its log says, and how much of that was not in a snapshot."""
         machine = self._make()
         offset = 0
-        if (snapshot := self._snapshots.newest()) is not None:
+        if (snapshot := self._snapshots.newest(self.partition.log.end_offset)) is not None:
             offset, changes = snapshot
             for key, value in changes:
                 machine.replay(key, value)
@@ -194,12 +210,14 @@ class Shard(Generic[M]):
         self._records_since_snapshot += len(outcome.changes)
 
     def _appended(self, append: Append, outcomes: list[Outcome]) -> None:
-        if not self._in_flight or self._in_flight[0] is not outcomes:
+        if not any(entry is outcomes for entry in self._in_flight):
             return  # the machine these records belonged to has failed meanwhile
-        self._in_flight.popleft()
         if isinstance(append.outcome, AlpacaError):
             self._fail(append.outcome)
             return
+        # Records become durable in order; a refusal, which comes at once, ends the machine above.
+        assert self._in_flight[0] is outcomes
+        self._in_flight.popleft()
         for outcome in outcomes:
             self._deliver(outcome)
 
@@ -236,14 +254,15 @@ class Shard(Generic[M]):
             self._changed.set()
 
     def _is_snapshot_due(self) -> bool:
-        if self._in_flight or not self._records_since_snapshot:
+        if not self._records_since_snapshot:
             return False
         if self._records_since_snapshot >= max(SNAPSHOT_RECORDS, self._snapshot_entries):
             return True
         return self._snapshot_due_ms is not None and self._snapshot_due_ms <= self._clock.now_ms()
 
     async def _take_snapshot(self, machine: M) -> None:
-        # Between events, with nothing in flight: the state is exactly what the log says so far.
+        # Between events the state is what the log says up to its end, durable or not. Should a crash
+        # take some of that, the snapshot reaches beyond the log and is not used.
         changes = list(machine.snapshot())
         offset = self.partition.log.end_offset
         self._records_since_snapshot = 0

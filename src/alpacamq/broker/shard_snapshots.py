@@ -29,10 +29,17 @@ class ShardSnapshots:
         self._disk = disk
         self._directory = directory
 
-    def newest(self) -> tuple[int, list[Change]] | None:
-        """The offset the newest sound snapshot reaches to, and what it holds."""
+    def newest(self, end_offset: int) -> tuple[int, list[Change]] | None:
+        """The offset the newest sound snapshot reaches to, and what it holds.
+
+        One that reaches beyond the log's end remembers what a crash has taken, and is removed.
+        """
         for offset in reversed(self._offsets()):
             path = self._path(offset)
+            if offset > end_offset:
+                log.warning("snapshot_removed", path=str(path), end_offset=end_offset)
+                self._disk.remove(path)
+                continue
             try:
                 body = read_sealed(self._disk, path, _MAGIC, _VERSION)
                 return offset, msgspec.msgpack.decode(body, type=list[Change])

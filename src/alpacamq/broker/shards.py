@@ -1,7 +1,7 @@
 """All shards of one internal topic. The topic is made when it is first needed."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from fastcrc.crc32 import iscsi as crc32c
@@ -28,8 +28,15 @@ M = TypeVar("M", bound=Machine)
 class Shards(Generic[M]):
     """The shards of one internal topic, and which of them a key belongs to."""
 
-    def __init__(self, topic: TopicName, topics: Topics, make: Callable[[Partition], Shard[M]]) -> None:
+    def __init__(
+        self,
+        topic: TopicName,
+        topics: Topics,
+        make: Callable[[Partition], Shard[M]],
+        overrides: Mapping[str, str] | None = None,
+    ) -> None:
         self.topic = topic
+        self._overrides = {**OVERRIDES, **(overrides or {})}
         self._topics = topics
         self._make = make
         self._shards: list[Shard[M]] = []
@@ -75,7 +82,7 @@ class Shards(Generic[M]):
         if self._tasks is None:
             raise CoordinatorLoading("the broker is starting")
         if self.topic not in self._topics.image.topics:
-            await self._topics.create_internal(self.topic, partitions=COUNT, overrides=OVERRIDES)
+            await self._topics.create_internal(self.topic, partitions=COUNT, overrides=self._overrides)
         shards = [self._make(partition) for partition in self._topics.partitions_of(self.topic)]
         for shard in shards:
             self._tasks.create_task(shard.run())

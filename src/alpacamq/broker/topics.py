@@ -1,7 +1,8 @@
 """The topics of this broker: their partitions, and every change to them.
 
 Changes are made one at a time: decided against the image, written to the metadata log, then
-carried out on disk. A crash between the last two is made good at the next start.
+carried out on disk. After a crash between the last two, partitions that should be there are made at the
+next start; files that should not be are named and left alone.
 """
 
 import asyncio
@@ -148,7 +149,11 @@ class Topics:
             for partition in partitions:
                 partition.retire(UnknownTopic(f"topic {name!r} has been deleted"))
                 await self._flushes.quiesce(partition)
-                await self._in_thread(partition.log.delete)
+                try:
+                    await self._in_thread(partition.log.delete)
+                except (AlpacaError, OSError) as error:
+                    # The topic is gone all the same; what is left of its files is named at the next start.
+                    log.error("files_not_deleted", partition=str(partition.identity), reason=str(error))
             log.info("topic_deleted", topic=topic.name)
             self.on_delete(topic.name)
             return topic

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from alpacamq.model.address import Address
 from alpacamq.protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
 
-from .address import Address
 from .cluster import Cluster
 from .errors import check
 

@@ -11,6 +11,7 @@ from functools import wraps
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
 
+from alpacamq.model.address import Address
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
@@ -21,7 +22,6 @@ from alpacamq.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 
-from .address import Address
 from .connection import Connection
 from .errors import NotFound, Refused, Unreachable, check, only
 

@@ -12,6 +12,7 @@ from threading import Thread
 from typing import TypeVar
 
 from alpacamq import __version__
+from alpacamq.model.address import Address
 from alpacamq.protocol.apis import APIS, Api, ApiKey
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.errors import ProtocolError
@@ -24,7 +25,6 @@ from alpacamq.protocol.messages.topics import DeleteTopicsRequest
 from alpacamq.protocol.notation import Message
 from alpacamq.protocol.schema import decode, encode
 
-from .address import Address
 from .errors import Refused, Unreachable, check
 
 R = TypeVar("R", bound=Message)

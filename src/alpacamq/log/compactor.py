@@ -35,8 +35,17 @@ class Compaction:
     first_dirty_offset: int
     now_ms: int
     is_running: bool = field(default=True, init=False)
+    _is_cancelled: bool = field(default=False, init=False)
     cleaned: compaction.Cleaned | None = field(default=None, init=False)
     swaps: list[Swap] = field(default_factory=list, init=False)
+
+    def cancel(self) -> None:
+        """Let `run` give up at the next batch, from any thread."""
+        self._is_cancelled = True
+
+    def _pace(self, _size: int) -> None:
+        if self._is_cancelled:
+            raise StorageFailed(f"{self.directory.name}: compaction was given up")
 
     def run(self) -> None:
         """Clean, and have the results ready on the medium; if that fails nothing is left of it."""
@@ -56,6 +65,7 @@ class Compaction:
                 now_ms=self.now_ms,
                 disk=self.storage.disk,
                 directory=self.directory,
+                pace=self._pace,
                 is_aborted=lambda header: (
                     header.is_transactional and self.aborted.covers(header.producer_id, header.base_offset)
                 ),

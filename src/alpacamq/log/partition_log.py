@@ -213,7 +213,9 @@ class PartitionLog:
             raise self._reader.out_of_range(offset, self.start_offset)
         self.start_offset = max(self.start_offset, offset)
         self.transactions.drop_before(self.start_offset)
-        return StartMove(checkpoint=self._checkpoint, start_offset=self.start_offset)
+        return StartMove(
+            directory=self.directory, checkpoint=self._checkpoint, start_offset=self.start_offset
+        )
 
     def begin_compaction(self, now_ms: int) -> Compaction | None:
         """What there is to compact, for `Compaction.run` in any thread."""

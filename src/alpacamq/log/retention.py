@@ -12,7 +12,7 @@ from alpacamq.model.ids import NO_TIMESTAMP
 from alpacamq.model.topics import TopicConfig
 
 from .checkpoint import CheckpointFile
-from .condition import NO_ROOM
+from .condition import NO_ROOM, refused
 from .directory import remove_segment
 from .segment import Segment
 from .snapshots import ProducerSnapshots
@@ -52,12 +52,16 @@ class Removal:
 class StartMove:
     """A new log start, made by a user, that is not on the medium yet."""
 
+    directory: Path
     checkpoint: CheckpointFile
     start_offset: int
 
     def run(self) -> None:
-        """Return once the log starts there even after a crash."""
-        self.checkpoint.move_start(self.start_offset)
+        """Return once the log starts there even after a crash; StorageFailed if that cannot be had."""
+        try:
+            self.checkpoint.move_start(self.start_offset)
+        except OSError as error:
+            raise refused(self.directory, "moving the start", error) from error
 
 
 def is_expired(segment: Segment, config: TopicConfig, now_ms: int) -> bool:

@@ -14,10 +14,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from alpacamq.model.address import Address
 from alpacamq.model.topics import DAY_MS, INT32_MAX, INT64_MAX, MIB
 from alpacamq.telemetry import Format, Level
 
-from .address import Address
 from .options import (
     PREFIX,
     ConfigError,

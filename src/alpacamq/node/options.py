@@ -14,10 +14,9 @@ from typing import Any
 
 import msgspec
 
+from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError, InvalidConfig
 from alpacamq.model.topics import SETTINGS, Setting, check_setting
-
-from .address import Address
 
 PREFIX = "ALPACAMQ_"
 

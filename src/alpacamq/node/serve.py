@@ -17,10 +17,10 @@ from alpacamq.cluster.topics import TopicLimits
 from alpacamq.coordinator.consumer_messages import ConsumerGroupSettings
 from alpacamq.coordinator.group_messages import GroupSettings
 from alpacamq.coordinator.transactions import TransactionSettings
+from alpacamq.model.address import Address
 from alpacamq.model.ids import BrokerId
 from alpacamq.telemetry.logs import get_logger
 
-from .address import Address
 from .config import NodeConfig
 
 log = get_logger(__name__)

@@ -84,6 +84,15 @@ def test_too_many_partitions_are_served_without_a_session() -> None:
     assert sessions.open(call(wanted={b"a": list(range(MAX_SESSION_PARTITIONS + 1))}), by_id=False) is None
 
 
+def test_a_session_that_grows_too_large_is_dropped() -> None:
+    sessions = FetchSessions()
+    session = opened(sessions, call(wanted={b"a": [0]}))
+    with pytest.raises(FetchSessionNotFound, match="too large"):
+        sessions.open(call(session.id, 1, wanted={b"b": list(range(MAX_SESSION_PARTITIONS))}), by_id=False)
+    with pytest.raises(FetchSessionNotFound, match="no fetch session"):
+        sessions.open(call(session.id, 2), by_id=False)
+
+
 def test_only_news_is_told() -> None:
     session = opened(FetchSessions(), call(wanted={b"a": [0]}))
     nothing = PartitionFetched(0, 0, 10, 10, 0)

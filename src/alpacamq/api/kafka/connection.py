@@ -16,11 +16,11 @@ from alpacamq.telemetry.logs import get_logger
 
 from .in_flight import InFlight
 from .inbox import Buffers, Inbox
-from .outbox import Outbox, Piece, release
+from .outbox import Outbox, Piece, release, size_of
 
 log = get_logger(__name__)
 
-# A large frame may take this much longer than the time every frame has.
+# A large frame may take longer than the time every frame has, as long as it comes at this rate.
 MIN_BYTES_PER_SECOND = 64 << 10
 
 
@@ -46,11 +46,12 @@ class Limits(Protocol):
 class Answer:
     """A request's place in the order of answers; `fill` may come at any time."""
 
-    __slots__ = ("_connection", "pieces")
+    __slots__ = ("_connection", "pieces", "size")
 
     def __init__(self, connection: "Connection") -> None:
         self._connection = connection
         self.pieces: Sequence[Piece] | None = None
+        self.size = 0
 
     def fill(self, pieces: Sequence[Piece]) -> None:
         """The answer is known."""
@@ -58,7 +59,8 @@ class Answer:
             release(pieces)
             return
         self.pieces = pieces
-        self._connection.answered()
+        self.size = sum(map(size_of, pieces))
+        self._connection.answered(self.size)
 
     @property
     def is_wanted(self) -> bool:
@@ -102,6 +104,8 @@ class Connection(asyncio.BufferedProtocol):
         self._limits = shared.limits
         self._inbox = Inbox(shared.scratch, shared.limits.max_request_bytes)
         self._answers: deque[Answer] = deque()
+        # Of answers that are known but have to wait for one before them.
+        self._answered_bytes = 0
         self._held = False
         self._awaits_room = False
         self._paused = False
@@ -153,8 +157,9 @@ class Connection(asyncio.BufferedProtocol):
         self._answers.append(answer)
         return answer
 
-    def answered(self) -> None:
+    def answered(self, size: int) -> None:
         """Some answer is known; what can be sent is sent at the end of the turn."""
+        self._answered_bytes += size
         if not self._in_turn and not self._send_due:
             self._send_due = True
             self._loop.call_soon(self._send_answers)
@@ -209,8 +214,8 @@ class Connection(asyncio.BufferedProtocol):
         ):
             self.close(f"nothing happened for {limits.idle_timeout_ms} ms (kafka.idle_timeout_ms)")
         elif self._inbox.is_inside_frame and not (self._held or self._paused):
-            allowed = limits.frame_timeout_ms / 1000 + self._inbox.frame_bytes / MIN_BYTES_PER_SECOND
-            if now - self._frame_began_at > allowed:
+            overtime = now - self._frame_began_at - limits.frame_timeout_ms / 1000
+            if overtime > self._inbox.received_bytes / MIN_BYTES_PER_SECOND:
                 self.close("a request did not arrive in time (kafka.frame_timeout_ms)")
         elif self._held and self._outbox.is_abandoned:
             self.close("the client hung up while it waited")
@@ -235,19 +240,26 @@ class Connection(asyncio.BufferedProtocol):
             while self._handle_frames():
                 pass
         except ProtocolError as error:
-            self._shared.requests.end_turn()
             self.close(str(error))
         except Exception:
             log.exception("connection_crashed", peer=self.peer)
             self.close("internal error")
-        finally:
-            self._in_turn = False
+        self._end_turn()
+        self._in_turn = False
         if self.is_closed:
             return
         if self._inbox.wanted_bytes is not None and not self._awaits_room:
             self._make_room(self._inbox.wanted_bytes)
         self._inbox.park()
         self._review()
+
+    def _end_turn(self) -> None:
+        """Whatever became of the turn: staged batches lie in the buffer that the next turn overwrites."""
+        try:
+            self._shared.requests.end_turn()
+        except Exception:
+            log.exception("connection_crashed", peer=self.peer)
+            self.close("internal error")
 
     def _handle_frames(self) -> bool:
         """Handle what has arrived; true if a limit stopped it that no longer does."""
@@ -302,7 +314,7 @@ class Connection(asyncio.BufferedProtocol):
     def _drain_answers(self) -> None:
         answers = self._answers
         while answers and (pieces := answers[0].pieces) is not None:
-            answers.popleft()
+            self._answered_bytes -= answers.popleft().size
             self._outbox.put(pieces)
         self._outbox.flush()
 
@@ -310,7 +322,7 @@ class Connection(asyncio.BufferedProtocol):
         limits = self._limits
         return (
             len(self._answers) + self._outbox.queued_pieces >= limits.connection_in_flight_requests
-            or self._outbox.queued_bytes >= limits.connection_in_flight_bytes
+            or self._answered_bytes + self._outbox.queued_bytes >= limits.connection_in_flight_bytes
         )
 
     def _review(self) -> None:

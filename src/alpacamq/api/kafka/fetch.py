@@ -11,6 +11,7 @@ from alpacamq.broker.broker import Broker
 from alpacamq.broker.partition import Partition
 from alpacamq.broker.readable import Readable
 from alpacamq.model.errors import AlpacaError, InvalidRequest, UnknownTopic, UnknownTopicId
+from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.fetch_codec import (
     TOPIC_IDS_FROM,
     FetchCall,
@@ -34,6 +35,7 @@ log = get_logger(__name__)
 MAX_FETCHED_PARTITIONS = 20_000
 # A slice keeps its file open until it is sent. What does not fit waits for the next fetch.
 MAX_SLICES = 128
+VERIFY_ATTEMPTS = 3
 _READ_COMMITTED = 1
 
 
@@ -74,15 +76,20 @@ class PendingFetch:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Answer now, after checking bytes never read before, or once there is enough."""
+        """Answer now, or once there is enough."""
         found = self._gather()
-        if any(part.records is not None and not part.records.verified for part in found):
-            self._connection.spawn(self._verify_then_answer(found))
-        elif self._call.max_wait_ms <= 0 or self._is_enough(found):
-            self._respond(found)
+        if self._call.max_wait_ms <= 0 or self._is_enough(found) or not _is_verified(found):
+            self._answer_with(found)
         else:
             _release(found)
             self._park()
+
+    def _answer_with(self, found: list[Found]) -> None:
+        """Respond, after a check of bytes that come from an earlier life of the broker."""
+        if _is_verified(found):
+            self._respond(found)
+        else:
+            self._connection.spawn(self._verify_then_answer(found))
 
     def _is_enough(self, found: list[Found]) -> bool:
         self._readable_bytes = sum(part.fetched.records_bytes for part in found)
@@ -109,14 +116,14 @@ class PendingFetch:
         if self._is_enough(found):
             self._leave()
             self._connection.forget_on_close(self._leave)
-            self._respond(found)
+            self._answer_with(found)
         else:
             _release(found)
 
     def _time_is_up(self) -> None:
         self._leave()
         self._connection.forget_on_close(self._leave)
-        self._respond(self._gather())
+        self._answer_with(self._gather())
 
     def _leave(self) -> None:
         if self._timer is not None:
@@ -126,21 +133,25 @@ class PendingFetch:
         self._watched.clear()
 
     async def _verify_then_answer(self, found: list[Found]) -> None:
-        """Check what comes from an earlier life of the broker, then look again: damage is now known."""
+        """Check, then look again: where there is damage, that is known now and something else fits."""
+        for _ in range(VERIFY_ATTEMPTS):
+            if _is_verified(found):
+                break
+            for part in found:
+                await self._verify(part)
+            _release(found)
+            found = self._gather()
+        self._respond([_only_verified(part) for part in found])
+
+    async def _verify(self, part: Found) -> None:
+        partition = self._broker.topics.find(part.topic, part.fetched.partition)
+        if part.records is None or part.records.verified or partition is None:
+            return
         loop = asyncio.get_running_loop()
-        for topic, fetched, records in found:
-            if records is None:
-                continue
-            try:
-                partition = self._broker.topics.find(topic, fetched.partition)
-                if partition is not None and not records.verified:
-                    await loop.run_in_executor(self._broker.work_threads, partition.log.verify, records)
-            except AlpacaError as error:
-                partition_name = str(partition.identity) if partition is not None else ""
-                log.error("damaged_log", partition=partition_name, reason=str(error))
-            finally:
-                records.release()
-        self._respond(self._gather())
+        try:
+            await loop.run_in_executor(self._broker.work_threads, partition.log.verify, part.records)
+        except AlpacaError as error:
+            log.error("stored_bytes_not_verified", partition=str(partition.identity), reason=str(error))
 
     def _wanted(self) -> Iterator[tuple[bytes, PartitionWanted]]:
         topics = self._call.topics if self._session is None else self._session.topics()
@@ -221,6 +232,18 @@ class PendingFetch:
         if self._header.api_version >= TOPIC_IDS_FROM:
             return UnknownTopicId(f"no topic with the id {topic.hex()} has a partition {index}")
         return UnknownTopic(f"there is no partition {index} of a topic {topic.decode()!r}")
+
+
+def _is_verified(found: list[Found]) -> bool:
+    return all(part.records is None or part.records.verified for part in found)
+
+
+def _only_verified(part: Found) -> Found:
+    """What could not be checked, because the disk does not give it, is an error and nothing else."""
+    if part.records is None or part.records.verified:
+        return part
+    part.records.release()
+    return Found(part.topic, PartitionFetched(part.fetched.partition, ErrorCode.KAFKA_STORAGE_ERROR), None)
 
 
 def _release(found: list[Found]) -> None:

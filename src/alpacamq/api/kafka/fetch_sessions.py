@@ -100,7 +100,13 @@ class FetchSessions:
             raise InvalidFetchSessionEpoch(
                 f"fetch session {session.id} is at epoch {session.next_epoch}, not {call.session_epoch}"
             )
+        before = len(session.wanted)
         session.update(call)
+        if len(session.wanted) > before and (
+            len(session.wanted) > MAX_SESSION_PARTITIONS or self._cached() > MAX_CACHED_PARTITIONS
+        ):
+            del self._sessions[session.id]
+            raise FetchSessionNotFound(f"fetch session {session.id} has become too large")
         session.next_epoch = session.next_epoch % _MAX_INT32 + 1
         self._sessions.move_to_end(session.id)
         return session
@@ -109,7 +115,7 @@ class FetchSessions:
         wanted = sum(len(partitions) for _, partitions in call.topics)
         if wanted == 0 or wanted > MAX_SESSION_PARTITIONS:
             return None
-        cached = wanted + sum(len(session.wanted) for session in self._sessions.values())
+        cached = wanted + self._cached()
         while self._sessions and (len(self._sessions) >= MAX_SESSIONS or cached > MAX_CACHED_PARTITIONS):
             cached -= len(self._sessions.popitem(last=False)[1].wanted)
         self._last_id = self._last_id % _MAX_INT32 + 1
@@ -117,3 +123,6 @@ class FetchSessions:
         session.update(call)
         self._sessions[session.id] = session
         return session
+
+    def _cached(self) -> int:
+        return sum(len(session.wanted) for session in self._sessions.values())

@@ -22,11 +22,15 @@ class InFlight:
     def give(self, size: int) -> None:
         """The request is done with."""
         self._free_bytes += size
-        while self._waiting and self._waiting[0][1] <= self._free_bytes:
-            _, wanted, resume = self._waiting.popleft()
-            self._free_bytes -= wanted
-            resume()
+        self._let_in()
 
     def leave(self, owner: object) -> None:
         """The connection is gone: it waits no longer."""
         self._waiting = deque(entry for entry in self._waiting if entry[0] is not owner)
+        self._let_in()
+
+    def _let_in(self) -> None:
+        while self._waiting and self._waiting[0][1] <= self._free_bytes:
+            _, wanted, resume = self._waiting.popleft()
+            self._free_bytes -= wanted
+            resume()

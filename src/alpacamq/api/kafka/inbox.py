@@ -57,6 +57,11 @@ class Inbox:
         """Size of the large frame being received, 0 if there is none."""
         return len(self._large) if self._large is not None else 0
 
+    @property
+    def received_bytes(self) -> int:
+        """How much of the large frame has been received."""
+        return self._filled if self._large is not None else 0
+
     def buffer(self) -> memoryview:
         """Where the next bytes go."""
         if self._large is not None:

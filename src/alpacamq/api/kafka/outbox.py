@@ -20,6 +20,10 @@ _GATHERED = 64
 _TURN_BYTES = 4 << 20
 
 
+def size_of(piece: Piece) -> int:
+    return piece.length if isinstance(piece, Readable) else len(piece)
+
+
 def release(pieces: Iterable[Piece]) -> None:
     """Let go of the files of pieces that will not be sent."""
     for piece in pieces:
@@ -72,7 +76,7 @@ class Outbox:
         """Put pieces in line; slices are released once sent."""
         for piece in pieces:
             self._queue.append(piece)
-            self.queued_bytes += piece.length if isinstance(piece, Readable) else len(piece)
+            self.queued_bytes += size_of(piece)
 
     def flush(self) -> None:
         """Send what the socket takes now, and the rest when it takes more."""

@@ -65,7 +65,8 @@ def describe_topic_partitions(
                 )
             )
             continue
-        partitions = door.broker.topics.partitions_of(name)[first : first + room]
+        ready = door.broker.topics.partitions_of(name)
+        partitions = ready[first : first + room]
         topics.append(
             DescribeTopicPartitionsResponseTopic(
                 name=name,
@@ -75,7 +76,7 @@ def describe_topic_partitions(
             )
         )
         room -= len(partitions)
-        if first + len(partitions) < topic.partitions:
+        if first + len(partitions) < len(ready):
             cursor = Cursor(topic_name=name, partition_index=first + len(partitions))
             return DescribeTopicPartitionsResponse(topics=topics, next_cursor=cursor)
         first = 0
@@ -137,7 +138,10 @@ def _response(door: Door, topics: list[MetadataResponseTopic]) -> MetadataRespon
 
 def _described(door: Door, topic: Topic) -> MetadataResponseTopic:
     here = [door.node_id]
+    ready = door.broker.topics.partitions_of(topic.name)
     return MetadataResponseTopic(
+        # While its partitions are being made, clients are to ask again.
+        error_code=ErrorCode.NONE if ready else ErrorCode.LEADER_NOT_AVAILABLE,
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.is_internal,
@@ -149,7 +153,7 @@ def _described(door: Door, topic: Topic) -> MetadataResponseTopic:
                 replica_nodes=here,
                 isr_nodes=here,
             )
-            for partition in door.broker.topics.partitions_of(topic.name)
+            for partition in ready
         ],
     )
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from alpacamq.node.address import Address
+from alpacamq.model.address import Address
 
 
 @pytest.mark.parametrize(
