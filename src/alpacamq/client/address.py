@@ -8,7 +8,7 @@ DEFAULT_PORT = 9092
 def parse_address(text: str) -> Address:
     """The address in HOST, HOST:PORT or [IPv6]:PORT, or ValueError saying what is wrong with it."""
     text = text.strip()
-    if text and (":" not in text or text.endswith("]")):
+    if ":" not in text or text.endswith("]"):
         text = f"{text}:{DEFAULT_PORT}"
     address = Address.parse(text)
     if address.port == 0:
