@@ -23,7 +23,7 @@ def _table(name: str) -> str:
     results = read(RESULTS / f"{name}.json")
     peer = next((each.server for each in results.figures if each.server.startswith("Apache")), None)
     lines = [_provenance(results), ""]
-    heads = ["", "AlpacaMQ", "spread", "broker", "client", "resident"]
+    heads = ["", "AlpacaMQ", "spread", "broker", "client", "others", "resident"]
     if peer is not None:
         heads += [peer, "AlpacaMQ is"]
     lines += ["| " + " | ".join(heads) + " |", "|---" + "|---:" * (len(heads) - 1) + "|"]
@@ -68,8 +68,9 @@ def _spread(figure: Figure) -> str:
 def _cost(figure: Figure) -> list[str]:
     cost = figure.cost
     if cost is None:
-        return ["", "", ""]
-    return [f"{cost.server_cores:.0%}", f"{cost.client_cores:.0%}", f"{cost.server_rss_mib:.0f} MiB"]
+        return ["", "", "", ""]
+    shares = (cost.server_cores, cost.client_cores, cost.others_cores)
+    return [*(f"{share:.0%}" for share in shares), f"{cost.server_rss_mib:.0f} MiB"]
 
 
 def _compared(figure: Figure) -> str:

@@ -35,6 +35,8 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     server_cpu_s: float
     server_cores: float
     client_cores: float
+    # What else was running: near 0 on a machine that nobody else uses.
+    others_cores: float
     server_rss_mib: float
 
 
@@ -162,7 +164,19 @@ def read(path: Path) -> Results:
 
 def table(results: Results) -> str:
     """The figures as text for a terminal."""
-    heads = ("case", "server", "median", "unit", "spread", "server", "client", "memory", "of peer", "floor")
+    heads = (
+        "case",
+        "server",
+        "median",
+        "unit",
+        "spread",
+        "server",
+        "client",
+        "others",
+        "memory",
+        "of peer",
+        "floor",
+    )
     rows = [heads, *(_row(figure) for figure in results.figures)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
     lines = [f"\n{results.benchmark}: {results.question}"]
@@ -183,6 +197,7 @@ def _row(figure: Figure) -> tuple[str, ...]:
         f"{figure.spread:.0%}" if len(figure.samples) > 1 else "",
         f"{cost.server_cores:.0%} core" if cost else "",
         f"{cost.client_cores:.0%} core" if cost else "",
+        f"{cost.others_cores:.0%} core" if cost else "",
         f"{cost.server_rss_mib:.0f} MiB" if cost else "",
         f"x{figure.of_peer:g}" if figure.of_peer is not None else "",
         "" if figure.floor_holds is None else "holds" if figure.floor_holds else "MISSED",
@@ -194,6 +209,7 @@ def _cost(usages: Sequence[Usage]) -> Cost:
         server_cpu_s=round(median(usage.server_cpu_s for usage in usages), 3),
         server_cores=round(median(usage.server_cores for usage in usages), 3),
         client_cores=round(median(usage.client_cores for usage in usages), 3),
+        others_cores=round(median(usage.others_cores for usage in usages), 3),
         server_rss_mib=round(median(usage.server_rss_mib for usage in usages), 1),
     )
 

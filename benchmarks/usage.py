@@ -17,6 +17,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float
     server_cpu_s: float
     client_cpu_s: float
+    # Whatever else ran on the machine meanwhile, the kernel's own work included.
+    others_cpu_s: float
     server_rss_mib: float
 
     def over(self, seconds: float) -> "Usage":
@@ -32,6 +34,10 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     def client_cores(self) -> float:
         return self.client_cpu_s / self.wall_s
 
+    @property
+    def others_cores(self) -> float:
+        return self.others_cpu_s / self.wall_s
+
 
 class Meter:
     """Measures between entering and leaving; the client is this process and children it waited for."""
@@ -43,6 +49,7 @@ class Meter:
     def __enter__(self) -> Self:
         self._server_cpu_s = self._server_seconds()
         self._client_cpu_s = _client_seconds()
+        self._machine_cpu_s = _machine_seconds()
         self._began_at = time.monotonic()
         return self
 
@@ -51,10 +58,14 @@ class Meter:
     ) -> None:
         wall_s = time.monotonic() - self._began_at
         if error is None:
+            server_cpu_s = self._server_seconds() - self._server_cpu_s
+            client_cpu_s = _client_seconds() - self._client_cpu_s
+            machine_cpu_s = _machine_seconds() - self._machine_cpu_s
             self._usage = Usage(
                 wall_s=wall_s,
-                server_cpu_s=self._server_seconds() - self._server_cpu_s,
-                client_cpu_s=_client_seconds() - self._client_cpu_s,
+                server_cpu_s=server_cpu_s,
+                client_cpu_s=client_cpu_s,
+                others_cpu_s=max(machine_cpu_s - server_cpu_s - client_cpu_s, 0.0),
                 server_rss_mib=self._server.memory_info().rss / MIB,
             )
 
@@ -66,6 +77,11 @@ class Meter:
     def _server_seconds(self) -> float:
         times = self._server.cpu_times()
         return times.user + times.system
+
+
+def _machine_seconds() -> float:
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
 
 
 def _client_seconds() -> float:
