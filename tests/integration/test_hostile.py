@@ -3,6 +3,7 @@
 import contextlib
 import random
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from struct import pack
@@ -195,6 +196,18 @@ def test_a_sender_of_single_bytes_runs_out_of_time(broker: Broker) -> None:
                 return True
 
         eventually(drip, what="the broker hangs up although a byte comes now and then")
+
+
+def test_a_steady_sender_never_runs_out_of_time_wherever_its_packets_end(broker: Broker) -> None:
+    """Every packet ends inside a request: each request has its own time, not the stream."""
+    question = request(API_VERSIONS, 0)
+    half = len(question) // 2
+    asked_from = time.monotonic()
+    with connected(broker.host_and_port) as connection:
+        connection.send(question[:half])
+        while time.monotonic() - asked_from < 3 * FRAME_TIMEOUT_MS / 1000:
+            connection.send(question[half:] + question[:half])
+            assert parse_api_versions(connection.receive())[0] == 0
 
 
 def test_connections_that_say_nothing_keep_nobody_out(broker: Broker) -> None:

@@ -269,6 +269,7 @@ class Connection(asyncio.BufferedProtocol):
                 break
             if (frame := self._inbox.next_frame()) is None:
                 break
+            self._frame_began_at = self._active_at  # what follows it is the next one
             self._shared.requests.handle(self, frame)
             if self.is_closed:
                 return False
