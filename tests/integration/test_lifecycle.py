@@ -1,7 +1,11 @@
 """Starting and stopping: the ready line, clean shutdown, and refusals that say what is wrong."""
 
+import os
 import signal
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +24,29 @@ def test_the_ready_line_names_an_address_that_answers(new_broker: NewBroker) -> 
     assert port > 0
     with connected((host, port)) as connection:
         assert API_VERSIONS in connection.api_versions()
+
+
+def test_what_it_says_to_try_works_as_it_is_typed(new_broker: NewBroker) -> None:
+    broker = new_broker().start()
+    broker.output.wait_for("Ctrl-C stops it", within_s=10)
+    commands = [line.strip() for line in broker.output.text().splitlines() if "alpacactl" in line]
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+
+    said = [
+        subprocess.run(
+            ["sh", "-c", command],
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+        for command in commands
+    ]
+
+    assert len(said) == 3
+    assert said[1] == "hello\n"
+    assert "greetings" in said[2]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 import time
+from pathlib import Path
 
 from alpacamq import __version__
 from alpacamq.api.kafka.door import Door
@@ -21,7 +22,7 @@ from alpacamq.model.address import Address
 from alpacamq.model.ids import BrokerId
 from alpacamq.telemetry.logs import get_logger
 
-from .config import NodeConfig
+from .config import KafkaConfig, NodeConfig
 
 log = get_logger(__name__)
 
@@ -30,9 +31,10 @@ _SPARE_DESCRIPTORS = 256
 _MIN_SEGMENT_FILES = 64
 
 TRY = """\
-  kcat -b {kafka} -L                                   # what is there
-  echo hello | kcat -b {kafka} -t greetings -P         # write a message
-  kcat -b {kafka} -t greetings -C -e                   # read it back
+  echo hello | {alpacactl} produce greetings
+  {alpacactl} consume greetings --exit
+  {alpacactl} topics list
+or any Kafka client on {kafka}.
 """
 
 
@@ -68,10 +70,17 @@ def announce(config: NodeConfig, kafka: Address, started_at: float) -> None:
     """Tell the user where everything is and what to do next."""
     data = config.node.data_dir.absolute()
     print(f"AlpacaMQ {__version__} is ready after {time.monotonic() - started_at:.2f} s\n")
-    print(f"  kafka   {kafka}\n  data    {data}\n\nTry (Debian: apt install kcat):")
-    print(TRY.format(kafka=kafka))
+    print(f"  kafka   {kafka}\n  data    {data}\n\nTry:")
+    print(TRY.format(alpacactl=_alpacactl(kafka), kafka=kafka))
     print("Ctrl-C stops it.", flush=True)
     log.info("ready", kafka=str(kafka), data_dir=str(data))
+
+
+def _alpacactl(kafka: Address) -> str:
+    """The command as it can be typed here: it lies beside ours."""
+    beside = Path(sys.argv[0]).with_name("alpacactl")
+    command = str(beside) if beside.is_file() else "alpacactl"
+    return command if kafka == KafkaConfig().listen else f"{command} --broker {kafka}"
 
 
 def broker_settings(config: NodeConfig) -> BrokerSettings:
