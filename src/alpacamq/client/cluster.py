@@ -105,19 +105,23 @@ class Cluster:
         check(about, found.error_code, found.error_message)
         return self._advertised(Address(found.host, found.port), found.node_id)
 
-    def metadata(self, names: Sequence[str] | None) -> MetadataResponse:
-        """Brokers and the topics of these names; None for all topics."""
+    def metadata(self, names: Sequence[str] | None, *, may_create: bool = False) -> MetadataResponse:
+        """Brokers and the topics of these names; None for all topics.
+
+        Looking does not create what is looked for, unless that `may_create` it where the broker does so.
+        """
         wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-        # Looking must not create what is looked for.
-        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=may_create)
         answer = self.anyone().call(request, MetadataResponse)
         check("reading metadata", answer.error_code)
         return answer
 
     @patient
-    def topics(self, names: Sequence[str] | None = None) -> list[MetadataResponseTopic]:
+    def topics(
+        self, names: Sequence[str] | None = None, *, may_create: bool = False
+    ) -> list[MetadataResponseTopic]:
         """Topics as the broker describes them, by name; NotFound if one of `names` does not exist."""
-        answer = self.metadata(names)
+        answer = self.metadata(names, may_create=may_create)
         for topic in answer.topics:
             if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 known = [other.name or "" for other in self.metadata(None).topics]

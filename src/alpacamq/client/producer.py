@@ -42,7 +42,7 @@ class Producer:
 
     def __init__(self, cluster: Cluster, topic: str, *, partition: int | None = None) -> None:
         self._cluster = cluster
-        found = find_topic(cluster, topic)
+        found = find_topic(cluster, topic, may_create=True)
         self._topic = found.name
         self._count = len(found.partitions)
         if partition is not None and not 0 <= partition < self._count:

@@ -82,9 +82,9 @@ def every_topic(cluster: Cluster) -> list[Topic]:
     return [_topic(described) for described in cluster.topics()]
 
 
-def find_topic(cluster: Cluster, name: str) -> Topic:
-    """The topic of this name, or NotFound."""
-    return _topic(only(f"topic {name!r}", cluster.topics([name])))
+def find_topic(cluster: Cluster, name: str, *, may_create: bool = False) -> Topic:
+    """The topic of this name, or NotFound; with `may_create` one that the broker makes for the asking."""
+    return _topic(only(f"topic {name!r}", cluster.topics([name], may_create=may_create)))
 
 
 def _topic(described: MetadataResponseTopic) -> Topic:
