@@ -23,22 +23,8 @@ class Member(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
         asyncio.run(self._run())
 
     async def _run(self) -> None:
-        settings = self._settings
-        self._consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=settings.address,
-            group_id=settings.group,
-            group_instance_id=settings.instance_id,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            session_timeout_ms=settings.session_timeout_ms,
-            heartbeat_interval_ms=HEARTBEAT_MS,
-            fetch_max_wait_ms=50,
-            retry_backoff_ms=50,
-            partition_assignment_strategy=[RangePartitionAssignor],
-        )
         ending, timer = Ending(), CommitTimer()
-        self._consumer.subscribe([settings.topic], listener=self)
-        await self._consumer.start()
+        await self._start()
         try:
             while not ending.is_asked_for:
                 records = await self._consumer.getmany(
@@ -51,6 +37,31 @@ class Member(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
                     await self._commit(self._journal.positions)
         finally:
             await self._consumer.stop()
+
+    async def _start(self) -> None:
+        settings = self._settings
+        while True:
+            self._consumer = aiokafka.AIOKafkaConsumer(
+                bootstrap_servers=settings.address,
+                group_id=settings.group,
+                group_instance_id=settings.instance_id,
+                auto_offset_reset="earliest",
+                enable_auto_commit=False,
+                session_timeout_ms=settings.session_timeout_ms,
+                heartbeat_interval_ms=HEARTBEAT_MS,
+                fetch_max_wait_ms=50,
+                retry_backoff_ms=50,
+                partition_assignment_strategy=[RangePartitionAssignor],
+            )
+            self._consumer.subscribe([settings.topic], listener=self)
+            try:
+                await self._consumer.start()
+            except aiokafka.errors.KafkaConnectionError as error:
+                # The broker is being started again: any other client would go on trying by itself.
+                self._journal.refused(error)
+                await self._consumer.stop()
+            else:
+                return
 
     async def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
         generation = self._consumer._coordinator.generation
