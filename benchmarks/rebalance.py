@@ -15,12 +15,12 @@ from typing import Self
 
 import uvloop
 
-from . import topics
+from . import commits, topics
 from .members import ClassicMember, ConsumerMember, Member
 from .observer import NAME, Observer
 from .report import OURS, Floor, Report
 from .roll import Roll
-from .servers import Server
+from .servers import START_S, Server
 from .session import Session
 from .usage import Meter, Usage
 
@@ -55,6 +55,8 @@ def run(session: Session, report: Report) -> None:
 
 def _measure(session: Session, report: Report, server: Server, protocol: str, size: int) -> None:
     topics.create(server.address, TOPIC, size * PARTITIONS_EACH)
+    # So that there are coordinators: no server has them from the start.
+    commits.commit(server.address, "warm-up", TOPIC, {0: 0}, START_S)
     figures = uvloop.run(_changes(server, protocol, size, session.repeats))
     for change, samples in figures.items():
         case = f"{TITLES[protocol]}, {size} members, {change}"
