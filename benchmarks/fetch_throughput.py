@@ -48,6 +48,7 @@ def _measure(session: Session, report: Report, server: Server, client: Client, l
     rates: list[float] = []
     usages: list[Usage] = []
     for _ in range(session.repeats):
+        session.settle()
         with Meter(server.pid) as meter:
             took_s = client.fetch(server.address, load)
         rates.append(load.count / took_s)

@@ -26,6 +26,7 @@ def _measure(session: Session, report: Report, server: Server) -> None:
     read: list[Usage] = []
     for sample in range(session.repeats + 1):
         topics.create(server.address, load.topic, load.partitions)
+        session.settle()
         with Meter(server.pid) as producing:
             client.produce(server.address, load, "all")
         with Meter(server.pid) as fetching:

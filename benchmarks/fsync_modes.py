@@ -44,6 +44,7 @@ def _measure(session: Session, report: Report, server: Server, mode: str, writer
     for sample in range(session.repeats):
         topic = f"{mode.replace(' ', '-')}-{writers}-{sample}"
         topics.create(server.address, topic, 1, MODES[mode])
+        session.settle()
         with Meter(server.pid) as meter:
             done = one_in_flight(
                 server.address, topic, connections=writers, size=SIZE, seconds=session.scaled(2, 1)

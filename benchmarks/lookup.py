@@ -68,6 +68,7 @@ def _in_process(session: Session, report: Report, records: int, per_batch: int, 
             assert found.offset == offset - offset % per_batch
 
         for name, seek in (("offset", by_offset), ("timestamp", by_timestamp)):
+            session.settle()
             runs = [_timed(seek, end, lookups) for _ in range(session.repeats)]
             _report(report, OURS, f"by {name} in process, {records:,} records, {per_batch} in a batch", runs)
         log.close()
@@ -92,6 +93,7 @@ def _over_the_wire(session: Session, report: Report, server: Server, records: in
 
         for name, seek in (("offset", by_offset), ("timestamp", by_timestamp)):
             _timed(seek, records, lookups)  # warms up
+            session.settle()
             runs = [_timed(seek, records, lookups) for _ in range(session.repeats)]
             case = f"by {name} over the wire, {records:,} records, {WIRE_BATCH} in a batch"
             _report(report, server.name, case, runs)

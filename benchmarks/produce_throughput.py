@@ -43,6 +43,7 @@ def _measure(session: Session, report: Report, server: Server, client: Client, l
             load, topic=f"{client.name.replace(' ', '-')}-{load.size}-{load.partitions}-{acks}-{sample}"
         )
         topics.create(server.address, mine.topic, mine.partitions)
+        session.settle()
         with Meter(server.pid) as meter:
             took_s = client.produce(server.address, mine, acks)
         written = topics.record_count(server.address, mine.topic, mine.partitions)

@@ -23,10 +23,24 @@ from .writers import pipelined
 
 SECONDS = 8
 SAMPLES_PER_SECOND = 500
-SHOWN = 16
+SHOWN = 12
 LARGE_RECORDS = 9_000
 RECORD_BYTES = 100
 TOPIC = "profiled"
+EVENT_LOOP = "the event loop"
+NAMED_TUPLES = "making named tuples"
+# The first pattern that fits a function says what step it is part of.
+STEPS = (
+    (EVENT_LOOP, "waiting for and receiving bytes (kernel, event loop)"),
+    (r"outbox.py. Outbox._send_", "sending (kernel)"),
+    (r"disk.py. SystemDisk.(write|open)", "writing to the log (kernel)"),
+    (r"disk.py. SystemDisk.sync", "fsync (kernel)"),
+    (r"disk.py. SystemDisk.read", "reading batch headers (kernel)"),
+    (r"model/batch.py. checksum", "checksum"),
+    (r"`(model|log)/|broker/admission.py|broker/partition.py", "checking, placing and finding batches"),
+    (r"`protocol/", "decoding and encoding"),
+    (r"`api/|`broker/|" + NAMED_TUPLES, "passing requests and answers on"),
+)
 _FRAME = re.compile(r"(?P<function>.+?) \((?P<file>.+?)(:\d+)?\)$")
 
 
@@ -109,14 +123,17 @@ def _profile(server: Server, path: Route, stacks: Path) -> None:
         f"{meter.usage.server_cores:.0%} of a core: {cpu_us / done.requests:,.1f} µs a request, "
         f"{cpu_us / megabytes:,.0f} µs a MB.\n"
     )
-    print("| share | µs/request | µs/MB | where |\n|---:|---:|---:|---|")
     own = _own_samples(stacks)
-    for where, count in own.most_common(SHOWN):
-        share = count / own.total()
-        print(
-            f"| {share:.1%} | {share * cpu_us / done.requests:.2f} | "
-            f"{share * cpu_us / megabytes:.1f} | {where} |"
-        )
+    steps: Counter[str] = Counter()
+    for where, count in own.items():
+        steps[_step(where)] += count
+    for counted in (steps, own):
+        print("| share | µs/request | µs/MB | where |\n|---:|---:|---:|---|")
+        for where, count in counted.most_common(SHOWN):
+            share = count / own.total()
+            per_request_us, per_megabyte_us = share * cpu_us / done.requests, share * cpu_us / megabytes
+            print(f"| {share:.1%} | {per_request_us:.2f} | {per_megabyte_us:.1f} | {where} |")
+        print()
 
 
 @contextmanager
@@ -154,7 +171,14 @@ def _where(frame: str) -> str:
     file = parsed["file"]
     if "alpacamq/" in file:
         return f"`{file.rpartition('alpacamq/')[2]}` {parsed['function']}"
-    return "the event loop: waiting, receiving, timers" if "asyncio" in file or "uvloop" in file else frame
+    if "asyncio" in file or "uvloop" in file:
+        return EVENT_LOOP
+    return NAMED_TUPLES if file.startswith("<string>") else frame
+
+
+def _step(where: str) -> str:
+    """The step of a request's way that a function belongs to."""
+    return next((step for pattern, step in STEPS if re.search(pattern, where)), "the rest")
 
 
 if __name__ == "__main__":

@@ -73,6 +73,7 @@ def paced(
         topic = f"{client.name.replace(' ', '-')}-{rate}-{sample}"
         topics.create(server.address, topic, 1)
         pace = Pace(topic=topic, size=SIZE, per_second=rate, seconds=seconds)
+        session.settle()
         with Meter(server.pid) as meter:
             latencies = client.pace(server.address, pace, watched=watched)
         topics.delete(server.address, topic)

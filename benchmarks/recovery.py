@@ -39,6 +39,7 @@ def _measure(
     after_crash_s: list[float] = []
     after_stop_s: list[float] = []
     for _ in range(session.repeats):
+        session.settle()
         directory = session.new_directory()
         server = contender.start(directory)
         try:

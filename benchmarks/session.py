@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 from .apache_kafka import Unavailable, apache_kafka
 from .c_client import CannotBuild, CClient
 from .clients import Client
@@ -16,6 +18,11 @@ from .servers import AlpacaMQ, Contender, Server, running
 
 # Not the usual place for temporary files, which is often memory: data must meet a disk.
 ROOM = Path("/var/tmp")  # noqa: S108 - a fresh directory is made inside
+
+# A machine is quiet while no more than this much of a core is in use.
+QUIET_CORES = 0.2
+SETTLE_STEP_S = 0.5
+PATIENCE_S = 300.0
 
 
 class Session:
@@ -29,6 +36,7 @@ class Session:
         self.unavailable: list[tuple[str, str]] = []
         self.is_quick = False
         self._directories = 0
+        self._patience_s = PATIENCE_S
 
     @property
     def repeats(self) -> int:
@@ -38,6 +46,21 @@ class Session:
     def scaled(self, full: int, quick: int) -> int:
         """An amount of work."""
         return quick if self.is_quick else full
+
+    def settle(self) -> None:
+        """Wait until the machine has nothing else to do, before a sample is taken.
+
+        What the sample before it left to be written is done by then, and other people's work
+        is sat out. Patience is limited over the whole run; once it is spent, figures are taken as
+        things are, and say what else was running.
+        """
+        if self.is_quick:
+            return
+        while self._patience_s > 0:
+            busy_share = psutil.cpu_percent(SETTLE_STEP_S) / 100
+            if busy_share * (os.cpu_count() or 1) <= QUIET_CORES:
+                return
+            self._patience_s -= SETTLE_STEP_S
 
     def new_directory(self) -> Path:
         self._directories += 1

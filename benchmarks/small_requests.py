@@ -48,6 +48,7 @@ def _measure(
     for sample in range(session.repeats + 1):
         topic = f"{send.__name__.strip('_')}-{sample}"
         topics.create(server.address, topic, 1)
+        session.settle()
         with Meter(server.pid) as meter:
             done = send(server.address, topic, session.scaled(3, 1))
         written = topics.record_count(server.address, topic, 1)

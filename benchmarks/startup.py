@@ -31,6 +31,7 @@ def _empty(session: Session, report: Report, contender: Contender) -> None:
     times_s: list[float] = []
     resident: list[float] = []
     for _ in range(session.scaled(5, 2)):
+        session.settle()
         with session.server(contender) as server:
             times_s.append(server.started_in_s)
             resident.append(_resident_mib(server.pid))
@@ -53,6 +54,7 @@ def _many_partitions(session: Session, report: Report, contender: Contender) -> 
             server.stop()
             for _ in range(session.repeats):
                 os.sync()
+                session.settle()
                 server = contender.start(directory)
                 times_s.append(server.started_in_s)
                 resident.append(_resident_mib(server.pid))
