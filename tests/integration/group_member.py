@@ -12,6 +12,7 @@ import msgspec
 POLL_S = 0.05
 COMMIT_EVERY_S = 0.25
 HEARTBEAT_MS = 500
+SESSION_MS = 4000
 MOST_AT_ONCE = 500
 
 
@@ -44,7 +45,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     journal: str
     instance_id: str | None = None
-    session_timeout_ms: int = 4000
+    session_timeout_ms: int = SESSION_MS
 
 
 class Ending:

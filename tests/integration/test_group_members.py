@@ -14,7 +14,7 @@ from tests.compat.confluent import Confluent
 from tests.conftest import NewBroker
 from tests.waiting import eventually
 
-from .group_member import Kind
+from .group_member import SESSION_MS, Kind
 from .journal import Revoked
 from .membership import Group, Member
 from .traffic import Writer
@@ -23,6 +23,8 @@ TOPIC = "load"
 PARTITIONS = 6
 # Some 2,000 records a second over all partitions.
 PAUSE_S = 0.003
+# For members whose sessions the broker decides on; classic ones ask for the same.
+SHORT_SESSIONS = f"[groups]\nsession_timeout_ms = {SESSION_MS}\n"
 # How long a member may be without records in a rebalance that takes nothing from it.
 ALLOWED_NS = 1_000_000_000
 CHANGES = 40
@@ -73,7 +75,7 @@ class Scene:
 
 @pytest.fixture
 def scene(new_broker: NewBroker, tmp_path: Path) -> Iterator[Scene]:
-    broker = new_broker(kafka=lasting_address(random.SystemRandom())).start()
+    broker = new_broker(kafka=lasting_address(random.SystemRandom()), config=SHORT_SESSIONS).start()
     scene = Scene(broker, tmp_path)
     yield scene
     scene.end()
