@@ -35,6 +35,8 @@ class Member(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
                         self._journal.delivered(record.partition, record.offset, record.timestamp)
                 if timer.is_due():
                     await self._commit(self._journal.positions)
+            # The library does not tell that it gives everything up when it leaves.
+            await self.on_partitions_revoked(self._consumer.assignment())
         finally:
             await self._consumer.stop()
 

@@ -165,4 +165,7 @@ def _paged(door: Door, partition: Partition) -> DescribeTopicPartitionsResponseP
         leader_epoch=partition.leader_epoch,
         replica_nodes=[door.node_id],
         isr_nodes=[door.node_id],
+        # Not null, which the schema allows: Kafka's own client fails on it.
+        eligible_leader_replicas=[],
+        last_known_elr=[],
     )
