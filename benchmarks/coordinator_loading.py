@@ -55,14 +55,14 @@ def _measure(session: Session, report: Report, contender: Contender, done: Commi
             _commit(server.address, done)
         finally:
             server.kill()
-        starts = [_start(contender, directory, done) for _ in range(session.repeats)]
+        starts = [_start(session, contender, directory, done) for _ in range(session.repeats)]
         _report(report, contender, str(done), starts)
         # What a peer keeps beside its log is its own business.
         if contender.name == OURS:
             starts = []
             for _ in range(session.repeats):
                 shutil.rmtree(directory / SNAPSHOTS)
-                starts.append(_start(contender, directory, done))
+                starts.append(_start(session, contender, directory, done))
             _report(report, contender, f"{done}, snapshots removed", starts)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -82,8 +82,9 @@ def _commit(address: str, done: Commits) -> None:
                 assert not not_yet, not_yet
 
 
-def _start(contender: Contender, directory: Path, done: Commits) -> tuple[float, float]:
+def _start(session: Session, contender: Contender, directory: Path, done: Commits) -> tuple[float, float]:
     """Seconds until every group has answered, and the memory that takes; the server is killed again."""
+    session.settle()
     began_at = time.monotonic()
     server = contender.start(directory)
     try:

@@ -42,6 +42,7 @@ def _measure(
         group = f"{GROUP}-{connections}-{sample}"
         answer_bytes = commits.commit(server.address, group, TOPIC, {0: 1}, START_S)
         request = commits.commit_request(group, TOPIC, {0: OFFSET})
+        session.settle()
         with Meter(server.pid) as meter:
             done = pipelined(
                 server.address,

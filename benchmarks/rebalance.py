@@ -57,6 +57,7 @@ def _measure(session: Session, report: Report, server: Server, protocol: str, si
     topics.create(server.address, TOPIC, size * PARTITIONS_EACH)
     # So that there are coordinators: no server has them from the start.
     commits.commit(server.address, "warm-up", TOPIC, {0: 0}, START_S)
+    session.settle()
     figures = uvloop.run(_changes(server, protocol, size, session.repeats))
     for change, samples in figures.items():
         case = f"{TITLES[protocol]}, {size} members, {change}"

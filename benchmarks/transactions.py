@@ -59,6 +59,7 @@ def _measure(
     for sample in range(session.repeats):
         mine = replace(load, topic=f"{case.replace(' ', '-').replace(',', '')}-{sample}")
         topics.create(server.address, mine.topic, mine.partitions)
+        session.settle()
         with Meter(server.pid) as meter:
             took_s = _produce(server.address, mine, settings, per_transaction)
         rates.append(mine.count / took_s)
@@ -109,6 +110,7 @@ def _single(session: Session, report: Report, server: Server) -> None:
     runs: list[array[int]] = []
     for _ in range(session.repeats):
         took_ns = array("q")
+        session.settle()
         for _ in range(session.scaled(1_000, 200)):
             began_ns = time.monotonic_ns()
             producer.begin_transaction()
