@@ -38,6 +38,8 @@ class Member(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
             # The library does not tell that it gives everything up when it leaves.
             await self.on_partitions_revoked(self._consumer.assignment())
         finally:
+            # aiokafka leaves the group without a word to its listener: nothing is read from here on.
+            await self.on_partitions_revoked(self._consumer.assignment())
             await self._consumer.stop()
 
     async def _start(self) -> None:
