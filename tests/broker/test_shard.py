@@ -13,10 +13,10 @@ from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.clock import SteadyClock
 from alpacamq.broker.shard import Shard
 from alpacamq.broker.shard_snapshots import KEPT, ShardSnapshots
-from alpacamq.coordinator.outcome import Change, Outcome, Reply
 from alpacamq.log.disk import SystemDisk
 from alpacamq.model.errors import CoordinatorUnavailable, InvalidRequest
 from alpacamq.model.ids import BrokerId
+from alpacamq.model.outcome import Change, Outcome, Reply
 from alpacamq.model.ports import Buffer
 
 

@@ -22,9 +22,9 @@ from alpacamq.coordinator.consumer_messages import (
     TopicSummary,
 )
 from alpacamq.coordinator.group_records import parts_of
-from alpacamq.coordinator.outcome import Change
 from alpacamq.coordinator.reconciliation import common, minus, union
 from alpacamq.model.errors import AlpacaError, FencedInstanceId, FencedMemberEpoch, UnknownMember
+from alpacamq.model.outcome import Change
 
 GROUP = "group"
 SETTINGS = ConsumerGroupSettings(min_heartbeat_interval_ms=3_000)

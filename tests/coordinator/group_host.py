@@ -6,8 +6,8 @@ from itertools import count
 from alpacamq.coordinator.consumer_messages import ConsumerGroupSettings, TopicSummary
 from alpacamq.coordinator.group_messages import GroupSettings
 from alpacamq.coordinator.groups import GroupCoordinator
-from alpacamq.coordinator.outcome import Change, Outcome
 from alpacamq.model.errors import AlpacaError
+from alpacamq.model.outcome import Change, Outcome
 
 START_MS = 1_000_000
 GROUP = "billing"

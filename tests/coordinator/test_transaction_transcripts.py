@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from alpacamq.coordinator.outcome import Change
 from alpacamq.coordinator.transaction import (
     ProducerIdentity,
     Transaction,
@@ -29,6 +28,7 @@ from alpacamq.coordinator.transaction_messages import (
 )
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import TopicPartition
+from alpacamq.model.outcome import Change
 
 from .transaction_host import START_MS, Host, partition
 

@@ -5,7 +5,6 @@ import re
 import msgspec
 import pytest
 
-from alpacamq.coordinator.outcome import Change
 from alpacamq.coordinator.transaction import (
     LAST_EPOCH,
     NEXT_STATES,
@@ -35,6 +34,7 @@ from alpacamq.model.errors import (
     ProducerFenced,
     TransactionalIdNotFound,
 )
+from alpacamq.model.outcome import Change
 
 from .transaction_host import START_MS, Host, contents, partition
 

@@ -7,7 +7,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from alpacamq.coordinator.outcome import Change
 from alpacamq.coordinator.transaction import (
     LAST_EPOCH,
     ProducerIdentity,
@@ -31,6 +30,7 @@ from alpacamq.model.errors import (
     ProducerFenced,
 )
 from alpacamq.model.ids import TopicPartition
+from alpacamq.model.outcome import Change
 
 from .transaction_host import START_MS, Host, contents, partition
 

@@ -7,11 +7,11 @@ everything that was not durable.
 from collections.abc import Callable, Iterator
 from itertools import count
 
-from alpacamq.coordinator.outcome import Change
 from alpacamq.coordinator.transaction import Transaction, WriteMarkers, decode_value
 from alpacamq.coordinator.transaction_messages import TransactionOutcome
 from alpacamq.coordinator.transactions import TransactionCoordinator, TransactionSettings
 from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.model.outcome import Change
 
 START_MS = 1_000_000
 

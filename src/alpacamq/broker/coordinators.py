@@ -16,13 +16,13 @@ import msgspec
 from alpacamq.coordinator.consumer_messages import ConsumerGroupSettings, TopicSummary
 from alpacamq.coordinator.group_messages import CompleteTransactionRequest, GroupSettings
 from alpacamq.coordinator.groups import GroupCoordinator
-from alpacamq.coordinator.outcome import Outcome
 from alpacamq.coordinator.transaction import WriteMarkers
 from alpacamq.coordinator.transaction_messages import TransactionOutcome
 from alpacamq.coordinator.transactions import TransactionCoordinator, TransactionSettings
 from alpacamq.model.control import marker_batch
 from alpacamq.model.errors import AlpacaError, DamagedLog, FencedProducer, UnknownTopic
 from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.model.outcome import Outcome
 from alpacamq.model.ports import Clock, Disk
 from alpacamq.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from alpacamq.telemetry.logs import get_logger

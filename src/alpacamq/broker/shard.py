@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from typing import Any, Generic, Protocol, TypeVar
 
-from alpacamq.coordinator.outcome import Change, Outcome
 from alpacamq.model.batch import read_header
 from alpacamq.model.errors import AlpacaError, CoordinatorLoading, CoordinatorUnavailable
+from alpacamq.model.outcome import Change, Outcome
 from alpacamq.model.records import Record, write_batch
 from alpacamq.telemetry.logs import get_logger
 

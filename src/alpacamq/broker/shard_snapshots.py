@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from alpacamq.coordinator.outcome import Change
 from alpacamq.log.sealed_file import TEMPORARY, Unreadable, read_sealed, write_sealed
+from alpacamq.model.outcome import Change
 from alpacamq.model.ports import Disk
 from alpacamq.telemetry.logs import get_logger
 

@@ -6,9 +6,9 @@ from typing import Any, Generic, TypeVar
 
 from fastcrc.crc32 import iscsi as crc32c
 
-from alpacamq.coordinator.outcome import Outcome
 from alpacamq.model.errors import CoordinatorLoading
 from alpacamq.model.ids import TopicName
+from alpacamq.model.outcome import Outcome
 
 from .partition import Partition
 from .shard import Machine, Shard

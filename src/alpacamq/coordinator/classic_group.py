@@ -16,6 +16,7 @@ from alpacamq.model.errors import (
     RebalanceInProgress,
     UnknownMember,
 )
+from alpacamq.model.outcome import Change, Outcome, Reply
 
 from .classic_joining import Joining, supersede
 from .classic_rebalance import ClassicState, Rebalance
@@ -36,7 +37,6 @@ from .group_messages import (
     TxnCommitRequest,
 )
 from .group_records import GENERATION, StoredGroup
-from .outcome import Change, Outcome, Reply
 from .subscription import CONSUMER_PROTOCOL, subscribed_topics
 
 _stored_group = msgspec.msgpack.Decoder(StoredGroup)

@@ -14,11 +14,11 @@ from alpacamq.model.errors import (
     MemberIdRequired,
     RebalanceInProgress,
 )
+from alpacamq.model.outcome import Outcome, Reply
 
 from .classic_rebalance import ClassicState, Rebalance
 from .classic_roster import Member, Roster
 from .group_messages import GroupSettings, JoinRequest
-from .outcome import Outcome, Reply
 from .subscription import CONSUMER_PROTOCOL, subscribed_topics
 
 

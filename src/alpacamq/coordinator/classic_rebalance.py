@@ -10,11 +10,11 @@ from enum import StrEnum
 import msgspec
 
 from alpacamq.model.errors import RebalanceInProgress
+from alpacamq.model.outcome import Change, Outcome, Reply
 
 from .classic_roster import Member, Roster
 from .group_messages import JoinedMember, JoinReply, SyncReply
 from .group_records import CLASSIC, GENERATION, StoredGroup, StoredMember, key
-from .outcome import Change, Outcome, Reply
 
 
 class ClassicState(StrEnum):

@@ -17,6 +17,7 @@ from alpacamq.model.errors import (
     UnknownMember,
     UnsupportedAssignor,
 )
+from alpacamq.model.outcome import Change
 
 from . import consumer_records as records
 from .assignors import ASSIGNORS
@@ -35,7 +36,6 @@ from .consumer_messages import (
 )
 from .consumer_records import Current, Profile, StoredGroup
 from .consumer_roster import ConsumerRoster, described
-from .outcome import Change
 from .reconciliation import MemberState, common, reconcile, state_of
 from .target_assignment import TargetAssignment
 

@@ -7,9 +7,10 @@ their end.
 
 import msgspec
 
+from alpacamq.model.outcome import Change
+
 from .consumer_messages import Partitions
 from .group_records import key
-from .outcome import Change
 
 CONSUMER = "consumer-group"
 MEMBER = "member"

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from alpacamq.model.errors import FencedInstanceId, FencedMemberEpoch, UnknownMember, UnreleasedInstanceId
+from alpacamq.model.outcome import Change
 
 from . import consumer_records as records
 from .consumer_messages import (
@@ -20,7 +21,6 @@ from .consumer_messages import (
     Partitions,
 )
 from .consumer_records import Current, Profile
-from .outcome import Change
 from .reconciliation import Holders, minus, union
 from .topic_pattern import TopicPattern
 

@@ -14,6 +14,7 @@ from alpacamq.model.errors import (
     TooManyGroups,
     UnknownMember,
 )
+from alpacamq.model.outcome import Change, Outcome
 
 from .classic_group import ClassicGroup
 from .consumer_group import ConsumerGroup
@@ -23,7 +24,6 @@ from .deadlines import Deadlines
 from .group_messages import GroupSettings
 from .group_records import CLASSIC, GENERATION
 from .offsets import Offsets
-from .outcome import Change, Outcome
 
 Group: TypeAlias = ClassicGroup | ConsumerGroup
 

@@ -14,6 +14,7 @@ from alpacamq.model.errors import (
     NonEmptyGroup,
     UnknownMember,
 )
+from alpacamq.model.outcome import Change, Outcome, Reply
 
 from .classic_group import ClassicGroup
 from .consumer_group import ConsumerGroup
@@ -44,7 +45,6 @@ from .group_messages import (
 from .group_records import IDLE, OFFSET, PENDING, parts_of
 from .offset_answers import Answered, deleted, fetched, stored
 from .offsets import Offsets
-from .outcome import Change, Outcome, Reply
 from .subscription import CONSUMER_PROTOCOL
 
 _Request = TypeVar("_Request")

@@ -10,6 +10,7 @@ from alpacamq.model.errors import (
     UnstableOffsetCommit,
 )
 from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.model.outcome import Change
 
 from .group_messages import (
     DeleteOffsetsRequest,
@@ -22,7 +23,6 @@ from .group_messages import (
 )
 from .group_records import CommittedOffset
 from .offsets import Offsets
-from .outcome import Change
 
 Answered = tuple[list[Change], object]
 

@@ -14,9 +14,9 @@ import msgspec
 
 from alpacamq.model.errors import FencedProducer
 from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.model.outcome import Change
 
 from .group_records import IDLE, OFFSET, PENDING, CommittedOffset, PendingOffset, key
-from .outcome import Change
 
 _committed = msgspec.msgpack.Decoder(CommittedOffset)
 _pending = msgspec.msgpack.Decoder(PendingOffset)

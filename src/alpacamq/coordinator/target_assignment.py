@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from hashlib import blake2b
 
 from alpacamq.model.ids import TopicId
+from alpacamq.model.outcome import Change
 
 from . import consumer_records as records
 from .assignors import ASSIGNORS, Subscriber
 from .consumer_messages import Partitions, TopicSummary, TopicsView
 from .consumer_records import Profile
-from .outcome import Change
 from .topic_pattern import TopicPattern
 
 _DIGEST_BYTES = 8

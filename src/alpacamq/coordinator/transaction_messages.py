@@ -7,8 +7,8 @@ from enum import Enum
 import msgspec
 
 from alpacamq.model.ids import TopicPartition
+from alpacamq.model.outcome import Outcome
 
-from .outcome import Outcome
 from .transaction import ProducerIdentity, TransactionState, WriteMarkers
 
 

@@ -21,9 +21,9 @@ from alpacamq.model.errors import (
     ProducerFenced,
     TransactionalIdNotFound,
 )
+from alpacamq.model.outcome import Change, Reply
 
 from .deadlines import Deadlines
-from .outcome import Change, Reply
 from .transaction import (
     COMPLETE,
     PREPARED,

@@ -237,3 +237,39 @@ class CoordinatorLoading(AlpacaError):
 
 class CoordinatorUnavailable(AlpacaError):
     """The coordinator could not keep its records; what was asked may or may not have happened."""
+
+
+class InvalidLane(AlpacaError):
+    """No priority lane has this name."""
+
+
+class InvalidReceipt(AlpacaError):
+    """What should be a receipt handle is none of ours."""
+
+
+class StaleReceipt(AlpacaError):
+    """The lease of this delivery has ended: it expired, was settled, or the message was delivered again."""
+
+
+class NotAcquired(AlpacaError):
+    """The message is not leased to the consumer that wants to settle it."""
+
+
+class TooManyInFlight(AlpacaError):
+    """The consumer or the queue holds as many unacknowledged messages as it may."""
+
+
+class TooManyWaiting(AlpacaError):
+    """As many receives wait for messages as the broker allows."""
+
+
+class InvalidDelay(AlpacaError):
+    """The delay or the time of delivery is not one the broker accepts."""
+
+
+class UnknownDelayed(AlpacaError):
+    """No message with this id is waiting for its time: it was delivered, cancelled, or never there."""
+
+
+class TooManyDelayed(AlpacaError):
+    """As many messages wait for their time as the broker allows."""

@@ -16,8 +16,10 @@ from .ids import TopicId, TopicName
 MAX_NAME_LENGTH = 249
 OFFSETS_TOPIC = TopicName("__consumer_offsets")
 TRANSACTIONS_TOPIC = TopicName("__transaction_state")
+QUEUES_TOPIC = TopicName("__queue_state")
+DELAYS_TOPIC = TopicName("__delayed_messages")
 # Written by the broker only; every client may read them.
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUEUES_TOPIC, DELAYS_TOPIC})
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 HOUR_MS = 3_600_000
@@ -47,6 +49,7 @@ class ConfigKind(StrEnum):
     INT = "int"
     LONG = "long"
     DOUBLE = "double"
+    BOOLEAN = "boolean"
     STRING = "string"
     LIST = "list"
 
@@ -80,7 +83,9 @@ class Setting:
 
     def text(self, value: Any) -> str:
         """A value the way users write it."""
-        return ",".join(value) if self.kind is ConfigKind.LIST else str(value)
+        if self.kind is ConfigKind.LIST:
+            return ",".join(value)
+        return str(value).lower() if self.kind is ConfigKind.BOOLEAN else str(value)
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -104,7 +109,14 @@ def _number(text: str) -> float:
     return value
 
 
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("neither true nor false")
+    return text.lower() == "true"
+
+
 _PARSERS: Mapping[ConfigKind, Callable[[str], Any]] = {
+    ConfigKind.BOOLEAN: _truth,
     ConfigKind.INT: _whole,
     ConfigKind.LONG: _whole,
     ConfigKind.DOUBLE: _number,
@@ -138,6 +150,11 @@ SETTINGS: Mapping[str, Setting] = {
         kind=ConfigKind.INT, default=MIB + 12, minimum=0, maximum=INT32_MAX,
         doc="The largest record batch the topic takes, as sent (after compression).",
     ),
+    "message.delays": Setting(
+        kind=ConfigKind.BOOLEAN, default=False,
+        doc="Whether records that Kafka clients send with the header alpacamq-deliver-at wait for their "
+        "time. Every batch is then looked into.",
+    ),
     "message.timestamp.after.max.ms": Setting(
         kind=ConfigKind.LONG, default=HOUR_MS, minimum=0, maximum=INT64_MAX,
         doc="How far ahead of the broker's clock a record's timestamp may be.",
@@ -158,6 +175,65 @@ SETTINGS: Mapping[str, Setting] = {
         kind=ConfigKind.INT, default=1, minimum=1, maximum=INT32_MAX,
         doc="Replicas that must be in sync for acks=all to be accepted.",
     ),
+    "queue.backoff.initial.ms": Setting(
+        kind=ConfigKind.LONG, default=1000, minimum=0, maximum=DAY_MS,
+        doc="Queue mode: how long a message rests after its first failed delivery.",
+    ),
+    "queue.backoff.max.ms": Setting(
+        kind=ConfigKind.LONG, default=60_000, minimum=0, maximum=DAY_MS,
+        doc="Queue mode: the longest a message rests between two deliveries.",
+    ),
+    "queue.backoff.multiplier": Setting(
+        kind=ConfigKind.DOUBLE, default=2.0, minimum=1, maximum=100,
+        doc="Queue mode: how much longer each rest is than the one before.",
+    ),
+    "queue.dead.letter.topic": Setting(
+        kind=ConfigKind.STRING, default="",
+        doc="Queue mode: where messages go that were rejected or delivered too often; "
+        "empty is the topic's own name with .dlq.",
+    ),
+    "queue.delay.ms": Setting(
+        kind=ConfigKind.LONG, default=0, minimum=0, maximum=INT64_MAX,
+        doc="Delay of messages published over HTTP and SQS that do not bring their own.",
+    ),
+    "queue.max.deliveries": Setting(
+        kind=ConfigKind.INT, default=4, minimum=0, maximum=INT32_MAX,
+        doc="Queue mode: deliveries after which a message is a dead letter (the first and three retries); "
+        "0 is no limit.",
+    ),
+    "queue.max.in.flight": Setting(
+        kind=ConfigKind.INT, default=1000, minimum=1, maximum=1_000_000,
+        doc="Queue mode: unacknowledged messages one consumer may hold.",
+    ),
+    "queue.max.in.flight.total": Setting(
+        kind=ConfigKind.INT, default=120_000, minimum=1, maximum=10_000_000,
+        doc="Queue mode: unacknowledged messages all consumers of a group may hold together.",
+    ),
+    "queue.ordering": Setting(
+        kind=ConfigKind.STRING, default="none", choices=("none", "key"),
+        doc="Queue mode: 'key' delivers messages of the same key in order, one at a time.",
+    ),
+    "queue.priority.mode": Setting(
+        kind=ConfigKind.STRING, default="fair", choices=("fair", "strict"),
+        doc="Queue mode: whether lanes share deliveries by weight, or the most urgent always goes first.",
+    ),
+    "queue.priority.starvation.ms": Setting(
+        kind=ConfigKind.LONG, default=30_000, minimum=1, maximum=INT64_MAX,
+        doc="Queue mode: a lane with messages that was not served for this long goes first once "
+        "(fair mode).",
+    ),
+    "queue.ttl.action": Setting(
+        kind=ConfigKind.STRING, default="drop", choices=("drop", "dead-letter"),
+        doc="Queue mode: what becomes of a message that nobody processed within queue.ttl.ms.",
+    ),
+    "queue.ttl.ms": Setting(
+        kind=ConfigKind.LONG, default=-1, minimum=-1, maximum=INT64_MAX,
+        doc="Queue mode: age at which a message is no longer delivered; -1 is never.",
+    ),
+    "queue.visibility.timeout.ms": Setting(
+        kind=ConfigKind.LONG, default=30_000, minimum=0, maximum=DAY_MS,
+        doc="Queue mode: how long a received message is leased when the receiver does not say.",
+    ),
     "retention.bytes": Setting(
         kind=ConfigKind.LONG, default=-1, minimum=-1, maximum=INT64_MAX,
         doc="Size of a partition above which its oldest segments are deleted; -1 is no limit.",
@@ -174,6 +250,10 @@ SETTINGS: Mapping[str, Setting] = {
         kind=ConfigKind.LONG, default=7 * DAY_MS, minimum=1, maximum=INT64_MAX,
         doc="Age at which a segment is closed although it is not full.",
     ),
+    "sqs.attributes": Setting(
+        kind=ConfigKind.STRING, default="",
+        doc="What the SQS door keeps of a queue beyond the settings above: attributes and tags, as JSON.",
+    ),
 }  # fmt: skip
 
 
@@ -186,15 +266,31 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     flush_messages: int
     flush_ms: int
     max_message_bytes: int
+    message_delays: bool
     message_timestamp_after_max_ms: int
     message_timestamp_before_max_ms: int
     message_timestamp_type: str
     min_cleanable_dirty_ratio: float
     min_insync_replicas: int
+    queue_backoff_initial_ms: int
+    queue_backoff_max_ms: int
+    queue_backoff_multiplier: float
+    queue_dead_letter_topic: str
+    queue_delay_ms: int
+    queue_max_deliveries: int
+    queue_max_in_flight: int
+    queue_max_in_flight_total: int
+    queue_ordering: str
+    queue_priority_mode: str
+    queue_priority_starvation_ms: int
+    queue_ttl_action: str
+    queue_ttl_ms: int
+    queue_visibility_timeout_ms: int
     retention_bytes: int
     retention_ms: int
     segment_bytes: int
     segment_ms: int
+    sqs_attributes: str
 
     @property
     def is_compacted(self) -> bool:

@@ -5,9 +5,9 @@ from typing import Any, Protocol, TypeVar
 
 from alpacamq.api.kafka.door import Door
 from alpacamq.coordinator.groups import GroupCoordinator
-from alpacamq.coordinator.outcome import Outcome
 from alpacamq.coordinator.transaction_messages import TransactionOutcome
 from alpacamq.coordinator.transactions import TransactionCoordinator
+from alpacamq.model.outcome import Outcome
 
 
 class OfGroup(Protocol):

@@ -53,6 +53,7 @@ class Operation(IntEnum):
 
 _STRING_TYPE = 2
 _TYPES: Mapping[ConfigKind, int] = {
+    ConfigKind.BOOLEAN: 1,
     ConfigKind.STRING: _STRING_TYPE,
     ConfigKind.INT: 3,
     ConfigKind.LONG: 5,

@@ -1,0 +1,1 @@
+"""Queue mode as state machines: deliveries, leases, lanes, dead letters, and messages that wait. Pure."""

@@ -1,0 +1,220 @@
+"""What is asked of the queue engine and what it answers.
+
+A queue is a group on a topic. Requests come in batches: one event brings many, so that what they
+change is written as one batch of few records.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from alpacamq.model.errors import AlpacaError
+from alpacamq.model.lanes import Lane
+
+# The group of a queue that nobody named one for: SQS queues, redrive, peeking.
+BUILT_IN_GROUP = "queue"
+
+
+class QueueId(NamedTuple):
+    """A group on a topic."""
+
+    group: str
+    topic: str
+
+
+class Start(StrEnum):
+    """Where a group begins in a partition it has never been in."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+class ReceiveRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Lease up to `max_messages` to `consumer`. Answered by ReceiveReply, at the latest after `wait_ms`."""
+
+    queue: QueueId
+    consumer: str
+    max_messages: int
+    visibility_ms: int | None = None  # None: the queue's own
+    wait_ms: int = 0
+    partitions: tuple[int, ...] | None = None  # None: all of the topic's
+    start: Start = Start.EARLIEST
+
+
+class Acquired(NamedTuple):
+    """One message leased: where it lies and which delivery this is. `generation` is the queue's."""
+
+    partition: int
+    offset: int
+    delivery_count: int
+    lane: Lane
+    deadline_ms: int
+    first_delivered_ms: int
+    generation: int
+
+
+class ReceiveReply(msgspec.Struct, frozen=True, kw_only=True):
+    """What was leased; empty if nothing was there in time."""
+
+    messages: tuple[Acquired, ...] = ()
+
+
+class Action(StrEnum):
+    """What a consumer wants to become of a message it holds."""
+
+    ACK = "ack"  # done
+    NACK = "nack"  # failed: again after a rest, or a dead letter when it was tried often enough
+    RELEASE = "release"  # not tried: again at once (still counts as a delivery)
+    REJECT = "reject"  # a dead letter now
+    EXTEND = "extend"  # keep it longer
+    MOVE = "move"  # append it to another topic, then done: redrive
+    DROP = "drop"  # done without having been processed (its time to live is over)
+
+
+class Settlement(NamedTuple):
+    """What becomes of one delivery.
+
+    `delivery_count` and `generation` tell it from other deliveries of the message; a settlement by
+    `consumer` alone (Kafka's way) has None for both.
+    """
+
+    partition: int
+    offset: int
+    action: Action
+    delivery_count: int | None = None
+    generation: int | None = None
+    consumer: str | None = None
+    delay_ms: int | None = None  # NACK: rest this long instead; EXTEND: until so long from now
+    reason: str = ""  # NACK, REJECT: kept with the dead letter
+    target: str = ""  # MOVE: the topic
+
+
+class SettleRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Settle deliveries of one queue. Answered by SettleReply."""
+
+    queue: QueueId
+    settlements: tuple[Settlement, ...]
+
+
+class SettleReply(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry per settlement, in order: None if it was done, else why not."""
+
+    results: tuple[AlpacaError | None, ...] = ()
+
+
+class ReleaseConsumerRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The consumer is gone: what it holds is available again at once. Answered by SettleReply()."""
+
+    queue: QueueId
+    consumer: str
+
+
+class ResetRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Begin again at these offsets; what is leased there is no longer. Answered by SettleReply().
+
+    A purge is a reset to the end, a replay one to where it should begin.
+    """
+
+    queue: QueueId
+    offsets: Mapping[int, int]
+
+
+class ConfigureRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Overrides of queue.* settings for this group on this topic; None removes one. DescribeReply."""
+
+    queue: QueueId
+    overrides: Mapping[str, str | None]
+
+
+class DeleteRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Forget the group on this topic. Answered by SettleReply(); GroupIdNotFound if there is none."""
+
+    queue: QueueId
+
+
+class DescribeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Answered by DescribeReply; GroupIdNotFound if the group has never used the topic."""
+
+    queue: QueueId
+
+
+class LaneFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """One lane in one partition. Totals count since the broker started."""
+
+    ready: int = 0
+    in_flight: int = 0
+    resting: int = 0  # waiting for their backoff to end
+    enqueued_total: int = 0
+    delivered_total: int = 0
+
+
+class PartitionFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition of a queue. Everything before `start_offset` is done."""
+
+    partition: int
+    start_offset: int
+    end_offset: int  # where the log ends for queue consumers
+    ready: int
+    in_flight: int
+    resting: int
+    dead_lettering: int  # on their way to the dead-letter topic
+    oldest_offset: int | None  # of what is not done
+    lanes: Mapping[str, LaneFigures] = {}
+
+
+class DescribeReply(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue as it is. Totals count since the broker started."""
+
+    queue: QueueId
+    generation: int
+    overrides: Mapping[str, str]
+    partitions: tuple[PartitionFigures, ...] = ()
+    received_total: int = 0
+    acked_total: int = 0
+    nacked_total: int = 0
+    rejected_total: int = 0
+    expired_leases_total: int = 0
+    dead_lettered_total: int = 0
+    redelivered_total: int = 0
+    waiting_receives: int = 0
+
+
+class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """All queues of this machine. Answered by ListReply."""
+
+
+class ListReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The queues there are."""
+
+    queues: tuple[QueueId, ...]
+
+
+QueueRequest = (
+    ReceiveRequest
+    | SettleRequest
+    | ReleaseConsumerRequest
+    | ResetRequest
+    | ConfigureRequest
+    | DeleteRequest
+    | DescribeRequest
+    | ListRequest
+)
+
+
+class Move(msgspec.Struct, frozen=True, kw_only=True):
+    """Effect: append this message to `target`, under this producer id and sequence, then say `moved`.
+
+    Moves of one (queue, partition) are carried out in the order of their sequences, one at a time. By
+    producer id and sequence the target partition recognises a move that is repeated after a crash.
+    """
+
+    queue: QueueId
+    partition: int
+    offset: int
+    target: str  # "" is the queue's dead-letter topic
+    reason: str  # empty for a redrive: the record is moved without dead-letter headers
+    delivery_count: int
+    producer_id: int
+    sequence: int

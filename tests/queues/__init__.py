@@ -1,0 +1,1 @@
+"""Tests of the queue engine and of delays, as pure state machines."""
