@@ -66,6 +66,7 @@ class Queues:
         max_bytes: int = 16 << 20,
         partitions: tuple[int, ...] | None = None,
         start: Start = Start.EARLIEST,
+        key_runs: bool = False,
     ) -> list[Delivery]:
         """Lease messages, waiting up to `wait_ms` for the first. Those past queue.ttl.ms are not among them.
 

@@ -41,6 +41,9 @@ class ReceiveRequest(msgspec.Struct, frozen=True, kw_only=True):
     wait_ms: int = 0
     partitions: tuple[int, ...] | None = None  # None: all of the topic's
     start: Start = Start.EARLIEST
+    # In key order: whether this receive may take several messages of one key, in order. Its key then stays
+    # blocked until all of them are settled.
+    key_runs: bool = False
 
 
 class Acquired(NamedTuple):
