@@ -1,0 +1,1 @@
+"""The SQS API: AWS SDKs work with queues by changing the endpoint."""
