@@ -239,6 +239,10 @@ class CoordinatorUnavailable(AlpacaError):
     """The coordinator could not keep its records; what was asked may or may not have happened."""
 
 
+class CorruptState(AlpacaError):
+    """A stored record of a state machine cannot be read."""
+
+
 class InvalidLane(AlpacaError):
     """No priority lane has this name."""
 

@@ -57,6 +57,7 @@ CODES: Mapping[type[e.AlpacaError], ErrorCode] = {
     e.GroupSubscribedToTopic: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
     e.OffsetMetadataTooLarge: ErrorCode.OFFSET_METADATA_TOO_LARGE,
     e.UnstableOffsetCommit: ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    e.CorruptState: ErrorCode.KAFKA_STORAGE_ERROR,
     e.InvalidLane: ErrorCode.INVALID_RECORD,
     e.InvalidReceipt: ErrorCode.INVALID_REQUEST,
     e.StaleReceipt: ErrorCode.INVALID_RECORD_STATE,
