@@ -5,34 +5,16 @@ Java 17 or a repository to resolve from there is no peer, and the report says wh
 """
 
 import base64
-import re
 import secrets
-import shutil
-import socket
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 
 from . import wire
+from .jars import CACHE, free_port, java, resolve
 from .servers import START_S, Server
 
 VERSION = "4.1.0"
-MIN_JAVA = 17
-CACHE = Path.home() / ".cache" / "alpacamq-benchmarks"
-RESOLVE_S = 300.0
-
-_POM = f"""\
-<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>alpacamq</groupId><artifactId>peer</artifactId><version>1</version>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
 # What a single node cannot do without; everything else stays as Kafka has it.
 _PROPERTIES = """\
 process.roles=broker,controller
@@ -52,10 +34,6 @@ _JVM = ("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"
         "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent")  # fmt: skip
 
 
-class Unavailable(Exception):
-    """The peer cannot be had on this machine; the text says why."""
-
-
 class ApacheKafka:
     """Kafka from its published jars."""
 
@@ -67,8 +45,8 @@ class ApacheKafka:
     def start(self, directory: Path) -> Server:
         directory.mkdir(parents=True, exist_ok=True)
         properties = directory / "server.properties"
-        broker = _free_port()
-        content = _PROPERTIES.format(broker=broker, controller=_free_port(), data=directory / "data")
+        broker = free_port()
+        content = _PROPERTIES.format(broker=broker, controller=free_port(), data=directory / "data")
         properties.write_text(content)
         with (directory / "server.log").open("ab") as log:
             if not (directory / "data").exists():
@@ -102,36 +80,8 @@ class ApacheKafka:
 
 def apache_kafka() -> ApacheKafka:
     """The peer, its jars resolved on first use; Unavailable where it cannot be had."""
-    if (java := shutil.which("java")) is None:
-        raise Unavailable("there is no java")
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
-    release = re.search(r'version "(\d+)', told)
-    if release is None or int(release[1]) < MIN_JAVA:
-        raise Unavailable(f"it needs Java {MIN_JAVA}, here is {told.splitlines()[0]}")
+    java()
     jars = CACHE / f"kafka-{VERSION}"
     if not jars.exists():
-        _resolve(jars)
+        resolve(jars, "org.apache.kafka", "kafka_2.13", VERSION)
     return ApacheKafka(jars)
-
-
-def _resolve(jars: Path) -> None:
-    if (maven := shutil.which("mvn")) is None:
-        raise Unavailable("there is no mvn to resolve its jars with")
-    with tempfile.TemporaryDirectory() as scratch:
-        project = Path(scratch)
-        (project / "pom.xml").write_text(_POM)
-        command = [maven, "-q", "-B", "-f", str(project / "pom.xml"), "dependency:copy-dependencies"]
-        command += ["-DincludeScope=runtime", f"-DoutputDirectory={project / 'jars'}"]
-        try:
-            subprocess.run(command, check=True, capture_output=True, timeout=RESOLVE_S)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            raise Unavailable(f"its jars cannot be resolved: {error}") from error
-        jars.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(project / "jars", jars)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

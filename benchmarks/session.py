@@ -8,10 +8,11 @@ from pathlib import Path
 
 import psutil
 
-from .apache_kafka import Unavailable, apache_kafka
+from .apache_kafka import apache_kafka
 from .c_client import CannotBuild, CClient
 from .clients import Client
 from .confluent import ConfluentClient
+from .jars import Unavailable
 from .machine import client_versions
 from .report import Report
 from .servers import AlpacaMQ, Contender, Server, running

@@ -1,0 +1,64 @@
+"""Peers that run on Java: their published jars, resolved by name with Maven, once, into the user's cache."""
+
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+
+MIN_JAVA = 17
+CACHE = Path.home() / ".cache" / "alpacamq-benchmarks"
+RESOLVE_S = 300.0
+
+_POM = """\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>alpacamq</groupId><artifactId>peer</artifactId><version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+
+class Unavailable(Exception):
+    """The peer cannot be had on this machine; the text says why."""
+
+
+def java() -> str:
+    """The java on PATH, if it is new enough."""
+    if (found := shutil.which("java")) is None:
+        raise Unavailable("there is no java")
+    told = subprocess.run([found, "-version"], capture_output=True, text=True, check=True).stderr
+    release = re.search(r'version "(\d+)', told)
+    if release is None or int(release[1]) < MIN_JAVA:
+        raise Unavailable(f"it needs Java {MIN_JAVA}, here is {told.splitlines()[0]}")
+    return found
+
+
+def resolve(jars: Path, group: str, artifact: str, version: str) -> None:
+    """Put an artifact and all it needs into the directory `jars`."""
+    if (maven := shutil.which("mvn")) is None:
+        raise Unavailable("there is no mvn to resolve its jars with")
+    with tempfile.TemporaryDirectory() as scratch:
+        project = Path(scratch)
+        (project / "pom.xml").write_text(_POM.format(group=group, artifact=artifact, version=version))
+        command = [maven, "-q", "-B", "-f", str(project / "pom.xml"), "dependency:copy-dependencies"]
+        command += ["-DincludeScope=runtime", f"-DoutputDirectory={project / 'jars'}"]
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=RESOLVE_S)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+            raise Unavailable(f"its jars cannot be resolved: {error}") from error
+        jars.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(project / "jars", jars)
+
+
+def free_port() -> int:
+    """A port on loopback that nobody uses just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
