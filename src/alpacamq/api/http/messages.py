@@ -29,10 +29,14 @@ class Response(NamedTuple):
 class Refused(Exception):
     """A request cannot be served as it is; a door that raises it has it answered as a problem."""
 
-    def __init__(self, status: int, detail: str) -> None:
+    def __init__(self, status: int, detail: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(detail)
         self.status = status
         self.detail = detail
+        self.headers = headers
+
+    def answer(self) -> Response:
+        return problem(self.status, self.detail, self.headers)
 
 
 class Request:

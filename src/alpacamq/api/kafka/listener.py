@@ -1,21 +1,15 @@
 """Accepts Kafka clients on one address and owns their connections."""
 
 import asyncio
-import socket
 
-from alpacamq.model.errors import AlpacaError
+from alpacamq.api.listening import BACKLOG, take_address
 
 from .connection import Connection, Requests, Shared
 from .connection import Limits as Limits
 from .inbox import SCRATCH_BYTES
 
-_BACKLOG = 1024
 # How often silent and slow connections are looked for; a fraction of the shortest time-out.
 _MAX_SWEEP_SECONDS = 5.0
-
-
-class CannotListen(AlpacaError):
-    """The address is taken or is not ours."""
 
 
 class Listener:
@@ -29,20 +23,7 @@ class Listener:
 
     def bind(self) -> tuple[str, int]:
         """Take the address; who connects is served from `run` on. The port is real where 0 was asked for."""
-        try:
-            family, kind, protocol, _, address = socket.getaddrinfo(
-                self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            self._socket = socket.socket(family, kind, protocol)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind(address)
-            # At once: an address that is only bound could be taken by another broker as well.
-            self._socket.listen(_BACKLOG)
-        except OSError as error:
-            raise CannotListen(
-                f"cannot listen on {self._host}:{self._port}: {error.strerror or error}; "
-                "change kafka.listen (--kafka HOST:PORT)"
-            ) from error
+        self._socket = take_address(self._host, self._port, "change kafka.listen (--kafka HOST:PORT)")
         return self._host, self._socket.getsockname()[1]
 
     async def run(self, requests: Requests) -> None:
@@ -51,7 +32,7 @@ class Listener:
         async with asyncio.TaskGroup() as tasks:
             shared = Shared(requests, self._limits, SCRATCH_BYTES, tasks)
             server = await loop.create_server(
-                lambda: Connection(loop, shared), sock=self._socket, backlog=_BACKLOG
+                lambda: Connection(loop, shared), sock=self._socket, backlog=BACKLOG
             )
             self.listening.set()
             try:

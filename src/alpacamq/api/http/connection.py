@@ -1,0 +1,294 @@
+"""One client's connection: requests are answered one at a time, in the order they came.
+
+A turn is everything that one receive brought, or that waited for an answer to be known or to be sent:
+what it answers goes out in one write. An answer that is not known at once is waited for in a task of
+the listener's, which ends when the client goes away. Reading goes on meanwhile, up to a limit:
+nobody would notice otherwise that the client has gone.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import cast
+
+from alpacamq.model.address import Address
+from alpacamq.telemetry.logs import get_logger
+
+from .answers import CONTINUE, DateLine, encode
+from .backlog import Backlog
+from .limits import (
+    LINGER_SECONDS,
+    MAX_UNSENT_BYTES,
+    MIN_ANSWER_BYTES_PER_SECOND,
+    MIN_BODY_BYTES_PER_SECOND,
+    RETRY_AFTER_SECONDS,
+    TURN_REQUESTS,
+    HttpLimits,
+    Room,
+)
+from .messages import App, Refused, Request, Response, problem
+from .reader import Arrival, Persistence, Phase, RequestReader
+
+log = get_logger(__name__)
+
+_NO_PLACE = problem(503, "there are too many connections", (("Retry-After", str(RETRY_AFTER_SECONDS)),))
+_INTERNAL_ERROR = problem(500, "the broker failed to answer this; its log says why")
+
+
+class Shared:
+    """What the connections of one listener share."""
+
+    def __init__(self, app: App, limits: HttpLimits, tasks: asyncio.TaskGroup) -> None:
+        self.app = app
+        self.limits = limits
+        self.tasks = tasks
+        self.room = Room(limits.in_flight_bytes)
+        self.date_line = DateLine()
+        self.connections: set[Connection] = set()
+        # Connections for which there was no place since that was last logged.
+        self.turned_away = 0
+
+
+class Connection(asyncio.Protocol):
+    """The protocol of one accepted socket."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, shared: Shared) -> None:
+        self._loop = loop
+        self._shared = shared
+        self._out: list[bytes] = []
+        # The request that a task answers.
+        self._task: asyncio.Task[None] | None = None
+        self._answering: Arrival | None = None
+        # Counted while they are so many that no further request is started on.
+        self._unsent_bytes = 0
+        self._send_began: tuple[float, int] | None = None
+        self._is_paused = False
+        self._turn_is_due = False
+        self._lingers_until: float | None = None
+        self._now = self._active_at = loop.time()
+        self.is_closed = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        host, port, *_ = transport.get_extra_info("peername") or ("", 0)  # none: it has gone already
+        self._peer = str(Address(host, port))
+        shared = self._shared
+        self._backlog = Backlog(RequestReader(self._peer, shared.limits.max_body_bytes, shared.room))
+        if len(shared.connections) >= shared.limits.max_connections:
+            shared.turned_away += 1
+            self._send(_NO_PLACE, Persistence.CLOSE)
+            self._flush()
+            self._end()
+            self._transport.close()
+            return
+        self._transport.set_write_buffer_limits(MAX_UNSENT_BYTES)
+        shared.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it ended is logged where it is known
+        self._end()
+        self._count_unsent(0)
+        self._shared.connections.discard(self)
+
+    def eof_received(self) -> bool:
+        # A client that has finished sending has finished waiting, too. What is answered is still sent.
+        self._end()
+        return False
+
+    def pause_writing(self) -> None:
+        self._count_unsent(self._transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        self._count_unsent(0)
+        self._turn()
+
+    def data_received(self, data: bytes) -> None:
+        self._backlog.put(data)
+        self._turn()
+
+    def close(self, reason: str) -> None:
+        """Hang up; what has been answered is still sent."""
+        if not self.is_closed:
+            log.info("connection_closed", peer=self._peer, reason=reason)
+            self._end()
+            self._transport.close()
+
+    def shut_down(self) -> None:
+        """Hang up because the broker ends, and say so to a client that waits for an answer."""
+        if self._task is not None:
+            self._send(problem(503, "the broker is shutting down"), Persistence.CLOSE)
+            self._flush()
+        self.close("the broker is shutting down")
+
+    def check_timeouts(self, now: float) -> None:
+        """Refuse a request that comes too slowly; hang up on a client that is silent or does not read."""
+        limits, reader = self._shared.limits, self._backlog.reader
+        idle_timeout = limits.idle_timeout_ms / 1000
+        self._check_sending(now, idle_timeout)
+        if self._lingers_until is not None and now > self._lingers_until:
+            self._abort("it was refused and goes on sending")
+        if self.is_closed or self._is_busy or self._is_paused or not self._backlog.is_empty:
+            return
+        if reader.phase is Phase.BETWEEN:
+            if now - self._active_at > idle_timeout:
+                self.close("there was no request for idle_timeout_ms")
+            return
+        overtime = now - reader.began_at - limits.header_timeout_ms / 1000
+        if overtime > reader.body_bytes / MIN_BODY_BYTES_PER_SECOND:
+            self._backlog.refuse(Refused(408, "the request did not arrive in time"))
+            self._turn()
+
+    def _check_sending(self, now: float, grace: float) -> None:
+        """Hang up on a client that takes its answers too slowly, whether or not more is to come."""
+        unsent_bytes = self._transport.get_write_buffer_size()
+        if not unsent_bytes:
+            self._send_began = None
+        elif self._send_began is None:
+            self._send_began = now, unsent_bytes
+        else:
+            began_at, size = self._send_began
+            if now - began_at > grace + size / MIN_ANSWER_BYTES_PER_SECOND:
+                self._abort("it does not take its answers")
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether the next request has to wait."""
+        return self._task is not None or self._unsent_bytes > 0 or self._lingers_until is not None
+
+    def _turn(self) -> None:
+        """Answer what can be answered, and send it."""
+        self._turn_is_due = False
+        if self.is_closed:
+            return
+        self._now = self._loop.time()
+        try:
+            self._answer_requests()
+            self._flush()
+            self._review_reading()
+        except Exception:
+            log.exception("connection_crashed", peer=self._peer)
+            self._abort("internal error")
+
+    def _answer_requests(self) -> None:
+        backlog = self._backlog
+        left = TURN_REQUESTS
+        while not self._is_busy and not self.is_closed:
+            if not left:
+                self._take_turn_soon()
+                return
+            left -= 1
+            arrival = backlog.next(self._now)
+            if arrival is None:
+                if backlog.reader.awaits_continue:
+                    backlog.reader.awaits_continue = False
+                    self._out.append(CONTINUE)
+                return
+            self._answer(arrival)
+
+    def _answer(self, arrival: Arrival) -> None:
+        request = arrival.what
+        if isinstance(request, Refused):
+            self._refuse(request)
+            return
+        try:
+            answer = self._shared.app(request)
+        except Exception as error:  # noqa: BLE001 - a bug costs one request
+            answer = self._failure(request, error)
+        if isinstance(answer, Response):
+            self._finish(arrival, request, answer)
+        else:
+            self._answering = arrival
+            self._task = self._shared.tasks.create_task(self._await_answer(arrival, request, answer))
+
+    async def _await_answer(self, arrival: Arrival, request: Request, answer: Awaitable[Response]) -> None:
+        try:
+            response = await answer
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            response = self._failure(request, error)
+        except Exception as error:  # noqa: BLE001 - a bug costs one request
+            response = self._failure(request, error)
+        if not self.is_closed:
+            self._task = self._answering = None
+            self._finish(arrival, request, response)
+            self._turn()
+
+    def _failure(self, request: Request, error: BaseException) -> Response:
+        if isinstance(error, Refused):
+            return error.answer()
+        log.error(
+            "request_failed", peer=self._peer, request=f"{request.method} {request.path}", exc_info=error
+        )
+        return _INTERNAL_ERROR
+
+    def _finish(self, arrival: Arrival, request: Request, response: Response) -> None:
+        self._shared.room.give(arrival.held_bytes)
+        self._send(response, arrival.persistence, with_body=request.method != "HEAD")
+        if arrival.persistence is Persistence.CLOSE:
+            self._flush()
+            self._end()
+            self._transport.close()
+
+    def _refuse(self, refusal: Refused) -> None:
+        """Say why there is no answer. The client may be sending still: hanging up would destroy the words."""
+        log.info("request_refused", peer=self._peer, status=refusal.status, reason=refusal.detail)
+        self._send(refusal.answer(), Persistence.CLOSE)
+        self._flush()
+        self._lingers_until = self._now + LINGER_SECONDS
+        self._transport.write_eof()
+
+    def _send(self, response: Response, persistence: Persistence, *, with_body: bool = True) -> None:
+        date_line = self._shared.date_line.at(self._now)
+        try:
+            self._out += encode(response, persistence, date_line, with_body=with_body)
+        except ValueError as error:
+            log.error("answer_not_sent", peer=self._peer, reason=str(error))
+            self._out += encode(_INTERNAL_ERROR, persistence, date_line, with_body=with_body)
+
+    def _flush(self) -> None:
+        if self._out:
+            self._active_at = self._now
+            self._send_began = None
+            self._transport.writelines(self._out)
+            self._out.clear()
+
+    def _review_reading(self) -> None:
+        """Read on or stop reading, as the backlog says."""
+        if self.is_closed or self._backlog.is_full == self._is_paused:
+            return
+        self._is_paused = not self._is_paused
+        if self._is_paused:
+            self._transport.pause_reading()
+        else:
+            self._backlog.reader.began_at = self._now  # it could not send
+            self._transport.resume_reading()
+
+    def _take_turn_soon(self) -> None:
+        if not self._turn_is_due:
+            self._turn_is_due = True
+            self._loop.call_soon(self._turn)
+
+    def _count_unsent(self, size: int) -> None:
+        self._shared.room.give(self._unsent_bytes)
+        self._shared.room.occupy(size)
+        self._unsent_bytes = size
+
+    def _abort(self, reason: str) -> None:
+        """Hang up at once."""
+        if not self.is_closed:
+            log.info("connection_closed", peer=self._peer, reason=reason)
+        self._end()
+        self._transport.abort()
+
+    def _end(self) -> None:
+        """Start on nothing any more, and give back what requests held."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._backlog.abandon()
+        if self._answering is not None:
+            self._shared.room.give(self._answering.held_bytes)
+        if self._task is not None:
+            # Not at once: a task must have begun, or what it was to await never is.
+            self._loop.call_soon(self._task.cancel)
+        self._task = self._answering = None

@@ -1,0 +1,71 @@
+"""Accepts HTTP clients on one address and owns their connections, and every task that answers them."""
+
+import asyncio
+
+from alpacamq.api.listening import BACKLOG, take_address
+from alpacamq.telemetry.logs import get_logger
+
+from .connection import Connection, Shared
+from .limits import HttpLimits as HttpLimits
+from .messages import App
+
+log = get_logger(__name__)
+
+# How often slow and silent connections are looked for; a fraction of the shortest time-out.
+_MAX_SWEEP_SECONDS = 1.0
+
+
+class HttpListener:
+    """One listening socket and every connection accepted on it."""
+
+    def __init__(self, host: str, port: int, limits: HttpLimits, section: str = "http") -> None:
+        self._host = host
+        self._port = port
+        # Where it is configured.
+        self._section = section
+        self._limits = limits
+        self.listening = asyncio.Event()
+
+    def bind(self) -> tuple[str, int]:
+        """Take the address; who connects is served from `run` on. The port is real where 0 was asked for."""
+        self._socket = take_address(
+            self._host,
+            self._port,
+            f"change {self._section}.listen (--{self._section} HOST:PORT), "
+            f"or do without this door ({self._section}.enabled = false)",
+        )
+        return self._host, self._socket.getsockname()[1]
+
+    async def run(self, app: App) -> None:
+        """Serve until cancelled."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as tasks:
+            shared = Shared(app, self._limits, tasks)
+            server = await loop.create_server(
+                lambda: Connection(loop, shared), sock=self._socket, backlog=BACKLOG
+            )
+            self.listening.set()
+            try:
+                await self._watch_over(shared)
+            finally:
+                server.close()
+                for connection in list(shared.connections):
+                    connection.shut_down()
+
+    async def _watch_over(self, shared: Shared) -> None:
+        """Look for slow and silent connections, for ever."""
+        loop = asyncio.get_running_loop()
+        shortest_ms = min(self._limits.idle_timeout_ms, self._limits.header_timeout_ms)
+        while True:
+            await asyncio.sleep(min(_MAX_SWEEP_SECONDS, shortest_ms / 4000))
+            now = loop.time()
+            for connection in list(shared.connections):
+                connection.check_timeouts(now)
+            if shared.turned_away:
+                log.warning(
+                    "connections_refused",
+                    door=self._section,
+                    count=shared.turned_away,
+                    limit=self._limits.max_connections,
+                )
+                shared.turned_away = 0

@@ -1,0 +1,253 @@
+"""Bytes of one connection in, whole requests out, or the reason why there will be no more.
+
+Owns framing: where a request begins and ends must be beyond doubt, or a proxy in front of us may see
+other requests than we do. The parser underneath refuses most of what is ambiguous; what it lets
+through is refused here and in `head`. Nothing is kept that a limit does not bound.
+"""
+
+from collections import deque
+from enum import Enum, auto
+from typing import NamedTuple
+
+from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
+
+from .head import (
+    HTTP_1_1,
+    Target,
+    add_header,
+    check_host,
+    check_version,
+    is_chunked,
+    method_of,
+    split_target,
+    wants_continue,
+)
+from .limits import MAX_HEADER_BYTES, MAX_HEADERS, MAX_TARGET_BYTES, RETRY_AFTER_SECONDS, Room
+from .messages import Refused, Request
+
+
+class Phase(Enum):
+    """What the next byte belongs to."""
+
+    BETWEEN = auto()
+    HEAD = auto()
+    BODY = auto()
+
+
+class Persistence(Enum):
+    """What becomes of the connection after an answer, and whether the client has to be told."""
+
+    KEEP = auto()
+    KEEP_AND_SAY_SO = auto()  # an HTTP/1.0 client would expect it to be closed
+    CLOSE = auto()
+
+
+class Arrival(NamedTuple):
+    """A whole request, or in its place why there is none; `held_bytes` of the room are its."""
+
+    what: Request | Refused
+    persistence: Persistence
+    held_bytes: int
+
+
+class RequestReader:
+    """The receiving side of one connection."""
+
+    def __init__(self, peer: str, max_body_bytes: int, room: Room) -> None:
+        self.phase = Phase.BETWEEN
+        # When the head, or the body, that is under way began to arrive.
+        self.began_at = 0.0
+        self.arrivals: deque[Arrival] = deque()
+        # Nothing that still comes is a request: the client said so, or it cannot be told apart.
+        self.has_ended = False
+        self.awaits_continue = False
+        self._peer = peer
+        self._max_body_bytes = max_body_bytes
+        self._room = room
+        self._now = 0.0
+        self._checked_host = ""
+        # Grows with whatever the parser reports, over the connection's life.
+        self._heard = 0
+        self._unheard_bytes = 0
+        self._held_bytes = 0
+        self._body: bytes | bytearray = b""
+        self._parser = HttpRequestParser(self)
+
+    @property
+    def body_bytes(self) -> int:
+        """How much of the body under way has arrived."""
+        return len(self._body)
+
+    def feed(self, data: bytes | memoryview, now: float) -> None:
+        """Take what was received; requests it completes are appended to `arrivals`."""
+        if self.has_ended:
+            return
+        self._now = now
+        heard = self._heard
+        try:
+            self._parse(data)
+            if self.phase is not Phase.BETWEEN:
+                self._check_silence(heard, len(data))
+        except Refused as refusal:
+            self.end(refusal)
+
+    def end(self, refusal: Refused) -> None:
+        """Have the request under way refused, and read no further one."""
+        self._drop_message()
+        self.arrivals.append(Arrival(refusal, Persistence.CLOSE, 0))
+
+    def abandon(self) -> None:
+        """Forget all that nobody has started on; the client has gone."""
+        self._drop_message()
+        for arrival in self.arrivals:
+            self._room.give(arrival.held_bytes)
+        self.arrivals.clear()
+
+    def _drop_message(self) -> None:
+        self.has_ended = True
+        self.phase = Phase.BETWEEN
+        self.awaits_continue = False
+        self._body = b""
+        self._room.give(self._held_bytes)
+        self._held_bytes = 0
+
+    def _parse(self, data: bytes | memoryview) -> None:
+        while True:
+            try:
+                self._parser.feed_data(data)
+                return
+            except HttpParserUpgrade as upgrade:
+                data = memoryview(data)[upgrade.args[0] :]
+                self._ignore_upgrade()
+            except HttpParserCallbackError as error:
+                raise error.__context__ or error from None
+            except HttpParserError as error:
+                if self.has_ended:
+                    return  # it complains of what follows the last request
+                raise Refused(400, f"the request is malformed: {error}") from None
+
+    def _ignore_upgrade(self) -> None:
+        """Read the head again as one that asks for no other protocol, since we speak none.
+
+        The parser takes all that follows such a head for the other protocol, even its own body.
+        """
+        version = self._parser.get_http_version()
+        head = b"%b %b HTTP/%b\r\n" % (self._parser.get_method(), self._target, version.encode())
+        for name, value in self._headers.items():
+            if name != "upgrade":
+                head += f"{name}: {value}\r\n".encode("latin-1")
+        self._parser = HttpRequestParser(self)
+        self._parse(head + b"\r\n")
+
+    def _check_silence(self, heard: int, received: int) -> None:
+        """Bound what the parser gathers, or skips, without telling us."""
+        if self._heard != heard:
+            self._unheard_bytes = 0
+            return
+        self._unheard_bytes += received
+        if self._unheard_bytes > MAX_HEADER_BYTES:
+            raise Refused(431, f"a line of the request is longer than {MAX_HEADER_BYTES} bytes")
+
+    def _hold(self, size: int) -> None:
+        if not self._room.take(size):
+            raise Refused(
+                503,
+                "too much is under way; try again in a moment",
+                (("Retry-After", str(RETRY_AFTER_SECONDS)),),
+            )
+        self._held_bytes += size
+
+    # What follows is called by the parser; an exception ends it.
+
+    def on_message_begin(self) -> None:
+        self.phase = Phase.HEAD
+        self.began_at = self._now
+        self._heard += 1
+        self._target = b""
+        self._headers: dict[str, str] = {}
+        self._header_count = 0
+        self._header_bytes = 0
+        self._asks_for_upgrade = False
+
+    def on_url(self, part: bytes) -> None:
+        self._target += part
+        self._heard += 1
+        if len(self._target) > MAX_TARGET_BYTES:
+            raise Refused(414, f"the target is longer than {MAX_TARGET_BYTES} bytes")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._heard += 1
+        self._header_count += 1
+        self._header_bytes += len(name) + len(value)
+        if self._header_count > MAX_HEADERS or self._header_bytes > MAX_HEADER_BYTES:
+            raise Refused(431, f"headers are limited to {MAX_HEADERS} and {MAX_HEADER_BYTES} bytes of them")
+        if self.phase is Phase.HEAD:
+            add_header(self._headers, name, value)
+        # Trailers behind a chunked body are counted, and mean nothing to us.
+
+    def on_headers_complete(self) -> None:
+        headers, parser = self._headers, self._parser
+        self._method = method_of(parser.get_method())
+        self._version = version = parser.get_http_version()
+        check_version(version)
+        if "upgrade" in headers and parser.should_upgrade():
+            self._asks_for_upgrade = True
+            return
+        self._parts: Target = split_target(self._target.decode("latin-1"), self._method)
+        self._check_host()
+        self._chunked = is_chunked(headers, version)
+        self._content_length = int(headers.get("content-length", 0))
+        if self._content_length > self._max_body_bytes:
+            self._refuse_body()
+        self._hold(self._content_length)
+        if "expect" in headers and (self._chunked or self._content_length):
+            self.awaits_continue = wants_continue(headers, version)
+        self.phase = Phase.BODY
+        self.began_at = self._now
+
+    def _check_host(self) -> None:
+        host = self._headers.get("host")
+        if host is None:
+            if self._version == HTTP_1_1:
+                raise Refused(400, "there is no Host header")
+        elif host != self._checked_host:
+            check_host(host)
+            self._checked_host = host
+        if self._parts.authority is not None:
+            self._headers["host"] = self._parts.authority
+
+    def _refuse_body(self) -> None:
+        raise Refused(413, f"the body is larger than {self._max_body_bytes} bytes")
+
+    def on_body(self, part: bytes) -> None:
+        self._heard += 1
+        self.awaits_continue = False
+        if self._chunked:
+            if len(self._body) + len(part) > self._max_body_bytes:
+                self._refuse_body()
+            self._hold(len(part))
+        if isinstance(self._body, bytearray):
+            self._body += part
+        elif not self._chunked and len(part) == self._content_length:
+            self._body = part
+        else:
+            # Not a list of parts: a client that sends single bytes would have us keep an object for each.
+            self._body = bytearray(part)
+
+    def on_message_complete(self) -> None:
+        if self._asks_for_upgrade:
+            return
+        parts = self._parts
+        body = self._body if isinstance(self._body, bytes) else bytes(self._body)
+        request = Request(self._method, parts.path, parts.query_string, self._headers, body, self._peer)
+        persistence = Persistence.KEEP
+        if not self._parser.should_keep_alive():
+            persistence = Persistence.CLOSE
+            self.has_ended = True
+        elif self._version != HTTP_1_1:
+            persistence = Persistence.KEEP_AND_SAY_SO
+        self.arrivals.append(Arrival(request, persistence, self._held_bytes))
+        self._held_bytes = 0
+        self._body = b""
+        self.awaits_continue = False
+        self.phase = Phase.BETWEEN
