@@ -17,13 +17,35 @@ from alpacamq.model.errors import (
     BatchTooLarge,
     InvalidRecord,
     InvalidTimestamp,
+    InvalidTopicName,
+    NotEnoughReplicas,
 )
+from alpacamq.model.ids import TopicPartition
 from alpacamq.model.records import read_records, write_batch
-from alpacamq.model.topics import TopicConfig
+from alpacamq.model.topics import INTERNAL_TOPICS, TopicConfig
 
 _CODECS = {"uncompressed": Codec.NONE} | {
     codec.name.lower(): codec for codec in Codec if codec is not Codec.NONE
 }
+
+
+def check_writable(partition: TopicPartition) -> None:
+    """Refuse what no client may write to."""
+    if partition.topic in INTERNAL_TOPICS:
+        raise InvalidTopicName(f"topic {partition.topic!r} is written by the broker only")
+
+
+def check_replicas(partition: TopicPartition, config: TopicConfig) -> None:
+    """Refuse what cannot be kept as often as its topic asks, where the producer insists on that."""
+    if config.min_insync_replicas > 1:
+        raise NotEnoughReplicas(
+            f"{partition} has 1 replica in sync, min.insync.replicas={config.min_insync_replicas}"
+        )
+
+
+def stored_codec(config: TopicConfig) -> Codec | None:
+    """The compression a topic stores its batches with; None where that is the producer's choice."""
+    return None if config.compression_type == "producer" else _CODECS[config.compression_type]
 
 
 def admit(
@@ -45,7 +67,7 @@ def admit(
     elif header.attributes & LOG_APPEND_TIME:
         raise InvalidTimestamp("a producer cannot mark timestamps as the broker's")
     elif header.max_timestamp >= 0:
-        _check_timestamps(header, config, now_ms)
+        check_timestamps(header.base_timestamp, header.max_timestamp, config, now_ms)
     return data, header
 
 
@@ -87,15 +109,16 @@ def unpacked(
     return repacked, check_batch(repacked)
 
 
-def _check_timestamps(header: BatchHeader, config: TopicConfig, now_ms: int) -> None:
-    ahead_ms, behind_ms = header.max_timestamp - now_ms, now_ms - header.base_timestamp
+def check_timestamps(first_ms: int, last_ms: int, config: TopicConfig, now_ms: int) -> None:
+    """Refuse timestamps that are further from the broker's clock than the topic allows."""
+    ahead_ms, behind_ms = last_ms - now_ms, now_ms - first_ms
     if ahead_ms > config.message_timestamp_after_max_ms:
         raise InvalidTimestamp(
-            f"timestamp {header.max_timestamp} is {ahead_ms} ms ahead of the broker's clock; "
+            f"timestamp {last_ms} is {ahead_ms} ms ahead of the broker's clock; "
             f"message.timestamp.after.max.ms={config.message_timestamp_after_max_ms}"
         )
     if behind_ms > config.message_timestamp_before_max_ms:
         raise InvalidTimestamp(
-            f"timestamp {header.base_timestamp} is {behind_ms} ms behind the broker's clock; "
+            f"timestamp {first_ms} is {behind_ms} ms behind the broker's clock; "
             f"message.timestamp.before.max.ms={config.message_timestamp_before_max_ms}"
         )

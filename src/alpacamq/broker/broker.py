@@ -24,12 +24,16 @@ from alpacamq.telemetry.logs import get_logger
 from . import metadata_log
 from .clock import SystemClock
 from .coordinators import Coordinators, CoordinatorSettings
+from .delays import Delays
 from .durability import GroupCommit
 from .housekeeping import Housekeeping
 from .metadata_log import MetadataLog
 from .partition import Partition
 from .producer_ids import ProducerIds
 from .progress import RecoveryProgress
+from .publishing import Publisher
+from .queues import Queues
+from .staging import StagedAppends
 from .topics import Topics, directory_name
 
 log = get_logger(__name__)
@@ -67,7 +71,7 @@ class Broker:
         self._flush_threads = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="flush")
         self.work_threads = ThreadPoolExecutor(WORK_THREADS, thread_name_prefix="work")
         self._flushes = GroupCommit(self._flush_threads)
-        self._staged: list[Partition] = []
+        self._staged = StagedAppends()
 
     def open(self) -> None:
         """Take the data directory and recover what it holds. Blocking; doors open after this."""
@@ -104,7 +108,18 @@ class Broker:
             clock=self.clock,
             executor=self.work_threads,
         )
-        self.topics.on_delete = self.coordinators.topic_deleted
+        self.delays = Delays()
+        self.queues = Queues()
+        self.publisher = Publisher(
+            self.topics,
+            self.coordinators,
+            self.delays,
+            self._staged,
+            clock=self.clock,
+            executor=self.work_threads,
+            auto_create_topics=settings.auto_create_topics,
+        )
+        self.topics.on_delete = self._topic_deleted
         self._metadata = metadata
         self._report_recovery()
 
@@ -136,20 +151,15 @@ class Broker:
 
     def stage(self, partition: Partition) -> None:
         """Note that a partition has appends waiting for `commit`."""
-        self._staged.append(partition)
+        self._staged.stage(partition)
 
     def commit(self) -> None:
         """Write everything staged since the last commit; before the acknowledgements go out."""
-        if self._staged:
-            staged, self._staged = self._staged, []
-            errors: list[Exception] = []
-            for partition in staged:
-                try:
-                    partition.commit()
-                except Exception as error:  # noqa: BLE001 - what is staged elsewhere must not wait in memory
-                    errors.append(error)
-            if errors:
-                raise errors[0]
+        self._staged.commit()
+
+    def _topic_deleted(self, topic: str) -> None:
+        self.coordinators.topic_deleted(topic)
+        self.publisher.topic_deleted(topic)
 
     def _all_partitions(self) -> list[Partition]:
         return [self._metadata.partition, *self.topics.all_partitions()]

@@ -1,24 +1,34 @@
 """Publishing for the doors that bring messages rather than batches: choice of partition, batching, delays."""
 
+import asyncio
 from collections.abc import Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass
 
-from alpacamq.model.errors import AlpacaError
-from alpacamq.model.lanes import Lane
-from alpacamq.model.records import Header
+from alpacamq.coordinator.transaction import ProducerIdentity
+from alpacamq.coordinator.transaction_messages import TransactionPartitions
+from alpacamq.model.batch import TRANSACTIONAL, Codec, stamp_producer
+from alpacamq.model.errors import AlpacaError, InvalidDelay, TopicExists, UnknownTopic
+from alpacamq.model.murmur2 import partition_for_key
+from alpacamq.model.ports import Clock
+from alpacamq.model.records import Record
+from alpacamq.model.topics import TopicConfig
 
+from .admission import admit, check_replicas, check_writable, stored_codec
+from .coordinators import Coordinators
+from .delays import DelayedMessage, Delays
+from .joining import Refusals, join_transaction, while_none_ends
+from .message_batches import Entry, Message, in_batches, packed
+from .partition import Append, Partition
+from .staging import StagedAppends
+from .topics import Topics
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """One message on its way into a topic."""
+__all__ = ["Message", "Published", "Publisher", "TransactionalProducer"]
 
-    value: bytes | None
-    key: bytes | None = None
-    headers: tuple[Header, ...] = ()
-    partition: int | None = None  # None: by key as Kafka's clients do, in turn where there is no key
-    timestamp_ms: int | None = None  # None: now
-    lane: Lane | None = None
-    deliver_at_ms: int | None = None  # None, or a time that has passed: now
+# Compressing more than this would hold up the event loop.
+_COMPRESSED_ON_LOOP_BYTES = 16 << 10
+_SEQUENCE_MASK = 0x7FFF_FFFF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,14 +45,97 @@ class Published:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionalProducer:
-    """Who writes inside a transaction."""
+    """Who writes inside a transaction; its partitions become part of that by being written to."""
 
+    transactional_id: str
     producer_id: int
     producer_epoch: int
 
 
+Result = Published | AlpacaError
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Messages of one call that go into one partition together."""
+
+    partition: Partition
+    entries: Sequence[Entry]
+    data: bytearray
+    append: Append | None = None
+
+
+class _Call:
+    """The results of one `publish`, in the order of its messages, and how many batches are still out."""
+
+    def __init__(self, topic: str, count: int) -> None:
+        self.topic = topic
+        self.results: list[Result | None] = [None] * count
+        self._batches: list[_Batch] = []
+        self._missing = 0
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def refuse(self, entries: Sequence[Entry], error: AlpacaError) -> None:
+        for entry in entries:
+            self.results[entry.at] = error
+
+    def staged(self, batch: _Batch) -> None:
+        self._batches.append(batch)
+        self._missing += 1
+
+    def done(self) -> None:
+        """One more batch is as durable as it should be, or refused."""
+        self._missing -= 1
+        if not self._missing and not self._done.done():
+            self._done.set_result(None)
+
+    async def finished(self) -> None:
+        """Return once every batch has a result."""
+        if self._missing:
+            await self._done
+        for batch in self._batches:
+            self._conclude(batch)
+
+    def _conclude(self, batch: _Batch) -> None:
+        assert batch.append is not None
+        outcome = batch.append.outcome
+        if outcome is None or isinstance(outcome, AlpacaError):
+            assert outcome is not None
+            self.refuse(batch.entries, outcome)
+            return
+        by_broker = batch.partition.config.message_timestamp_type == "LogAppendTime"
+        index = batch.partition.identity.partition
+        for delta, entry in enumerate(batch.entries):
+            self.results[entry.at] = Published(
+                topic=self.topic,
+                partition=index,
+                offset=outcome.base_offset + delta,
+                timestamp_ms=batch.append.header.max_timestamp if by_broker else entry.record.timestamp_ms,
+            )
+
+
 class Publisher:
     """Appends messages to topics, as durable as each topic promises when `publish` returns."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        coordinators: Coordinators,
+        delays: Delays,
+        staged: StagedAppends,
+        *,
+        clock: Clock,
+        executor: Executor,
+        auto_create_topics: bool,
+    ) -> None:
+        self._topics = topics
+        self._coordinators = coordinators
+        self._delays = delays
+        self._staged = staged
+        self._clock = clock
+        self._executor = executor
+        self._auto_create_topics = auto_create_topics
+        self._turns: dict[str, int] = {}
 
     async def publish(
         self,
@@ -50,9 +143,199 @@ class Publisher:
         messages: Sequence[Message],
         *,
         producer: TransactionalProducer | None = None,
-    ) -> list[Published | AlpacaError]:
+    ) -> list[Result]:
         """One result per message, in order. UnknownTopic if there is none and none is made by itself.
 
         Everything for one partition goes in as one batch (or as few as max.message.bytes allows).
         """
-        raise NotImplementedError
+        partitions = self._topics.partitions_of(topic) or await self._created(topic)
+        config = partitions[0].config
+        check_writable(partitions[0].identity)
+        check_replicas(partitions[0].identity, config)
+        call = _Call(topic, len(messages))
+        now_ms = self._clock.now_ms()
+        at_once: dict[int, list[Entry]] = {}
+        later: list[tuple[int, DelayedMessage]] = []
+        spread: int | None = None  # where this call's messages without a key go
+        for at, message in enumerate(messages):
+            if (fault := message.fault(config, now_ms)) is not None:
+                call.results[at] = fault
+                continue
+            if (index := message.partition) is None:
+                if message.key is not None:
+                    index = partition_for_key(message.key, len(partitions))
+                else:
+                    index = spread = self._next_in_turn(topic, len(partitions)) if spread is None else spread
+            elif not 0 <= index < len(partitions):
+                call.results[at] = UnknownTopic(
+                    f"topic {topic!r} has {len(partitions)} partitions, no partition {index}"
+                )
+                continue
+            due_ms = message.deliver_at_ms
+            if due_ms is None and config.queue_delay_ms:
+                due_ms = now_ms + config.queue_delay_ms
+            if due_ms is not None and due_ms > now_ms:
+                if producer is not None:
+                    call.results[at] = InvalidDelay("a delayed message cannot be part of a transaction")
+                else:
+                    later.append((at, _delayed(topic, index, due_ms, message)))
+                continue
+            timestamp_ms = now_ms if message.timestamp_ms is None else message.timestamp_ms
+            record = Record(0, timestamp_ms, message.key, message.value, message.all_headers)
+            at_once.setdefault(index, []).append(Entry(at, record))
+        if at_once:
+            await self._append(call, partitions, at_once, config, producer)
+        if later:
+            await self._schedule(call, later, config, now_ms)
+        await call.finished()
+        return [_certain(result) for result in call.results]
+
+    def topic_deleted(self, topic: str) -> None:
+        self._turns.pop(topic, None)
+
+    async def _created(self, topic: str) -> Sequence[Partition]:
+        if self._auto_create_topics:
+            with suppress(TopicExists):  # another request was faster
+                await self._topics.create(topic)
+        if not (partitions := self._topics.partitions_of(topic)):
+            raise UnknownTopic(f"no topic is named {topic!r}")
+        return partitions
+
+    def _next_in_turn(self, topic: str, count: int) -> int:
+        turn = self._turns.get(topic, -1) + 1
+        self._turns[topic] = turn
+        return turn % count
+
+    async def _append(
+        self,
+        call: _Call,
+        partitions: Sequence[Partition],
+        at_once: dict[int, list[Entry]],
+        config: TopicConfig,
+        producer: TransactionalProducer | None,
+    ) -> None:
+        """Stage every batch of the call."""
+        codec = stored_codec(config) or Codec.NONE
+        attributes = 0 if producer is None else TRANSACTIONAL
+        batches = []
+        for index, all_entries in at_once.items():
+            for entries in in_batches(all_entries, config.max_message_bytes):
+                if codec is Codec.NONE or sum(e.max_bytes for e in entries) <= _COMPRESSED_ON_LOOP_BYTES:
+                    data = packed(entries, codec, attributes)
+                else:
+                    data = await asyncio.get_running_loop().run_in_executor(
+                        self._executor, packed, entries, codec, attributes
+                    )
+                batches.append(_Batch(partitions[index], entries, data))
+        if producer is None:
+            for batch in batches:
+                self._stage(call, batch)
+            self._staged.commit_soon()
+        else:
+            await self._append_in_transaction(call, batches, producer)
+
+    async def _append_in_transaction(
+        self, call: _Call, batches: Sequence[_Batch], producer: TransactionalProducer
+    ) -> None:
+        joining = tuple(
+            {
+                batch.partition: None
+                for batch in batches
+                if batch.partition.log.transactions.open_offset(producer.producer_id) is None
+            }
+        )
+        refusals: Refusals = {}
+        if joining:
+            wanted = TransactionPartitions(
+                transactional_id=producer.transactional_id,
+                producer=ProducerIdentity(producer.producer_id, producer.producer_epoch),
+                partitions=tuple(partition.identity for partition in joining),
+            )
+            refusals = await while_none_ends(joining, lambda: join_transaction(self._coordinators, wanted))
+        # From here to the commit nothing else may run: sequences follow what the log has now.
+        self._staged.commit()
+        sequences: dict[Partition, int] = {}
+        for batch in batches:
+            partition = batch.partition
+            if (refusal := refusals.get(partition.identity)) is not None:
+                call.refuse(batch.entries, refusal)
+                continue
+            sequence = sequences.get(partition)
+            if sequence is None:
+                sequence = partition.log.producers.next_sequence(
+                    producer.producer_id, producer.producer_epoch
+                )
+            sequences[partition] = (sequence + len(batch.entries)) & _SEQUENCE_MASK
+            stamp_producer(batch.data, producer.producer_id, producer.producer_epoch, sequence)
+            self._stage(call, batch)
+        self._staged.commit()
+
+    def _stage(self, call: _Call, batch: _Batch) -> None:
+        try:
+            data, header = admit(batch.data, batch.partition.config, self._clock.now_ms())
+        except AlpacaError as error:
+            call.refuse(batch.entries, error.with_traceback(None))
+            return
+        batch.append = Append(data, header, call.done)
+        call.staged(batch)
+        if batch.partition.stage(batch.append):
+            self._staged.stage(batch.partition)
+
+    async def _schedule(
+        self, call: _Call, later: Sequence[tuple[int, DelayedMessage]], config: TopicConfig, now_ms: int
+    ) -> None:
+        """Hand delayed messages over. One whose delay is refused does not keep the others from theirs."""
+        fitting = []
+        for at, message in later:
+            record = Record(0, now_ms, message.key, message.value, message.headers)
+            try:
+                admit(packed([Entry(at, record)], Codec.NONE, 0), config, now_ms)
+            except AlpacaError as error:
+                call.results[at] = error.with_traceback(None)
+            else:
+                fitting.append((at, message))
+        await self._hand_over(call, fitting, now_ms)
+
+    async def _hand_over(
+        self, call: _Call, messages: Sequence[tuple[int, DelayedMessage]], now_ms: int
+    ) -> None:
+        if not messages:
+            return
+        try:
+            ids = await self._delays.schedule([message for _, message in messages])
+        except InvalidDelay as error:
+            if len(messages) == 1:
+                call.results[messages[0][0]] = error.with_traceback(None)
+                return
+            for one in messages:
+                await self._hand_over(call, [one], now_ms)
+            return
+        except AlpacaError as error:
+            for at, _ in messages:
+                call.results[at] = error.with_traceback(None)
+            return
+        for (at, message), delayed_id in zip(messages, ids, strict=True):
+            call.results[at] = Published(
+                topic=message.topic,
+                partition=message.partition,
+                offset=None,
+                timestamp_ms=now_ms,
+                delayed_id=delayed_id,
+                deliver_at_ms=message.due_ms,
+            )
+
+
+def _delayed(topic: str, partition: int, due_ms: int, message: Message) -> DelayedMessage:
+    return DelayedMessage(
+        topic=topic,
+        partition=partition,
+        due_ms=due_ms,
+        key=message.key,
+        value=message.value,
+        headers=message.all_headers,
+    )
+
+
+def _certain(result: Result | None) -> Result:
+    assert result is not None
+    return result

@@ -60,6 +60,13 @@ class ProducerStates:
     def get(self, producer_id: int) -> ProducerState | None:
         return self._states.get(producer_id)
 
+    def next_sequence(self, producer_id: int, epoch: int) -> int:
+        """The sequence that the producer's next batch must begin with."""
+        known = self._states.get(producer_id)
+        if known is None or known.epoch != epoch or not known.batches:
+            return 0
+        return (known.batches[-1].last_sequence + 1) & _SEQUENCE_MASK
+
     def admit(self, header: BatchHeader, base_offset: int, now_ms: int) -> SentBatch | AlpacaError | None:
         """Enter a batch about to be written at `base_offset`.
 

@@ -36,6 +36,8 @@ KNOWN_ATTRIBUTES = 0x7F
 _PLACE = Struct(">qii")  # base offset, batch length, leader epoch
 _CRC = Struct(">I")
 _LOG_APPEND = Struct(">hiqq")  # attributes, last offset delta, base and max timestamp
+_PRODUCER = Struct(">qhi")  # producer id, producer epoch, base sequence
+_PRODUCER_AT = 43
 
 
 class Codec(IntEnum):
@@ -152,3 +154,9 @@ def stamp_append_time(batch: bytearray | memoryview, header: BatchHeader, now_ms
     crc = checksum(batch)
     _CRC.pack_into(batch, CRC_AT, crc)
     return header._replace(attributes=attributes, max_timestamp=now_ms, crc=crc)
+
+
+def stamp_producer(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+    """Make a batch one of this producer's and repair its checksum."""
+    _PRODUCER.pack_into(batch, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
+    _CRC.pack_into(batch, CRC_AT, checksum(batch))

@@ -11,22 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from alpacamq.broker.admission import admit, needs_unpacking, unpacked
+from alpacamq.broker.admission import admit, check_replicas, check_writable, needs_unpacking, unpacked
 from alpacamq.broker.broker import Broker
+from alpacamq.broker.joining import join_transaction, while_none_ends
 from alpacamq.broker.partition import Append, Partition
 from alpacamq.coordinator.transaction import ProducerIdentity
 from alpacamq.coordinator.transaction_messages import TransactionPartitions
 from alpacamq.model.batch import BatchHeader, Codec
 from alpacamq.model.errors import (
     AlpacaError,
-    ConcurrentTransactions,
     FencedProducer,
     InvalidRecord,
     InvalidRequest,
     InvalidRequiredAcks,
-    InvalidTopicName,
     InvalidTransactionState,
-    NotEnoughReplicas,
     ProducerFenced,
     TransactionAbortable,
     UnknownTopic,
@@ -34,7 +32,6 @@ from alpacamq.model.errors import (
     UnsupportedCompression,
 )
 from alpacamq.model.ids import TopicPartition
-from alpacamq.model.topics import INTERNAL_TOPICS
 from alpacamq.protocol.framing import RequestHeader
 from alpacamq.protocol.produce_codec import (
     TOPIC_IDS_FROM,
@@ -55,7 +52,6 @@ ACKS_ALL = -1
 _ZSTD_FROM = 7
 _ABORTABLE_FROM = 11
 _JOINS_BY_WRITING_FROM = 12
-_JOIN_ATTEMPTS = 3
 
 
 # What became of a partition's batch, or the append that will tell.
@@ -234,16 +230,9 @@ class ProduceRequests:
         Clients of the current protocol do not announce their partitions: writing is joining.
         """
         joining = {entry.partition: entry.header for entry in deferred if entry.joins_transaction}
-        for _ in range(_JOIN_ATTEMPTS if joining else 0):
-            markers = [partition.log.transactions.markers for partition in joining]
-            refusals = await self._ask_to_join(version, call, joining)
-            if markers == [partition.log.transactions.markers for partition in joining]:
-                return refusals
-            # A transaction ended while the answer was on its way: it may be about that one.
-        return {
-            partition.identity: ConcurrentTransactions(f"transactions keep ending in {partition.identity}")
-            for partition in joining
-        }
+        if not joining:
+            return {}
+        return await while_none_ends(tuple(joining), lambda: self._ask_to_join(version, call, joining))
 
     async def _ask_to_join(
         self, version: int, call: ProduceCall, joining: Mapping[Partition, BatchHeader]
@@ -256,13 +245,9 @@ class ProduceRequests:
             partitions=tuple(partition.identity for partition in joining),
         )
         coordinators = self._broker.coordinators
+        if version >= _JOINS_BY_WRITING_FROM:
+            return await join_transaction(coordinators, wanted)
         try:
-            if version >= _JOINS_BY_WRITING_FROM:
-                await coordinators.ask_transaction(
-                    call.transactional_id,
-                    lambda machine, ticket, now_ms: machine.add_partitions(wanted, ticket, now_ms),
-                )
-                return {}
             verified = await coordinators.ask_transaction(
                 call.transactional_id,
                 lambda machine, ticket, now_ms: machine.verify_partitions(wanted, ticket, now_ms),
@@ -279,15 +264,11 @@ class ProduceRequests:
         }
 
     def _check(self, call: ProduceCall, partition: Partition) -> None:
-        if partition.identity.topic in INTERNAL_TOPICS:
-            raise InvalidTopicName(f"topic {partition.identity.topic!r} is written by the broker only")
+        check_writable(partition.identity)
         if call.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
             raise InvalidRequiredAcks(f"acks={call.acks} is none of 0, 1 and -1 (all)")
-        if call.acks == ACKS_ALL and partition.config.min_insync_replicas > 1:
-            raise NotEnoughReplicas(
-                f"{partition.identity} has 1 replica in sync, "
-                f"min.insync.replicas={partition.config.min_insync_replicas}"
-            )
+        if call.acks == ACKS_ALL:
+            check_replicas(partition.identity, partition.config)
 
     def _unknown(self, version: int, key: bytes, index: int) -> AlpacaError:
         if version >= TOPIC_IDS_FROM:

@@ -1,0 +1,66 @@
+"""Brokers in this process, on directories of a test's own."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from alpacamq.broker.broker import Broker, BrokerSettings
+from alpacamq.log.disk import SystemDisk
+from alpacamq.model.batch import FRAME_BYTES, read_header
+from alpacamq.model.ids import BrokerId
+from alpacamq.model.ports import Buffer, Clock
+from alpacamq.model.records import Record, read_records
+
+STARTED_MS = 1_700_000_000_000
+
+
+class BreakableDisk(SystemDisk):
+    """The real disk, whose writes to segments can be made to fail."""
+
+    full = False
+
+    def write(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        super().write(descriptor, buffers, position)
+
+
+@asynccontextmanager
+async def running(
+    path: Path, *, clock: Clock | None = None, disk: SystemDisk | None = None, **settings: Any
+) -> AsyncIterator[Broker]:
+    """A broker at work on `path`, closed well at the end."""
+    broker = Broker(
+        BrokerSettings(node_id=BrokerId(1), data_directory=path / "data", **settings), clock=clock, disk=disk
+    )
+    broker.open()
+    work = asyncio.create_task(broker.run())
+    await asyncio.sleep(0)
+    try:
+        yield broker
+    finally:
+        work.cancel()
+        await asyncio.wait([work])
+        await broker.close()
+
+
+def stored(broker: Broker, topic: str, partition: int = 0) -> list[Record]:
+    """Every record of a partition that is not a marker, aborted or not."""
+    records: list[Record] = []
+    log = broker.topics.partition(topic, partition).log
+    offset = log.start_offset
+    while (part := log.read(offset, 1 << 20, log.end_offset)) is not None:
+        with part.segment.descriptor() as descriptor:
+            data = SystemDisk().read(descriptor, part.length, part.position)
+        part.release()
+        at = 0
+        while at < len(data):
+            header = read_header(data, at)
+            end = at + FRAME_BYTES + header.batch_length
+            if not header.is_control:
+                records += [record for record in read_records(data[at:end]) if record.offset >= offset]
+            at = end
+        offset = part.next_offset
+    return records

@@ -1,0 +1,249 @@
+"""Publishing messages one by one or many at a time, into partitions of a real broker."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from alpacamq.broker.broker import Broker
+from alpacamq.broker.publishing import Message, Published, TransactionalProducer
+from alpacamq.coordinator.transaction import ProducerIdentity
+from alpacamq.coordinator.transaction_messages import EndProtocol, EndTransaction, InitProducer
+from alpacamq.model.batch import Codec, read_header
+from alpacamq.model.errors import (
+    AlpacaError,
+    BatchTooLarge,
+    DiskFull,
+    FencedProducer,
+    InvalidDelay,
+    InvalidRecord,
+    InvalidTimestamp,
+    InvalidTopicName,
+    UnknownTopic,
+)
+from alpacamq.model.headers import LANE
+from alpacamq.model.lanes import Lane
+from alpacamq.model.murmur2 import partition_for_key
+from alpacamq.model.ports import Buffer
+from alpacamq.model.records import Header
+from alpacamq.model.topics import OFFSETS_TOPIC
+
+from .open_brokers import BreakableDisk, running, stored
+
+
+def published(result: Published | AlpacaError) -> Published:
+    assert isinstance(result, Published), result
+    return result
+
+
+async def publish(broker: Broker, topic: str, *messages: Message) -> list[Published]:
+    return [published(result) for result in await broker.publisher.publish(topic, messages)]
+
+
+async def test_a_message_is_in_its_partition_when_publish_returns(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        message = Message(
+            key=b"k",
+            value=b"v",
+            headers=(Header("a", b"1"), Header("b", None)),
+            timestamp_ms=broker.clock.now_ms() - 5,
+        )
+        (result,) = await publish(broker, "orders", message)
+        (record,) = stored(broker, "orders")
+        assert (result.partition, result.offset, result.timestamp_ms) == (0, 0, message.timestamp_ms)
+        assert record == (0, message.timestamp_ms, b"k", b"v", message.headers)
+
+
+async def test_a_key_goes_where_kafkas_clients_put_it_and_the_keyless_take_turns(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=3)
+        keys = [f"key-{number}".encode() for number in range(20)]
+        results = await publish(broker, "orders", *(Message(key=key, value=b"") for key in keys))
+        assert [result.partition for result in results] == [partition_for_key(key, 3) for key in keys]
+        turns = [(await publish(broker, "orders", Message(value=b"x")))[0].partition for _ in range(6)]
+        assert turns == [0, 1, 2, 0, 1, 2]
+
+
+async def test_a_topic_is_made_by_itself_only_where_the_broker_does_that(tmp_path: Path) -> None:
+    async with running(tmp_path / "yes") as broker:
+        together = await asyncio.gather(*(publish(broker, "new", Message(value=b"x")) for _ in range(5)))
+        assert len(together) == len(broker.topics.partitions_of("new")) + 2
+    async with running(tmp_path / "no", auto_create_topics=False) as broker:
+        with pytest.raises(UnknownTopic, match="new"):
+            await broker.publisher.publish("new", [Message(value=b"x")])
+
+
+async def test_what_is_wrong_with_one_message_does_not_keep_out_the_others(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create(
+            "orders", partitions=2, overrides={"cleanup.policy": "compact", "max.message.bytes": "1000"}
+        )
+        now_ms = broker.clock.now_ms()
+        results = await broker.publisher.publish(
+            "orders",
+            [
+                Message(key=b"a", value=b"good", partition=0),
+                Message(value=b"no key", partition=0),
+                Message(key=b"a", value=b"from the future", timestamp_ms=now_ms + 10**9, partition=0),
+                Message(key=b"a", value=b"no time", timestamp_ms=-2, partition=0),
+                Message(key=b"a", value=bytes(1000), partition=0),
+                Message(key=b"a", value=b"nowhere", partition=2),
+                Message(key=b"b", value=b"good too", partition=0),
+            ],
+        )
+        assert [type(result) for result in results] == [
+            Published, InvalidRecord, InvalidTimestamp, InvalidTimestamp,
+            BatchTooLarge, UnknownTopic, Published,
+        ]  # fmt: skip
+        assert [record.value for record in stored(broker, "orders")] == [b"good", b"good too"]
+
+
+async def test_internal_topics_are_refused(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        with pytest.raises(InvalidTopicName):
+            await broker.publisher.publish(OFFSETS_TOPIC, [Message(value=b"x")])
+        await broker.topics.create_internal(OFFSETS_TOPIC, partitions=1, overrides={})
+        with pytest.raises(InvalidTopicName, match="by the broker only"):
+            await broker.publisher.publish(OFFSETS_TOPIC, [Message(value=b"x")])
+
+
+async def test_messages_of_one_call_go_in_as_few_batches_as_fit(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1, overrides={"max.message.bytes": "2000"})
+        results = await publish(broker, "orders", *(Message(value=bytes([n]) * 100) for n in range(100)))
+        assert [result.offset for result in results] == list(range(100))
+        records = stored(broker, "orders")
+        assert [record.value for record in records] == [bytes([n]) * 100 for n in range(100)]
+        segment = next(broker.topics.partition("orders", 0).log.directory.glob("*.log")).read_bytes()
+        assert max(_sizes(segment)) <= 2000
+        assert len(_sizes(segment)) <= 10
+
+
+def _sizes(segment: bytes) -> list[int]:
+    sizes = []
+    at = 0
+    while at < len(segment):
+        sizes.append(read_header(segment, at).size)
+        at += sizes[-1]
+    return sizes
+
+
+@pytest.mark.parametrize("size", [10, 100_000], ids=["small", "large"])
+async def test_a_topics_own_compression_is_applied(tmp_path: Path, size: int) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1, overrides={"compression.type": "zstd"})
+        await publish(broker, "orders", Message(value=bytes(size)))
+        segment = next(broker.topics.partition("orders", 0).log.directory.glob("*.log")).read_bytes()
+        assert read_header(segment).codec is Codec.ZSTD
+        assert stored(broker, "orders")[0].value == bytes(size)
+
+
+async def test_the_brokers_timestamps_are_told_where_the_topic_takes_those(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create(
+            "orders", partitions=1, overrides={"message.timestamp.type": "LogAppendTime"}
+        )
+        (result,) = await publish(broker, "orders", Message(value=b"x", timestamp_ms=1))
+        assert result.timestamp_ms == stored(broker, "orders")[0].timestamp_ms > 1
+
+
+async def test_a_lane_becomes_a_header_of_which_there_is_one(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        message = Message(value=b"x", headers=(Header(LANE, b"low"), Header("a", b"1")), lane=Lane.CRITICAL)
+        (result,) = await publish(broker, "orders", message)
+        (record,) = stored(broker, "orders", result.partition)
+        assert record.headers == (Header("a", b"1"), Header(LANE, b"critical"))
+
+
+async def test_publishes_of_one_turn_share_one_write(tmp_path: Path) -> None:
+    class CountingDisk(BreakableDisk):
+        writes = 0
+
+        def write(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
+            self.writes += 1
+            super().write(descriptor, buffers, position)
+
+    disk = CountingDisk()
+    async with running(tmp_path, disk=disk) as broker:
+        await broker.topics.create("orders", partitions=1)
+        disk.writes = 0
+        await asyncio.gather(*(publish(broker, "orders", Message(value=b"x")) for _ in range(50)))
+        assert disk.writes == 1
+        assert len(stored(broker, "orders")) == 50
+
+
+async def test_a_full_disk_is_told_for_each_message_and_passes(tmp_path: Path) -> None:
+    disk = BreakableDisk()
+    async with running(tmp_path, disk=disk) as broker:
+        await broker.topics.create("orders", partitions=1)
+        disk.full = True
+        results = await broker.publisher.publish("orders", [Message(value=b"x"), Message(value=b"y")])
+        assert [type(result) for result in results] == [DiskFull, DiskFull]
+        disk.full = False
+        assert (await publish(broker, "orders", Message(value=b"z")))[0].offset == 0
+
+
+async def test_a_cancelled_publish_still_goes_in_and_disturbs_nobody(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1, overrides={"flush.messages": "1"})
+        doomed = asyncio.create_task(publish(broker, "orders", Message(value=b"x")))
+        await asyncio.sleep(0)
+        doomed.cancel()
+        await asyncio.wait([doomed])
+        assert (await publish(broker, "orders", Message(value=b"y")))[0].offset == 1
+
+
+async def begun(broker: Broker, transactional_id: str) -> TransactionalProducer:
+    request = InitProducer(transactional_id=transactional_id)
+    given = await broker.coordinators.ask_transaction(
+        transactional_id, lambda machine, ticket, now_ms: machine.init_producer_id(request, ticket, now_ms)
+    )
+    return TransactionalProducer(
+        transactional_id=transactional_id, producer_id=given.producer_id, producer_epoch=given.epoch
+    )
+
+
+async def end(broker: Broker, producer: TransactionalProducer, *, committed: bool) -> None:
+    request = EndTransaction(
+        transactional_id=producer.transactional_id,
+        producer=ProducerIdentity(producer.producer_id, producer.producer_epoch),
+        committed=committed,
+        protocol=EndProtocol.CLASSIC,
+    )
+    await broker.coordinators.ask_transaction(
+        producer.transactional_id, lambda machine, ticket, now_ms: machine.end(request, ticket, now_ms)
+    )
+
+
+async def test_a_transaction_spans_publishes_and_restarts_of_the_broker(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=2)
+        producer = await begun(broker, "t")
+        for number in range(3):
+            messages = [Message(value=str(number).encode(), partition=number % 2)] * 2
+            results = await asyncio.gather(
+                *(broker.publisher.publish("orders", messages, producer=producer) for _ in range(2))
+            )
+            assert [type(result) for call in results for result in call] == [Published] * 4
+        assert broker.topics.partition("orders", 0).last_stable_offset == 0
+    async with running(tmp_path) as broker:
+        (result,) = await broker.publisher.publish(
+            "orders", [Message(value=b"after", partition=0)], producer=producer
+        )
+        assert published(result).offset == 8
+        await end(broker, producer, committed=True)
+        (delayed,) = await broker.publisher.publish(
+            "orders", [Message(value=b"later", deliver_at_ms=2**50)], producer=producer
+        )
+        assert isinstance(delayed, InvalidDelay)
+
+
+async def test_an_instance_that_was_replaced_cannot_publish(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        former = await begun(broker, "t")
+        await begun(broker, "t")
+        (refused,) = await broker.publisher.publish("orders", [Message(value=b"late")], producer=former)
+        assert isinstance(refused, FencedProducer)
+        assert stored(broker, "orders") == []
