@@ -6,6 +6,7 @@ Owns the connections, one to each broker that was needed.
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from functools import wraps
 from types import TracebackType
@@ -60,8 +61,9 @@ def patient(ask: Callable[P, T]) -> Callable[P, T]:
 class Cluster:
     """Finds the broker to ask; connects when first needed."""
 
-    def __init__(self, bootstrap: Address) -> None:
+    def __init__(self, bootstrap: Address, *others: Address) -> None:
         self._bootstrap = bootstrap
+        self._others = others
         self._connections: dict[Address, Connection] = {}
 
     def __enter__(self) -> Self:
@@ -81,8 +83,11 @@ class Cluster:
         self._connections.clear()
 
     def anyone(self) -> Connection:
-        """The broker we were told of."""
-        return self._to(self._bootstrap)
+        """The broker we were told of, or the first that answers of several."""
+        for address in (self._bootstrap, *self._others)[:-1]:
+            with suppress(Unreachable):
+                return self._to(address)
+        return self._to((self._bootstrap, *self._others)[-1])
 
     def controller(self) -> Connection:
         """The broker that changes topics."""

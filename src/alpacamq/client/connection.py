@@ -22,6 +22,7 @@ from alpacamq.protocol.messages.fetch import FetchRequest
 from alpacamq.protocol.messages.groups import FindCoordinatorRequest
 from alpacamq.protocol.messages.produce import ProduceRequest
 from alpacamq.protocol.messages.topics import DeleteTopicsRequest
+from alpacamq.protocol.messages.transactions import AddPartitionsToTxnRequest, EndTxnRequest
 from alpacamq.protocol.notation import Message
 from alpacamq.protocol.schema import decode, encode
 
@@ -36,7 +37,8 @@ REQUEST_S = 30.0
 MAX_RESPONSE_BYTES = 256 << 20
 _HANDSHAKE_VERSION = 3
 
-# Versions narrower than those we can read and write: above, topics go by id instead of name;
+# Versions narrower than those we can read and write: above, topics go by id instead of name, and
+# every transaction ends with a new epoch, which whoever ends it for another could not pass on;
 # below, a request has another form, which only brokers of long ago need.
 _VERSIONS: Mapping[type[Message], tuple[int, int]] = {
     ProduceRequest: (3, 12),
@@ -45,6 +47,8 @@ _VERSIONS: Mapping[type[Message], tuple[int, int]] = {
     OffsetFetchRequest: (8, 9),
     FindCoordinatorRequest: (4, 6),
     DeleteTopicsRequest: (6, 6),
+    AddPartitionsToTxnRequest: (0, 3),
+    EndTxnRequest: (0, 4),
 }
 _APIS: Mapping[type[Message], Api] = {api.request: api for api in APIS.values()}
 _REQUEST_START = Struct(">hhih")

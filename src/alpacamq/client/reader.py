@@ -1,14 +1,10 @@
 """Reads partitions from given offsets on, without a group."""
 
 from collections.abc import Iterator, Mapping
-from heapq import heapify, heappop
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from alpacamq.model.batch import FRAME, FRAME_BYTES, HEADER_BYTES, check_batch
-from alpacamq.model.control import read_marker
-from alpacamq.model.errors import CorruptBatch
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.records import Record, read_records
 from alpacamq.protocol.errors import ProtocolError
@@ -20,6 +16,7 @@ from alpacamq.protocol.messages.fetch import (
     PartitionData,
 )
 
+from .batches import fetched_batches
 from .cluster import Cluster, patient
 from .errors import check
 from .offsets import Isolation
@@ -90,18 +87,10 @@ class Reader:
         return fetched
 
     def _records(self, partition: TopicPartition, data: PartitionData) -> Iterator[Delivery]:
-        aborted = [(each.first_offset, each.producer_id) for each in data.aborted_transactions or ()]
-        heapify(aborted)
-        aborting: set[int] = set()
-        for batch in _batches(memoryview(data.records or b"")):
-            header = check_batch(batch)
-            while aborted and aborted[0][0] <= header.last_offset:
-                aborting.add(heappop(aborted)[1])
-            if header.is_control:
-                marker = read_marker(batch)
-                if marker is not None and not marker.committed:
-                    aborting.discard(header.producer_id)
-            elif not (header.is_transactional and header.producer_id in aborting):
+        for header, batch, is_visible in fetched_batches(
+            memoryview(data.records or b""), data.aborted_transactions
+        ):
+            if is_visible:
                 for record in read_records(batch):
                     if record.offset >= self.positions.get(partition, record.offset + 1):
                         self.positions[partition] = record.offset + 1
@@ -109,17 +98,3 @@ class Reader:
             if partition in self.positions:
                 # Also past what was skipped, and past records that compaction took out.
                 self.positions[partition] = max(self.positions[partition], header.next_offset)
-
-
-def _batches(records: memoryview) -> Iterator[memoryview]:
-    """The whole batches in front; a fetch may end in the middle of one."""
-    at = 0
-    while len(records) - at >= HEADER_BYTES:
-        _, length = FRAME.unpack_from(records, at)
-        end = at + FRAME_BYTES + length
-        if end < at + HEADER_BYTES:
-            raise CorruptBatch(f"a batch claims {length} bytes")
-        if end > len(records):
-            return
-        yield records[at:end]
-        at = end

@@ -1,0 +1,45 @@
+"""Streaming reads on Spark 4.2 and later, which says where a batch begins and how much it may hold."""
+
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from alpacamq.model.ids import TopicPartition
+
+from .options import ReadOptions
+from .ranges import limited
+from .stream import Json, StreamReader, from_json, to_json
+
+
+class AdmittingStreamReader(StreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Limits, Trigger.AvailableNow, and the latest offsets in Spark's reports."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        # Where a query with Trigger.AvailableNow ends.
+        self._target: dict[TopicPartition, int] | None = None
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        limit = self.options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        self._target = {partition: extent.end for partition, extent in self.extents().items()}
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802 - Spark's name
+        self.publish(start)
+        begin = from_json(start)
+        if self._target is None:
+            end = self.ends(begin)
+        else:
+            end = {each: max(target, begin.get(each, 0)) for each, target in self._target.items()}
+        if isinstance(limit, ReadMaxRows):
+            end = limited(begin, end, limit.max_rows)
+        return to_json(end)
+
+    def reportLatestOffset(self) -> Json:  # noqa: N802 - Spark's name
+        return to_json({partition: extent.end for partition, extent in self.extents().items()})

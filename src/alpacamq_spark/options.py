@@ -1,0 +1,202 @@
+"""Options of the data source, parsed once: names that Spark's Kafka users know, each checked."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum
+from typing import TypeVar
+
+from alpacamq.client.address import parse_address
+from alpacamq.client.offsets import Isolation
+from alpacamq.model.address import Address
+from alpacamq.model.batch import Codec
+from alpacamq.model.errors import InvalidTopicName
+from alpacamq.model.ids import TopicName
+from alpacamq.model.topics import check_topic_name
+
+from .errors import InvalidOption
+from .positions import Edge, Positions, read_positions
+from .subscription import Subscription, read_subscription
+
+T = TypeVar("T")
+
+SERVERS = "kafka.bootstrap.servers"
+
+READ_OPTIONS = (
+    SERVERS,
+    "assign",
+    "endingOffsets",
+    "endingOffsetsByTimestamp",
+    "endingTimestamp",
+    "failOnDataLoss",
+    "groupId",
+    "includeHeaders",
+    "kafka.group.id",
+    "kafka.isolation.level",
+    "maxOffsetsPerTrigger",
+    "maxRecordsPerPartition",
+    "minPartitions",
+    "startingOffsets",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "startingTimestamp",
+    "subscribe",
+    "subscribePattern",
+)
+WRITE_OPTIONS = (
+    SERVERS,
+    "batchId",
+    "includeHeaders",
+    "kafka.compression.type",
+    "kafka.transaction.timeout.ms",
+    "topic",
+    "transactionalId",
+)
+# Spark's own, which reach a source along with those meant for it.
+_SPARK_OPTIONS = ("checkpointLocation", "queryName", "outputMode")
+# They tune the JVM's Kafka client; here they have nothing to act on and change no result.
+_WITHOUT_EFFECT = (
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "groupIdPrefix",
+    "kafkaConsumer.pollTimeoutMs",
+)
+MAX_TRANSACTION_MS = 900_000
+_ISOLATIONS = {"read_committed": Isolation.COMMITTED, "read_uncommitted": Isolation.UNCOMMITTED}
+_CODECS = {codec.name.lower(): codec for codec in Codec}
+_BOOLEANS = {"true": True, "false": False}
+
+
+class ReadMode(Enum):
+    """How a source is read, which decides where it begins unless it is told."""
+
+    BATCH = Edge.EARLIEST
+    STREAM = Edge.LATEST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """What to read and how."""
+
+    servers: tuple[Address, ...]
+    subscription: Subscription
+    starting: Positions
+    ending: Positions
+    isolation: Isolation
+    include_headers: bool
+    fail_on_data_loss: bool
+    max_offsets_per_trigger: int | None
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    group_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """Where to write and under which name."""
+
+    servers: tuple[Address, ...]
+    topic: TopicName | None
+    transactional_id: str | None
+    batch_id: int | None
+    transaction_timeout_ms: int
+    codec: Codec
+
+
+def read_options(given: Mapping[str, str], mode: ReadMode) -> ReadOptions:
+    """The options of a read, or InvalidOption."""
+    options = _Options(given, READ_OPTIONS)
+    if mode is ReadMode.STREAM:
+        for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
+            if options.get(name) is not None:
+                raise InvalidOption(f"{name} is for batch reads: a stream has no end")
+    return ReadOptions(
+        servers=options.servers(),
+        subscription=read_subscription(options.get),
+        starting=read_positions(options.get, "starting", mode.value),
+        ending=read_positions(options.get, "ending", Edge.LATEST),
+        isolation=options.choice("kafka.isolation.level", _ISOLATIONS, Isolation.COMMITTED),
+        include_headers=options.choice("includeHeaders", _BOOLEANS, False),
+        fail_on_data_loss=options.choice("failOnDataLoss", _BOOLEANS, True),
+        max_offsets_per_trigger=options.count("maxOffsetsPerTrigger"),
+        min_partitions=options.count("minPartitions"),
+        max_records_per_partition=options.count("maxRecordsPerPartition"),
+        group_id=options.get("groupId") or options.get("kafka.group.id"),
+    )
+
+
+def write_options(given: Mapping[str, str]) -> WriteOptions:
+    """The options of a write, or InvalidOption."""
+    options = _Options(given, WRITE_OPTIONS)
+    topic = options.get("topic")
+    try:
+        name = None if topic is None else check_topic_name(topic)
+    except InvalidTopicName as error:
+        raise InvalidOption(f"topic: {error}") from None
+    batch = options.get("batchId")
+    if batch is not None and options.get("transactionalId") is None:
+        raise InvalidOption("batchId numbers the batches of a transactionalId, which is missing")
+    return WriteOptions(
+        servers=options.servers(),
+        topic=name,
+        transactional_id=options.get("transactionalId"),
+        batch_id=None if batch is None else options.number("batchId", batch, least=0),
+        transaction_timeout_ms=options.count("kafka.transaction.timeout.ms") or MAX_TRANSACTION_MS,
+        codec=options.choice("kafka.compression.type", _CODECS, Codec.NONE),
+    )
+
+
+class _Options:
+    """The options as given, whose names Spark does not tell by case."""
+
+    def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
+        self._given = {name.lower(): text for name, text in given.items()}
+        accepted = {name.lower() for name in (*known, *_SPARK_OPTIONS, *_WITHOUT_EFFECT)}
+        for name in self._given:
+            if name not in accepted:
+                raise InvalidOption(_unknown(name, known))
+
+    def get(self, name: str) -> str | None:
+        text = self._given.get(name.lower())
+        if text is not None and not text.strip():
+            raise InvalidOption(f"{name} is empty")
+        return text
+
+    def servers(self) -> tuple[Address, ...]:
+        text = self.get(SERVERS)
+        if text is None:
+            raise InvalidOption(f"{SERVERS} is missing: the brokers to ask, as HOST:PORT,HOST:PORT")
+        try:
+            return tuple(parse_address(each) for each in text.split(",") if each.strip())
+        except ValueError as error:
+            raise InvalidOption(f"{SERVERS}: {error}") from None
+
+    def count(self, name: str) -> int | None:
+        text = self.get(name)
+        return None if text is None else self.number(name, text, least=1)
+
+    def number(self, name: str, text: str, *, least: int) -> int:
+        if not re.fullmatch(r"[0-9]{1,18}", text.strip()) or int(text) < least:
+            raise InvalidOption(f"{name}={text!r} is not a whole number of {least} or more")
+        return int(text)
+
+    def choice(self, name: str, choices: Mapping[str, T], otherwise: T) -> T:
+        text = self.get(name)
+        if text is None:
+            return otherwise
+        if text.strip().lower() not in choices:
+            raise InvalidOption(f"{name}={text!r} is not one of {', '.join(choices)}")
+        return choices[text.strip().lower()]
+
+
+def _unknown(name: str, known: tuple[str, ...]) -> str:
+    spelt = {each.lower(): each for each in known}
+    if name == "path":
+        return "a path was given, but topics are named by subscribe when reading and by topic when writing"
+    other = {each.lower() for each in (*READ_OPTIONS, *WRITE_OPTIONS)}
+    if name in other:
+        return f"the option {name!r} is for {'writing' if known is READ_OPTIONS else 'reading'}"
+    near = get_close_matches(name, spelt, n=1, cutoff=0.5)
+    hint = f"did you mean {spelt[near[0]]}?" if near else f"there are {', '.join(known)}"
+    return f"no option is named {name!r}; {hint}"

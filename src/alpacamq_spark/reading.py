@@ -1,0 +1,104 @@
+"""Reads one range of offsets in a task: batches from the partition's leader, into Arrow."""
+
+import time
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from alpacamq.client.cluster import Cluster
+from alpacamq.client.errors import Refused
+from alpacamq.client.offsets import Isolation, extents
+from alpacamq.client.partition_fetch import Fetched, PartitionFetcher
+from alpacamq.model.address import Address
+from alpacamq.protocol.error_codes import ErrorCode
+
+from .columns import Decoder
+from .errors import DataLost, ReadStalled
+from .fields import Unpacked, unpack
+from .ranges import OffsetRange
+from .reconnecting import PATIENCE_S, persistently
+
+# Unpacked, what is turned into one Arrow batch; compressed batches can hold much more than they weigh.
+_DECODED_BYTES = 16 << 20
+
+
+def read_range(
+    servers: Sequence[Address],
+    wanted: OffsetRange,
+    columns: Sequence[str],
+    isolation: Isolation,
+    *,
+    fail_on_data_loss: bool,
+) -> Iterator[pa.RecordBatch]:
+    """Everything in the range that a reader of this isolation sees, as Arrow batches."""
+    decoder = Decoder(wanted, columns)
+    waiting: list[Unpacked] = []
+    size = 0
+    with Cluster(*servers) as cluster:
+        source = _Source(cluster, wanted, isolation, fail_on_data_loss)
+        for batch in source.batches():
+            waiting.append(batch)
+            size += len(batch.body)
+            if size >= _DECODED_BYTES:
+                yield decoder.decode(waiting)
+                waiting, size = [], 0
+        if waiting:
+            yield decoder.decode(waiting)
+
+
+class _Source:
+    """The batches of a range, in order, across whatever the log has lost meanwhile."""
+
+    def __init__(
+        self, cluster: Cluster, wanted: OffsetRange, isolation: Isolation, fail_on_data_loss: bool
+    ) -> None:
+        self._cluster = cluster
+        self._wanted = wanted
+        self._fail_on_data_loss = fail_on_data_loss
+        self._fetcher = PartitionFetcher(cluster, wanted.partition, isolation)
+        self._position = wanted.start
+        self._moved_at = time.monotonic()
+
+    def batches(self) -> Iterator[Unpacked]:
+        while self._position < self._wanted.end:
+            fetched = self._fetch()
+            if fetched is None:
+                continue
+            before = self._position
+            for batch in fetched.batches:
+                if batch.header.base_offset >= self._wanted.end:
+                    self._position = self._wanted.end
+                    break
+                if batch.is_visible and batch.header.record_count and batch.header.next_offset > before:
+                    yield unpack(batch)
+                self._position = max(self._position, batch.header.next_offset)
+            self._check_progress(before, fetched.readable_end)
+
+    def _fetch(self) -> Fetched | None:
+        """One request's worth; None if the position had to be moved to where the log begins now."""
+        try:
+            return persistently(lambda: self._fetcher.fetch(self._position))
+        except Refused as refused:
+            if refused.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+        partition = self._wanted.partition
+        extent = persistently(lambda: extents(self._cluster, [partition]))[partition]
+        end = self._wanted.end
+        resumed = min(extent.start, end) if self._position < extent.start else end
+        if self._fail_on_data_loss:
+            raise DataLost(
+                f"the records {self._position} to {resumed - 1} of {partition} are gone: its log now holds "
+                f"{extent.start} to {extent.end - 1}. Retention was shorter than the read, or the topic was "
+                "made anew; failOnDataLoss=false goes on without them"
+            )
+        self._position = resumed
+        return None
+
+    def _check_progress(self, before: int, readable_end: int) -> None:
+        if self._position > before:
+            self._moved_at = time.monotonic()
+        elif time.monotonic() - self._moved_at > PATIENCE_S:
+            raise ReadStalled(
+                f"{self._wanted} should be readable, but for {PATIENCE_S:.0f} s nothing behind "
+                f"{self._position} was; the log is readable to {readable_end}"
+            )

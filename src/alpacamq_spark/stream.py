@@ -1,0 +1,145 @@
+"""Streaming reads: which offsets each micro-batch covers, and what operators see of the progress.
+
+Lives on the driver, in a process of its own for as long as the query runs. Spark keeps the
+position of a query in its checkpoint; what is published to a consumer group is for people.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from alpacamq.client.cluster import Cluster
+from alpacamq.client.offsets import Extent, extents
+from alpacamq.model.ids import TopicName, TopicPartition
+
+from .errors import DataLost
+from .options import ReadOptions
+from .progress import Progress
+from .ranges import OffsetRange, Offsets, between, limited, split
+from .reading import read_range
+from .reconnecting import persistently
+from .schema import wanted_columns
+
+# Spark's form of a position: partition numbers by topic, and offsets by partition number.
+Json = dict[str, dict[str, int]]
+
+
+def stream_reader(options: ReadOptions, schema: StructType) -> DataSourceStreamReader:
+    """The reader that this version of Spark makes the most of."""
+    try:
+        from .admission import AdmittingStreamReader
+    except ImportError:  # before Spark 4.2
+        return PlainStreamReader(options, schema)
+    return AdmittingStreamReader(options, schema)
+
+
+class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
+    """What readers for every version of Spark have in common."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self._columns = wanted_columns(schema)
+        self._progress = Progress(options.group_id)
+        # Opened when first asked: Spark sends copies of this object to tasks.
+        self._opened: Cluster | None = None
+
+    @property
+    def _cluster(self) -> Cluster:
+        if self._opened is None:
+            self._opened = Cluster(*self.options.servers)
+        return self._opened
+
+    def initialOffset(self) -> Json:  # noqa: N802 - Spark's name
+        there = self.extents()
+        return to_json(self.options.starting.resolve(self._cluster, there))
+
+    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
+        self.publish(start)
+        ranges = between(from_json(start), from_json(end))
+        options = self.options
+        return split(ranges, at_least=options.min_partitions, at_most=options.max_records_per_partition)
+
+    def read(self, partition: OffsetRange) -> Iterator[pa.RecordBatch]:
+        return read_range(
+            self.options.servers,
+            partition,
+            self._columns,
+            self.options.isolation,
+            fail_on_data_loss=self.options.fail_on_data_loss,
+        )
+
+    def commit(self, end: Json) -> None:
+        self.publish(end)
+
+    def stop(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+    def publish(self, reached: Json) -> None:
+        self._progress.publish(self._cluster, from_json(reached))
+
+    def extents(self) -> dict[TopicPartition, Extent]:
+        subscription, isolation = self.options.subscription, self.options.isolation
+        return persistently(lambda: extents(self._cluster, subscription.partitions(self._cluster), isolation))
+
+    def ends(self, start: Offsets) -> dict[TopicPartition, int]:
+        """How far each partition goes; where a log has become shorter than `start`, it stays there."""
+        there = self.extents()
+        gone = sorted(set(start) - there.keys())
+        if gone and self.options.fail_on_data_loss:
+            raise DataLost(
+                f"{', '.join(f'{each} was read to {start[each]} and' for each in gone)} is no more; "
+                "failOnDataLoss=false goes on without it"
+            )
+        for partition, extent in there.items():
+            if extent.end < start.get(partition, 0) and self.options.fail_on_data_loss:
+                raise DataLost(
+                    f"{partition} was read to {start[partition]} and now ends at {extent.end}: the topic was "
+                    "made anew or lost its end; failOnDataLoss=false waits until it has come so far again"
+                )
+        return {each: max(extent.end, start.get(each, 0)) for each, extent in there.items()}
+
+
+class PlainStreamReader(StreamReader):
+    """For Spark 4.0 and 4.1, which do not say where a batch begins.
+
+    The end of the last batch is remembered. After a restart it is not known, so the first
+    batch is not limited.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._planned: dict[TopicPartition, int] | None = None
+
+    def initialOffset(self) -> Json:  # noqa: N802 - Spark's name
+        first = super().initialOffset()
+        self._planned = from_json(first)
+        return first
+
+    def latestOffset(self) -> Json:  # noqa: N802 - Spark's name
+        start = self._planned
+        end = self.ends(start or {})
+        if start is not None and self.options.max_offsets_per_trigger is not None:
+            end = limited(start, end, self.options.max_offsets_per_trigger)
+        self._planned = end
+        return to_json(end)
+
+
+def to_json(offsets: Offsets) -> Json:
+    """Offsets as Spark stores them; the same as those of its Kafka source."""
+    by_topic: Json = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        by_topic.setdefault(topic, {})[str(partition)] = offset
+    return by_topic
+
+
+def from_json(stored: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
+    """Offsets that Spark stored."""
+    return {
+        TopicPartition(TopicName(topic), int(partition)): int(offset)
+        for topic, offsets in stored.items()
+        for partition, offset in offsets.items()
+    }
