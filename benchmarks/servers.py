@@ -81,10 +81,11 @@ class AlpacaMQ:
     def start(self, directory: Path) -> Server:
         directory.mkdir(parents=True, exist_ok=True)
         command = Path(sys.executable).with_name("alpacamq")
+        addresses = [f"--{door}=127.0.0.1:0" for door in ("kafka", "http", "sqs")]
         with (directory / "server.log").open("ab") as log:
             began_at = time.monotonic()
             process = subprocess.Popen(
-                [command, "serve", "--data-dir", directory / "data", "--kafka", "127.0.0.1:0"],
+                [command, "serve", "--data-dir", directory / "data", *addresses],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -19,7 +19,11 @@ import psutil
 
 START_S = 30.0
 STOP_S = 30.0
-READY = re.compile(r"kafka\s+(\S+:\d+)")
+KAFKA = re.compile(r"kafka\s+(\S+:\d+)")
+HTTP = re.compile(r"http\s+(\S+:\d+)")
+SQS = re.compile(r"sqs\s+(\S+:\d+)")
+# The last line it prints once it takes connections.
+READY = re.compile(r"Ctrl-C stops it")
 ANY_PORT = "127.0.0.1:0"
 
 
@@ -76,7 +80,7 @@ class Output:
 
 
 class Broker:
-    """One broker on one data directory; it keeps its address when it is started again."""
+    """One broker on one data directory; it keeps its addresses when it is started again."""
 
     def __init__(
         self,
@@ -84,10 +88,15 @@ class Broker:
         *,
         config: str = "",
         kafka: str = ANY_PORT,
+        http: str = ANY_PORT,
+        sqs: str = ANY_PORT,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.data_dir = data_dir
         self.kafka = kafka
+        # HOST:PORT; where a door is switched off, what was asked for.
+        self.http_address = http
+        self.sqs_address = sqs
         self.config = config
         self.environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
@@ -129,6 +138,7 @@ class Broker:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "alpacamq.node.main", "serve"]
         command += ["--data-dir", str(self.data_dir), "--kafka", self.kafka]
+        command += ["--http", self.http_address, "--sqs", self.sqs_address]
         if self.config:
             file = self.data_dir.with_name(self.data_dir.name + ".toml")
             file.write_text(self.config)
@@ -157,10 +167,17 @@ class Broker:
 
     def wait_until_ready(self) -> None:
         try:
-            self.kafka = self.output.wait_for(READY, within_s=START_S)[1]
+            self.output.wait_for(READY, within_s=START_S)
+            self.kafka = self._printed(KAFKA, self.kafka)
+            self.http_address = self._printed(HTTP, self.http_address)
+            self.sqs_address = self._printed(SQS, self.sqs_address)
         except AssertionError as missing:
             self.kill()
             raise AssertionError(f"{missing}\nstderr:\n{self.errors.text()}") from None
+
+    def _printed(self, address: re.Pattern[str], otherwise: str) -> str:
+        found = self.output.find(address)
+        return found[1] if found else otherwise
 
     def signal(self, number: signal.Signals) -> int:
         """Send a signal and wait for the exit code."""

@@ -102,7 +102,11 @@ def test_every_option_says_what_it_is_for(key: str) -> None:
         pytest.param(
             'kafak.listen = "a:1"', "kafak.listen; did you mean kafka.listen?", id="misspelt section"
         ),
-        pytest.param('listen = "a:1"', "listen; did you mean kafka.listen?", id="key without its section"),
+        pytest.param(
+            "default_partitions = 1",
+            "default_partitions; did you mean topics.default_partitions?",
+            id="key without its section",
+        ),
         pytest.param("zzz = 1", "there is no option zzz", id="nothing near"),
         pytest.param("[zzz]", "there is no option zzz", id="empty unknown section"),
         pytest.param(
@@ -151,11 +155,40 @@ def test_an_unknown_key_is_refused_with_the_nearest_right_one(
             "kafka.in_flight_bytes = 1024", "at least kafka.max_request_bytes", id="room for no request"
         ),
         pytest.param("topics.max_partitions = 2", "at most topics.max_partitions", id="room for no topic"),
+        pytest.param("http.in_flight_bytes = 1024", "at least http.max_body_bytes", id="room for no body"),
+        pytest.param("sqs.in_flight_bytes = 1024", "at least sqs.max_body_bytes", id="room for no message"),
+        pytest.param("sqs.account_id = '12'", "sqs.account_id must be 12 digits", id="half an account"),
+        pytest.param("sqs.region = ''", "sqs.region must be the name of a region", id="region nowhere"),
+        pytest.param("sqs.access_key_id = 'a'", "set both or neither", id="key without its secret"),
+        pytest.param("sqs.secret_access_key = 'a'", "set both or neither", id="secret without its key"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_by_name(tmp_path: Path, text: str, expected: str) -> None:
     message = refusal(tmp_path, text)
     assert expected in message
+
+
+def test_a_secret_is_not_repeated_in_a_refusal(tmp_path: Path) -> None:
+    message = refusal(tmp_path, "sqs.secret_access_key = 271828")
+    assert "sqs.secret_access_key must be a string" in message
+    assert "271828" not in message
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "localhost", "[::1]"])
+def test_sqs_needs_no_credentials_where_only_this_machine_reaches_it(tmp_path: Path, host: str) -> None:
+    assert load(written(tmp_path, f"sqs.listen = '{host}:0'"), {}, {}).sqs.access_key_id == ""
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.0.0.1", "a.example"])  # noqa: S104
+def test_sqs_does_not_stand_open_to_other_machines_by_mistake(tmp_path: Path, host: str) -> None:
+    listen = f"[sqs]\nlisten = '{host}:9324'\n"
+    assert "set sqs.access_key_id and sqs.secret_access_key" in refusal(tmp_path, listen)
+    for meant in (
+        "allow_anonymous = true",
+        "access_key_id = 'id'\nsecret_access_key = 'secret'",
+        "enabled = false",
+    ):
+        load(written(tmp_path, f"{listen}{meant}"), {}, {})
 
 
 def test_a_refusal_names_the_file(tmp_path: Path) -> None:

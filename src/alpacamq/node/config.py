@@ -18,6 +18,7 @@ from alpacamq.model.address import Address
 from alpacamq.model.topics import DAY_MS, INT32_MAX, INT64_MAX, MIB
 from alpacamq.telemetry import Format, Level
 
+from .http_config import HttpConfig, SqsConfig, check_http, check_sqs
 from .options import (
     PREFIX,
     ConfigError,
@@ -234,6 +235,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     node: IdentityConfig = IdentityConfig()
     kafka: KafkaConfig = KafkaConfig()
+    http: HttpConfig = HttpConfig()
+    sqs: SqsConfig = SqsConfig()
     topics: TopicsConfig = TopicsConfig()
     log: LogConfig = LogConfig()
     groups: GroupsConfig = GroupsConfig()
@@ -244,6 +247,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
 SECTIONS: Mapping[str, type[msgspec.Struct]] = {
     "node": IdentityConfig,
     "kafka": KafkaConfig,
+    "http": HttpConfig,
+    "sqs": SqsConfig,
     "topics": TopicsConfig,
     "log": LogConfig,
     "groups": GroupsConfig,
@@ -348,3 +353,6 @@ def _check_together(config: NodeConfig) -> None:
             f"topics.default_partitions ({topics.default_partitions}) must be at most "
             f"topics.max_partitions ({topics.max_partitions})"
         )
+    check_http("http", config.http)
+    check_http("sqs", config.sqs)
+    check_sqs(config.sqs)

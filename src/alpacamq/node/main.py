@@ -16,7 +16,12 @@ from alpacamq.model.errors import AlpacaError
 
 SUMMARY = "A durable message broker that is a log and a queue at once."
 # What can be said on the command line, and the option it sets.
-OVERRIDES = {"data_dir": "node.data_dir", "kafka": "kafka.listen"}
+OVERRIDES = {
+    "data_dir": "node.data_dir",
+    "kafka": "kafka.listen",
+    "http": "http.listen",
+    "sqs": "sqs.listen",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,6 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--kafka", metavar="HOST:PORT", help="address for Kafka clients; port 0 takes a free one"
     )
+    serve.add_argument("--http", metavar="HOST:PORT", help="address for HTTP clients with JSON")
+    serve.add_argument("--sqs", metavar="HOST:PORT", help="address for AWS SDKs that speak SQS")
     commands.add_parser("config", help="print a configuration file with every option and its default")
     verify = commands.add_parser(
         "verify", help="check every stored batch of a stopped broker against its checksum"

@@ -20,6 +20,9 @@ from alpacamq.model.topics import SETTINGS, Setting, check_setting
 
 PREFIX = "ALPACAMQ_"
 
+# Marks an option whose value is never shown.
+SECRET = {"secret": True}
+
 
 class ConfigError(AlpacaError):
     """The configuration cannot be used; names the place, the option and what is wrong with it."""
@@ -70,6 +73,8 @@ class Option:
             return "one of " + ", ".join(member.value for member in self.type)
         if self.type is Path:
             return "the path of a directory"
+        if self.type is str:
+            return self.meta.title or "a string"
         return "an address, HOST:PORT"
 
     @property
@@ -100,7 +105,8 @@ class Option:
             pass  # its words are about Python's types; `expected` says it in the user's
         except ValueError as error:
             reason = f": {error}"
-        raise ConfigError(f"{place} must be {self.expected}, not {value!r}{reason}")
+        shown = "what was given" if self.meta.extra == SECRET else repr(value)
+        raise ConfigError(f"{place} must be {self.expected}, not {shown}{reason}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

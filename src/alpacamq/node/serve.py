@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from alpacamq import __version__
@@ -23,6 +24,7 @@ from alpacamq.model.ids import BrokerId
 from alpacamq.telemetry.logs import get_logger
 
 from .config import KafkaConfig, NodeConfig
+from .http_doors import HttpDoor, open_doors
 
 log = get_logger(__name__)
 
@@ -45,9 +47,10 @@ async def serve(config: NodeConfig, started_at: float) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     kafka = config.kafka
-    # The address first: finding it taken should not cost a recovery.
+    # The addresses first: finding one taken should not cost a recovery.
     listener = Listener(kafka.listen.host, kafka.listen.port, kafka)
     bound = Address(*listener.bind())
+    http_doors = list(open_doors(config))
     advertised = kafka.advertised_for(bound, socket.gethostname())
     broker = Broker(broker_settings(config))
     await loop.run_in_executor(None, broker.open)
@@ -55,8 +58,11 @@ async def serve(config: NodeConfig, started_at: float) -> None:
         async with asyncio.TaskGroup() as doors:
             requests = KafkaRequests(Door(broker=broker, host=advertised.host, port=advertised.port))
             running = [doors.create_task(listener.run(requests)), doors.create_task(broker.run())]
+            running += [doors.create_task(door.run(broker)) for door in http_doors]
             await listener.listening.wait()
-            announce(config, bound, started_at)
+            for door in http_doors:
+                await door.listener.listening.wait()
+            announce(config, bound, http_doors, started_at)
             await stop.wait()
             log.info("stopping")
             for task in running:
@@ -66,14 +72,17 @@ async def serve(config: NodeConfig, started_at: float) -> None:
     log.info("stopped")
 
 
-def announce(config: NodeConfig, kafka: Address, started_at: float) -> None:
+def announce(config: NodeConfig, kafka: Address, http_doors: Sequence[HttpDoor], started_at: float) -> None:
     """Tell the user where everything is and what to do next."""
     data = config.node.data_dir.absolute()
     print(f"AlpacaMQ {__version__} is ready after {time.monotonic() - started_at:.2f} s\n")
-    print(f"  kafka   {kafka}\n  data    {data}\n\nTry:")
+    addresses = {"kafka": str(kafka), **{door.name: str(door.address) for door in http_doors}}
+    for name, place in {**addresses, "data": str(data)}.items():
+        print(f"  {name:<7} {place}")
+    print("\nTry:")
     print(TRY.format(alpacactl=_alpacactl(kafka), kafka=kafka))
     print("Ctrl-C stops it.", flush=True)
-    log.info("ready", kafka=str(kafka), data_dir=str(data))
+    log.info("ready", **addresses, data_dir=str(data))
 
 
 def _alpacactl(kafka: Address) -> str:
@@ -93,7 +102,7 @@ def broker_settings(config: NodeConfig) -> BrokerSettings:
             default_partitions=config.topics.default_partitions, max_partitions=config.topics.max_partitions
         ),
         topic_defaults=config.topics.defaults,
-        open_files=config.log.open_files or _open_files(config.kafka.max_connections),
+        open_files=config.log.open_files or _open_files(config),
         index_cache_bytes=config.log.index_cache_bytes,
         checkpoint_bytes=config.log.checkpoint_bytes,
         retention_check_ms=config.log.retention_check_ms,
@@ -121,7 +130,7 @@ def _coordination(config: NodeConfig) -> CoordinatorSettings:
     )
 
 
-def _open_files(max_connections: int) -> int:
+def _open_files(config: NodeConfig) -> int:
     """As many segment files as the process's limit leaves beside its connections' sockets."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY or soft < hard:
@@ -131,12 +140,14 @@ def _open_files(max_connections: int) -> int:
             soft = wanted
         except (OSError, ValueError) as error:
             log.warning("file_limit_not_raised", limit=soft, reason=str(error))
-    # A connection takes two descriptors: its socket and the duplicate that sendfile uses.
-    left = soft - 2 * max_connections - _SPARE_DESCRIPTORS
+    # A Kafka client's connection takes two descriptors: its socket and the duplicate that sendfile uses.
+    sockets = 2 * config.kafka.max_connections
+    sockets += sum(door.max_connections for door in (config.http, config.sqs) if door.enabled)
+    left = soft - sockets - _SPARE_DESCRIPTORS
     if left < _MIN_SEGMENT_FILES:
         print(
-            f"warning: the limit of {soft} open files is low for kafka.max_connections={max_connections}; "
-            "raise it (ulimit -n) or lower that",
+            f"warning: the limit of {soft} open files is low for the connections that kafka, http and sqs "
+            "may have (max_connections of each); raise it (ulimit -n) or lower those",
             file=sys.stderr,
         )
     return max(_MIN_SEGMENT_FILES, min(left, 1024))
