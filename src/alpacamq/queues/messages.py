@@ -32,7 +32,10 @@ class Start(StrEnum):
 
 
 class ReceiveRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Lease up to `max_messages` to `consumer`. Answered by ReceiveReply, at the latest after `wait_ms`."""
+    """Lease up to `max_messages` to `consumer`. Answered by ReceiveReply, at the latest after `wait_ms`.
+
+    With `max_messages` 0 nothing is leased: it is answered as soon as there is something to lease.
+    """
 
     queue: QueueId
     consumer: str
@@ -70,6 +73,7 @@ class Action(StrEnum):
     ACK = "ack"  # done
     NACK = "nack"  # failed: again after a rest, or a dead letter when it was tried often enough
     RELEASE = "release"  # not tried: again at once (still counts as a delivery)
+    UNDO = "undo"  # it never reached the consumer: again at once, as if it had not been delivered
     REJECT = "reject"  # a dead letter now
     EXTEND = "extend"  # keep it longer
     MOVE = "move"  # append it to another topic, then done: redrive
@@ -209,8 +213,9 @@ QueueRequest = (
 class Move(msgspec.Struct, frozen=True, kw_only=True):
     """Effect: append this message to `target`, under this producer id and sequence, then say `moved`.
 
-    Moves of one (queue, partition) are carried out in the order of their sequences, one at a time. By
-    producer id and sequence the target partition recognises a move that is repeated after a crash.
+    Moves of one (queue, partition) are carried out in the order of their sequences. By producer id, which
+    is one of that (queue, partition) alone, and sequence the target recognises a move that is repeated
+    after a crash.
     """
 
     queue: QueueId
