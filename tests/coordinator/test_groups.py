@@ -404,7 +404,7 @@ def test_the_offsets_of_a_consumer_group_expire_after_its_last_member_left_also_
 
 def test_records_of_a_later_version_are_passed_over() -> None:
     host = GroupHost()
-    host.machine.replay(key("share-group", GROUP), b"\x01")
+    host.machine.replay(key("streams-group", GROUP), b"\x01")
     host.machine.loaded(host.now_ms)
     assert listed(host) == {}
 

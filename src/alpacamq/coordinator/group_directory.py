@@ -1,10 +1,12 @@
 """The groups of a shard by name, whichever protocol they follow, and when each needs attention.
 
-A group id is of one protocol while it has members; once empty, the other protocol may take the id over,
-and the offsets stay. A group without members, offsets and newcomers is forgotten after a while.
+A group id is of one protocol while it has members; once empty, the classic and the consumer protocol may
+take the id over from each other, and the offsets stay. A group without members, offsets and newcomers is
+forgotten after a while.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeAlias
 
 from alpacamq.model.errors import (
@@ -22,10 +24,14 @@ from .consumer_messages import ConsumerGroupSettings
 from .consumer_records import CONSUMER
 from .deadlines import Deadlines
 from .group_messages import GroupSettings
+from .group_outcome import GroupOutcome
 from .group_records import CLASSIC, GENERATION
 from .offsets import Offsets
+from .share_config import GroupConfigs
+from .share_group import ShareGroup
+from .share_records import SHARE
 
-Group: TypeAlias = ClassicGroup | ConsumerGroup
+Group: TypeAlias = ClassicGroup | ConsumerGroup | ShareGroup
 
 EXPIRY_CHECK_MS = 600_000
 # Expiry looks at every offset of a group; more than about this many in one tick would hold up heartbeats.
@@ -40,11 +46,13 @@ class GroupDirectory:
         settings: GroupSettings,
         consumer_settings: ConsumerGroupSettings,
         offsets: Offsets,
+        configs: GroupConfigs,
         new_id: Callable[[], str],
     ) -> None:
         self._settings = settings
         self._consumer_settings = consumer_settings
         self._offsets = offsets
+        self._configs = configs
         self._new_id = new_id
         self._groups: dict[str, Group] = {}
         self._with_members: set[str] = set()
@@ -78,6 +86,8 @@ class GroupDirectory:
         group = self._groups.get(group_id)
         if isinstance(group, ClassicGroup):
             return group
+        if isinstance(group, ShareGroup):
+            raise InconsistentGroupProtocol(f"group {group_id!r} is a share group")
         if group is not None and not group.is_empty:
             raise InconsistentGroupProtocol(f"group {group_id!r} has members of the consumer protocol")
         self._check_room(group_id)
@@ -90,14 +100,38 @@ class GroupDirectory:
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return group
+        if isinstance(group, ShareGroup):
+            raise GroupIdNotFound(f"group {group_id!r} is a share group")
         if group is not None and not group.is_empty:
             raise GroupIdNotFound(f"group {group_id!r} has members of the classic protocol")
         self._check_room(group_id)
         return ConsumerGroup(group_id, self._consumer_settings, self._new_id)
 
-    def open_any(self, group_id: str) -> Group:
-        """The group of this name, or a new one without members, kept once it is settled."""
-        return self._groups.get(group_id) or self.open_classic(group_id)
+    def open_share(self, group_id: str) -> ShareGroup:
+        """A share group for a heartbeat: the one there is, or a new one, kept once it is settled."""
+        if not group_id:
+            raise InvalidGroupId("a group id cannot be empty")
+        group = self._groups.get(group_id)
+        if isinstance(group, ShareGroup):
+            return group
+        if group is not None:
+            raise GroupIdNotFound(f"group {group_id!r} exists and is not a share group")
+        self._check_room(group_id)
+        return self._new_share(group_id)
+
+    def share(self, group_id: str) -> ShareGroup:
+        """The share group whose member asks; one that is not there has no members."""
+        group = self._groups.get(group_id)
+        if not isinstance(group, ShareGroup):
+            raise UnknownMember(f"there is no share group {group_id!r}")
+        return group
+
+    def open_offsets(self, group_id: str) -> ClassicGroup | ConsumerGroup:
+        """The group of this name that commits, or a new one without members, kept once it is settled."""
+        group = self._groups.get(group_id)
+        if isinstance(group, ShareGroup):
+            raise GroupIdNotFound(f"group {group_id!r} is a share group: it commits no offsets")
+        return group or self.open_classic(group_id)
 
     def settle(self, group_id: str, group: Group, out: Outcome, now_ms: int) -> Outcome:
         """Take note of what an event made of a group: that it is new, empty, or needs attention."""
@@ -147,12 +181,14 @@ class GroupDirectory:
 
     def tick(self, now_ms: int) -> Outcome:
         """Let every group do what is due, and forget offsets and groups that were kept long enough."""
-        out = Outcome()
+        out = GroupOutcome()
         for group_id in [*self._wakes.take_due(now_ms)]:
             group = self._groups[group_id]
             ticked = group.tick(now_ms)
             done = ticked if isinstance(ticked, Outcome) else Outcome(changes=ticked)
             out += self.settle(group_id, group, done, now_ms)
+            if isinstance(group, ShareGroup):
+                out.departures += group.take_departures()
         examined = 0
         for group_id in self._expiries.take_due(now_ms):
             examined += self._offsets.count(group_id)
@@ -172,6 +208,12 @@ class GroupDirectory:
                 group = ConsumerGroup(group_id, self._consumer_settings, self._new_id)
                 self._groups[group_id] = group
             group.replay(parts, value)
+        elif kind == SHARE:
+            if not isinstance(group, ShareGroup):
+                if value is None:
+                    return
+                group = self._groups[group_id] = self._new_share(group_id)
+            group.replay(parts, value)
         elif kind in (CLASSIC, GENERATION):
             if value is None:
                 if kind == CLASSIC and isinstance(group, ClassicGroup):
@@ -185,7 +227,7 @@ class GroupDirectory:
         """Everything stored has been replayed: start the timers."""
         out = Outcome()
         for group_id, group in [*self._groups.items()]:
-            if isinstance(group, ConsumerGroup) and not group.exists:
+            if not isinstance(group, ClassicGroup) and not group.exists:
                 del self._groups[group_id]
         for group_id in self._offsets.groups():
             if group_id not in self._groups:
@@ -199,6 +241,11 @@ class GroupDirectory:
     def snapshot(self) -> Iterator[Change]:
         for group in self._groups.values():
             yield from group.snapshot()
+
+    def _new_share(self, group_id: str) -> ShareGroup:
+        return ShareGroup(
+            group_id, partial(self._configs.share, group_id), self._consumer_settings.max_members
+        )
 
     def _check_room(self, group_id: str) -> None:
         if group_id not in self._groups and len(self._groups) >= self._settings.max_groups:

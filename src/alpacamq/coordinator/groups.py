@@ -1,4 +1,4 @@
-"""The group coordinator: every group of a shard, of both protocols, and their committed offsets.
+"""The group coordinator: every group of a shard, of every protocol, and their committed offsets.
 
 Each event takes a request, the ticket under which it is answered, and the time. An AlpacaError raised
 within means that nothing changed, and becomes the answer. A ticket is any hashable object but None.
@@ -45,6 +45,9 @@ from .group_messages import (
 from .group_records import IDLE, OFFSET, PENDING, parts_of
 from .offset_answers import Answered, deleted, fetched, stored
 from .offsets import Offsets
+from .share_config import GROUP_CONFIG, ConfigureGroupRequest, DescribeGroupConfigRequest, GroupConfigs
+from .share_group import ShareGroup
+from .share_messages import SHARE_PROTOCOL, ShareHeartbeatRequest, ShareTermsRequest
 from .subscription import CONSUMER_PROTOCOL
 
 _Request = TypeVar("_Request")
@@ -89,7 +92,8 @@ class GroupCoordinator:
         self._settings = settings
         self._topics = topics
         self._offsets = Offsets(settings.offsets_retention_ms)
-        self._groups = GroupDirectory(settings, consumer_settings, self._offsets, new_id)
+        self._configs = GroupConfigs()
+        self._groups = GroupDirectory(settings, consumer_settings, self._offsets, self._configs, new_id)
 
     @_answering
     def join(self, request: JoinRequest, ticket: object, now_ms: int) -> Outcome:
@@ -119,10 +123,10 @@ class GroupCoordinator:
         group = self._groups.find(request.group)
         if isinstance(group, ClassicGroup):
             out = group.leave(request, ticket, now_ms)
-        elif group is not None:
+        elif isinstance(group, ConsumerGroup):
             out = _removed(group, request, ticket)
         else:
-            raise UnknownMember(f"there is no group {request.group!r}")
+            raise UnknownMember(f"there is no group {request.group!r} that members leave by request")
         return self._groups.settle(request.group, group, out, now_ms)
 
     @_answering
@@ -134,6 +138,30 @@ class GroupCoordinator:
         return self._groups.settle(request.group, group, out, now_ms)
 
     @_answering
+    def share_heartbeat(self, request: ShareHeartbeatRequest, ticket: object, now_ms: int) -> Outcome:
+        """ShareHeartbeatReply."""
+        group = self._groups.open_share(request.group)
+        changes, reply = group.heartbeat(request, now_ms, self._topics)
+        out = Outcome(changes=changes, replies=[Reply(ticket, reply)])
+        return self._groups.settle(request.group, group, out, now_ms)
+
+    @_at_once
+    def share_terms(self, request: ShareTermsRequest) -> Answered:
+        """ShareConfig; UnknownMember unless a member of the share group asks."""
+        self._groups.share(request.group).check_member(request.member_id)
+        return [], self._configs.share(request.group)
+
+    @_at_once
+    def configure(self, request: ConfigureGroupRequest) -> Answered:
+        """GroupConfigReply."""
+        return self._configs.configure(request)
+
+    @_at_once
+    def describe_config(self, request: DescribeGroupConfigRequest) -> Answered:
+        """GroupConfigReply."""
+        return [], self._configs.describe(request)
+
+    @_answering
     def commit(self, request: CommitRequest, ticket: object, now_ms: int) -> Outcome:
         """PartitionResults."""
         group = self._check_commit(request, now_ms)
@@ -142,7 +170,7 @@ class GroupCoordinator:
     @_answering
     def reset_offsets(self, request: ResetOffsetsRequest, ticket: object, now_ms: int) -> Outcome:
         """PartitionResults; NonEmptyGroup while the group has members."""
-        group = self._groups.open_any(request.group)
+        group = self._groups.open_offsets(request.group)
         if not group.is_empty:
             raise NonEmptyGroup(f"group {request.group!r} has members; stop them first")
         return self._commit(group, request, ticket, now_ms)
@@ -181,7 +209,7 @@ class GroupCoordinator:
 
     @_at_once
     def describe(self, request: DescribeRequest) -> Answered:
-        """GroupDescription or ConsumerGroupDescription."""
+        """A description of the group's own kind."""
         return [], self._groups.get(request.group).describe()
 
     @_at_once
@@ -224,6 +252,8 @@ class GroupCoordinator:
         parts = parts_of(key)
         if parts[0] in (OFFSET, PENDING, IDLE):
             self._offsets.replay(parts, value)
+        elif parts[0] == GROUP_CONFIG:
+            self._configs.replay(parts[1], value)
         else:
             self._groups.replay(parts, value)
 
@@ -235,12 +265,15 @@ class GroupCoordinator:
         """Changes that lead to the durable state as it is."""
         yield from self._groups.snapshot()
         yield from self._offsets.snapshot()
+        yield from self._configs.snapshot()
 
-    def _check_commit(self, request: CommitRequest | TxnCommitRequest, now_ms: int) -> Group:
+    def _check_commit(
+        self, request: CommitRequest | TxnCommitRequest, now_ms: int
+    ) -> ClassicGroup | ConsumerGroup:
         """The group for which this may be committed."""
         if request.generation >= 0 and self._groups.find(request.group) is None:
             raise IllegalGeneration(f"there is no group {request.group!r} in any generation")
-        group = self._groups.open_any(request.group)
+        group = self._groups.open_offsets(request.group)
         if isinstance(group, ClassicGroup):
             group.check_commit(request, now_ms)
         elif isinstance(request, CommitRequest) or request.member_id or request.generation != NO_GENERATION:
@@ -275,6 +308,8 @@ def _removed(group: ConsumerGroup, request: LeaveRequest, ticket: object) -> Out
 def _listed(group_id: str, group: Group) -> ListedGroup:
     if isinstance(group, ClassicGroup):
         kind, protocol_type = "classic", group.protocol_type
+    elif isinstance(group, ShareGroup):
+        kind = protocol_type = SHARE_PROTOCOL
     else:
         kind, protocol_type = "consumer", CONSUMER_PROTOCOL
     return ListedGroup(group=group_id, protocol_type=protocol_type, state=group.state, type=kind)
