@@ -29,7 +29,7 @@ from .ports import Buffer
 # What one batch may unpack to where nobody says otherwise.
 UNPACKED_LIMIT_BYTES = 128 << 20
 # Length, attributes, timestamp and offset delta, two absent fields, no headers: a byte each.
-_MIN_RECORD_BYTES = 7
+MIN_RECORD_BYTES = 7
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 
@@ -60,7 +60,7 @@ def read_records(batch: Buffer, limit: int = UNPACKED_LIMIT_BYTES) -> Iterator[R
     if header.attributes & COMPRESSION_MASK > Codec.ZSTD:
         raise CorruptBatch(f"no compression has number {header.attributes & COMPRESSION_MASK}")
     body = decompress(header.codec, memoryview(batch)[HEADER_BYTES : header.size], limit)
-    if not 0 <= header.record_count <= len(body) // _MIN_RECORD_BYTES:
+    if not 0 <= header.record_count <= len(body) // MIN_RECORD_BYTES:
         raise CorruptBatch(f"a batch claims {header.record_count} records in {len(body)} bytes")
     return _each_record(header, body)
 
@@ -71,7 +71,7 @@ def _each_record(header: BatchHeader, body: bytes) -> Iterator[Record]:
     previous = header.base_offset - 1
     try:
         for _ in range(header.record_count):
-            record, at = _read_record(body, at, header, append_time)
+            record, at = read_record(body, at, header, append_time)
             if not previous < record.offset <= header.last_offset:
                 raise CorruptBatch(
                     f"offset {record.offset} follows {previous} in a batch that ends at {header.last_offset}"
@@ -138,16 +138,17 @@ def write_batch(
     return batch
 
 
-def _read_record(body: bytes, at: int, header: BatchHeader, append_time: int | None) -> tuple[Record, int]:
-    length, at = _read_varint(body, at)
+def read_record(body: bytes, at: int, header: BatchHeader, append_time: int | None) -> tuple[Record, int]:
+    """The record at `at` of a batch's unpacked records, and where the next begins."""
+    length, at = read_varint(body, at)
     end = at + length
     if not at < end <= len(body):
         raise CorruptBatch(f"a record claims {length} bytes where {len(body) - at} are left")
-    timestamp_delta, at = _read_varint(body, at + 1)  # one byte of attributes, unused
-    offset_delta, at = _read_varint(body, at)
+    timestamp_delta, at = read_varint(body, at + 1)  # one byte of attributes, unused
+    offset_delta, at = read_varint(body, at)
     key, at = _read_bytes(body, at, end)
     value, at = _read_bytes(body, at, end)
-    count, at = _read_varint(body, at)
+    count, at = read_varint(body, at)
     headers: tuple[Header, ...] = ()
     if count:
         headers, at = _read_headers(body, at, end, count)
@@ -187,7 +188,8 @@ def _write_record(body: bytearray, record: Record, base_offset: int, base_timest
     body += inner
 
 
-def _read_varint(body: bytes, at: int) -> tuple[int, int]:
+def read_varint(body: bytes, at: int) -> tuple[int, int]:
+    """The number at `at` and where what follows it begins; IndexError where the bytes end."""
     byte = body[at]
     if byte < 0x80:  # most numbers in a record are this small
         return (byte >> 1) ^ -(byte & 1), at + 1
@@ -212,7 +214,7 @@ def _write_varint(out: bytearray, value: int) -> None:
 
 
 def _read_bytes(body: bytes, at: int, end: int) -> tuple[bytes | None, int]:
-    length, at = _read_varint(body, at)
+    length, at = read_varint(body, at)
     if length < 0:
         return None, at
     if length > end - at:

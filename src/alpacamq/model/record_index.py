@@ -1,0 +1,148 @@
+"""Single records of a stored batch, found without reading the others.
+
+Who hands out the records of a batch a few at a time would otherwise parse all of it each time.
+"""
+
+from array import array
+from collections.abc import Sequence
+
+from .batch import COMPRESSION_MASK, HEADER_BYTES, LOG_APPEND_TIME, BatchHeader, Codec, read_header
+from .compression import decompress
+from .errors import CorruptBatch
+from .ports import Buffer
+from .records import MIN_RECORD_BYTES, UNPACKED_LIMIT_BYTES, Record, read_record, read_varint
+
+
+class IndexedBatch:
+    """The records of one batch by their place in it, unpacked once."""
+
+    __slots__ = ("_body", "_starts", "header", "offsets")
+
+    def __init__(self, batch: Buffer, limit: int = UNPACKED_LIMIT_BYTES) -> None:
+        """CorruptBatch if the batch does not hold the records that its header says."""
+        header = self.header = read_header(batch)
+        if header.attributes & COMPRESSION_MASK > Codec.ZSTD:
+            raise CorruptBatch(f"no compression has number {header.attributes & COMPRESSION_MASK}")
+        body = memoryview(batch)[HEADER_BYTES : header.size]
+        self._body = decompress(header.codec, body, limit)
+        if not holds_its_records(header, len(self._body)):
+            raise CorruptBatch(f"a batch claims {header.record_count} records in {len(self._body)} bytes")
+        self._starts = self._find_starts()
+        # The records' offsets, ascending. Compaction leaves gaps.
+        self.offsets: Sequence[int] = (
+            range(header.base_offset, header.next_offset) if is_gapless(header) else self._read_offsets()
+        )
+
+    @property
+    def size_bytes(self) -> int:
+        """About what this takes in memory."""
+        return len(self._body) + 8 * len(self._starts) + 500
+
+    def record(self, place: int) -> Record:
+        """The record at a place, of as many as there are offsets."""
+        header = self.header
+        append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
+        try:
+            record, _ = read_record(self._body, self._starts[place], header, append_time)
+        except (IndexError, UnicodeDecodeError) as error:
+            raise CorruptBatch(f"record {place} of the batch at {header.base_offset}: {error}") from error
+        return record._replace(offset=self.offsets[place])
+
+    def keys(self) -> list[bytes | None]:
+        """The key of every record."""
+        body = self._body
+        keys: list[bytes | None] = []
+        try:
+            for start in self._starts:
+                at = self._key_at(start)
+                length, at = read_varint(body, at)
+                keys.append(None if length < 0 else body[at : at + length])
+        except IndexError as error:
+            raise self._cut_off(error) from error
+        return keys
+
+    def header_values(self, name: bytes) -> list[bytes | None] | None:
+        """The last value of a header in every record; None if no record can have it."""
+        if name not in self._body:
+            return None
+        try:
+            return [self._header_value(start, name) for start in self._starts]
+        except IndexError as error:
+            raise self._cut_off(error) from error
+
+    def _header_value(self, start: int, name: bytes) -> bytes | None:
+        body = self._body
+        at = self._key_at(start)
+        for _ in range(2):  # key and value
+            length, at = read_varint(body, at)
+            at += max(length, 0)
+        count, at = read_varint(body, at)
+        value = None
+        for _ in range(count):
+            length, at = read_varint(body, at)
+            is_it = length == len(name) and body.startswith(name, at)
+            length, at = read_varint(body, at + max(length, 0))
+            if is_it:
+                value = body[at : at + length] if length >= 0 else None
+            at += max(length, 0)
+        return value
+
+    def _key_at(self, start: int) -> int:
+        """Where a record's key begins: after its length, attributes and two deltas."""
+        body = self._body
+        _, at = read_varint(body, start)
+        _, at = read_varint(body, at + 1)
+        _, at = read_varint(body, at)
+        return at
+
+    def _find_starts(self) -> "array[int]":
+        body = self._body
+        starts = array("Q")
+        at = 0
+        try:
+            for _ in range(self.header.record_count):
+                starts.append(at)
+                length, at = read_varint(body, at)
+                if length < 0:
+                    raise CorruptBatch(f"a record claims {length} bytes")
+                at += length
+        except IndexError as error:
+            raise self._cut_off(error) from error
+        if at != len(body):
+            raise CorruptBatch(
+                f"the records of the batch at {self.header.base_offset} end at {at} of {len(body)} bytes"
+            )
+        return starts
+
+    def _read_offsets(self) -> "array[int]":
+        body, header = self._body, self.header
+        offsets = array("q")
+        previous = header.base_offset - 1
+        try:
+            for start in self._starts:
+                _, at = read_varint(body, start)
+                _, at = read_varint(body, at + 1)
+                delta, _ = read_varint(body, at)
+                offset = header.base_offset + delta
+                if not previous < offset <= header.last_offset:
+                    raise CorruptBatch(
+                        f"offset {offset} follows {previous} in the batch at {header.base_offset}"
+                    )
+                offsets.append(offset)
+                previous = offset
+        except IndexError as error:
+            raise self._cut_off(error) from error
+        return offsets
+
+    def _cut_off(self, error: IndexError) -> CorruptBatch:
+        return CorruptBatch(f"a record of the batch at {self.header.base_offset} is cut off: {error}")
+
+
+def is_gapless(header: BatchHeader) -> bool:
+    """Whether every offset of the batch has a record."""
+    return header.record_count == header.last_offset_delta + 1
+
+
+def holds_its_records(header: BatchHeader, body_bytes: int) -> bool:
+    """Whether so many bytes of records can be as many records as the header says."""
+    return 0 <= header.record_count <= body_bytes // MIN_RECORD_BYTES
