@@ -11,6 +11,8 @@ from .report import OURS, Figure, Results, read
 
 PAGE = REPOSITORY / "docs" / "guide" / "benchmarks.md"
 RESULTS = REPOSITORY / "benchmarks" / "results"
+# What others stand beside in a column of its own.
+PEERS = ("Apache", "ElasticMQ", "Spark")
 _BLOCK = re.compile(r"(<!-- results: ([a-z_]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -21,7 +23,7 @@ def update() -> None:
 
 def _table(name: str) -> str:
     results = read(RESULTS / f"{name}.json")
-    peer = next((each.server for each in results.figures if each.server.startswith("Apache")), None)
+    peer = next((each.server for each in results.figures if each.server.startswith(PEERS)), None)
     lines = [_provenance(results), ""]
     heads = ["", "AlpacaMQ", "spread", "broker", "client", "others", "resident"]
     if peer is not None:

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -19,17 +19,25 @@ from .report import OURS
 
 START_S = 120.0
 STOP_S = 60.0
-_READY = re.compile(rb"kafka\s+(\S+:\d+)")
+_DOOR = re.compile(rb"^  (\w+)\s+(\S+:\d+)$")
+_READY = b"Try:"
 
 
 class Server:
     """A running server."""
 
     def __init__(
-        self, name: str, address: str, process: "subprocess.Popen[bytes]", started_in_s: float
+        self,
+        name: str,
+        address: str,
+        process: "subprocess.Popen[bytes]",
+        started_in_s: float,
+        doors: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.address = address
+        # Where it listens, by the name of what is spoken there.
+        self.doors = doors or {}
         # From starting the process to its first answer.
         self.started_in_s = started_in_s
         self._process = process
@@ -91,10 +99,12 @@ class AlpacaMQ:
                 stderr=log,
             )
         assert process.stdout is not None
+        doors: dict[str, str] = {}
         for line in process.stdout:
-            if ready := _READY.search(line):
-                address = ready[1].decode()
-                wire.wait_until_answering(address, START_S)
-                return Server(self.name, address, process, time.monotonic() - began_at)
+            if door := _DOOR.search(line):
+                doors[door[1].decode()] = door[2].decode()
+            elif doors and line.startswith(_READY):
+                wire.wait_until_answering(doors["kafka"], START_S)
+                return Server(self.name, doors["kafka"], process, time.monotonic() - began_at, doors)
         process.wait(STOP_S)
         raise RuntimeError(f"the broker did not start:\n{(directory / 'server.log').read_text()[-2000:]}")
