@@ -15,10 +15,10 @@ from alpacamq.telemetry.logs import get_logger
 
 from .answers import CONTINUE, DateLine, encode
 from .backlog import Backlog
+from .draining import Draining
 from .limits import (
     LINGER_SECONDS,
     MAX_UNSENT_BYTES,
-    MIN_ANSWER_BYTES_PER_SECOND,
     MIN_BODY_BYTES_PER_SECOND,
     RETRY_AFTER_SECONDS,
     TURN_REQUESTS,
@@ -55,12 +55,13 @@ class Connection(asyncio.Protocol):
         self._loop = loop
         self._shared = shared
         self._out: list[bytes] = []
+        self._out_bytes = 0
         # The request that a task answers.
         self._task: asyncio.Task[None] | None = None
         self._answering: Arrival | None = None
         # Counted while they are so many that no further request is started on.
         self._unsent_bytes = 0
-        self._send_began: tuple[float, int] | None = None
+        self._draining = Draining()
         self._is_paused = False
         self._turn_is_due = False
         self._lingers_until: float | None = None
@@ -122,9 +123,10 @@ class Connection(asyncio.Protocol):
         """Refuse a request that comes too slowly; hang up on a client that is silent or does not read."""
         limits, reader = self._shared.limits, self._backlog.reader
         idle_timeout = limits.idle_timeout_ms / 1000
-        self._check_sending(now, idle_timeout)
+        if self._draining.is_too_slow(self._transport.get_write_buffer_size(), now, idle_timeout):
+            self._abort("it does not take its answers")
         if self._lingers_until is not None and now > self._lingers_until:
-            self._abort("it was refused and goes on sending")
+            self._abort("it was answered for the last time and has not gone")
         if self.is_closed or self._is_busy or self._is_paused or not self._backlog.is_empty:
             return
         if reader.phase is Phase.BETWEEN:
@@ -135,18 +137,6 @@ class Connection(asyncio.Protocol):
         if overtime > reader.body_bytes / MIN_BODY_BYTES_PER_SECOND:
             self._backlog.refuse(Refused(408, "the request did not arrive in time"))
             self._turn()
-
-    def _check_sending(self, now: float, grace: float) -> None:
-        """Hang up on a client that takes its answers too slowly, whether or not more is to come."""
-        unsent_bytes = self._transport.get_write_buffer_size()
-        if not unsent_bytes:
-            self._send_began = None
-        elif self._send_began is None:
-            self._send_began = now, unsent_bytes
-        else:
-            began_at, size = self._send_began
-            if now - began_at > grace + size / MIN_ANSWER_BYTES_PER_SECOND:
-                self._abort("it does not take its answers")
 
     @property
     def _is_busy(self) -> bool:
@@ -182,6 +172,8 @@ class Connection(asyncio.Protocol):
                     self._out.append(CONTINUE)
                 return
             self._answer(arrival)
+            if self._out_bytes > MAX_UNSENT_BYTES:
+                self._flush()
 
     def _answer(self, arrival: Arrival) -> None:
         request = arrival.what
@@ -225,14 +217,15 @@ class Connection(asyncio.Protocol):
         self._shared.room.give(arrival.held_bytes)
         self._send(response, arrival.persistence, with_body=request.method != "HEAD")
         if arrival.persistence is Persistence.CLOSE:
-            self._flush()
-            self._end()
-            self._transport.close()
+            self._linger()
 
     def _refuse(self, refusal: Refused) -> None:
-        """Say why there is no answer. The client may be sending still: hanging up would destroy the words."""
         log.info("request_refused", peer=self._peer, status=refusal.status, reason=refusal.detail)
         self._send(refusal.answer(), Persistence.CLOSE)
+        self._linger()
+
+    def _linger(self) -> None:
+        """Answer no more. The client may be sending still: hanging up would destroy its last answer."""
         self._flush()
         self._lingers_until = self._now + LINGER_SECONDS
         self._transport.write_eof()
@@ -240,17 +233,20 @@ class Connection(asyncio.Protocol):
     def _send(self, response: Response, persistence: Persistence, *, with_body: bool = True) -> None:
         date_line = self._shared.date_line.at(self._now)
         try:
-            self._out += encode(response, persistence, date_line, with_body=with_body)
+            pieces = encode(response, persistence, date_line, with_body=with_body)
         except ValueError as error:
             log.error("answer_not_sent", peer=self._peer, reason=str(error))
-            self._out += encode(_INTERNAL_ERROR, persistence, date_line, with_body=with_body)
+            pieces = encode(_INTERNAL_ERROR, persistence, date_line, with_body=with_body)
+        self._out += pieces
+        self._out_bytes += len(pieces[-1])
 
     def _flush(self) -> None:
         if self._out:
             self._active_at = self._now
-            self._send_began = None
+            self._draining.restart()
             self._transport.writelines(self._out)
             self._out.clear()
+            self._out_bytes = 0
 
     def _review_reading(self) -> None:
         """Read on or stop reading, as the backlog says."""

@@ -19,7 +19,7 @@ MIN_BODY_BYTES_PER_SECOND = 64 * KIB
 # Of answers that the client does not take; beyond it no further request is started on.
 MAX_UNSENT_BYTES = 64 * KIB
 MIN_ANSWER_BYTES_PER_SECOND = 64 * KIB
-# How long a client that was refused may go on sending, so that it gets to read why.
+# How long a client may go on sending after its last answer, so that it gets to read that.
 LINGER_SECONDS = 2.0
 RETRY_AFTER_SECONDS = 1
 

@@ -1,0 +1,279 @@
+"""What a client may use, and what it is told when it wants more."""
+
+import contextlib
+from contextlib import ExitStack
+
+import psutil
+import pytest
+
+from alpacamq.api.http.limits import MAX_HEADER_BYTES, MAX_HEADERS, MAX_TARGET_BYTES
+from tests.waiting import eventually
+
+from .serving import KIB, MIB, Client, Server, get, post, served
+
+SHORT_MS = 200
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        pytest.param(get("/" + "a" * (MAX_TARGET_BYTES - 1)), 200, id="longest target"),
+        pytest.param(get("/" + "a" * MAX_TARGET_BYTES), 414, id="target too long"),
+        pytest.param(get(headers="X: y\r\n" * (MAX_HEADERS - 1)), 200, id="most headers"),
+        pytest.param(get(headers="X: y\r\n" * MAX_HEADERS), 431, id="too many headers"),
+        pytest.param(get(headers=f"X: {'y' * (MAX_HEADER_BYTES - 20)}\r\n"), 200, id="largest headers"),
+        pytest.param(get(headers=f"X: {'y' * MAX_HEADER_BYTES}\r\n"), 431, id="headers too large"),
+        pytest.param(get(headers=f"{'x' * MAX_HEADER_BYTES}: y\r\n"), 431, id="name too large"),
+        pytest.param(post(bytes(4 * MIB)), 200, id="largest body"),
+        pytest.param(post(bytes(4 * MIB + 1)), 413, id="body too large"),
+    ],
+)
+def test_sizes_are_limited(client: Client, request_bytes: bytes, status: int) -> None:
+    answer = client.ask(request_bytes)
+
+    assert answer.status == status
+    if status != 200:
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert client.is_closed()
+
+
+@pytest.mark.parametrize(
+    ("begun", "more", "status"),
+    [
+        pytest.param(b"GET /", b"a", 414, id="target"),
+        pytest.param(b"GET / HTTP/1.1\r\nX", b"x", 431, id="name"),
+        pytest.param(b"GET / HTTP/1.1\r\nX: ", b"y", 431, id="value"),
+        pytest.param(
+            b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1;",
+            b"e",
+            431,
+            id="chunk extension",
+        ),
+        pytest.param(
+            b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nT: ",
+            b"t",
+            431,
+            id="trailer",
+        ),
+        pytest.param(
+            b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
+            b"T: t\r\n",
+            431,
+            id="trailers",
+        ),
+        pytest.param(
+            b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"1\r\nx\r\n",
+            413,
+            id="chunks of a byte",
+        ),
+    ],
+)
+def test_what_never_ends_is_cut_off(begun: bytes, more: bytes, status: int) -> None:
+    with served(max_body_bytes=64 * KIB) as server, Client(server.address) as client:
+        client.send(begun)
+        with contextlib.suppress(ConnectionError):
+            for _ in range(64):
+                client.send(more * (16 * KIB // len(more)))
+
+        assert client.answer().status == status
+        assert server.app.requests == []
+
+
+def test_a_chunked_body_is_limited_before_it_is_read_whole(client: Client) -> None:
+    client.send(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+    client.send(b"%x\r\n%b" % (1 << 40, bytes(5 * MIB)))
+
+    assert client.answer().status == 413
+
+
+def test_a_client_gets_to_read_why_although_it_sends_on(client: Client) -> None:
+    """As most libraries do, it sends all of the body before it reads."""
+    client.send(post(bytes(30 * MIB)))
+
+    assert client.answer().status == 413
+
+
+def test_a_client_that_was_refused_and_sends_on_is_cut_off(client: Client) -> None:
+    client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9999999999\r\n\r\n")
+    assert client.answer().status == 413
+
+    def is_cut_off() -> bool:
+        try:
+            client.send(b"x")
+        except ConnectionError:
+            return True
+        return False
+
+    eventually(is_cut_off)
+
+
+def test_bodies_of_all_clients_together_are_limited() -> None:
+    with served(max_body_bytes=100 * KIB, in_flight_bytes=150 * KIB) as server, ExitStack() as clients:
+        holding, refused, small = (clients.enter_context(Client(server.address)) for _ in range(3))
+        holding.send(post(bytes(100 * KIB), "/wait"))
+        eventually(lambda: server.app.begun)
+
+        answer = refused.ask(post(bytes(100 * KIB)))
+
+        assert answer.status == 503
+        assert int(answer.headers["retry-after"]) >= 1
+        assert small.ask(post(bytes(40 * KIB))).status == 200
+        server.call(lambda: server.app.released.set())
+        assert holding.answer().status == 200
+        assert small.ask(post(bytes(100 * KIB))).status == 200
+
+
+def test_chunked_bodies_are_counted_too() -> None:
+    chunk = b"%x\r\n%b\r\n" % (60 * KIB, bytes(60 * KIB))
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with (
+        served(max_body_bytes=100 * KIB, in_flight_bytes=100 * KIB) as server,
+        Client(server.address) as first,
+        Client(server.address) as second,
+    ):
+        first.send(head + chunk)
+        eventually(lambda: Client(server.address).ask(post(bytes(60 * KIB))).status == 503)
+
+        assert second.ask(head + chunk).status == 503
+        first.send(b"0\r\n\r\n")
+        assert first.answer().status == 200
+        assert Client(server.address).ask(post(bytes(100 * KIB))).status == 200
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        pytest.param(post(bytes(90 * KIB))[:-1], id="inside a body"),
+        pytest.param(post(bytes(90 * KIB), "/wait"), id="waiting for an answer"),
+        pytest.param(get("/wait") + post(bytes(40 * KIB)), id="with a request in line"),
+        pytest.param(post(bytes(90 * KIB))[:-1] + b"\r\n" + b"junk", id="with junk behind it"),
+        pytest.param(post(bytes(90 * KIB), headers="A: b\r\n c\r\n"), id="refused"),
+        pytest.param(post(bytes(90 * KIB), "/fail"), id="after a bug"),
+        pytest.param(get("/big/1000000"), id="without reading"),
+    ],
+)
+def test_what_a_client_held_is_free_when_it_goes(left: bytes) -> None:
+    with served(max_body_bytes=100 * KIB, in_flight_bytes=100 * KIB) as server:
+        for _ in range(5):
+            with Client(server.address) as client:
+                client.send(left)
+            eventually(lambda: Client(server.address).ask(post(bytes(100 * KIB))).status == 200)
+
+
+def test_answers_that_are_not_read_are_limited() -> None:
+    with served(in_flight_bytes=8 * MIB) as server, ExitStack() as clients:
+        unread = 0
+
+        def is_refused() -> bool:
+            client = clients.enter_context(Client(server.address))
+            return client.ask(get()).status == 503
+
+        while not is_refused():
+            clients.enter_context(Client(server.address)).send(get(f"/big/{16 * MIB}"))
+            unread += 1
+            assert unread < 10
+        clients.close()
+        eventually(lambda: Client(server.address).ask(get()).status == 200)
+
+
+def test_a_client_that_does_not_read_is_not_served_further(server: Server, client: Client) -> None:
+    client.send(get(f"/big/{4 * MIB}") * 1000)
+    answered = eventually(lambda: len(server.app.requests))
+
+    assert client.answer().status == 200
+    assert answered < 50
+
+
+def test_a_head_that_does_not_come_is_not_waited_for() -> None:
+    with served(header_timeout_ms=SHORT_MS) as server, Client(server.address) as client:
+        client.send(b"GET / HTTP/1.1\r\nHost:")
+
+        assert client.answer().status == 408
+        assert client.is_closed()
+
+
+def test_a_head_that_drips_is_not_waited_for() -> None:
+    with served(header_timeout_ms=SHORT_MS) as server, Client(server.address) as client:
+        client.send(b"GET / HTTP/1.1\r\nX: ")
+
+        def drip_ends() -> bool:
+            try:
+                client.send(b"y")
+            except ConnectionError:
+                return True
+            return False
+
+        eventually(drip_ends)
+
+
+def test_a_body_that_does_not_come_is_not_waited_for() -> None:
+    with served(header_timeout_ms=SHORT_MS) as server, Client(server.address) as client:
+        client.send(post(b"abc")[:-1])
+
+        assert client.answer().status == 408
+        assert client.is_closed()
+
+
+def test_an_idle_connection_is_closed_without_a_word() -> None:
+    with served(idle_timeout_ms=SHORT_MS) as server, Client(server.address) as client:
+        assert client.ask(get()).status == 200
+
+        assert client.is_closed()
+
+
+def test_empty_lines_do_not_keep_a_connection_open() -> None:
+    with served(idle_timeout_ms=SHORT_MS) as server, Client(server.address) as client:
+
+        def is_closed() -> bool:
+            try:
+                client.send(b"\r\n")
+            except ConnectionError:
+                return True
+            return False
+
+        eventually(is_closed)
+
+
+def test_a_long_poll_is_not_idle() -> None:
+    with (
+        served(idle_timeout_ms=SHORT_MS, header_timeout_ms=SHORT_MS) as server,
+        Client(server.address) as waiting,
+    ):
+        waiting.send(get("/wait"))
+        eventually(lambda: server.app.begun)
+        for _ in range(3):  # as long as idle connections last, several times
+            assert Client(server.address).is_closed()
+
+        server.call(lambda: server.app.released.set())
+
+        assert waiting.answer().status == 200
+
+
+@pytest.mark.parametrize("headers", ["", "Connection: close\r\n"])
+def test_a_client_that_never_reads_its_answer_is_hung_up_on(headers: str) -> None:
+    with served(idle_timeout_ms=SHORT_MS) as server, Client(server.address) as client:
+        client.send(get(f"/big/{32 * MIB}", headers=headers))
+        eventually(lambda: server.app.requests)
+        mine = client.socket.getsockname()
+
+        def is_hung_up_on() -> bool:
+            connections = psutil.Process().net_connections("tcp")
+            return not any(each.laddr == server.address and each.raddr == mine for each in connections)
+
+        eventually(is_hung_up_on)
+
+
+def test_connections_beyond_the_limit_are_told_so_and_cost_nothing() -> None:
+    with served(max_connections=3) as server, ExitStack() as clients:
+        inside = [clients.enter_context(Client(server.address)) for _ in range(3)]
+        assert all(client.ask(get()).status == 200 for client in inside)
+
+        for _ in range(2000):
+            with Client(server.address) as outside:
+                assert outside.answer().status == 503
+                assert outside.is_closed()
+
+        assert all(client.ask(get()).status == 200 for client in inside)
+        inside[0].socket.close()
+        eventually(lambda: Client(server.address).ask(get()).status == 200)
