@@ -1,0 +1,150 @@
+"""Looking through partitions in the background, for what would take too long on the event loop."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+
+from alpacamq.model.errors import AlpacaError
+from alpacamq.model.ports import Clock
+from alpacamq.queues.views import Outline, Run
+from alpacamq.telemetry.logs import get_logger
+
+from .batch_outline import outlined
+from .partition import Partition
+from .readable import Readable
+from .stored_blocks import StoredBlocks, read_all, verified_read
+
+log = get_logger(__name__)
+
+_SCAN_BYTES = 1 << 20
+_SCANS_AT_ONCE = 2
+# Threads share one interpreter with the event loop: they rest as long as they worked.
+_LONGEST_REST_SECONDS = 0.1
+_MAX_RUNS = 200_000
+
+# Called with topic and partition when more of it is known.
+Told = Callable[[str, int], None]
+
+
+class _Scan:
+    """A scan under way, and whom to tell when it has ended."""
+
+    __slots__ = ("ended", "told")
+
+    def __init__(self) -> None:
+        self.told: set[Told] = set()
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class BacklogScans:
+    """Scans under way, and what the last ones found. `run` owns their tasks."""
+
+    def __init__(
+        self, blocks: StoredBlocks, clock: Clock, executor: Executor, *, unpacked_limit_bytes: int
+    ) -> None:
+        self._blocks = blocks
+        self._clock = clock
+        self._executor = executor
+        self._unpacked_limit_bytes = unpacked_limit_bytes
+        self._scans: dict[tuple[Partition, int], _Scan] = {}
+        self._found: OrderedDict[tuple[Partition, int], Outline] = OrderedDict()
+        self._found_runs = 0
+        self._room = asyncio.Semaphore(_SCANS_AT_ONCE)
+        self._rest_until = 0.0
+        self._tasks: asyncio.TaskGroup | None = None
+        self._failing: set[Partition] = set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            await asyncio.Event().wait()
+
+    def found(self, partition: Partition, offset: int) -> Outline | None:
+        """What a scan from `offset` found, if that is not long ago."""
+        return self._found.get((partition, offset))
+
+    def start(self, partition: Partition, offset: int, told: Told, *, with_keys: bool) -> None:
+        """Look at what lies from `offset` on, unless that is being done already."""
+        if self._tasks is None:
+            return
+        key = (partition, offset)
+        if (scan := self._scans.get(key)) is None:
+            scan = self._scans[key] = _Scan()
+            self._tasks.create_task(self._scan(partition, offset, scan, with_keys=with_keys))
+        scan.told.add(told)
+
+    async def ended(self, topic: str) -> bool:
+        """Wait for the scans of a topic; false if there are none."""
+        ending = [
+            scan.ended for (partition, _), scan in self._scans.items() if partition.identity.topic == topic
+        ]
+        if ending:
+            await asyncio.wait(ending)
+        return bool(ending)
+
+    def forget(self, partition: Partition) -> None:
+        """The partition is no more."""
+        for key in [key for key in self._found if key[0] is partition]:
+            self._drop(key)
+        self._failing.discard(partition)
+
+    def report(self, partition: Partition, error: AlpacaError) -> None:
+        """Say once that a partition cannot be read; a queue goes no further there."""
+        if partition not in self._failing:
+            self._failing.add(partition)
+            log.error("queue_cannot_read", partition=str(partition.identity), reason=str(error))
+
+    async def _scan(self, partition: Partition, offset: int, scan: _Scan, *, with_keys: bool) -> None:
+        try:
+            async with self._room:
+                await asyncio.sleep(max(self._rest_until - self._clock.monotonic(), 0))
+                began = self._clock.monotonic()
+                await self._look(partition, offset, with_keys=with_keys)
+                ended = self._clock.monotonic()
+                self._rest_until = ended + min(ended - began, _LONGEST_REST_SECONDS)
+        except AlpacaError as error:
+            self.report(partition, error)
+        else:
+            self._failing.discard(partition)
+            for told in scan.told:
+                told(*partition.identity)
+        finally:
+            del self._scans[partition, offset]
+            scan.ended.set_result(None)
+
+    async def _look(self, partition: Partition, offset: int, *, with_keys: bool) -> None:
+        stable_offset = partition.last_stable_offset
+        part = await verified_read(partition, offset, _SCAN_BYTES, stable_offset, self._executor)
+        if part is None:
+            return
+        try:
+            if with_keys or part.next_offset == stable_offset:
+                # Near the end, what is looked at is delivered soon: it is worth keeping.
+                await self._blocks.load(partition, offset, stable_offset)
+                return
+            aborted = partition.log.transactions.aborted_between(offset, part.next_offset)
+            runs = await asyncio.get_running_loop().run_in_executor(
+                self._executor, self._runs_of, part, offset, aborted
+            )
+        finally:
+            part.release()
+        self._keep((partition, offset), Outline(runs, part.next_offset))
+
+    def _runs_of(self, part: Readable, offset: int, aborted: Sequence[tuple[int, int]]) -> list[Run]:
+        runs = outlined(read_all(part), aborted, self._unpacked_limit_bytes)
+        return [
+            run if run.first >= offset else run._replace(first=offset) for run in runs if run.last >= offset
+        ]
+
+    def _keep(self, key: tuple[Partition, int], outline: Outline) -> None:
+        if key in self._found:
+            self._drop(key)
+        self._found[key] = outline
+        self._found_runs += len(outline.runs) + 1
+        while self._found_runs > _MAX_RUNS and len(self._found) > 1:
+            self._drop(next(iter(self._found)))
+
+    def _drop(self, key: tuple[Partition, int]) -> None:
+        self._found_runs -= len(self._found.pop(key).runs) + 1

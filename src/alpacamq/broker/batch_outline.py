@@ -1,0 +1,140 @@
+"""Which messages lie in stored batches, and in which lanes: most batches need no more than their header.
+
+Runs in any thread. What control batches and aborted transactions hold does not exist, nor do the
+offsets that compaction took.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from alpacamq.model.batch import (
+    COMPRESSION_MASK,
+    CONTROL,
+    HEADER_BYTES,
+    TRANSACTIONAL,
+    BatchHeader,
+    read_header,
+)
+from alpacamq.model.errors import CorruptBatch
+from alpacamq.model.headers import LANE
+from alpacamq.model.lanes import LANES_BY_NAME, Lane
+from alpacamq.model.record_index import IndexedBatch, holds_its_records, is_gapless
+from alpacamq.queues.views import Run
+from alpacamq.telemetry.logs import get_logger
+
+log = get_logger(__name__)
+
+_LANE = LANE.encode()
+_LANES = {name.encode(): lane for name, lane in LANES_BY_NAME.items()}
+
+
+class Stored(NamedTuple):
+    """A batch whose records exist: its header and where it lies in the bytes it was found in."""
+
+    header: BatchHeader
+    start: int
+    end: int
+    may_have_lanes: bool
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its messages are all those its header says, in the normal lane."""
+        return not self.may_have_lanes and is_gapless(self.header)
+
+
+def stored_batches(data: bytes, aborted: Sequence[tuple[int, int]]) -> Iterator[Stored]:
+    """The batches in `data` whose records exist.
+
+    `aborted` are the producers whose transactions were aborted and the offsets from which on, as a
+    reader of these batches is told them.
+    """
+    begun = sorted(aborted, key=lambda entry: entry[1], reverse=True)
+    leaving_out: set[int] = set()
+    hit = _find_lane(data, 0)
+    at = 0
+    while at < len(data):
+        header = read_header(data, at)
+        end = at + header.size
+        while begun and begun[-1][1] <= header.base_offset:
+            leaving_out.add(begun.pop()[0])
+        if header.attributes & CONTROL:
+            leaving_out.discard(header.producer_id)
+        elif not (header.attributes & TRANSACTIONAL and header.producer_id in leaving_out):
+            is_packed = header.attributes & COMPRESSION_MASK != 0
+            if is_packed or holds_its_records(header, header.size - HEADER_BYTES):
+                if hit < at:
+                    hit = _find_lane(data, at)
+                yield Stored(header, at, end, is_packed or hit < end)
+        at = end
+
+
+class Runs:
+    """Neighbouring messages of one lane as one run each, gathered in ascending order."""
+
+    __slots__ = ("_keys", "_runs", "_with_keys")
+
+    def __init__(self, *, with_keys: bool) -> None:
+        self._with_keys = with_keys
+        self._runs: list[Run] = []
+        self._keys: list[list[bytes | None]] = []
+
+    def add(self, first: int, last: int, lane: Lane, keys: list[bytes | None]) -> None:
+        if self._runs:
+            before = self._runs[-1]
+            if before.last + 1 == first and before.lane is lane:
+                self._runs[-1] = Run(before.first, last, lane)
+                self._keys[-1] += keys
+                return
+        self._runs.append(Run(first, last, lane))
+        self._keys.append(list(keys))
+
+    def add_batch(self, batch: IndexedBatch) -> None:
+        """Every message of a batch that had to be looked into."""
+        offsets = batch.offsets
+        values = batch.header_values(_LANE)
+        keys = batch.keys() if self._with_keys else []
+        if values is None and isinstance(offsets, range):
+            if offsets:
+                self.add(offsets[0], offsets[-1], Lane.NORMAL, keys)
+            return
+        for place, offset in enumerate(offsets):
+            lane = Lane.NORMAL if values is None else lane_of(values[place])
+            self.add(offset, offset, lane, keys[place : place + 1])
+
+    def add_plain(self, header: BatchHeader) -> None:
+        """Every message of a batch without lanes or gaps."""
+        self.add(header.base_offset, header.last_offset, Lane.NORMAL, [])
+
+    def finished(self) -> list[Run]:
+        if not self._with_keys:
+            return self._runs
+        return [run._replace(keys=tuple(keys)) for run, keys in zip(self._runs, self._keys, strict=True)]
+
+
+def lane_of(value: bytes | None) -> Lane:
+    """The lane a header names; the normal one where it names none of ours."""
+    return Lane.NORMAL if value is None else _LANES.get(value.strip().lower(), Lane.NORMAL)
+
+
+def outlined(data: bytes, aborted: Sequence[tuple[int, int]], limit_bytes: int) -> list[Run]:
+    """The runs of all batches in `data`."""
+    runs = Runs(with_keys=False)
+    for stored in stored_batches(data, aborted):
+        if stored.is_plain:
+            runs.add_plain(stored.header)
+        else:
+            try:
+                runs.add_batch(IndexedBatch(memoryview(data)[stored.start : stored.end], limit_bytes))
+            except CorruptBatch as error:
+                passed_over(stored.header, error)
+    return runs.finished()
+
+
+def passed_over(header: BatchHeader, error: CorruptBatch) -> None:
+    """Say that a batch, whole as it is, holds nothing that anybody could read."""
+    log.warning("unreadable_batch", base_offset=header.base_offset, reason=str(error))
+
+
+def _find_lane(data: bytes, at: int) -> int:
+    hit = data.find(_LANE, at)
+    return len(data) if hit < 0 else hit

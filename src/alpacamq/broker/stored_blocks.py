@@ -1,0 +1,236 @@
+"""Batches of partitions in memory, for those who want single records of them: the readers of queues.
+
+A block is what one read of the log gave. Blocks used last are kept, within a number of bytes: who
+takes ten records at a time from a batch of a thousand reads and unpacks it once.
+"""
+
+import asyncio
+import os
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+from alpacamq.model.batch import read_header
+from alpacamq.model.errors import CorruptBatch, StorageFailed
+from alpacamq.model.record_index import IndexedBatch
+from alpacamq.model.records import Record
+from alpacamq.queues.views import Outline, Run
+
+from .batch_outline import Runs, Stored, passed_over, stored_batches
+from .partition import Partition
+from .readable import Readable
+
+BLOCK_BYTES = 64 << 10
+# What is larger, read or unpacked, would hold up the event loop.
+_READ_ON_LOOP_BYTES = 256 << 10
+_UNPACKED_ON_LOOP_BYTES = 32 << 10
+# Compaction or retention may change the segments while they are checked.
+_ATTEMPTS = 5
+_BLOCK_OVERHEAD_BYTES = 600
+_BATCH_OVERHEAD_BYTES = 300
+
+
+class Block:
+    """Consecutive whole batches of one partition, all of them committed."""
+
+    __slots__ = ("_batches", "_data", "_firsts", "_indexed", "_limit_bytes", "_outlines", "first_offset",
+                 "next_offset", "size_bytes")  # fmt: skip
+
+    def __init__(self, data: bytes, next_offset: int, aborted: Sequence[tuple[int, int]], limit: int) -> None:
+        self.first_offset = read_header(data).base_offset
+        self.next_offset = next_offset
+        self._data = data
+        self._limit_bytes = limit
+        self._batches: list[Stored] = list(stored_batches(data, aborted))
+        self._firsts = [stored.header.base_offset for stored in self._batches]
+        self._indexed: dict[int, IndexedBatch | None] = {}
+        self._outlines: dict[bool, list[Run]] = {}
+        self.size_bytes = len(data) + _BLOCK_OVERHEAD_BYTES + _BATCH_OVERHEAD_BYTES * len(self._batches)
+
+    @property
+    def is_heavy(self) -> bool:
+        """Whether unpacking what it holds is nothing for the event loop."""
+        return any(
+            stored.header.size > (_UNPACKED_ON_LOOP_BYTES if stored.header.codec else _READ_ON_LOOP_BYTES)
+            for stored in self._batches
+        )
+
+    def prepare(self) -> None:
+        """Do what is slow about it; in any thread, before the block is anybody's."""
+        for place in range(len(self._batches)):
+            self._index(place)
+
+    def outline(self, offset: int, *, with_keys: bool) -> Outline:
+        """What lies from `offset` on."""
+        if (runs := self._outlines.get(with_keys)) is None:
+            runs = self._outlines[with_keys] = self._runs(with_keys=with_keys)
+            self.size_bytes += sum(150 + 60 * len(run.keys or ()) for run in runs)
+        if runs and runs[0].first < offset:
+            runs = _from(runs, offset)
+        return Outline(runs, self.next_offset)
+
+    def record(self, offset: int) -> Record | None:
+        """The record at `offset`; None if there is none that can be read."""
+        place = bisect_right(self._firsts, offset) - 1
+        if place < 0 or (batch := self._index(place)) is None:
+            return None
+        within = bisect_left(batch.offsets, offset)
+        if within == len(batch.offsets) or batch.offsets[within] != offset:
+            return None
+        try:
+            return batch.record(within)
+        except CorruptBatch as error:
+            passed_over(batch.header, error)
+            return None
+
+    def _runs(self, *, with_keys: bool) -> list[Run]:
+        runs = Runs(with_keys=with_keys)
+        for place, stored in enumerate(self._batches):
+            if stored.is_plain and not with_keys:
+                runs.add_plain(stored.header)
+            elif (batch := self._index(place)) is not None:
+                try:
+                    runs.add_batch(batch)
+                except CorruptBatch as error:
+                    passed_over(stored.header, error)
+        return runs.finished()
+
+    def _index(self, place: int) -> IndexedBatch | None:
+        if place not in self._indexed:
+            stored = self._batches[place]
+            batch: IndexedBatch | None = None
+            try:
+                batch = IndexedBatch(memoryview(self._data)[stored.start : stored.end], self._limit_bytes)
+                self.size_bytes += batch.size_bytes
+            except CorruptBatch as error:
+                passed_over(stored.header, error)
+            self._indexed[place] = batch
+        return self._indexed[place]
+
+
+def _from(runs: Sequence[Run], offset: int) -> list[Run]:
+    """The part of the runs that lies from `offset` on."""
+    kept = []
+    for run in runs:
+        if run.first >= offset:
+            kept.append(run)
+        elif run.last >= offset:
+            keys = run.keys[offset - run.first :] if run.keys is not None else None
+            kept.append(Run(offset, run.last, run.lane, keys))
+    return kept
+
+
+class StoredBlocks:
+    """The blocks used last, at most `limit_bytes` of them."""
+
+    def __init__(self, executor: Executor, *, limit_bytes: int, unpacked_limit_bytes: int) -> None:
+        self._executor = executor
+        self._limit_bytes = limit_bytes
+        self._unpacked_limit_bytes = unpacked_limit_bytes
+        # By when they were used, each with the bytes it is counted with.
+        self._blocks: OrderedDict[tuple[Partition, int], tuple[Block, int]] = OrderedDict()
+        self._firsts: dict[Partition, list[int]] = {}
+        self._bytes = 0
+
+    def cached(self, partition: Partition, offset: int) -> Block | None:
+        """The block that holds `offset`, if it is in memory."""
+        firsts = self._firsts.get(partition)
+        if not firsts or (place := bisect_right(firsts, offset)) == 0:
+            return None
+        key = (partition, firsts[place - 1])
+        block, counted = self._blocks[key]
+        if offset >= block.next_offset:
+            return None
+        if block.size_bytes != counted:
+            self._bytes += block.size_bytes - counted
+            self._blocks[key] = (block, block.size_bytes)
+            self._make_room()
+        if key in self._blocks:
+            self._blocks.move_to_end(key)
+        return block
+
+    def load_now(self, partition: Partition, offset: int, limit_offset: int) -> Block | None:
+        """The block that begins with the batch that holds `offset`; None if that would take long."""
+        if (part := partition.read(offset, BLOCK_BYTES, limit_offset, at_least_one=True)) is None:
+            return None
+        try:
+            if not part.verified or part.length > _READ_ON_LOOP_BYTES:
+                return None
+            aborted = partition.log.transactions.aborted_between(offset, part.next_offset)
+            block = Block(read_all(part), part.next_offset, aborted, self._unpacked_limit_bytes)
+        finally:
+            part.release()
+        if block.is_heavy:
+            return None
+        self._keep(partition, block)
+        return block
+
+    async def load(self, partition: Partition, offset: int, limit_offset: int) -> Block | None:
+        """The same, however long it takes; None if there is nothing before `limit_offset`."""
+        loop = asyncio.get_running_loop()
+        part = await verified_read(partition, offset, BLOCK_BYTES, limit_offset, self._executor)
+        if part is None:
+            return None
+        aborted = partition.log.transactions.aborted_between(offset, part.next_offset)
+        try:
+            block = await loop.run_in_executor(self._executor, self._prepared, part, aborted)
+        finally:
+            part.release()
+        self._keep(partition, block)
+        return block
+
+    def forget(self, partition: Partition) -> None:
+        """The partition is no more."""
+        for first in self._firsts.pop(partition, ()):
+            self._bytes -= self._blocks.pop((partition, first))[1]
+
+    def _prepared(self, part: Readable, aborted: Sequence[tuple[int, int]]) -> Block:
+        block = Block(read_all(part), part.next_offset, aborted, self._unpacked_limit_bytes)
+        block.prepare()
+        return block
+
+    def _keep(self, partition: Partition, block: Block) -> None:
+        key = (partition, block.first_offset)
+        if (former := self._blocks.pop(key, None)) is not None:
+            self._bytes -= former[1]
+        else:
+            insort(self._firsts.setdefault(partition, []), block.first_offset)
+        self._blocks[key] = (block, block.size_bytes)
+        self._bytes += block.size_bytes
+        self._make_room()
+
+    def _make_room(self) -> None:
+        while self._bytes > self._limit_bytes and self._blocks:
+            (partition, first), (_, counted) = self._blocks.popitem(last=False)
+            self._bytes -= counted
+            firsts = self._firsts[partition]
+            del firsts[bisect_left(firsts, first)]
+            if not firsts:
+                del self._firsts[partition]
+
+
+async def verified_read(
+    partition: Partition, offset: int, max_bytes: int, limit_offset: int, executor: Executor
+) -> Readable | None:
+    """Whole batches from `offset` on, checked if this process has not seen their bytes before."""
+    for _ in range(_ATTEMPTS):
+        part = partition.read(offset, max_bytes, limit_offset, at_least_one=True)
+        if part is None or part.verified:
+            return part
+        try:
+            await asyncio.get_running_loop().run_in_executor(executor, partition.log.verify, part)
+        finally:
+            part.release()
+    raise StorageFailed(f"{partition.identity} keeps changing while it is read at {offset}")
+
+
+def read_all(part: Readable) -> bytes:
+    """The bytes of a slice. Blocking."""
+    try:
+        data = os.pread(part.handle.descriptor, part.length, part.position)
+    except OSError as error:
+        raise StorageFailed(f"{part.path}: reading failed: {error.strerror or error}") from error
+    if len(data) != part.length:
+        raise StorageFailed(f"{part.path} ends {part.length - len(data)} bytes early")
+    return data
