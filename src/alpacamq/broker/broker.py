@@ -110,6 +110,7 @@ class Broker:
         )
         self.delays = Delays()
         self.queues = Queues()
+        self.coordinators.release_consumer = self.queues.release_consumer
         self.publisher = Publisher(
             self.topics,
             self.coordinators,

@@ -5,7 +5,7 @@ shard of each group whose offsets it holds.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +15,9 @@ import msgspec
 
 from alpacamq.coordinator.consumer_messages import ConsumerGroupSettings, TopicSummary
 from alpacamq.coordinator.group_messages import CompleteTransactionRequest, GroupSettings
+from alpacamq.coordinator.group_outcome import GroupOutcome
 from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.coordinator.share_messages import Departure
 from alpacamq.coordinator.transaction import WriteMarkers
 from alpacamq.coordinator.transaction_messages import TransactionOutcome
 from alpacamq.coordinator.transactions import TransactionCoordinator, TransactionSettings
@@ -25,6 +27,7 @@ from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.outcome import Outcome
 from alpacamq.model.ports import Clock, Disk
 from alpacamq.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from alpacamq.queues.messages import QueueId
 from alpacamq.telemetry.logs import get_logger
 
 from .clock import SteadyClock
@@ -103,6 +106,8 @@ class Coordinators:
         )
         self._marking: set[tuple[str, int]] = set()
         self._tasks: asyncio.TaskGroup | None = None
+        # Ends what a consumer holds of a queue; given by whoever has the queues.
+        self.release_consumer: Callable[[QueueId, str], Awaitable[None]] | None = None
 
     async def run(self) -> None:
         """Host the coordinators until cancelled."""
@@ -110,6 +115,10 @@ class Coordinators:
             self._tasks = tasks
             tasks.create_task(self._groups.run())
             tasks.create_task(self._transactions.run())
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._tasks = None  # nothing new begins while the rest ends
 
     async def ask_group(self, group: str, event: GroupEvent) -> Any:
         """Ask the coordinator of one group."""
@@ -162,12 +171,32 @@ class Coordinators:
         for shard in self._groups.started:
             shard.tell(lambda machine, _now_ms: machine.topic_deleted(topic))
 
+    def give_back(self, departure: Departure) -> None:
+        """Let others have what a share consumer holds that is gone."""
+        if self._tasks is not None and departure.topics:
+            self._tasks.create_task(self._release(departure))
+
+    async def _release(self, departure: Departure) -> None:
+        assert self.release_consumer is not None
+        for topic in departure.topics:
+            try:
+                await self.release_consumer(QueueId(departure.group, topic), departure.member_id)
+            except AlpacaError as error:
+                # Its locks end all the same, each in its time.
+                log.info("share_member_not_released", group=departure.group, topic=topic, reason=str(error))
+
+    def _depart(self, outcome: Outcome) -> None:
+        if isinstance(outcome, GroupOutcome):
+            for departure in outcome.departures:
+                self.give_back(departure)
+
     def _group_shard(self, partition: Partition) -> Shard[GroupCoordinator]:
         topics = TopicsInSight(self._topics)
         settings = self._settings
         return self._shard(
             partition,
             lambda: GroupCoordinator(settings.groups, settings.consumer_groups, topics, lambda: str(uuid4())),
+            self._depart,
         )
 
     def _transaction_shard(self, partition: Partition) -> Shard[TransactionCoordinator]:

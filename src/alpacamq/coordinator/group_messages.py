@@ -268,6 +268,14 @@ class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
     states: frozenset[str] = frozenset()
     types: frozenset[str] = frozenset()
 
+    def matches(self, group: "ListedGroup") -> bool:
+        """Whether a group is one of those asked for; case does not matter."""
+        return _is_among(group.state, self.states) and _is_among(group.type, self.types)
+
+
+def _is_among(word: str, words: frozenset[str]) -> bool:
+    return not words or word.casefold() in {each.casefold() for each in words}
+
 
 class ListedGroup(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the list."""

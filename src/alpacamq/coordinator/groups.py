@@ -215,15 +215,8 @@ class GroupCoordinator:
     @_at_once
     def list_groups(self, request: ListRequest) -> Answered:
         """ListReply."""
-        states = {state.casefold() for state in request.states}
-        types = {kind.casefold() for kind in request.types}
-        listed = [_listed(group_id, group) for group_id, group in self._groups]
-        matching = (
-            line
-            for line in listed
-            if (not states or line.state.casefold() in states) and (not types or line.type in types)
-        )
-        return [], ListReply(groups=tuple(matching))
+        listed = (_listed(group_id, group) for group_id, group in self._groups)
+        return [], ListReply(groups=tuple(line for line in listed if request.matches(line)))
 
     @_at_once
     def delete_group(self, request: DeleteGroupRequest) -> Answered:

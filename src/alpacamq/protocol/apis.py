@@ -17,6 +17,9 @@ from .messages import (
     offsets,
     produce,
     producers,
+    share_fetch,
+    share_groups,
+    share_offsets,
     topics,
     transactions,
 )
@@ -64,6 +67,13 @@ class ApiKey(IntEnum):
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
     DESCRIBE_TOPIC_PARTITIONS = 75
+    SHARE_GROUP_HEARTBEAT = 76
+    SHARE_GROUP_DESCRIBE = 77
+    SHARE_FETCH = 78
+    SHARE_ACKNOWLEDGE = 79
+    DESCRIBE_SHARE_GROUP_OFFSETS = 90
+    ALTER_SHARE_GROUP_OFFSETS = 91
+    DELETE_SHARE_GROUP_OFFSETS = 92
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,4 +172,20 @@ APIS: Mapping[int, Api] = MappingProxyType({api.key: api for api in (
          consumer_groups.ConsumerGroupDescribeRequest, consumer_groups.ConsumerGroupDescribeResponse, (0, 1)),
     _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS,
          topics.DescribeTopicPartitionsRequest, topics.DescribeTopicPartitionsResponse, (0, 0)),
+    # Version 0 of the first four was an early access that no released client speaks.
+    _api(ApiKey.SHARE_GROUP_HEARTBEAT,
+         share_groups.ShareGroupHeartbeatRequest, share_groups.ShareGroupHeartbeatResponse, (1, 1)),
+    _api(ApiKey.SHARE_GROUP_DESCRIBE,
+         share_groups.ShareGroupDescribeRequest, share_groups.ShareGroupDescribeResponse, (1, 1)),
+    _api(ApiKey.SHARE_FETCH, share_fetch.ShareFetchRequest, share_fetch.ShareFetchResponse, (1, 2)),
+    _api(ApiKey.SHARE_ACKNOWLEDGE,
+         share_fetch.ShareAcknowledgeRequest, share_fetch.ShareAcknowledgeResponse, (1, 2)),
+    _api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+         share_offsets.DescribeShareGroupOffsetsRequest, share_offsets.DescribeShareGroupOffsetsResponse,
+         (0, 1)),
+    _api(ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+         share_offsets.AlterShareGroupOffsetsRequest, share_offsets.AlterShareGroupOffsetsResponse, (0, 0)),
+    _api(ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+         share_offsets.DeleteShareGroupOffsetsRequest, share_offsets.DeleteShareGroupOffsetsResponse,
+         (0, 0)),
 )})  # fmt: skip

@@ -8,6 +8,7 @@ from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.errors import ProtocolError
 
 from .fetch_sessions import FetchSessionNotFound, InvalidFetchSessionEpoch
+from .share_sessions import InvalidShareSessionEpoch, ShareSessionLimitReached, ShareSessionNotFound
 
 CODES: Mapping[type[e.AlpacaError], ErrorCode] = {
     e.InvalidRequest: ErrorCode.INVALID_REQUEST,
@@ -79,6 +80,9 @@ CODES: Mapping[type[e.AlpacaError], ErrorCode] = {
     ProtocolError: ErrorCode.INVALID_REQUEST,
     FetchSessionNotFound: ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     InvalidFetchSessionEpoch: ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ShareSessionNotFound: ErrorCode.SHARE_SESSION_NOT_FOUND,
+    InvalidShareSessionEpoch: ErrorCode.INVALID_SHARE_SESSION_EPOCH,
+    ShareSessionLimitReached: ErrorCode.SHARE_SESSION_LIMIT_REACHED,
 }
 
 

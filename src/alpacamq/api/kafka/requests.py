@@ -20,10 +20,13 @@ from .handlers import (
     groups,
     metadata,
     offsets,
+    share_groups,
+    share_offsets,
     topics,
     transactions,
 )
 from .produce import ProduceRequests
+from .share import ShareRequests
 
 # Only Produce carries data; decoding anything else takes many times its size in memory.
 MAX_PLAIN_REQUEST_BYTES = 8 << 20
@@ -55,6 +58,11 @@ HANDLERS: Mapping[ApiKey, Handler] = {
     ApiKey.DELETE_GROUPS: groups.delete_groups,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer_groups.consumer_group_heartbeat,
     ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_groups.consumer_group_describe,
+    ApiKey.SHARE_GROUP_HEARTBEAT: share_groups.share_group_heartbeat,
+    ApiKey.SHARE_GROUP_DESCRIBE: share_groups.share_group_describe,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: share_offsets.describe_share_group_offsets,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: share_offsets.alter_share_group_offsets,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: share_offsets.delete_share_group_offsets,
     ApiKey.OFFSET_COMMIT: committed_offsets.offset_commit,
     ApiKey.OFFSET_FETCH: committed_offsets.offset_fetch,
     ApiKey.OFFSET_DELETE: committed_offsets.offset_delete,
@@ -68,6 +76,8 @@ HANDLERS: Mapping[ApiKey, Handler] = {
     ApiKey.LIST_TRANSACTIONS: transactions.list_transactions,
     ApiKey.DESCRIBE_PRODUCERS: transactions.describe_producers,
 }
+# Of share consumers, whose sessions end with their connections.
+SHARING = {ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE}
 # Answered when others have done their part, and of no use to a client that is gone.
 RENDEZVOUS = {ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}
 
@@ -79,6 +89,7 @@ class KafkaRequests:
         self._door = door
         self._produce = ProduceRequests(door.broker)
         self._fetch = FetchRequests(door.broker)
+        self._share = ShareRequests(door.broker)
         self.end_turn = door.broker.commit
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
@@ -95,6 +106,8 @@ class KafkaRequests:
             self._produce.handle(connection, header, frame)
         elif api.key is ApiKey.FETCH:
             self._fetch.handle(connection, header, frame)
+        elif api.key in SHARING:
+            self._share.handle(connection, header, frame)
         else:
             request = decode(api.request, header.api_version, frame, header.body_at)
             call = Call(header.api_version, header.client_id or "", connection.peer_host)

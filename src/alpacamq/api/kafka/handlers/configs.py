@@ -1,8 +1,8 @@
 """DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
 
-from collections.abc import Callable, Mapping, Sequence
-from enum import IntEnum
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from alpacamq.api.kafka.door import Call, Door
 from alpacamq.api.kafka.errors import code_of
@@ -26,40 +26,8 @@ from alpacamq.protocol.messages.configs import (
     IncrementallyAlterableConfig,
 )
 
-
-class Resource(IntEnum):
-    """What a setting can belong to."""
-
-    TOPIC = 2
-    BROKER = 4
-
-
-class Source(IntEnum):
-    """Where a setting's value comes from."""
-
-    TOPIC = 1
-    BROKER_FILE = 4
-    DEFAULT = 5
-
-
-class Operation(IntEnum):
-    """How an incremental change changes a setting."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
-
-
-_STRING_TYPE = 2
-_TYPES: Mapping[ConfigKind, int] = {
-    ConfigKind.BOOLEAN: 1,
-    ConfigKind.STRING: _STRING_TYPE,
-    ConfigKind.INT: 3,
-    ConfigKind.LONG: 5,
-    ConfigKind.DOUBLE: 6,
-    ConfigKind.LIST: 7,
-}
+from .config_words import TYPES, Operation, Resource, Source
+from .group_configs import changed_settings, configure_group, group_settings
 
 
 def source_of(door: Door, topic: Topic, name: str) -> Source:
@@ -69,9 +37,11 @@ def source_of(door: Door, topic: Topic, name: str) -> Source:
     return Source.BROKER_FILE if name in door.broker.topics.defaults else Source.DEFAULT
 
 
-def describe_configs(door: Door, request: DescribeConfigsRequest, _call: Call) -> DescribeConfigsResponse:
+async def describe_configs(
+    door: Door, request: DescribeConfigsRequest, _call: Call
+) -> DescribeConfigsResponse:
     return DescribeConfigsResponse(
-        results=[_result(door, request, resource) for resource in request.resources]
+        results=[await _result(door, request, resource) for resource in request.resources]
     )
 
 
@@ -79,9 +49,13 @@ async def alter_configs(door: Door, request: AlterConfigsRequest, _call: Call) -
     responses = []
     for resource in request.resources:
         overrides = {config.name: config.value for config in resource.configs if config.value is not None}
-        responses.append(
-            await _altered(door, resource, partial(_replaced, overrides), dry_run=request.validate_only)
-        )
+        if resource.resource_type == Resource.GROUP:
+            change = configure_group(
+                door, resource.resource_name, overrides, replace_all=True, dry_run=request.validate_only
+            )
+        else:
+            change = _configure(door, resource, partial(_replaced, overrides), request.validate_only)
+        responses.append(await _altered(resource, change))
     return AlterConfigsResponse(responses=responses)
 
 
@@ -90,17 +64,21 @@ async def incremental_alter_configs(
 ) -> IncrementalAlterConfigsResponse:
     responses = []
     for resource in request.resources:
-        change = partial(_changed, door, resource.configs)
-        responses.append(await _altered(door, resource, change, dry_run=request.validate_only))
+        if resource.resource_type == Resource.GROUP:
+            change = _configure_group(door, resource, request.validate_only)
+        else:
+            changed = partial(_changed, door, resource.configs)
+            change = _configure(door, resource, changed, request.validate_only)
+        responses.append(await _altered(resource, change))
     return IncrementalAlterConfigsResponse(responses=responses)
 
 
-def _result(
+async def _result(
     door: Door, request: DescribeConfigsRequest, resource: DescribeConfigsResource
 ) -> DescribeConfigsResult:
     kind, name = resource.resource_type, resource.resource_name
     try:
-        described = _described(door, request, resource)
+        described = await _described(door, request, resource)
     except AlpacaError as error:
         return DescribeConfigsResult(
             resource_type=kind, resource_name=name, error_code=code_of(error), error_message=str(error)
@@ -109,24 +87,38 @@ def _result(
 
 
 async def _altered(
-    door: Door,
-    resource: AlterConfigsResource | IncrementalAlterConfigsResource,
-    change: Callable[[Topic], Mapping[str, str]],
-    *,
-    dry_run: bool,
+    resource: AlterConfigsResource | IncrementalAlterConfigsResource, change: Coroutine[Any, Any, None]
 ) -> AlterConfigsResourceResponse:
+    """What becomes of a change."""
     kind, name = resource.resource_type, resource.resource_name
     try:
-        if kind == Resource.BROKER:
-            raise InvalidRequest("broker settings are changed in its configuration file, not by request")
-        if kind != Resource.TOPIC:
-            raise InvalidRequest(f"resources of type {kind} have no settings here, only topics (2)")
-        await door.broker.topics.configure(name, change, dry_run=dry_run)
+        await change
     except AlpacaError as error:
         return AlterConfigsResourceResponse(
             resource_type=kind, resource_name=name, error_code=code_of(error), error_message=str(error)
         )
     return AlterConfigsResourceResponse(resource_type=kind, resource_name=name)
+
+
+async def _configure(
+    door: Door,
+    resource: AlterConfigsResource | IncrementalAlterConfigsResource,
+    change: Callable[[Topic], Mapping[str, str]],
+    dry_run: bool,
+) -> None:
+    kind, name = resource.resource_type, resource.resource_name
+    if kind == Resource.BROKER:
+        raise InvalidRequest("broker settings are changed in its configuration file, not by request")
+    if kind != Resource.TOPIC:
+        raise InvalidRequest(
+            f"resources of type {kind} have no settings here, only topics (2) and groups (32)"
+        )
+    await door.broker.topics.configure(name, change, dry_run=dry_run)
+
+
+async def _configure_group(door: Door, resource: IncrementalAlterConfigsResource, dry_run: bool) -> None:
+    overrides = changed_settings(resource.configs)
+    await configure_group(door, resource.resource_name, overrides, replace_all=False, dry_run=dry_run)
 
 
 def _replaced(overrides: Mapping[str, str], _topic: Topic) -> Mapping[str, str]:
@@ -159,13 +151,15 @@ def _changed(door: Door, changes: Sequence[IncrementallyAlterableConfig], topic:
     return overrides
 
 
-def _described(
+async def _described(
     door: Door, request: DescribeConfigsRequest, resource: DescribeConfigsResource
 ) -> list[DescribeConfigsResourceResult]:
     if resource.resource_type == Resource.TOPIC:
         described = _topic_settings(door, request, door.broker.topics.image.topic(resource.resource_name))
     elif resource.resource_type == Resource.BROKER:
         described = _broker_settings(door, resource.resource_name)
+    elif resource.resource_type == Resource.GROUP:
+        described = await group_settings(door, request, resource.resource_name)
     else:
         raise InvalidRequest(f"resources of type {resource.resource_type} have no settings here")
     keys = resource.configuration_keys
@@ -198,7 +192,7 @@ def _topic_settings(
                 value=value,
                 config_source=source,
                 synonyms=synonyms,
-                config_type=_TYPES[setting.kind],
+                config_type=TYPES[setting.kind],
                 documentation=setting.doc if request.include_documentation else None,
             )
         )
@@ -224,7 +218,7 @@ def _broker_settings(door: Door, name: str) -> list[DescribeConfigsResourceResul
             value=value,
             read_only=True,
             config_source=Source.BROKER_FILE,
-            config_type=_STRING_TYPE,
+            config_type=TYPES[ConfigKind.STRING],
         )
         for key, value in values.items()
     ]

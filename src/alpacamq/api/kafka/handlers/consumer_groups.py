@@ -105,13 +105,13 @@ def _member(door: Door, member: ConsumerMemberDescription) -> wire.DescribedCons
         client_host=member.client_host,
         subscribed_topic_names=list(member.subscribed_topics),
         subscribed_topic_regex=member.subscribed_regex or None,
-        assignment=_assignment(door, member.assignment),
-        target_assignment=_assignment(door, member.target_assignment),
+        assignment=described_assignment(door, member.assignment),
+        target_assignment=described_assignment(door, member.target_assignment),
         member_type=_USES_CONSUMER_PROTOCOL,
     )
 
 
-def _assignment(door: Door, partitions: Partitions) -> wire.DescribedAssignment:
+def described_assignment(door: Door, partitions: Partitions) -> wire.DescribedAssignment:
     """With the names of the topics; one that has been deleted meanwhile has none and is left out."""
     image = door.broker.topics.image
     return wire.DescribedAssignment(

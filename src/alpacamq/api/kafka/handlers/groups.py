@@ -1,9 +1,8 @@
-"""Classic groups: joining, syncing, heartbeats and leaving, and looking at groups of either protocol."""
+"""Classic groups: joining, syncing, heartbeats and leaving, and looking at groups of any protocol."""
 
 from alpacamq.api.kafka.door import Call, Door
 from alpacamq.api.kafka.errors import code_of
 from alpacamq.coordinator.group_messages import (
-    DeleteGroupRequest,
     DescribeRequest,
     GroupDescription,
     HeartbeatRequest,
@@ -32,8 +31,9 @@ from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import groups as wire
 
 from .asking import ask_group
+from .share_groups import delete_group, unlisted_share_groups
 
-_COORDINATED = (0, 1)  # groups and transactions
+_COORDINATED = (0, 1, 2)  # groups, transactions, and what share groups have done
 _COORDINATORS_BY_THE_LIST_FROM = 4
 _REBALANCE_TIMEOUT_FROM = 1
 _MEMBER_ID_REQUIRED_FROM = 4
@@ -185,8 +185,10 @@ async def list_groups(door: Door, request: wire.ListGroupsRequest, _call: Call) 
     asked = ListRequest(states=frozenset(request.states_filter), types=frozenset(request.types_filter))
     try:
         replies: list[ListReply] = await door.broker.coordinators.ask_every_group_shard(
-            lambda machine, ticket, now_ms: machine.list_groups(asked, ticket, now_ms)
+            lambda machine, ticket, now_ms: machine.list_groups(ListRequest(), ticket, now_ms)
         )
+        listed = [each for reply in replies for each in reply.groups]
+        listed += await unlisted_share_groups(door, {each.group for each in listed})
     except AlpacaError as error:
         return wire.ListGroupsResponse(error_code=code_of(error))
     return wire.ListGroupsResponse(
@@ -197,8 +199,8 @@ async def list_groups(door: Door, request: wire.ListGroupsRequest, _call: Call) 
                 group_state=each.state,
                 group_type=each.type,
             )
-            for reply in replies
-            for each in reply.groups
+            for each in listed
+            if asked.matches(each)
         ]
     )
 
@@ -210,7 +212,7 @@ async def delete_groups(
     for group in request.groups_names:
         code = ErrorCode.NONE
         try:
-            await ask_group(door, GroupCoordinator.delete_group, DeleteGroupRequest(group=group))
+            await delete_group(door, group)
         except AlpacaError as error:
             code = code_of(error)
         results.append(wire.DeletableGroupResult(group_id=group, error_code=code))

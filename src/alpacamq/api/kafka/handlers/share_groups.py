@@ -1,0 +1,147 @@
+"""Share groups of KIP-932: the heartbeat of their members, describing and deleting them.
+
+A group that uses topics as queues over another door has no members, and is a share group all the same.
+"""
+
+from collections.abc import Collection
+
+from alpacamq.api.kafka.door import Call, Door
+from alpacamq.api.kafka.errors import code_of
+from alpacamq.coordinator.group_messages import DeleteGroupRequest, DescribeRequest, ListedGroup
+from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.coordinator.share_group import ASSIGNOR
+from alpacamq.coordinator.share_messages import (
+    SHARE_PROTOCOL,
+    ShareGroupDescription,
+    ShareGroupState,
+    ShareHeartbeatReply,
+    ShareHeartbeatRequest,
+    ShareMemberDescription,
+)
+from alpacamq.model.errors import AlpacaError, GroupIdNotFound
+from alpacamq.protocol.messages import consumer_groups as consumer_wire
+from alpacamq.protocol.messages import share_groups as wire
+from alpacamq.queues.messages import QueueId
+
+from .asking import ask_group
+from .consumer_groups import described_assignment
+
+
+async def share_group_heartbeat(
+    door: Door, request: wire.ShareGroupHeartbeatRequest, call: Call
+) -> wire.ShareGroupHeartbeatResponse:
+    topics = request.subscribed_topic_names
+    asked = ShareHeartbeatRequest(
+        group=request.group_id,
+        member_id=request.member_id,
+        member_epoch=request.member_epoch,
+        rack_id=request.rack_id,
+        subscribed_topics=None if topics is None else tuple(topics),
+        client_id=call.client_id,
+        client_host=call.client_host,
+    )
+    try:
+        reply: ShareHeartbeatReply = await ask_group(door, GroupCoordinator.share_heartbeat, asked)
+    except AlpacaError as error:
+        return wire.ShareGroupHeartbeatResponse(error_code=code_of(error), error_message=str(error))
+    assignment = None
+    if reply.assignment is not None:
+        assignment = consumer_wire.HeartbeatAssignment(
+            topic_partitions=[
+                consumer_wire.HeartbeatTopicPartitions(topic_id=topic_id, partitions=sorted(partitions))
+                for topic_id, partitions in reply.assignment.items()
+            ]
+        )
+    return wire.ShareGroupHeartbeatResponse(
+        member_id=reply.member_id,
+        member_epoch=reply.member_epoch,
+        heartbeat_interval_ms=reply.heartbeat_interval_ms,
+        assignment=assignment,
+    )
+
+
+async def share_group_describe(
+    door: Door, request: wire.ShareGroupDescribeRequest, _call: Call
+) -> wire.ShareGroupDescribeResponse:
+    return wire.ShareGroupDescribeResponse(
+        groups=[await _described(door, group) for group in request.group_ids]
+    )
+
+
+async def queue_topics(door: Door, group: str) -> list[str]:
+    """The topics that a group uses as queues, over whichever door."""
+    return sorted(queue.topic for queue in await door.broker.queues.queues() if queue.group == group)
+
+
+async def unlisted_share_groups(door: Door, known: Collection[str]) -> list[ListedGroup]:
+    """Groups that use topics as queues and are not known otherwise."""
+    names = {queue.group for queue in await door.broker.queues.queues()}
+    return [
+        ListedGroup(
+            group=name, protocol_type=SHARE_PROTOCOL, state=ShareGroupState.EMPTY, type=SHARE_PROTOCOL
+        )
+        for name in sorted(names.difference(known))
+    ]
+
+
+async def find_share_group(door: Door, group: str) -> ShareGroupDescription:
+    """The share group of this name, or GroupIdNotFound."""
+    try:
+        found = await ask_group(door, GroupCoordinator.describe, DescribeRequest(group=group))
+        if isinstance(found, ShareGroupDescription):
+            return found
+    except GroupIdNotFound:
+        if await queue_topics(door, group):
+            return ShareGroupDescription(
+                group=group,
+                state=ShareGroupState.EMPTY,
+                epoch=0,
+                assignment_epoch=0,
+                assignor=ASSIGNOR,
+                members=(),
+            )
+        raise
+    raise GroupIdNotFound(f"group {group!r} is not a share group")
+
+
+async def delete_group(door: Door, group: str) -> None:
+    """End a group of any kind without members; with a share group go its queues."""
+    topics: list[str] = []
+    try:
+        found = await ask_group(door, GroupCoordinator.describe, DescribeRequest(group=group))
+    except GroupIdNotFound:
+        if not (topics := await queue_topics(door, group)):
+            raise
+    else:
+        await ask_group(door, GroupCoordinator.delete_group, DeleteGroupRequest(group=group))
+        if isinstance(found, ShareGroupDescription):
+            topics = await queue_topics(door, group)
+    for topic in topics:
+        await door.broker.queues.delete(QueueId(group, topic))
+
+
+async def _described(door: Door, group: str) -> wire.DescribedShareGroup:
+    try:
+        found = await find_share_group(door, group)
+    except AlpacaError as error:
+        return wire.DescribedShareGroup(group_id=group, error_code=code_of(error), error_message=str(error))
+    return wire.DescribedShareGroup(
+        group_id=group,
+        group_state=found.state,
+        group_epoch=found.epoch,
+        assignment_epoch=found.assignment_epoch,
+        assignor_name=found.assignor,
+        members=[_member(door, member) for member in found.members],
+    )
+
+
+def _member(door: Door, member: ShareMemberDescription) -> wire.DescribedShareMember:
+    return wire.DescribedShareMember(
+        member_id=member.member_id,
+        rack_id=member.rack_id,
+        member_epoch=member.member_epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=list(member.subscribed_topics),
+        assignment=described_assignment(door, member.assignment),
+    )

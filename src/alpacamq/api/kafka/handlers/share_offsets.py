@@ -1,0 +1,170 @@
+"""Where share groups are in their partitions: describing that, beginning elsewhere, forgetting a topic."""
+
+from collections.abc import Mapping
+from uuid import UUID
+
+from alpacamq.api.kafka.door import Call, Door
+from alpacamq.api.kafka.errors import code_of
+from alpacamq.model.errors import AlpacaError, GroupIdNotFound, NonEmptyGroup, OffsetOutOfRange
+from alpacamq.model.ids import TopicName
+from alpacamq.protocol.messages import share_offsets as wire
+from alpacamq.protocol.notation import ZERO_UUID
+from alpacamq.queues.messages import PartitionFigures, QueueId
+
+from .share_groups import find_share_group, queue_topics
+
+
+async def describe_share_group_offsets(
+    door: Door, request: wire.DescribeShareGroupOffsetsRequest, _call: Call
+) -> wire.DescribeShareGroupOffsetsResponse:
+    return wire.DescribeShareGroupOffsetsResponse(
+        groups=[await _described_group(door, group) for group in request.groups]
+    )
+
+
+async def alter_share_group_offsets(
+    door: Door, request: wire.AlterShareGroupOffsetsRequest, _call: Call
+) -> wire.AlterShareGroupOffsetsResponse:
+    try:
+        await _check_empty(door, request.group_id)
+    except AlpacaError as error:
+        return wire.AlterShareGroupOffsetsResponse(error_code=code_of(error), error_message=str(error))
+    return wire.AlterShareGroupOffsetsResponse(
+        responses=[await _altered(door, request.group_id, topic) for topic in request.topics]
+    )
+
+
+async def delete_share_group_offsets(
+    door: Door, request: wire.DeleteShareGroupOffsetsRequest, _call: Call
+) -> wire.DeleteShareGroupOffsetsResponse:
+    try:
+        await _check_empty(door, request.group_id)
+    except AlpacaError as error:
+        return wire.DeleteShareGroupOffsetsResponse(error_code=code_of(error), error_message=str(error))
+    responses = []
+    for topic in request.topics:
+        failure: AlpacaError | None = None
+        try:
+            door.broker.topics.image.topic(topic.topic_name)
+            await door.broker.queues.delete(QueueId(request.group_id, topic.topic_name))
+        except GroupIdNotFound:
+            pass  # it has never been there, or is no more
+        except AlpacaError as error:
+            failure = error
+        responses.append(
+            wire.DeleteShareGroupOffsetsResponseTopic(
+                topic_name=topic.topic_name,
+                topic_id=_topic_id(door, topic.topic_name),
+                error_code=0 if failure is None else code_of(failure),
+                error_message=None if failure is None else str(failure),
+            )
+        )
+    return wire.DeleteShareGroupOffsetsResponse(responses=responses)
+
+
+async def _described_group(
+    door: Door, request: wire.DescribeShareGroupOffsetsRequestGroup
+) -> wire.DescribeShareGroupOffsetsResponseGroup:
+    group = request.group_id
+    try:
+        await find_share_group(door, group)
+        topics: Mapping[str, list[int] | None]
+        if request.topics is None:
+            topics = dict.fromkeys(await queue_topics(door, group))
+        else:
+            topics = {topic.topic_name: list(topic.partitions) for topic in request.topics}
+        described = [await _described_topic(door, group, name, wanted) for name, wanted in topics.items()]
+    except AlpacaError as error:
+        return wire.DescribeShareGroupOffsetsResponseGroup(
+            group_id=group, error_code=code_of(error), error_message=str(error)
+        )
+    return wire.DescribeShareGroupOffsetsResponseGroup(group_id=group, topics=described)
+
+
+async def _described_topic(
+    door: Door, group: str, name: str, wanted: list[int] | None
+) -> wire.DescribeShareGroupOffsetsResponseTopic:
+    """The partitions wanted of one topic, or all the group has been in."""
+    try:
+        figures = (await door.broker.queues.describe(QueueId(group, name))).partitions
+    except GroupIdNotFound:
+        figures = ()
+    by_index = {each.partition: each for each in figures}
+    return wire.DescribeShareGroupOffsetsResponseTopic(
+        topic_name=name,
+        topic_id=_topic_id(door, name),
+        partitions=[
+            _described_partition(door, name, index, by_index.get(index))
+            for index in (sorted(by_index) if wanted is None else wanted)
+        ],
+    )
+
+
+def _described_partition(
+    door: Door, name: str, index: int, figures: PartitionFigures | None
+) -> wire.DescribeShareGroupOffsetsResponsePartition:
+    try:
+        partition = door.broker.topics.partition(name, index)
+    except AlpacaError as error:
+        return wire.DescribeShareGroupOffsetsResponsePartition(
+            partition_index=index, error_code=code_of(error), error_message=str(error)
+        )
+    if figures is None:
+        return wire.DescribeShareGroupOffsetsResponsePartition(partition_index=index)
+    return wire.DescribeShareGroupOffsetsResponsePartition(
+        partition_index=index,
+        start_offset=figures.start_offset,
+        leader_epoch=partition.leader_epoch,
+        lag=figures.ready + figures.in_flight + figures.resting + figures.dead_lettering,
+    )
+
+
+async def _altered(
+    door: Door, group: str, topic: wire.AlterShareGroupOffsetsRequestTopic
+) -> wire.AlterShareGroupOffsetsResponseTopic:
+    failures: dict[int, AlpacaError] = {}
+    offsets: dict[int, int] = {}
+    for each in topic.partitions:
+        try:
+            _check_offset(door, topic.topic_name, each)
+            offsets[each.partition_index] = each.start_offset
+        except AlpacaError as error:
+            failures[each.partition_index] = error
+    if offsets:
+        try:
+            await door.broker.queues.reset(QueueId(group, topic.topic_name), offsets)
+        except AlpacaError as error:
+            failures.update(dict.fromkeys(offsets, error))
+    return wire.AlterShareGroupOffsetsResponseTopic(
+        topic_name=topic.topic_name,
+        topic_id=_topic_id(door, topic.topic_name),
+        partitions=[
+            wire.AlterShareGroupOffsetsResponsePartition(
+                partition_index=each.partition_index,
+                error_code=0 if failure is None else code_of(failure),
+                error_message=None if failure is None else str(failure),
+            )
+            for each in topic.partitions
+            for failure in (failures.get(each.partition_index),)
+        ],
+    )
+
+
+def _check_offset(door: Door, name: str, wanted: wire.AlterShareGroupOffsetsRequestPartition) -> None:
+    partition = door.broker.topics.partition(name, wanted.partition_index)
+    start, end = partition.log.start_offset, partition.high_watermark
+    if not start <= wanted.start_offset <= end:
+        raise OffsetOutOfRange(
+            f"offset {wanted.start_offset} of {partition.identity} lies outside {start} to {end}"
+        )
+
+
+async def _check_empty(door: Door, group: str) -> None:
+    found = await find_share_group(door, group)
+    if found.members:
+        raise NonEmptyGroup(f"group {group!r} has {len(found.members)} members; stop them first")
+
+
+def _topic_id(door: Door, name: str) -> UUID:
+    topic = door.broker.topics.image.topics.get(TopicName(name))
+    return ZERO_UUID if topic is None else topic.id

@@ -1,0 +1,194 @@
+"""One share fetch: acquires records of the session's partitions, and waits while there are too few.
+
+First records are acquired, by number and by the size they probably have; then the batches that hold them are
+found. What turns out not to fit goes back as if it had never been acquired.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from alpacamq.broker.broker import Broker
+from alpacamq.broker.partition import Partition
+from alpacamq.coordinator.share_config import ShareConfig
+from alpacamq.model.errors import AlpacaError, TooManyInFlight
+from alpacamq.protocol.messages.share_fetch import ShareFetchRequest
+from alpacamq.protocol.share_fetch_codec import PartitionShared
+from alpacamq.queues.messages import Acquired, Action, QueueId, Settlement, Start
+from alpacamq.telemetry.logs import get_logger
+
+from .errors import code_of
+from .share_partitions import find_shared
+from .share_reading import Covering, average_bytes, cover, ranges, verify
+from .share_sessions import PartitionKey, ShareSession
+
+log = get_logger(__name__)
+
+MAX_RECORDS = 100_000
+MAX_WAIT_MS = 300_000
+# A slice keeps its file open until it is sent. What does not fit waits for the next fetch.
+MAX_SLICES = 128
+# Others may be faster at what we were woken for. So that nobody asks in a circle, there are pauses then.
+MIN_PAUSE_SECONDS = 0.002
+MAX_PAUSE_SECONDS = 0.1
+
+
+@dataclass(slots=True)
+class Taken:
+    """What one partition gave, or why it could not."""
+
+    key: PartitionKey
+    acquired: list[Acquired] = field(default_factory=list)
+    covering: Covering = field(default_factory=Covering)
+    error: AlpacaError | None = None
+
+    def shared(self, batch_size: int) -> PartitionShared:
+        """How the client is told."""
+        if self.error is not None:
+            return PartitionShared(self.key[1], code_of(self.error), str(self.error))
+        return PartitionShared(
+            self.key[1], records_bytes=self.covering.length, acquired=ranges(self.acquired, batch_size)
+        )
+
+
+class SharedFetch:
+    """A fetch under way."""
+
+    def __init__(
+        self, broker: Broker, session: ShareSession, request: ShareFetchRequest, config: ShareConfig
+    ) -> None:
+        self._broker = broker
+        self._session = session
+        self._group, self._member_id = session.key
+        self._lock_ms = config.record_lock_duration_ms
+        self._start = Start(config.auto_offset_reset)
+        self._enough_bytes = max(min(request.min_bytes, request.max_bytes), 1)
+        self._max_bytes = request.max_bytes
+        # Records that were acquired early must not be given to others while we wait for more.
+        self._wait_ms = min(max(request.max_wait_ms, 0), MAX_WAIT_MS, self._lock_ms // 2)
+        self._records_left = min(request.max_records, MAX_RECORDS)
+        self._probable_bytes = 0
+        self._taken: dict[PartitionKey, Taken] = {}
+
+    async def run(self) -> list[Taken]:
+        """What there is, once it is enough or the client's patience is over."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._wait_ms / 1000
+        pause_seconds = 0.0
+        while True:
+            await self._acquire_all()
+            left = until - loop.time()
+            if self._is_enough() or left <= 0:
+                break
+            if pause_seconds:
+                await asyncio.sleep(min(pause_seconds, left))
+            pause_seconds = min(max(pause_seconds * 2, MIN_PAUSE_SECONDS), MAX_PAUSE_SECONDS)
+            await self._broker.queues.wait_for_messages(self._queues(), int(left * 1000) + 1)
+        return await self._read_all()
+
+    def _is_enough(self) -> bool:
+        return (
+            not (self._session.is_open and self._session.partitions)
+            or self._probable_bytes >= self._enough_bytes
+            or self._records_left <= 0
+        )
+
+    def _queues(self) -> list[QueueId]:
+        topics = {topic_id for topic_id, _ in self._session.partitions}
+        image = self._broker.topics.image
+        found = (image.topic_by_id(topic_id) for topic_id in topics)
+        return [QueueId(self._group, topic.name) for topic in found if topic is not None]
+
+    async def _acquire_all(self) -> None:
+        for key in [*self._session.partitions]:
+            if self._records_left <= 0 or self._probable_bytes >= self._max_bytes:
+                return
+            taken = self._taken.setdefault(key, Taken(key))
+            try:
+                taken.acquired += await self._acquire(find_shared(self._broker, *key))
+                taken.error = None
+            except TooManyInFlight:
+                continue  # as if there were nothing: the member has to settle something first
+            except AlpacaError as error:
+                taken.error = error
+
+    async def _acquire(self, partition: Partition) -> tuple[Acquired, ...]:
+        topic, index = partition.identity
+        record_bytes = average_bytes(partition)
+        room = (self._max_bytes - self._probable_bytes) // record_bytes + 1
+        if not self._session.is_open:
+            return ()  # what its member holds has been given back already
+        self._session.topics_held.add(topic)
+        acquired = await self._broker.queues.acquire(
+            QueueId(self._group, topic),
+            consumer=self._member_id,
+            partition=index,
+            max_messages=min(self._records_left, room),
+            lock_ms=self._lock_ms,
+            start=self._start,
+        )
+        self._records_left -= len(acquired)
+        self._probable_bytes += len(acquired) * record_bytes
+        return acquired
+
+    async def _read_all(self) -> list[Taken]:
+        """Find the batches of everything acquired, and leave out partitions with nothing to say."""
+        room, slices = self._max_bytes, MAX_SLICES
+        found: list[Taken] = []
+        try:
+            for taken in self._taken.values():
+                if not taken.acquired:
+                    if taken.error is not None:
+                        found.append(taken)
+                    continue
+                found.append(taken)
+                await self._read(taken, room, slices, at_least_one=slices == MAX_SLICES)
+                room = max(room - taken.covering.length, 0)
+                slices -= len(taken.covering.slices)
+                self._session.served(taken.key)
+        except BaseException:
+            for taken in found:
+                taken.covering.release()
+            raise
+        return [taken for taken in found if taken.acquired or taken.error is not None]
+
+    async def _read(self, taken: Taken, room: int, slices: int, *, at_least_one: bool) -> None:
+        """Find the batches of one partition's records, and give back what they do not hold."""
+        acquired = sorted(taken.acquired)
+        taken.acquired = []
+        try:
+            partition = find_shared(self._broker, *taken.key)
+        except AlpacaError as error:
+            taken.error = error  # deleted meanwhile, and its queues with it
+            return
+        begin = next(
+            (place for place, entry in enumerate(acquired) if entry.offset >= partition.log.start_offset),
+            len(acquired),
+        )
+        await self._settle(partition, acquired[:begin], Action.DROP)  # deleted by retention meanwhile
+        acquired = acquired[begin:]
+        try:
+            offsets = [entry.offset for entry in acquired]
+            taken.covering = cover(partition, offsets, room, slices, at_least_one=at_least_one)
+            await verify(taken.covering, partition, self._broker.work_threads)
+        except AlpacaError as error:
+            log.error("shared_records_not_read", partition=str(partition.identity), reason=str(error))
+            taken.covering.release()
+            taken.covering = Covering()
+            taken.error = error
+        taken.acquired = acquired[: taken.covering.count]
+        await self._settle(partition, acquired[taken.covering.count :], Action.UNDO)
+
+    async def _settle(self, partition: Partition, entries: Iterable[Acquired], action: Action) -> None:
+        """Give back, or be done with, records that are not sent after all."""
+        topic, index = partition.identity
+        settlements = [
+            Settlement(index, entry.offset, action, entry.delivery_count, entry.generation, self._member_id)
+            for entry in entries
+        ]
+        if settlements:
+            try:
+                await self._broker.queues.settle_acquired(QueueId(self._group, topic), settlements)
+            except AlpacaError as error:
+                # Their locks end all the same.
+                log.warning("shared_records_not_given_back", partition=f"{topic}-{index}", reason=str(error))
