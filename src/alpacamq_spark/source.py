@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 
@@ -37,3 +42,17 @@ class AlpacaSource(DataSource):  # type: ignore[misc]
         from .stream import stream_reader
 
         return stream_reader(read_options(self.options, ReadMode.STREAM), schema)
+
+    def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
+        from .options import write_options
+        from .writing import BatchWriter
+
+        return BatchWriter(write_options(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(  # noqa: N802 - Spark's name
+        self, schema: "StructType", overwrite: bool
+    ) -> "DataSourceStreamWriter":
+        from .options import write_options
+        from .writing import stream_writer
+
+        return stream_writer(write_options(self.options), schema, overwrite=overwrite)

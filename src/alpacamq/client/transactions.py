@@ -38,11 +38,11 @@ class Transaction:
 
 
 @patient
-def every_transaction(cluster: Cluster) -> list[TransactionSummary]:
-    """All transactional ids of all brokers by name."""
+def every_transaction(cluster: Cluster, *states: str) -> list[TransactionSummary]:
+    """All transactional ids of all brokers by name, or those in these states."""
     found = []
     for broker in cluster.everyone():
-        answer = broker.call(ListTransactionsRequest(), ListTransactionsResponse)
+        answer = broker.call(ListTransactionsRequest(state_filters=states), ListTransactionsResponse)
         check(f"listing the transactions of {broker.address}", answer.error_code)
         found += [
             TransactionSummary(

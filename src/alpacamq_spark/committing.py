@@ -1,0 +1,195 @@
+"""What the driver does with staged writes: decide which count, then show those and drop the rest.
+
+Between the decision and its last transaction shown, a driver may die. Whoever repeats the batch
+finds the decision and carries it out; its own attempts are dropped, except where one that won
+had been dropped by its timeout in the meantime.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+
+from alpacamq.client.cluster import Cluster
+from alpacamq.client.errors import Refused
+from alpacamq.client.transactional import ProducerIdentity
+
+from .decisions import Decision, DecisionLog, Winner, winner
+from .ending import ENDED, FORGOTTEN, drop, is_dropped, not_open, reap, show
+from .errors import InDoubt, SinkFenced, StagedWriteLost
+from .staging import Batch, StagedWrite
+
+# A rival that claims the sink's id fences a decision on its way. Who is right shows the next time.
+_ATTEMPTS = 5
+
+
+def commit(cluster: Cluster, staged: Sequence[StagedWrite]) -> None:
+    """Make one batch visible, exactly once whatever happened before."""
+    written = [each for each in staged if each.producer is not None]
+    if not written:
+        return
+    if written[0].batch.is_alone:
+        _commit_alone(cluster, written)
+        return
+    for tries_left in reversed(range(_ATTEMPTS)):
+        try:
+            _Commitment(cluster, written).commit()
+        except Refused as refused:
+            if refused.code not in ENDED or not tries_left:
+                raise
+        else:
+            return
+
+
+def abort(cluster: Cluster, staged: Sequence[StagedWrite]) -> None:
+    """Drop what a failed batch has written, unless it was decided before it failed."""
+    written = [each for each in staged if each.producer is not None]
+    if not written:
+        return  # whatever was begun is reaped by the next commit, or by its timeout
+    if written[0].batch.is_alone:
+        _abort_alone(cluster, written)
+    else:
+        _Commitment(cluster, written).abort()
+
+
+def _commit_alone(cluster: Cluster, written: Sequence[StagedWrite]) -> None:
+    """A job that nobody repeats: that its first transaction is shown is the decision."""
+    batch, producers = written[0].batch, _producers(written)
+    if not_open(cluster, producers) or show(cluster, producers):
+        raise StagedWriteLost(_too_slow(batch))
+    reap(cluster, batch.sink, producers, lambda _: True)
+
+
+def _abort_alone(cluster: Cluster, written: Sequence[StagedWrite]) -> None:
+    first, *others = _producers(written)
+    if is_dropped(cluster, first):
+        drop(cluster, others)
+    else:
+        show(cluster, others)
+    reap(cluster, written[0].batch.sink, (), lambda _: True)
+
+
+class _Commitment:
+    """One try at ending a batch, as the one who holds the sink's id."""
+
+    def __init__(self, cluster: Cluster, written: Sequence[StagedWrite]) -> None:
+        self._cluster = cluster
+        self._written = written
+        self._log = DecisionLog(cluster, written[0].batch.sink)
+        self._last = self._log.last()
+        self._batch = self._numbered(written[0].batch)
+
+    def _numbered(self, batch: Batch) -> Batch:
+        """A job without a number is the next."""
+        if batch.number >= 0:
+            return batch
+        before = -1 if self._last is None or self._last.query != batch.query else self._last.number
+        return Batch(sink=batch.sink, query=batch.query, run=batch.run, number=before + 1)
+
+    def commit(self) -> None:
+        last, batch = self._last, self._batch
+        takes_over = last is None or last.run != batch.run
+        if last is not None and batch.run in last.superseded:
+            raise SinkFenced(self._taken(last))
+        if last is not None and last.covers(batch):
+            self._repeat(last)
+        else:
+            if last is not None and takes_over and not last.is_shown:
+                with suppress(InDoubt):
+                    self._show(last)  # its driver may have died before it could
+            self._decide([winner(each) for each in self._written])
+        # Who takes over ends all that any other run has begun; later, runs are told apart by name.
+        over = {batch.run, *(self._last.superseded if self._last is not None else ())}
+        reap(self._cluster, batch.sink, self._winners(), lambda run: takes_over or run in over)
+
+    def abort(self) -> None:
+        if self._last is not None and self._last.covers(self._batch):
+            self._show(self._last)
+        self._drop_losers()
+        reap(self._cluster, self._batch.sink, self._winners(), lambda run: run == self._batch.run)
+
+    def _repeat(self, last: Decision) -> None:
+        """Carry out a decision that was made already."""
+        if last.run != self._batch.run:
+            last = last.taken_over(self._batch.run)
+            self._write(last)
+        if last.number == self._batch.number and not last.is_shown and (lost := self._show(last)):
+            self._decide(self._replaced(last, lost))
+        self._drop_losers()
+
+    def _replaced(self, last: Decision, lost: Sequence[Winner]) -> list[Winner]:
+        """The winners, with attempts of this repetition for those that were dropped by their timeout."""
+        again = {each.partition: winner(each) for each in self._written}
+        if len(lost) == len(last.winners):
+            return list(again.values())  # nothing of the batch was ever seen
+        for each in lost:
+            other = again.get(each.partition)
+            if other is None or (other.rows, other.digest) != (each.rows, each.digest):
+                raise InDoubt(
+                    f"batch {last.number} of {last.sink!r} was half shown when its driver died, and the "
+                    f"rest, {each.rows} rows of task {each.partition} among it, was dropped by its timeout. "
+                    "Repeated, the batch is divided in another way, so the rest cannot be told from what was "
+                    f"shown. {_LOOK}"
+                )
+        return [each if each not in lost else again[each.partition] for each in last.winners]
+
+    def _decide(self, winners: Sequence[Winner]) -> None:
+        mine = {each.producer for each in self._written}
+        if not_open(self._cluster, [each.producer for each in winners if each.producer in mine]):
+            if self._last is not None and self._last.run != self._batch.run:
+                raise SinkFenced(self._taken(self._last))
+            raise StagedWriteLost(_too_slow(self._batch))
+        decision = Decision.after(self._last, self._batch, winners)
+        self._write(decision)
+        if lost := self._show(decision):
+            raise StagedWriteLost(
+                f"batch {self._batch.number} of {self._batch.sink!r} is decided, but {len(lost)} of its "
+                "transactions ended meanwhile; it is completed when the batch is repeated"
+            )
+        if self._batch.is_job:
+            # Streams repeat a batch at once or never, jobs perhaps after the broker has forgotten.
+            self._write(msgspec.structs.replace(decision, is_shown=True))
+
+    def _write(self, decision: Decision) -> None:
+        self._log.write(decision)
+        self._last = decision
+
+    def _show(self, decision: Decision) -> list[Winner]:
+        """Commit what won; the winners that had been dropped are returned."""
+        try:
+            lost = show(self._cluster, [each.producer for each in decision.winners])
+        except Refused as refused:
+            if refused.code not in FORGOTTEN:
+                raise
+            raise InDoubt(
+                f"whether batch {decision.number} of {decision.sink!r} was shown cannot be told: it was "
+                f"decided, but the broker has forgotten its transactions. {_LOOK}"
+            ) from refused
+        return [each for each in decision.winners if each.producer in lost]
+
+    def _drop_losers(self) -> None:
+        kept = self._winners()
+        drop(self._cluster, [each for each in _producers(self._written) if each not in kept])
+
+    def _winners(self) -> set[ProducerIdentity]:
+        return {each.producer for each in self._last.winners} if self._last is not None else set()
+
+    def _taken(self, last: Decision) -> str:
+        return (
+            f"another query or job writes under transactionalId {last.sink!r} (run {last.run}, batch "
+            f"{last.number}), so run {self._batch.run} may not; give each a transactionalId of its own"
+        )
+
+
+_LOOK = "Compare the topic with the source, then go on with a new checkpoint and transactionalId"
+
+
+def _producers(written: Sequence[StagedWrite]) -> list[ProducerIdentity]:
+    return [each.producer for each in written if each.producer is not None]
+
+
+def _too_slow(batch: Batch) -> str:
+    return (
+        f"what a task wrote for {batch.sink!r} was dropped before all were done: they took longer than "
+        "kafka.transaction.timeout.ms"
+    )
