@@ -1,19 +1,107 @@
-"""The door for AWS SDKs that speak SQS."""
+"""The door for AWS SDKs that speak SQS: finds the protocol of a request, checks who sent it, has it done."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
+from uuid import uuid4
 
-from alpacamq.api.http.messages import Request, Response, problem
+from alpacamq.api.http.messages import Request, Response
 from alpacamq.broker.broker import Broker
+from alpacamq.model.errors import AlpacaError
+from alpacamq.telemetry.logs import get_logger
 
+from . import requests as r
+from .actions import Action, Caller
+from .administration import Administration
+from .deduplication import Deduplication
+from .directory import QueueDirectory
+from .errors import INTERNAL_FAILURE, Fault, fault_of
+from .fifo_sending import FifoSending
+from .json_protocol import JsonProtocol
+from .moving import Moving
+from .permissions import Permissions
+from .query_protocol import QueryProtocol
+from .queue_attributes import QueueAttributes
+from .receiving import Receiving
+from .sending import Sending
 from .settings import SqsSettings
+from .settling import Settling
+from .signature import Signatures
+from .tags import Tags
+
+log = get_logger(__name__)
+
+
+def table_of_actions(broker: Broker, settings: SqsSettings) -> Mapping[str, Action]:
+    """Every action of the API, and who performs it."""
+    directory = QueueDirectory(broker.topics, settings)
+    queues = Administration(broker, directory)
+    attributes = QueueAttributes(broker, directory)
+    sending = Sending(broker, directory, FifoSending(broker, Deduplication(broker)))
+    receiving = Receiving(broker.queues, directory)
+    settling = Settling(broker.queues, directory)
+    moving = Moving(broker.queues, directory)
+    tags = Tags(directory, attributes)
+    permissions = Permissions(directory, attributes)
+    actions = (
+        Action("CreateQueue", r.CreateQueue, queues.create),
+        Action("GetQueueUrl", r.GetQueueUrl, queues.get_url),
+        Action("ListQueues", r.ListQueues, queues.list),
+        Action("ListDeadLetterSourceQueues", r.ListDeadLetterSourceQueues, queues.list_sources),
+        Action("DeleteQueue", r.DeleteQueue, queues.delete),
+        Action("PurgeQueue", r.PurgeQueue, queues.purge),
+        Action("GetQueueAttributes", r.GetQueueAttributes, attributes.get),
+        Action("SetQueueAttributes", r.SetQueueAttributes, attributes.set),
+        Action("SendMessage", r.SendMessage, sending.send),
+        Action("SendMessageBatch", r.SendMessageBatch, sending.send_batch),
+        Action("ReceiveMessage", r.ReceiveMessage, receiving.receive),
+        Action("DeleteMessage", r.DeleteMessage, settling.delete),
+        Action("DeleteMessageBatch", r.DeleteMessageBatch, settling.delete_batch),
+        Action("ChangeMessageVisibility", r.ChangeMessageVisibility, settling.change_visibility),
+        Action(
+            "ChangeMessageVisibilityBatch", r.ChangeMessageVisibilityBatch, settling.change_visibility_batch
+        ),
+        Action("StartMessageMoveTask", r.StartMessageMoveTask, moving.start),
+        Action("CancelMessageMoveTask", r.CancelMessageMoveTask, moving.cancel),
+        Action("ListMessageMoveTasks", r.ListMessageMoveTasks, moving.list),
+        Action("TagQueue", r.TagQueue, tags.tag),
+        Action("UntagQueue", r.UntagQueue, tags.untag),
+        Action("ListQueueTags", r.ListQueueTags, tags.list),
+        Action("AddPermission", r.AddPermission, permissions.add),
+        Action("RemovePermission", r.RemovePermission, permissions.remove),
+    )
+    return {action.name: action for action in actions}
 
 
 class SqsDoor:
     """Answers SQS requests; an App of the HTTP listener."""
 
     def __init__(self, broker: Broker, settings: SqsSettings) -> None:
-        self._broker = broker
-        self._settings = settings
+        actions = table_of_actions(broker, settings)
+        self._json = JsonProtocol(actions)
+        self._query = QueryProtocol(actions)
+        self._signatures = Signatures(settings, broker.clock)
 
-    def __call__(self, request: Request) -> Response | Awaitable[Response]:
-        return problem(404, f"there is nothing at {request.path}")
+    def __call__(self, request: Request) -> Awaitable[Response]:
+        return self._serve(request, self._json if "x-amz-target" in request.headers else self._query)
+
+    async def _serve(self, request: Request, protocol: JsonProtocol | QueryProtocol) -> Response:
+        request_id = str(uuid4())
+        try:
+            self._signatures.check(request)
+            action, asked = protocol.read(request)
+            result = await action.perform(asked, Caller(_base_url(request)))
+        except Fault as fault:
+            return protocol.refusal(fault, request_id)
+        except AlpacaError as error:
+            return protocol.refusal(fault_of(error), request_id)
+        except Exception:  # a bug costs one request, and is told in the client's own words
+            log.exception("sqs_request_failed", request_id=request_id)
+            return protocol.refusal(
+                Fault(INTERNAL_FAILURE, "The request failed inside the broker."), request_id
+            )
+        return protocol.answer(action, result, request_id)
+
+
+def _base_url(request: Request) -> str:
+    """Where the client reaches us, which is where the URLs of queues must lead."""
+    scheme = "https" if request.headers.get("x-forwarded-proto") == "https" else "http"
+    return f"{scheme}://{request.host}"

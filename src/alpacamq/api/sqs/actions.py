@@ -1,0 +1,24 @@
+"""An action of the SQS API: its name, what it is asked with, and who performs it."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .requests import Asked
+from .results import Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Where a request came from, as far as its answer depends on it."""
+
+    base_url: str  # of queues, as the client reaches us
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One entry of the table of actions. `perform` takes a value of the type `asks`."""
+
+    name: str
+    asks: type[Asked]
+    perform: Callable[[Any, Caller], Awaitable[Answer]]

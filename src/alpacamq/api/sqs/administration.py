@@ -1,0 +1,168 @@
+"""Queues themselves: made, found, listed, emptied and deleted."""
+
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from alpacamq.broker.broker import Broker
+from alpacamq.model.errors import TopicExists
+from alpacamq.model.ids import TopicId
+
+from . import attributes as known
+from .actions import Caller
+from .attributes import FIFO_SUFFIX, NEW_FIFO_TOPIC, NEW_QUEUE, NEW_TOPIC, Kept
+from .directory import Queue, QueueDirectory
+from .errors import INVALID_PARAMETER, PURGE_IN_PROGRESS, QUEUE_NAME_EXISTS, Fault, invalid_value
+from .queue_attributes import described, with_attributes
+from .requests import (
+    CreateQueue,
+    DeleteQueue,
+    GetQueueUrl,
+    ListDeadLetterSourceQueues,
+    ListQueues,
+    PurgeQueue,
+)
+from .results import NOTHING, Answer, ListDeadLetterSourceQueuesResult, ListQueuesResult, QueueUrlResult
+from .tags import check_tags
+
+MAX_NAME_LENGTH = 80
+MAX_LISTED = 1000
+PURGE_INTERVAL_S = 60
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]+")
+
+
+class Administration:
+    """Makes, finds, empties and removes queues."""
+
+    def __init__(self, broker: Broker, directory: QueueDirectory) -> None:
+        self._broker = broker
+        self._directory = directory
+        # When queues were last purged, by the steady clock; those of the last minute only.
+        self._purged: dict[TopicId, float] = {}
+
+    async def create(self, asked: CreateQueue, caller: Caller) -> QueueUrlResult:
+        attributes, tags, name = asked.attributes or {}, asked.tags or {}, asked.queue_name
+        is_fifo = attributes.get("FifoQueue") == "true"
+        _check_name(name, is_fifo=is_fifo)
+        known.check(attributes, is_fifo=is_fifo)
+        check_tags(tags)
+        if self._directory.find(name) is None:
+            overrides = self._new_topic(name, attributes, tags, is_fifo=is_fifo)
+            with suppress(TopicExists):  # another request was faster
+                await self._broker.topics.create(name, overrides=overrides)
+        self._check_same(self._directory.by_name(name), attributes)
+        return QueueUrlResult(queue_url=self._directory.url(caller.base_url, name))
+
+    async def get_url(self, asked: GetQueueUrl, caller: Caller) -> QueueUrlResult:
+        queue = self._directory.by_name(asked.queue_name)
+        return QueueUrlResult(queue_url=self._directory.url(caller.base_url, queue.name))
+
+    async def list(self, asked: ListQueues, caller: Caller) -> ListQueuesResult:
+        prefix = asked.queue_name_prefix or ""
+        queues = [queue for queue in self._directory.all() if queue.name.startswith(prefix)]
+        names, token = _page(queues, asked.next_token, asked.max_results)
+        urls = [self._directory.url(caller.base_url, name) for name in names]
+        return ListQueuesResult(queue_urls=urls, next_token=token)
+
+    async def list_sources(
+        self, asked: ListDeadLetterSourceQueues, caller: Caller
+    ) -> ListDeadLetterSourceQueuesResult:
+        target = self._directory.by_url(asked.queue_url).name
+        queues = [queue for queue in self._directory.all() if queue.dead_letter_topic == target]
+        names, token = _page(queues, asked.next_token, asked.max_results)
+        urls = [self._directory.url(caller.base_url, name) for name in names]
+        return ListDeadLetterSourceQueuesResult(queue_urls=urls, next_token=token)
+
+    async def delete(self, asked: DeleteQueue, _caller: Caller) -> Answer:
+        await self._broker.topics.delete(self._directory.by_url(asked.queue_url).name)
+        return NOTHING
+
+    async def purge(self, asked: PurgeQueue, _caller: Caller) -> Answer:
+        queue = self._directory.by_url(asked.queue_url)
+        now = self._broker.clock.monotonic()
+        self._purged = {key: then for key, then in self._purged.items() if now - then < PURGE_INTERVAL_S}
+        if queue.topic.id in self._purged:
+            raise Fault(
+                PURGE_IN_PROGRESS,
+                f"Only one PurgeQueue operation on {queue.name} is allowed every {PURGE_INTERVAL_S} seconds.",
+            )
+        self._purged[queue.topic.id] = now
+        await self._broker.queues.purge(queue.id)
+        return NOTHING
+
+    def _new_topic(
+        self, name: str, attributes: Mapping[str, str], tags: Mapping[str, str], *, is_fifo: bool
+    ) -> Mapping[str, str]:
+        now_s = self._broker.clock.now_ms() // 1000
+        return with_attributes(
+            NEW_FIFO_TOPIC if is_fifo else NEW_TOPIC,
+            Kept(created=now_s, modified=now_s, tags=dict(tags)),
+            {**NEW_QUEUE, **attributes},
+            name=name,
+            is_fifo=is_fifo,
+            directory=self._directory,
+        )
+
+    def _check_same(self, queue: Queue, attributes: Mapping[str, str]) -> None:
+        current = described(queue, self._directory)
+        for name, text in attributes.items():
+            if not _means_the_same(text, current.get(name, "")):
+                raise Fault(
+                    QUEUE_NAME_EXISTS,
+                    f"A queue already exists with the same name and a different value for attribute {name}",
+                )
+
+
+def _check_name(name: str, *, is_fifo: bool) -> None:
+    stem = name.removesuffix(FIFO_SUFFIX) if is_fifo else name
+    fits = len(name) <= MAX_NAME_LENGTH and _NAME.fullmatch(stem) is not None
+    if is_fifo and not (fits and name.endswith(FIFO_SUFFIX)):
+        raise Fault(
+            INVALID_PARAMETER,
+            "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, "
+            "must end with .fifo suffix and be 1 to 80 in length.",
+        )
+    if not fits:
+        raise Fault(
+            INVALID_PARAMETER,
+            "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length.",
+        )
+
+
+def _means_the_same(text: str, other: str) -> bool:
+    if text == other:
+        return True
+    if not (text.startswith("{") and other.startswith("{")):
+        return False
+    return _plain(msgspec.json.decode(text)) == _plain(msgspec.json.decode(other))
+
+
+def _plain(value: object) -> object:
+    """A JSON object with its numbers as text: some tools write maxReceiveCount in quotes."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return str(value) if isinstance(value, int) else value
+
+
+def _page(
+    queues: Sequence[Queue], next_token: str | None, max_results: int | None
+) -> tuple[list[str], str | None]:
+    """The names after a token, and the token for those after them; only who sets a limit gets one."""
+    if max_results is not None and not 1 <= max_results <= MAX_LISTED:
+        raise invalid_value(
+            max_results, "MaxResults", f"MaxResults must be an integer between 1 and {MAX_LISTED}."
+        )
+    after = ""
+    if next_token:
+        try:
+            after = urlsafe_b64decode(next_token).decode()
+        except ValueError:
+            raise Fault(INVALID_PARAMETER, "Invalid or expired next token.") from None
+    names = [queue.name for queue in queues if queue.name > after]
+    page = names[: max_results or MAX_LISTED]
+    more = max_results is not None and len(names) > len(page)
+    return page, urlsafe_b64encode(page[-1].encode()).decode() if more else None

@@ -1,0 +1,204 @@
+"""Queue attributes: which there are, what values they take, and which topic settings hold them.
+
+What a topic has a setting for is kept there, so that every door sees the same queue; the rest is kept
+as JSON in the setting sqs.attributes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from alpacamq.model.topics import TopicConfig
+
+from .errors import INVALID_ATTRIBUTE_NAME, INVALID_ATTRIBUTE_VALUE, Fault
+
+KIB = 1024
+FIFO_SUFFIX = ".fifo"
+MAX_VISIBILITY_S = 12 * 3600
+MAX_DELAY_S = 15 * 60
+MAX_WAIT_S = 20
+MIN_MESSAGE_BYTES = KIB
+MAX_MESSAGE_BYTES = 1024 * KIB
+MAX_IN_FLIGHT = 120_000
+# A batch of one message is larger than what SQS counts of it: by its frame, by our own headers (the types of
+# ten attributes with their names are most of that), and by what a dead letter is given on top.
+MESSAGE_OVERHEAD_BYTES = 16 * KIB
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the setting sqs.attributes holds. Times are in seconds; 0: another door made the topic."""
+
+    created: int = 0
+    modified: int = 0
+    attributes: dict[str, str] = {}
+    tags: dict[str, str] = {}
+
+    @classmethod
+    def of(cls, config: TopicConfig) -> "Kept":
+        """What the setting says; nothing where somebody wrote something else into it."""
+        try:
+            return msgspec.json.decode(config.sqs_attributes or "{}", type=cls)
+        except msgspec.DecodeError:
+            return cls()
+
+    @property
+    def text(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A whole number within bounds."""
+
+    minimum: int
+    maximum: int
+
+    def fits(self, text: str) -> bool:
+        return text.isascii() and text.isdecimal() and self.minimum <= int(text[:20]) <= self.maximum
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One of a few words."""
+
+    choices: tuple[str, ...]
+
+    def fits(self, text: str) -> bool:
+        return text in self.choices
+
+
+@dataclass(frozen=True, slots=True)
+class JsonObject:
+    """A JSON object; empty text takes the attribute away."""
+
+    max_bytes: int
+
+    def fits(self, text: str) -> bool:
+        if not text:
+            return True
+        try:
+            return len(text) <= self.max_bytes and isinstance(msgspec.json.decode(text), dict)
+        except (msgspec.DecodeError, RecursionError):
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Words that mean nothing to us; empty text takes the attribute away."""
+
+    max_bytes: int
+
+    def fits(self, text: str) -> bool:
+        return len(text) <= self.max_bytes
+
+
+_BOOLEAN = Word(("true", "false"))
+_POLICY = JsonObject(8192)
+
+RULES: Mapping[str, Number | Word | JsonObject | Text] = {
+    "DelaySeconds": Number(0, MAX_DELAY_S),
+    "MaximumMessageSize": Number(MIN_MESSAGE_BYTES, MAX_MESSAGE_BYTES),
+    "MessageRetentionPeriod": Number(60, 14 * 24 * 3600),
+    "VisibilityTimeout": Number(0, MAX_VISIBILITY_S),
+    "ReceiveMessageWaitTimeSeconds": Number(0, MAX_WAIT_S),
+    "Policy": _POLICY,
+    "RedrivePolicy": _POLICY,
+    "RedriveAllowPolicy": _POLICY,
+    "KmsMasterKeyId": Text(2048),
+    "KmsDataKeyReusePeriodSeconds": Number(60, 24 * 3600),
+    "SqsManagedSseEnabled": _BOOLEAN,
+    "FifoQueue": _BOOLEAN,
+    "ContentBasedDeduplication": _BOOLEAN,
+    "DeduplicationScope": Word(("queue", "messageGroup")),
+    "FifoThroughputLimit": Word(("perQueue", "perMessageGroupId")),
+}
+FIFO_ONLY = frozenset({"FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit"})
+# What a queue has although nobody said so. SQS would say "true" to the last of the first line: but
+# nothing here is encrypted.
+DEFAULTS = {"ReceiveMessageWaitTimeSeconds": "0", "SqsManagedSseEnabled": "false"}
+FIFO_DEFAULTS = {
+    "ContentBasedDeduplication": "false",
+    "DeduplicationScope": "queue",
+    "FifoThroughputLimit": "perQueue",
+}
+# What a new queue has where nobody says otherwise, and its topic beyond that. Messages are never given up:
+# dead letters are for who asks for them.
+NEW_QUEUE = {
+    "DelaySeconds": "0",
+    "MaximumMessageSize": str(MAX_MESSAGE_BYTES),
+    "MessageRetentionPeriod": str(4 * 24 * 3600),
+    "VisibilityTimeout": "30",
+}
+NEW_TOPIC = {
+    "queue.max.deliveries": "0",
+    "queue.max.in.flight": str(MAX_IN_FLIGHT),
+    "queue.max.in.flight.total": str(MAX_IN_FLIGHT),
+}
+NEW_FIFO_TOPIC = {**NEW_TOPIC, "queue.ordering": "key"}
+IN_SETTINGS = frozenset(NEW_QUEUE)
+
+
+def check(attributes: Mapping[str, str], *, is_fifo: bool) -> None:
+    """Refuse attributes that queues, or queues of this type, do not have, and values they cannot take."""
+    for name, text in attributes.items():
+        if (rule := RULES.get(name)) is None:
+            raise Fault(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name[:100]}.")
+        if name in FIFO_ONLY and not is_fifo:
+            raise Fault(
+                INVALID_ATTRIBUTE_NAME,
+                f"You can specify the {name} only when FifoQueue is set to true."
+                if name in ("DeduplicationScope", "FifoThroughputLimit")
+                else f"Unknown Attribute {name}.",
+            )
+        if not rule.fits(text):
+            raise Fault(INVALID_ATTRIBUTE_VALUE, f"Invalid value for the parameter {name}.")
+
+
+def check_together(attributes: Mapping[str, str]) -> None:
+    """Refuse attributes that are well on their own but not together."""
+    if attributes.get("KmsMasterKeyId") and attributes.get("SqsManagedSseEnabled") == "true":
+        raise Fault(
+            INVALID_ATTRIBUTE_NAME,
+            "You can use one type of server-side encryption (SSE) at one time. "
+            "You can either enable KMS SSE or SQS SSE.",
+        )
+    per_group = attributes.get("FifoThroughputLimit") == "perMessageGroupId"
+    if per_group and attributes.get("DeduplicationScope") != "messageGroup":
+        raise Fault(
+            INVALID_ATTRIBUTE_VALUE,
+            "FifoThroughputLimit can be perMessageGroupId only where DeduplicationScope is messageGroup.",
+        )
+
+
+def topic_settings(attributes: Mapping[str, str]) -> dict[str, str]:
+    """The topic settings that hold those attributes which have one."""
+    settings: dict[str, str] = {}
+    for name in IN_SETTINGS & attributes.keys():
+        number = int(attributes[name])
+        match name:
+            case "DelaySeconds":
+                settings["queue.delay.ms"] = str(number * 1000)
+            case "MaximumMessageSize":
+                settings["max.message.bytes"] = str(number + MESSAGE_OVERHEAD_BYTES)
+            case "VisibilityTimeout":
+                settings["queue.visibility.timeout.ms"] = str(number * 1000)
+            case "MessageRetentionPeriod":
+                # Segments go some time after they could; the queue's own clock is exact.
+                settings["retention.ms"] = settings["queue.ttl.ms"] = str(number * 1000)
+    return settings
+
+
+def max_message_bytes(config: TopicConfig) -> int:
+    """What a message of this topic may have by SQS's count."""
+    return min(max(config.max_message_bytes - MESSAGE_OVERHEAD_BYTES, MIN_MESSAGE_BYTES), MAX_MESSAGE_BYTES)
+
+
+def from_settings(config: TopicConfig) -> dict[str, str]:
+    """The attributes that topic settings hold."""
+    return {
+        "DelaySeconds": str(config.queue_delay_ms // 1000),
+        "MaximumMessageSize": str(max_message_bytes(config)),
+        "MessageRetentionPeriod": str(config.retention_ms // 1000),
+        "VisibilityTimeout": str(config.queue_visibility_timeout_ms // 1000),
+    }

@@ -1,0 +1,162 @@
+"""What SQS calls the things that go wrong: the faults AWS documents, and our errors among them.
+
+A fault has two names. SDKs that speak JSON know it by its type; the query protocol, and SDKs that
+grew up with it, by an older code.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from alpacamq.model import errors as e
+from alpacamq.model.compression import TooMuchData
+
+_SQS = "com.amazonaws.sqs#"
+_COMMON = "com.amazon.coral.service#"
+_QUERY = "AWS.SimpleQueueService."
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One way to fail, as AWS names it."""
+
+    type: str
+    code: str
+    status: int = 400
+
+    @property
+    def is_senders(self) -> bool:
+        """Whether who asked is to blame."""
+        return self.status < 500
+
+    @property
+    def name(self) -> str:
+        """The type without its namespace."""
+        return self.type.partition("#")[2]
+
+
+QUEUE_DOES_NOT_EXIST = Kind(_SQS + "QueueDoesNotExist", _QUERY + "NonExistentQueue")
+QUEUE_NAME_EXISTS = Kind(_SQS + "QueueNameExists", "QueueAlreadyExists")
+PURGE_IN_PROGRESS = Kind(_SQS + "PurgeQueueInProgress", _QUERY + "PurgeQueueInProgress", 403)
+OVER_LIMIT = Kind(_SQS + "OverLimit", "OverLimit", 403)
+EMPTY_BATCH = Kind(_SQS + "EmptyBatchRequest", _QUERY + "EmptyBatchRequest")
+TOO_MANY_ENTRIES = Kind(_SQS + "TooManyEntriesInBatchRequest", _QUERY + "TooManyEntriesInBatchRequest")
+ENTRY_IDS_NOT_DISTINCT = Kind(_SQS + "BatchEntryIdsNotDistinct", _QUERY + "BatchEntryIdsNotDistinct")
+INVALID_ENTRY_ID = Kind(_SQS + "InvalidBatchEntryId", _QUERY + "InvalidBatchEntryId")
+BATCH_TOO_LONG = Kind(_SQS + "BatchRequestTooLong", _QUERY + "BatchRequestTooLong")
+INVALID_ATTRIBUTE_NAME = Kind(_SQS + "InvalidAttributeName", "InvalidAttributeName")
+INVALID_ATTRIBUTE_VALUE = Kind(_SQS + "InvalidAttributeValue", "InvalidAttributeValue")
+INVALID_CONTENTS = Kind(_SQS + "InvalidMessageContents", "InvalidMessageContents")
+INVALID_RECEIPT = Kind(_SQS + "ReceiptHandleIsInvalid", "ReceiptHandleIsInvalid")
+NOT_IN_FLIGHT = Kind(_SQS + "MessageNotInflight", _QUERY + "MessageNotInflight")
+UNSUPPORTED_OPERATION = Kind(_SQS + "UnsupportedOperation", _QUERY + "UnsupportedOperation")
+RESOURCE_NOT_FOUND = Kind(_SQS + "ResourceNotFoundException", "ResourceNotFoundException", 404)
+INVALID_ADDRESS = Kind(_SQS + "InvalidAddress", "InvalidAddress", 404)
+THROTTLED = Kind(_SQS + "RequestThrottled", "RequestThrottled", 403)
+INVALID_SECURITY = Kind(_SQS + "InvalidSecurity", "InvalidSecurity", 403)
+
+INVALID_PARAMETER = Kind(_COMMON + "InvalidParameterValueException", "InvalidParameterValue")
+MISSING_PARAMETER = Kind(_COMMON + "MissingRequiredParameterException", "MissingParameter")
+INVALID_ACTION = Kind(_COMMON + "UnknownOperationException", "InvalidAction")
+MALFORMED = Kind(_COMMON + "SerializationException", "MalformedInput")
+MISSING_TOKEN = Kind(_COMMON + "MissingAuthenticationTokenException", "MissingAuthenticationToken", 403)
+INCOMPLETE_SIGNATURE = Kind(_COMMON + "IncompleteSignatureException", "IncompleteSignature")
+UNKNOWN_KEY = Kind(_COMMON + "UnrecognizedClientException", "InvalidClientTokenId", 403)
+WRONG_SIGNATURE = Kind(_COMMON + "InvalidSignatureException", "SignatureDoesNotMatch", 403)
+INTERNAL_FAILURE = Kind(_COMMON + "InternalFailure", "InternalFailure", 500)
+UNAVAILABLE = Kind(_COMMON + "ServiceUnavailableException", "ServiceUnavailable", 503)
+
+
+class Fault(Exception):
+    """A request, or one entry of a batch, is answered with this instead of a result."""
+
+    def __init__(self, kind: Kind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+
+
+def invalid_value(value: object, parameter: str, reason: str) -> Fault:
+    """A parameter has a value it cannot have, in the words SQS has for that."""
+    return Fault(INVALID_PARAMETER, f"Value {value} for parameter {parameter} is invalid. Reason: {reason}")
+
+
+def missing(parameter: str) -> Fault:
+    """A parameter that must be there is not."""
+    return Fault(MISSING_PARAMETER, f"The request must contain the parameter {parameter}.")
+
+
+# The only place where our errors meet SQS's. What only other doors can run into is named as well: an
+# error without a name would be an internal failure.
+CODES: Mapping[type[e.AlpacaError], Kind] = {
+    e.InvalidRequest: INVALID_PARAMETER,
+    e.CorruptBatch: INTERNAL_FAILURE,
+    e.CorruptState: INTERNAL_FAILURE,
+    TooMuchData: INTERNAL_FAILURE,
+    e.DamagedLog: INTERNAL_FAILURE,
+    e.InvalidRecord: INVALID_CONTENTS,
+    e.InvalidTimestamp: INVALID_PARAMETER,
+    e.BatchTooLarge: INVALID_PARAMETER,
+    e.UnsupportedCompression: INTERNAL_FAILURE,
+    e.UnknownTopic: QUEUE_DOES_NOT_EXIST,
+    e.UnknownTopicId: QUEUE_DOES_NOT_EXIST,
+    e.TopicExists: QUEUE_NAME_EXISTS,
+    e.InvalidTopicName: INVALID_PARAMETER,
+    e.InvalidPartitionCount: OVER_LIMIT,
+    e.InvalidReplication: INTERNAL_FAILURE,
+    e.InvalidConfig: INVALID_ATTRIBUTE_VALUE,
+    e.InvalidRequiredAcks: INTERNAL_FAILURE,
+    e.NotEnoughReplicas: UNAVAILABLE,
+    e.OffsetOutOfRange: INTERNAL_FAILURE,
+    e.FencedLeaderEpoch: UNAVAILABLE,
+    e.UnknownLeaderEpoch: UNAVAILABLE,
+    e.FencedProducer: UNAVAILABLE,
+    e.OutOfOrderSequence: UNAVAILABLE,
+    e.StorageFailed: UNAVAILABLE,
+    e.DiskFull: UNAVAILABLE,
+    e.DataInDoubt: UNAVAILABLE,
+    e.DataDirectoryInUse: UNAVAILABLE,
+    e.PolicyViolation: UNSUPPORTED_OPERATION,
+    e.InvalidGroupId: INVALID_PARAMETER,
+    e.GroupIdNotFound: QUEUE_DOES_NOT_EXIST,
+    e.TooManyGroups: OVER_LIMIT,
+    e.GroupMaxSizeReached: OVER_LIMIT,
+    e.NonEmptyGroup: UNSUPPORTED_OPERATION,
+    e.MemberIdRequired: INTERNAL_FAILURE,
+    e.UnknownMember: INTERNAL_FAILURE,
+    e.IllegalGeneration: INTERNAL_FAILURE,
+    e.RebalanceInProgress: UNAVAILABLE,
+    e.InconsistentGroupProtocol: INTERNAL_FAILURE,
+    e.FencedInstanceId: INTERNAL_FAILURE,
+    e.InvalidSessionTimeout: INVALID_PARAMETER,
+    e.StaleMemberEpoch: INTERNAL_FAILURE,
+    e.FencedMemberEpoch: INTERNAL_FAILURE,
+    e.UnreleasedInstanceId: INTERNAL_FAILURE,
+    e.UnsupportedAssignor: INVALID_PARAMETER,
+    e.InvalidRegularExpression: INVALID_PARAMETER,
+    e.GroupSubscribedToTopic: UNSUPPORTED_OPERATION,
+    e.OffsetMetadataTooLarge: INVALID_PARAMETER,
+    e.UnstableOffsetCommit: UNAVAILABLE,
+    e.ProducerFenced: UNAVAILABLE,
+    e.InvalidProducerIdMapping: INTERNAL_FAILURE,
+    e.InvalidTransactionState: INTERNAL_FAILURE,
+    e.ConcurrentTransactions: UNAVAILABLE,
+    e.InvalidTransactionTimeout: INVALID_PARAMETER,
+    e.TransactionalIdNotFound: INTERNAL_FAILURE,
+    e.TransactionAbortable: UNAVAILABLE,
+    e.CoordinatorLoading: UNAVAILABLE,
+    e.CoordinatorUnavailable: UNAVAILABLE,
+    e.InvalidLane: INVALID_PARAMETER,
+    e.InvalidReceipt: INVALID_RECEIPT,
+    e.StaleReceipt: NOT_IN_FLIGHT,
+    e.NotAcquired: NOT_IN_FLIGHT,
+    e.TooManyInFlight: OVER_LIMIT,
+    e.TooManyWaiting: THROTTLED,
+    e.InvalidDelay: INVALID_PARAMETER,
+    e.UnknownDelayed: INVALID_PARAMETER,
+    e.TooManyDelayed: OVER_LIMIT,
+}
+
+
+def fault_of(error: e.AlpacaError) -> Fault:
+    """What SQS would call one of our errors."""
+    return Fault(CODES[type(error)], str(error))

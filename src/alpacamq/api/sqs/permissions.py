@@ -1,0 +1,123 @@
+"""AddPermission and RemovePermission: statements in the queue's policy, kept and given back.
+
+Whoever holds the key may do everything; a policy here grants and denies nothing.
+"""
+
+import re
+from typing import Any
+
+import msgspec
+
+from .actions import Caller
+from .directory import Queue, QueueDirectory
+from .errors import OVER_LIMIT, Fault, invalid_value, missing
+from .queue_attributes import QueueAttributes
+from .requests import AddPermission, RemovePermission
+from .results import NOTHING, Answer
+
+MAX_ACTIONS = 7
+MAX_STATEMENTS = 20
+POLICY_VERSION = "2008-10-17"
+# What other accounts can be allowed to do.
+ACTIONS = frozenset(
+    {
+        "*",
+        "SendMessage",
+        "ReceiveMessage",
+        "DeleteMessage",
+        "ChangeMessageVisibility",
+        "GetQueueAttributes",
+        "GetQueueUrl",
+        "ListDeadLetterSourceQueues",
+        "PurgeQueue",
+    }
+)
+
+_LABEL = re.compile(r"[a-zA-Z0-9_-]{1,80}")
+_ACCOUNT = re.compile(r"[0-9]{12}")
+
+Policy = dict[str, Any]
+
+
+class Permissions:
+    """Changes the policies of queues."""
+
+    def __init__(self, directory: QueueDirectory, attributes: QueueAttributes) -> None:
+        self._directory = directory
+        self._attributes = attributes
+
+    async def add(self, asked: AddPermission, _caller: Caller) -> Answer:
+        queue = self._directory.by_url(asked.queue_url)
+        _check(asked)
+        arn = self._directory.arn(queue.name)
+        policy = _policy(queue) or {
+            "Version": POLICY_VERSION,
+            "Id": f"{arn}/SQSDefaultPolicy",
+            "Statement": [],
+        }
+        statements = policy["Statement"]
+        if any(statement.get("Sid") == asked.label for statement in statements):
+            raise invalid_value(asked.label, "Label", "Already exists.")
+        if len(statements) >= MAX_STATEMENTS:
+            raise Fault(OVER_LIMIT, f"{MAX_STATEMENTS} is the maximum number of statements in a policy.")
+        statements.append(
+            {
+                "Sid": asked.label,
+                "Effect": "Allow",
+                "Principal": {
+                    "AWS": _one_or_all([f"arn:aws:iam::{each}:root" for each in asked.account_ids])
+                },
+                "Action": _one_or_all([f"SQS:{action}" for action in asked.actions]),
+                "Resource": arn,
+            }
+        )
+        await self._attributes.change(queue, {"Policy": msgspec.json.encode(policy).decode()})
+        return NOTHING
+
+    async def remove(self, asked: RemovePermission, _caller: Caller) -> Answer:
+        queue = self._directory.by_url(asked.queue_url)
+        policy = _policy(queue) or {"Statement": []}
+        statements = [each for each in policy["Statement"] if each.get("Sid") != asked.label]
+        if len(statements) == len(policy["Statement"]):
+            raise invalid_value(asked.label[:100], "Label", "can't find label.")
+        text = msgspec.json.encode(policy | {"Statement": statements}).decode() if statements else ""
+        await self._attributes.change(queue, {"Policy": text})
+        return NOTHING
+
+
+def _check(asked: AddPermission) -> None:
+    if not _LABEL.fullmatch(asked.label):
+        raise invalid_value(
+            asked.label[:100], "Label", "Can only include alphanumeric characters, hyphens, or underscores."
+        )
+    if not asked.account_ids:
+        raise missing("AWSAccountIds")
+    if not asked.actions:
+        raise missing("Actions")
+    for account_id in asked.account_ids:
+        if not _ACCOUNT.fullmatch(account_id):
+            raise invalid_value(account_id[:100], "PrincipalId", "Unable to verify.")
+    for action in asked.actions:
+        if action not in ACTIONS:
+            raise invalid_value(
+                action[:100], "ActionName", "Only the queue owner is allowed to invoke this action."
+            )
+    if len(asked.actions) > MAX_ACTIONS:
+        raise Fault(OVER_LIMIT, f"{len(asked.actions)} Actions were found, maximum allowed is {MAX_ACTIONS}.")
+
+
+def _policy(queue: Queue) -> Policy | None:
+    """The queue's policy, as far as it has the shape of one."""
+    if not (text := queue.attributes.get("Policy", "")):
+        return None
+    policy: Policy = msgspec.json.decode(text)
+    statements = policy.get("Statement", [])
+    if isinstance(statements, dict):
+        statements = [statements]
+    if not isinstance(statements, list):
+        statements = []
+    return policy | {"Statement": [each for each in statements if isinstance(each, dict)]}
+
+
+def _one_or_all(values: list[str]) -> str | list[str]:
+    return values[0] if len(values) == 1 else values

@@ -1,0 +1,219 @@
+"""The query protocol: parameters as form fields, results as XML.
+
+Lists and maps are flattened into numbered fields, each kind under a name of its own:
+`MessageAttribute.1.Name=color&MessageAttribute.1.Value.DataType=String`.
+"""
+
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+from urllib.parse import parse_qsl
+from xml.sax.saxutils import escape
+
+import msgspec
+
+from alpacamq.api.http.messages import Request, Response
+
+from .actions import Action
+from .characters import without_forbidden
+from .errors import INVALID_ACTION, MALFORMED, Fault, missing
+from .json_protocol import unfit
+from .requests import Asked
+from .results import NOTHING, Answer
+
+CONTENT_TYPE = "text/xml"
+NAMESPACE = "http://queue.amazonaws.com/doc/2012-11-05/"
+
+# Ten entries with ten attributes of three fields each need fewer.
+MAX_FIELDS = 1000
+MAX_DEPTH = 6
+
+# Field of the API: what each of its elements is called here. Entries are called after their action.
+LISTS = {
+    "AttributeNames": "AttributeName",
+    "MessageSystemAttributeNames": "MessageSystemAttributeName",
+    "MessageAttributeNames": "MessageAttributeName",
+    "AWSAccountIds": "AWSAccountId",
+    "Actions": "ActionName",
+    "TagKeys": "TagKey",
+    "StringListValues": "StringListValue",
+    "BinaryListValues": "BinaryListValue",
+    "QueueUrls": "QueueUrl",
+    "queueUrls": "QueueUrl",
+    "Messages": "Message",
+    "Failed": "BatchResultErrorEntry",
+    "Results": "ListMessageMoveTasksResultEntry",
+}
+# And for maps also what their keys are called; values are always `Value`.
+MAPS = {
+    "Attributes": ("Attribute", "Name"),
+    "MessageAttributes": ("MessageAttribute", "Name"),
+    "MessageSystemAttributes": ("MessageSystemAttribute", "Name"),
+    "Tags": ("Tag", "Key"),
+    "tags": ("Tag", "Key"),
+}
+_FIELDS_OF_LISTS = {element: field for field, element in LISTS.items()}
+_FIELDS_OF_MAPS = {
+    element: (key, [field for field, known in MAPS.items() if known[0] == element])
+    for element, key in MAPS.values()
+}
+
+# A parser reads a bare carriage return as a line feed, and the digest of the body would be wrong.
+_ENTITIES = {"\r": "&#xd;"}
+
+Tree = dict[str, Any]  # of str or Tree
+
+
+class QueryProtocol:
+    """Reads requests of older SDKs and writes what they expect."""
+
+    def __init__(self, actions: Mapping[str, Action]) -> None:
+        self._actions = actions
+
+    def read(self, request: Request) -> tuple[Action, Asked]:
+        """The action a request names, and what it asks it with."""
+        fields = _fields(request)
+        if not isinstance(name := fields.get("Action"), str):
+            raise Fault(INVALID_ACTION, "The request must contain the parameter Action.")
+        if (action := self._actions.get(name)) is None:
+            raise Fault(INVALID_ACTION, f"There is no action {name[:100]!r}.")
+        parameters = _unflattened(fields, f"{name}RequestEntry")
+        if request.path != "/":
+            # Older clients post to the queue's URL and do not repeat it.
+            parameters.setdefault("QueueUrl", request.path)
+        try:
+            return action, msgspec.convert(parameters, action.asks, strict=False)
+        except msgspec.ValidationError as error:
+            raise unfit(error) from None
+
+    def answer(self, action: Action, result: Answer, request_id: str) -> Response:
+        name = action.name
+        body = [f'<?xml version="1.0"?><{name}Response xmlns="{NAMESPACE}">']
+        if result is not NOTHING:
+            body += f"<{name}Result>", *_elements(result, f"{name}ResultEntry"), f"</{name}Result>"
+        body.append(
+            f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata></{name}Response>"
+        )
+        return _response(200, body, request_id)
+
+    def refusal(self, fault: Fault, request_id: str) -> Response:
+        kind = fault.kind
+        body = [
+            f'<?xml version="1.0"?><ErrorResponse xmlns="{NAMESPACE}"><Error>',
+            f"<Type>{'Sender' if kind.is_senders else 'Receiver'}</Type><Code>{kind.code}</Code>",
+            f"<Message>{_text(without_forbidden(fault.message))}</Message><Detail/></Error>",
+            f"<RequestId>{request_id}</RequestId></ErrorResponse>",
+        ]
+        return _response(kind.status, body, request_id)
+
+
+def _response(status: int, body: list[str], request_id: str) -> Response:
+    return Response(status, "".join(body).encode(), CONTENT_TYPE, (("x-amzn-RequestId", request_id),))
+
+
+def _fields(request: Request) -> Tree:
+    """The form fields of a request, from its query and its body, as a tree along the dots in their names."""
+    try:
+        text = request.body.decode()
+        pairs = [
+            *parse_qsl(
+                request.query_string, keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS
+            ),
+            *parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS),
+        ]
+    except ValueError as error:
+        raise Fault(MALFORMED, f"The parameters cannot be read: {error}") from None
+    root: Tree = {}
+    for name, value in pairs:
+        *way, last = name.split(".")
+        if len(way) >= MAX_DEPTH:
+            raise Fault(MALFORMED, f"The parameter {name[:100]!r} has too many parts.")
+        branch = root
+        for part in way:
+            if not isinstance(branch := branch.setdefault(part, {}), dict):
+                raise Fault(MALFORMED, f"The parameter {name[:100]!r} is both a value and a structure.")
+        if isinstance(branch.get(last), dict):
+            raise Fault(MALFORMED, f"The parameter {name[:100]!r} is both a value and a structure.")
+        branch[last] = value
+    return root
+
+
+def _unflattened(tree: Tree, entry: str) -> dict[str, Any]:
+    """A tree of form fields as the JSON protocol would have it."""
+    plain: dict[str, Any] = {}
+    for name, value in tree.items():
+        if name == entry:
+            plain["Entries"] = [_item(each, entry) for each in _numbered(name, value)]
+        elif (field := _FIELDS_OF_LISTS.get(name)) is not None and name != "QueueUrl":
+            plain[field] = (
+                [value] if isinstance(value, str) else [_item(each, entry) for each in _numbered(name, value)]
+            )
+        elif (known := _FIELDS_OF_MAPS.get(name)) is not None:
+            pairs = dict(_pair(name, each, known[0], entry) for each in _numbered(name, value))
+            for field in known[1]:
+                plain[field] = pairs
+        else:
+            plain[name] = _item(value, entry)
+    return plain
+
+
+def _item(value: str | Tree, entry: str) -> str | dict[str, Any]:
+    return value if isinstance(value, str) else _unflattened(value, entry)
+
+
+def _numbered(name: str, value: str | Tree) -> Iterator[str | Tree]:
+    if isinstance(value, str) or not all(number.isdecimal() and len(number) < 6 for number in value):
+        raise Fault(MALFORMED, f"The elements of {name} must be numbered.")
+    for number in sorted(value, key=int):
+        yield value[number]
+
+
+def _pair(name: str, value: str | Tree, key: str, entry: str) -> tuple[str, str | dict[str, Any]]:
+    if isinstance(value, str) or not isinstance(value.get(key), str):
+        raise missing(f"{name}.n.{key}")
+    if "Value" not in value:
+        raise missing(f"{name}.n.Value")
+    return value[key], _item(value["Value"], entry)
+
+
+@cache
+def _layout(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
+    return tuple((field.name, field.encode_name) for field in msgspec.structs.fields(kind))
+
+
+def _elements(value: msgspec.Struct, entry: str) -> Iterator[str]:
+    """The fields of a result as XML elements; what is None or empty is left out."""
+    for attribute, field in _layout(type(value)):
+        content = getattr(value, attribute)
+        if content is None or content == [] or content == {}:
+            continue
+        if isinstance(content, list):
+            name = entry if field == "Successful" else LISTS[field]
+            for item in content:
+                yield from _element(name, item, entry)
+        elif isinstance(content, dict):
+            name, key = MAPS[field]
+            for each, item in content.items():
+                yield f"<{name}><{key}>{_text(each)}</{key}>"
+                yield from _element("Value", item, entry)
+                yield f"</{name}>"
+        else:
+            yield from _element(field, content, entry)
+
+
+def _element(name: str, content: object, entry: str) -> Iterator[str]:
+    if isinstance(content, msgspec.Struct):
+        yield f"<{name}>"
+        yield from _elements(content, entry)
+        yield f"</{name}>"
+    elif isinstance(content, bytes):
+        yield f"<{name}>{b64encode(content).decode()}</{name}>"
+    elif isinstance(content, bool):
+        yield f"<{name}>{str(content).lower()}</{name}>"
+    else:
+        yield f"<{name}>{_text(str(content))}</{name}>"
+
+
+def _text(text: str) -> str:
+    return escape(text, _ENTITIES)

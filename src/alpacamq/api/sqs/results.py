@@ -1,0 +1,116 @@
+"""What the actions of SQS answer: one value per action, the same for both protocols.
+
+Fields have the names of the API in JSON; what is None or empty is left out.
+"""
+
+import msgspec
+
+from .requests import AttributeValue
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="pascal"):
+    """Base of all results and their parts; as it is, the result of actions that answer nothing."""
+
+
+NOTHING = Answer()
+
+
+class QueueUrlResult(Answer, frozen=True, kw_only=True):
+    """Of CreateQueue and GetQueueUrl."""
+
+    queue_url: str
+
+
+class ListQueuesResult(Answer, frozen=True, kw_only=True):
+    queue_urls: list[str] = []
+    next_token: str | None = None
+
+
+class ListDeadLetterSourceQueuesResult(Answer, frozen=True, kw_only=True):
+    queue_urls: list[str] = msgspec.field(name="queueUrls")
+    next_token: str | None = None
+
+
+class GetQueueAttributesResult(Answer, frozen=True, kw_only=True):
+    attributes: dict[str, str] = {}
+
+
+class SendMessageResult(Answer, frozen=True, kw_only=True):
+    message_id: str
+    md5_of_body: str = msgspec.field(name="MD5OfMessageBody")
+    md5_of_attributes: str | None = msgspec.field(name="MD5OfMessageAttributes", default=None)
+    md5_of_system_attributes: str | None = msgspec.field(name="MD5OfMessageSystemAttributes", default=None)
+    sequence_number: str | None = None
+
+
+class SendEntryResult(SendMessageResult, frozen=True, kw_only=True):
+    id: str
+
+
+class Failure(Answer, frozen=True, kw_only=True):
+    """An entry of a batch that was refused; the others are not concerned."""
+
+    id: str
+    sender_fault: bool
+    code: str
+    message: str
+
+
+class SendMessageBatchResult(Answer, frozen=True, kw_only=True):
+    successful: list[SendEntryResult] = []
+    failed: list[Failure] = []
+
+
+class Done(Answer, frozen=True, kw_only=True):
+    """An entry of a batch that succeeded and has nothing more to say."""
+
+    id: str
+
+
+class SettleBatchResult(Answer, frozen=True, kw_only=True):
+    """Of DeleteMessageBatch and ChangeMessageVisibilityBatch."""
+
+    successful: list[Done] = []
+    failed: list[Failure] = []
+
+
+class ReceivedMessage(Answer, frozen=True, kw_only=True):
+    message_id: str
+    receipt_handle: str
+    body: str
+    md5_of_body: str = msgspec.field(name="MD5OfBody")
+    attributes: dict[str, str] = {}
+    message_attributes: dict[str, AttributeValue] = {}
+    md5_of_attributes: str | None = msgspec.field(name="MD5OfMessageAttributes", default=None)
+
+
+class ReceiveMessageResult(Answer, frozen=True, kw_only=True):
+    messages: list[ReceivedMessage] = []
+
+
+class StartMessageMoveTaskResult(Answer, frozen=True, kw_only=True):
+    task_handle: str
+
+
+class CancelMessageMoveTaskResult(Answer, frozen=True, kw_only=True):
+    moved: int = msgspec.field(name="ApproximateNumberOfMessagesMoved")
+
+
+class MoveTask(Answer, frozen=True, kw_only=True):
+    task_handle: str | None = None
+    status: str
+    source_arn: str
+    destination_arn: str | None = None
+    max_number_of_messages_per_second: int | None = None
+    moved: int = msgspec.field(name="ApproximateNumberOfMessagesMoved")
+    to_move: int = msgspec.field(name="ApproximateNumberOfMessagesToMove")
+    failure_reason: str | None = None
+    started_timestamp: int
+
+
+class ListMessageMoveTasksResult(Answer, frozen=True, kw_only=True):
+    results: list[MoveTask] = []
+
+
+class ListQueueTagsResult(Answer, frozen=True, kw_only=True):
+    tags: dict[str, str] = {}

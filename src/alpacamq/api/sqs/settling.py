@@ -1,0 +1,116 @@
+"""What becomes of messages received: DeleteMessage, ChangeMessageVisibility, and batches of both."""
+
+from collections.abc import Sequence
+
+from alpacamq.broker.queues import Queues, Receipted
+from alpacamq.model.errors import AlpacaError, InvalidReceipt, StaleReceipt
+from alpacamq.queues.messages import Action
+
+from .actions import Caller
+from .batches import check_entries, failure
+from .directory import Queue, QueueDirectory
+from .errors import INVALID_RECEIPT, Fault, fault_of, invalid_value, missing
+from .receiving import check_visibility
+from .requests import (
+    ChangeMessageVisibility,
+    ChangeMessageVisibilityBatch,
+    DeleteMessage,
+    DeleteMessageBatch,
+)
+from .results import NOTHING, Answer, Done, SettleBatchResult
+
+_SHOWN_RECEIPT = 200
+
+
+class Settling:
+    """Ends leases, or moves their end."""
+
+    def __init__(self, queues: Queues, directory: QueueDirectory) -> None:
+        self._queues = queues
+        self._directory = directory
+
+    async def delete(self, asked: DeleteMessage, _caller: Caller) -> Answer:
+        queue = self._directory.by_url(asked.queue_url)
+        (fault,) = await self._delete(queue, [asked.receipt_handle])
+        if fault is not None:
+            raise fault
+        return NOTHING
+
+    async def delete_batch(self, asked: DeleteMessageBatch, _caller: Caller) -> SettleBatchResult:
+        queue = self._directory.by_url(asked.queue_url)
+        check_entries(asked.entries, "DeleteMessageBatchRequestEntry")
+        faults = await self._delete(queue, [entry.receipt_handle for entry in asked.entries])
+        return _settled([entry.id for entry in asked.entries], faults)
+
+    async def change_visibility(self, asked: ChangeMessageVisibility, _caller: Caller) -> Answer:
+        self._directory.by_url(asked.queue_url)
+        settlement = _extension(asked.receipt_handle, asked.visibility_timeout)
+        (error,) = await self._queues.settle([settlement])
+        if error is not None:
+            raise _extension_fault(asked.receipt_handle, error)
+        return NOTHING
+
+    async def change_visibility_batch(
+        self, asked: ChangeMessageVisibilityBatch, _caller: Caller
+    ) -> SettleBatchResult:
+        self._directory.by_url(asked.queue_url)
+        check_entries(asked.entries, "ChangeMessageVisibilityBatchRequestEntry")
+        faults: list[Fault | None] = [None] * len(asked.entries)
+        fitting: list[tuple[int, Receipted]] = []
+        for index, entry in enumerate(asked.entries):
+            try:
+                fitting.append((index, _extension(entry.receipt_handle, entry.visibility_timeout)))
+            except Fault as fault:
+                faults[index] = fault
+        errors = await self._queues.settle([settlement for _, settlement in fitting])
+        for (index, settlement), error in zip(fitting, errors, strict=True):
+            if error is not None:
+                faults[index] = _extension_fault(settlement.receipt, error)
+        return _settled([entry.id for entry in asked.entries], faults)
+
+    async def _delete(self, queue: Queue, receipts: Sequence[str]) -> list[Fault | None]:
+        settlements = [Receipted(receipt=receipt, action=Action.ACK) for receipt in receipts]
+        errors = await self._queues.settle(settlements)
+        return [_deletion_fault(queue, *pair) for pair in zip(receipts, errors, strict=True)]
+
+
+def _extension(receipt: str, visibility_s: int | None) -> Receipted:
+    if visibility_s is None:
+        raise missing("VisibilityTimeout")
+    check_visibility(visibility_s)
+    return Receipted(receipt=receipt, action=Action.EXTEND, delay_ms=visibility_s * 1000)
+
+
+def _extension_fault(receipt: str, error: AlpacaError) -> Fault:
+    return _invalid_receipt(receipt) if isinstance(error, InvalidReceipt) else fault_of(error)
+
+
+def _deletion_fault(queue: Queue, receipt: str, error: AlpacaError | None) -> Fault | None:
+    match error:
+        case None:
+            return None
+        case InvalidReceipt():
+            return _invalid_receipt(receipt)
+        case StaleReceipt() if queue.is_fifo:
+            return invalid_value(receipt[:_SHOWN_RECEIPT], "ReceiptHandle", "The receipt handle has expired.")
+        case StaleReceipt():
+            return None  # somebody else has it by now, who will delete it
+        case _:
+            return fault_of(error)
+
+
+def _invalid_receipt(receipt: str) -> Fault:
+    return Fault(
+        INVALID_RECEIPT,
+        f'The input receipt handle "{receipt[:_SHOWN_RECEIPT]}" is not a valid receipt handle.',
+    )
+
+
+def _settled(ids: Sequence[str], faults: Sequence[Fault | None]) -> SettleBatchResult:
+    result = SettleBatchResult(successful=[], failed=[])
+    for entry_id, fault in zip(ids, faults, strict=True):
+        if fault is None:
+            result.successful.append(Done(id=entry_id))
+        else:
+            result.failed.append(failure(entry_id, fault))
+    return result

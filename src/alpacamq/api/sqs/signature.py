@@ -1,0 +1,156 @@
+"""Signature Version 4: whether a request was made by who holds the secret key.
+
+What is signed: method, path, query, the headers the signature names, and the hash of the body, under
+a key that holds for one day. A signature older than a quarter of an hour is worth nothing.
+"""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import parse_qsl, quote
+
+from alpacamq.api.http.messages import Request
+from alpacamq.model.ports import Clock
+
+from .errors import INCOMPLETE_SIGNATURE, MISSING_TOKEN, UNKNOWN_KEY, WRONG_SIGNATURE, Fault
+from .settings import SqsSettings
+
+ALGORITHM = "AWS4-HMAC-SHA256"
+SERVICE = "sqs"
+MAX_SKEW_S = 15 * 60
+MAX_QUERY_FIELDS = 1000
+
+_SPACES = re.compile(r" +")
+_STAMP = "%Y%m%dT%H%M%SZ"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What the Authorization header says."""
+
+    access_key_id: str
+    day: str
+    region: str
+    service: str
+    signed_headers: tuple[str, ...]
+    signature: str
+
+    @property
+    def scope(self) -> str:
+        return f"{self.day}/{self.region}/{self.service}/aws4_request"
+
+
+class Signatures:
+    """Checks requests against one access key; without one, every request passes."""
+
+    def __init__(self, settings: SqsSettings, clock: Clock) -> None:
+        self._access_key_id = settings.access_key_id
+        self._secret = settings.secret_access_key
+        self._clock = clock
+        # The key of the last scope seen: clients use one a day.
+        self._signing_key: tuple[str, bytes] = ("", b"")
+
+    def check(self, request: Request) -> None:
+        """Raise what is wrong with the request's signature, if anything is."""
+        if not self._access_key_id:
+            return
+        if not (header := request.headers.get("authorization", "")):
+            raise Fault(MISSING_TOKEN, "Request is missing Authentication Token")
+        claim = _claim(header)
+        if not hmac.compare_digest(claim.access_key_id.encode(), self._access_key_id.encode()):
+            raise Fault(UNKNOWN_KEY, "The security token included in the request is invalid.")
+        if claim.service != SERVICE:
+            raise _wrong(f"Credential should be scoped to correct service: '{SERVICE}'.")
+        for name in request.headers:
+            # The action is in one of these: it must not be possible to change it.
+            if name.startswith("x-amz-") and name not in claim.signed_headers:
+                raise _incomplete(f"'{name}' must be a 'SignedHeader' in the AWS Authorization.")
+        stamp = self._timely_stamp(request, claim)
+        text = "\n".join((ALGORITHM, stamp, claim.scope, _sha256(_canonical(request, claim).encode())))
+        expected = hmac.new(self._key_for(claim), text.encode(), hashlib.sha256).hexdigest()
+        if not hmac.compare_digest(expected.encode(), claim.signature.encode()):
+            raise _wrong(
+                "The request signature we calculated does not match the signature you provided. "
+                "Check your AWS Secret Access Key and signing method."
+            )
+
+    def _timely_stamp(self, request: Request, claim: Claim) -> str:
+        stamp = request.headers.get("x-amz-date", "")
+        try:
+            signed_at = datetime.strptime(stamp, _STAMP).replace(tzinfo=UTC)
+        except ValueError:
+            raise _incomplete("Date must be in ISO-8601 'basic format'.") from None
+        if stamp[:8] != claim.day:
+            raise _wrong("Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date.")
+        skew_s = signed_at.timestamp() - self._clock.now_ms() / 1000
+        if abs(skew_s) > MAX_SKEW_S:
+            side = "expired" if skew_s < 0 else "not yet current"
+            raise _wrong(f"Signature {side}: {stamp} is more than {MAX_SKEW_S // 60} minutes off.")
+        return stamp
+
+    def _key_for(self, claim: Claim) -> bytes:
+        if self._signing_key[0] != claim.scope:
+            key = f"AWS4{self._secret}".encode()
+            for part in claim.scope.split("/"):
+                key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+            self._signing_key = (claim.scope, key)
+        return self._signing_key[1]
+
+
+def _claim(header: str) -> Claim:
+    algorithm, _, rest = header.partition(" ")
+    if algorithm != ALGORITHM:
+        raise _incomplete(f"Authorization must begin with {ALGORITHM}.")
+    parts = dict(part.strip().partition("=")[::2] for part in rest.split(","))
+    for name in ("Credential", "SignedHeaders", "Signature"):
+        if not parts.get(name):
+            raise _incomplete(f"Authorization header requires '{name}' parameter.")
+    credential = parts["Credential"].rsplit("/", 4)
+    if len(credential) != 5 or credential[4] != "aws4_request":
+        raise _incomplete("Credential must have exactly 5 slash-delimited elements.")
+    access_key_id, day, region, service, _ = credential
+    signed_headers = tuple(parts["SignedHeaders"].split(";"))
+    if "host" not in signed_headers:
+        raise _incomplete("'Host' must be a 'SignedHeader' in the AWS Authorization.")
+    return Claim(access_key_id, day, region, service, signed_headers, parts["Signature"])
+
+
+def _canonical(request: Request, claim: Claim) -> str:
+    """The request in the one form both sides can agree on."""
+    try:
+        pairs = parse_qsl(request.query_string, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
+    except ValueError:
+        raise _incomplete("The query has too many fields.") from None
+    query = "&".join(
+        sorted(f"{quote(name, safe='-_.~')}={quote(value, safe='-_.~')}" for name, value in pairs)
+    )
+    headers = "".join(f"{name}:{_trimmed(request.headers, name)}\n" for name in claim.signed_headers)
+    return "\n".join(
+        (
+            request.method,
+            quote(request.path, safe="/-_.~"),
+            query,
+            headers,
+            ";".join(claim.signed_headers),
+            _sha256(request.body),
+        )
+    )
+
+
+def _trimmed(headers: Mapping[str, str], name: str) -> str:
+    return _SPACES.sub(" ", headers.get(name, "").strip())
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _wrong(message: str) -> Fault:
+    return Fault(WRONG_SIGNATURE, message)
+
+
+def _incomplete(message: str) -> Fault:
+    return Fault(INCOMPLETE_SIGNATURE, message)

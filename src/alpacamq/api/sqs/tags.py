@@ -1,0 +1,58 @@
+"""TagQueue, UntagQueue and ListQueueTags: tags are kept with the queue and mean nothing here."""
+
+from collections.abc import Mapping
+
+from .actions import Caller
+from .directory import QueueDirectory
+from .errors import INVALID_PARAMETER, Fault, missing
+from .queue_attributes import QueueAttributes
+from .requests import ListQueueTags, TagQueue, UntagQueue
+from .results import NOTHING, Answer, ListQueueTagsResult
+
+MAX_TAGS = 50
+MAX_KEY_LENGTH = 128
+MAX_VALUE_LENGTH = 256
+
+
+def check_tags(tags: Mapping[str, str]) -> None:
+    """Refuse tags that a queue cannot have."""
+    if len(tags) > MAX_TAGS:
+        raise Fault(INVALID_PARAMETER, f"Too many tags: a queue has at most {MAX_TAGS}.")
+    for key, value in tags.items():
+        if not 1 <= len(key) <= MAX_KEY_LENGTH:
+            raise Fault(
+                INVALID_PARAMETER, f"Tag keys must be between 1 and {MAX_KEY_LENGTH} characters in length."
+            )
+        if len(value) > MAX_VALUE_LENGTH:
+            raise Fault(
+                INVALID_PARAMETER,
+                f"Tag values must be between 0 and {MAX_VALUE_LENGTH} characters in length.",
+            )
+
+
+class Tags:
+    """Reads and changes the tags of queues."""
+
+    def __init__(self, directory: QueueDirectory, attributes: QueueAttributes) -> None:
+        self._directory = directory
+        self._attributes = attributes
+
+    async def tag(self, asked: TagQueue, _caller: Caller) -> Answer:
+        queue = self._directory.by_url(asked.queue_url)
+        if not asked.tags:
+            raise missing("Tags")
+        tags = queue.kept.tags | asked.tags
+        check_tags(tags)
+        await self._attributes.change(queue, {}, tags)
+        return NOTHING
+
+    async def untag(self, asked: UntagQueue, _caller: Caller) -> Answer:
+        queue = self._directory.by_url(asked.queue_url)
+        if not asked.tag_keys:
+            raise missing("TagKeys")
+        tags = {key: value for key, value in queue.kept.tags.items() if key not in asked.tag_keys}
+        await self._attributes.change(queue, {}, tags)
+        return NOTHING
+
+    async def list(self, asked: ListQueueTags, _caller: Caller) -> ListQueueTagsResult:
+        return ListQueueTagsResult(tags=self._directory.by_url(asked.queue_url).kept.tags)
