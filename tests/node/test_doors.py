@@ -1,0 +1,58 @@
+"""The doors that speak HTTP, on the real broker: open, switched off, taken, shut."""
+
+import socket
+
+import pytest
+
+from tests.api.http.serving import Client, get
+from tests.brokers import Broker
+from tests.conftest import NewBroker
+
+
+def address_of(broker: Broker, door: str) -> tuple[str, int]:
+    host, _, port = {"http": broker.http_address, "sqs": broker.sqs_address}[door].rpartition(":")
+    return host, int(port)
+
+
+def test_every_door_answers_at_the_address_that_is_announced(new_broker: NewBroker) -> None:
+    broker = new_broker().start()
+
+    for door in ("http", "sqs"):
+        with Client(address_of(broker, door)) as client:
+            assert client.ask(get("/there/is/nothing/here")).status in range(400, 500)
+
+
+def test_a_door_that_is_switched_off_is_not_there(new_broker: NewBroker) -> None:
+    broker = new_broker(config="[http]\nenabled = false\n[sqs]\nenabled = false\n").start()
+
+    assert not broker.output.find(r"http|sqs")
+
+
+@pytest.mark.parametrize("door", ["http", "sqs"])
+def test_a_taken_address_is_refused_with_what_to_do_before_anything_else(
+    new_broker: NewBroker, door: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        broker = new_broker(**{door: address})
+
+        broker.spawn()
+
+        assert broker.exit_code() == 1
+    [message] = broker.errors.lines
+    assert f"cannot listen on {address}" in message
+    assert f"{door}.listen (--{door} HOST:PORT)" in message
+    assert f"{door}.enabled = false" in message
+    assert not list(broker.data_dir.iterdir())
+
+
+def test_clients_of_a_door_do_not_keep_the_broker_from_ending(new_broker: NewBroker) -> None:
+    broker = new_broker().start()
+    with Client(address_of(broker, "http")) as idle, Client(address_of(broker, "sqs")) as unfinished:
+        idle.ask(get())
+        unfinished.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc")
+
+        broker.stop()
+
+        assert idle.is_closed()
+        assert unfinished.is_closed()
