@@ -13,7 +13,7 @@ from alpacamq.telemetry.logs import get_logger
 from .batch_outline import outlined
 from .partition import Partition
 from .readable import Readable
-from .stored_blocks import StoredBlocks, read_all, verified_read
+from .stored_blocks import StoredBlocks, in_thread, read_all, verified_read
 
 log = get_logger(__name__)
 
@@ -119,17 +119,13 @@ class BacklogScans:
         part = await verified_read(partition, offset, _SCAN_BYTES, stable_offset, self._executor)
         if part is None:
             return
-        try:
-            if with_keys or part.next_offset == stable_offset:
-                # Near the end, what is looked at is delivered soon: it is worth keeping.
-                await self._blocks.load(partition, offset, stable_offset)
-                return
-            aborted = partition.log.transactions.aborted_between(offset, part.next_offset)
-            runs = await asyncio.get_running_loop().run_in_executor(
-                self._executor, self._runs_of, part, offset, aborted
-            )
-        finally:
+        if with_keys or part.next_offset == stable_offset:
             part.release()
+            # Near the end, what is looked at is delivered soon: it is worth keeping.
+            await self._blocks.load(partition, offset, stable_offset)
+            return
+        aborted = partition.log.transactions.aborted_between(offset, part.next_offset)
+        runs = await in_thread(self._executor, part, self._runs_of, part, offset, aborted)
         self._keep((partition, offset), Outline(runs, part.next_offset))
 
     def _runs_of(self, part: Readable, offset: int, aborted: Sequence[tuple[int, int]]) -> list[Run]:

@@ -8,7 +8,7 @@ rebuilt, and everybody who waited is told so.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Executor
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -87,7 +87,7 @@ class Shard(Generic[M]):
 
     async def ask(self, event: Callable[[M, object, int], Outcome]) -> Any:
         """Give the machine an event under a ticket, and return the reply to it or raise it."""
-        machine = await self._loaded_machine()
+        machine = await self.loaded()
         ticket: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._tickets.add(ticket)
         try:
@@ -109,8 +109,13 @@ class Shard(Generic[M]):
             raise answer.with_traceback(None)
         return answer
 
-    async def _loaded_machine(self) -> M:
-        """The machine, after a short wait if it is just being loaded."""
+    @property
+    def machine(self) -> M | None:
+        """The machine as it is, to be looked at only; None while it is being loaded."""
+        return self._machine
+
+    async def loaded(self) -> M:
+        """The machine, after a short wait if it is just being loaded; CoordinatorLoading after a long one."""
         try:
             async with asyncio.timeout(LOAD_SECONDS):
                 while self._machine is None:
@@ -118,6 +123,35 @@ class Shard(Generic[M]):
         except TimeoutError:
             raise CoordinatorLoading(f"{self.partition.identity} is being loaded") from None
         return self._machine
+
+    def submit(self, event: Callable[[M, int], Outcome], tickets: Collection[asyncio.Future[Any]]) -> None:
+        """Give the machine one event for many tickets, whose replies come as their results.
+
+        A reply may be an AlpacaError: here it is a result like any other. Who no longer waits for a
+        ticket says `abandon`.
+        """
+        for ticket in tickets:
+            self._tickets.add(ticket)
+            ticket.add_done_callback(self._tickets.discard)
+        if self._machine is None:
+            unavailable = CoordinatorUnavailable(f"{self.partition.identity} is being loaded again")
+            for ticket in tickets:
+                ticket.set_result(unavailable)
+            return
+        try:
+            outcome = event(self._machine, self._clock.now_ms())
+        except Exception as error:
+            log.exception("coordinator_crashed", partition=str(self.partition.identity))
+            self._fail(CoordinatorUnavailable(f"internal error: {error!r}"))
+            return
+        self._carry_out(outcome)
+
+    def abandon(self, ticket: asyncio.Future[Any]) -> None:
+        """Nobody waits for this ticket. A reply that is on its way already still becomes its result."""
+        self._tickets.discard(ticket)
+        if self._machine is not None:
+            self._machine.gone(ticket)
+            self._plan()
 
     def tell(self, event: Callable[[M, int], Outcome]) -> None:
         """Give the machine an event that nobody waits for, once it is loaded."""

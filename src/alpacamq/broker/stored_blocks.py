@@ -8,8 +8,9 @@ import asyncio
 import os
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from typing import TypeVar
 
 from alpacamq.model.batch import read_header
 from alpacamq.model.errors import CorruptBatch, StorageFailed
@@ -20,6 +21,8 @@ from alpacamq.queues.views import Outline, Run
 from .batch_outline import Runs, Stored, passed_over, stored_batches
 from .partition import Partition
 from .readable import Readable
+
+T = TypeVar("T")
 
 BLOCK_BYTES = 64 << 10
 # What is larger, read or unpacked, would hold up the event loop.
@@ -168,15 +171,11 @@ class StoredBlocks:
 
     async def load(self, partition: Partition, offset: int, limit_offset: int) -> Block | None:
         """The same, however long it takes; None if there is nothing before `limit_offset`."""
-        loop = asyncio.get_running_loop()
         part = await verified_read(partition, offset, BLOCK_BYTES, limit_offset, self._executor)
         if part is None:
             return None
         aborted = partition.log.transactions.aborted_between(offset, part.next_offset)
-        try:
-            block = await loop.run_in_executor(self._executor, self._prepared, part, aborted)
-        finally:
-            part.release()
+        block = await in_thread(self._executor, part, self._prepared, part, aborted)
         self._keep(partition, block)
         return block
 
@@ -218,11 +217,15 @@ async def verified_read(
         part = partition.read(offset, max_bytes, limit_offset, at_least_one=True)
         if part is None or part.verified:
             return part
-        try:
-            await asyncio.get_running_loop().run_in_executor(executor, partition.log.verify, part)
-        finally:
-            part.release()
+        await in_thread(executor, part, partition.log.verify, part)
     raise StorageFailed(f"{partition.identity} keeps changing while it is read at {offset}")
+
+
+async def in_thread(executor: Executor, part: Readable, work: Callable[..., T], *arguments: object) -> T:
+    """Work on a slice in a thread, then release it: no earlier, although who asked may be gone by then."""
+    working = asyncio.get_running_loop().run_in_executor(executor, work, *arguments)
+    working.add_done_callback(lambda _: part.release())
+    return await asyncio.shield(working)
 
 
 def read_all(part: Readable) -> bytes:

@@ -21,6 +21,10 @@ WINDOW = 5
 IDLE_LIMIT_MS = DAY_MS
 MAX_PRODUCERS = 100_000
 
+# Of producers inside the broker, which no client can be: their sequences ascend, but one need not follow
+# the other.
+BROKER_EPOCH = 2**15 - 1
+
 _SEQUENCE_MASK = 0x7FFF_FFFF  # sequences go on at 0 after 2^31 - 1
 
 
@@ -67,6 +71,11 @@ class ProducerStates:
             return 0
         return (known.batches[-1].last_sequence + 1) & _SEQUENCE_MASK
 
+    def last_sequence(self, producer_id: int) -> int | None:
+        """The sequence that the producer's last record here had."""
+        known = self._states.get(producer_id)
+        return None if known is None or not known.batches else known.batches[-1].last_sequence
+
     def admit(self, header: BatchHeader, base_offset: int, now_ms: int) -> SentBatch | AlpacaError | None:
         """Enter a batch about to be written at `base_offset`.
 
@@ -89,7 +98,7 @@ class ProducerStates:
                     )
             else:
                 batches = known.batches
-                if first >= 0 and (repeated := _follow(producer_id, batches, first, last)) is not None:
+                if first >= 0 and (repeated := _follow(producer_id, epoch, batches, first, last)) is not None:
                     return repeated
         self._enter(producer_id, epoch, batches, header, base_offset, now_ms, known)
         return None
@@ -155,11 +164,11 @@ class ProducerStates:
 
 
 def _follow(
-    producer_id: int, batches: tuple[SentBatch, ...], first: int, last: int
+    producer_id: int, epoch: int, batches: tuple[SentBatch, ...], first: int, last: int
 ) -> SentBatch | OutOfOrderSequence | None:
     """None if the sequences come next, the batch they repeat, or what is wrong with them."""
     expected = (batches[-1].last_sequence + 1) & _SEQUENCE_MASK if batches else 0
-    if first == expected:
+    if first == expected or (epoch == BROKER_EPOCH and first > expected):
         return None
     for batch in reversed(batches):
         if batch.first_sequence == first and batch.last_sequence == last:

@@ -1,0 +1,81 @@
+"""One shard of queues as its askers see it: what they ask in one turn of the loop goes in as one event.
+
+So a thousand acknowledgements that arrive together are written as one batch of few records.
+"""
+
+import asyncio
+from typing import Any
+
+from alpacamq.model.errors import AlpacaError
+from alpacamq.queues.engine import QueueEngine, QueueOutcome
+from alpacamq.queues.messages import Move, QueueRequest
+
+from .shard import Shard
+
+Ticket = asyncio.Future[Any]
+
+
+class QueueShard:
+    """Gathers requests, arrivals and finished moves for the engine of one shard."""
+
+    def __init__(self, shard: Shard[QueueEngine]) -> None:
+        self.shard = shard
+        self._requests: list[tuple[QueueRequest, Ticket]] = []
+        self._arrivals: dict[tuple[str, int], None] = {}
+        self._moved: list[Move] = []
+        self._is_due = False
+
+    async def ask(self, request: QueueRequest) -> Any:
+        """The reply, or what was wrong raised. For requests that are carried out whoever still waits."""
+        await self.shard.loaded()
+        answer = await self.submit(request)
+        if isinstance(answer, AlpacaError):
+            raise answer.with_traceback(None)
+        return answer
+
+    def submit(self, request: QueueRequest) -> Ticket:
+        """Put a request in; the ticket's result is the reply or an AlpacaError."""
+        ticket: Ticket = asyncio.get_running_loop().create_future()
+        self._requests.append((request, ticket))
+        self._hand_over_soon()
+        return ticket
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """Nobody waits for this ticket any more."""
+        for place, (_, waiting) in enumerate(self._requests):
+            if waiting is ticket:
+                del self._requests[place]
+                return
+        self.shard.abandon(ticket)
+
+    def arrived(self, topic: str, partition: int) -> None:
+        """More of a partition is known."""
+        self._arrivals[topic, partition] = None
+        self._hand_over_soon()
+
+    def moved(self, move: Move) -> None:
+        """A move has been carried out."""
+        self._moved.append(move)
+        self._hand_over_soon()
+
+    def _hand_over_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        self._is_due = False
+        moved, arrivals, requests = self._moved, self._arrivals, self._requests
+        self._moved, self._arrivals, self._requests = [], {}, []
+
+        def event(machine: QueueEngine, now_ms: int) -> QueueOutcome:
+            outcome = machine.moved(moved, now_ms) if moved else QueueOutcome()
+            for topic, partition in arrivals:
+                outcome += machine.records_arrived(topic, partition, now_ms)
+            # Those who were waiting are served before those who come now.
+            if requests:
+                outcome += machine.perform(requests, now_ms)
+            return outcome
+
+        # A machine that is being loaded sees by itself what arrived, and says again what is to be moved.
+        self.shard.submit(event, [ticket for _, ticket in requests])
