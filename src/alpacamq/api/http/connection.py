@@ -8,7 +8,7 @@ nobody would notice otherwise that the client has gone.
 
 import asyncio
 from collections.abc import Awaitable
-from typing import cast
+from typing import NamedTuple, cast
 
 from alpacamq.model.address import Address
 from alpacamq.telemetry.logs import get_logger
@@ -46,6 +46,14 @@ class Shared:
         self.connections: set[Connection] = set()
         # Connections for which there was no place since that was last logged.
         self.turned_away = 0
+
+
+class Answered(NamedTuple):
+    """A request and what became of it."""
+
+    arrival: Arrival
+    request: Request
+    response: Response
 
 
 class Connection(asyncio.Protocol):
@@ -115,6 +123,7 @@ class Connection(asyncio.Protocol):
     def shut_down(self) -> None:
         """Hang up because the broker ends, and say so to a client that waits for an answer."""
         if self._task is not None:
+            self._now = self._loop.time()
             self._send(problem(503, "the broker is shutting down"), Persistence.CLOSE)
             self._flush()
         self.close("the broker is shutting down")
@@ -143,13 +152,15 @@ class Connection(asyncio.Protocol):
         """Whether the next request has to wait."""
         return self._task is not None or self._unsent_bytes > 0 or self._lingers_until is not None
 
-    def _turn(self) -> None:
-        """Answer what can be answered, and send it."""
+    def _turn(self, answered: Answered | None = None) -> None:
+        """Answer what can be answered, and send it; `answered` is what was waited for."""
         self._turn_is_due = False
         if self.is_closed:
             return
         self._now = self._loop.time()
         try:
+            if answered is not None:
+                self._finish(*answered)
             self._answer_requests()
             self._flush()
             self._review_reading()
@@ -200,10 +211,8 @@ class Connection(asyncio.Protocol):
             response = self._failure(request, error)
         except Exception as error:  # noqa: BLE001 - a bug costs one request
             response = self._failure(request, error)
-        if not self.is_closed:
-            self._task = self._answering = None
-            self._finish(arrival, request, response)
-            self._turn()
+        self._task = self._answering = None
+        self._turn(Answered(arrival, request, response))
 
     def _failure(self, request: Request, error: BaseException) -> Response:
         if isinstance(error, Refused):
@@ -227,8 +236,10 @@ class Connection(asyncio.Protocol):
     def _linger(self) -> None:
         """Answer no more. The client may be sending still: hanging up would destroy its last answer."""
         self._flush()
+        self._backlog.abandon()
         self._lingers_until = self._now + LINGER_SECONDS
-        self._transport.write_eof()
+        if not self._transport.is_closing():
+            self._transport.write_eof()
 
     def _send(self, response: Response, persistence: Persistence, *, with_body: bool = True) -> None:
         date_line = self._shared.date_line.at(self._now)
