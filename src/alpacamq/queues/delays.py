@@ -1,0 +1,215 @@
+"""The delay machine: every message of one delay log that waits for its time. Pure.
+
+A message is a record of the log and 16 bytes of memory, in the wheel if it is due within a week or
+so. The id of a message is the offset of its record. What the log says of a message is removed when
+it has been delivered or taken back; compaction then frees its room.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from alpacamq.model.errors import TooManyDelayed, UnknownDelayed
+from alpacamq.model.outcome import Change, Reply
+
+from . import delay_records as records
+from .delay_departures import LEAVING_AT_ONCE
+from .delay_messages import (
+    DelayOutcome,
+    Deliver,
+    Dropped,
+    Listing,
+    PendingFigures,
+    ReadBlock,
+    Source,
+    ToSchedule,
+)
+from .delay_records import IntentId, message_key
+from .delay_state import DelayState
+from .slots import MAX_TARGETS, Slot, pack_word, target_of
+
+__all__ = ["LEAD_MS", "DelayMachine", "Deliver", "Dropped", "ReadBlock"]
+
+# Batches are written down this long before they are due, so that no disk is waited for when they are.
+LEAD_MS = 20
+# Messages of a deleted topic that are let go in one turn.
+_SWEPT_AT_ONCE = 2000
+
+
+class DelayMachine:
+    """Decides what is delivered when, and what the log must say of it."""
+
+    def __init__(
+        self, next_offset: int, new_producer_id: Callable[[], int], topic_exists: Callable[[bytes], bool]
+    ) -> None:
+        self._new_producer_id = new_producer_id
+        self._topic_exists = topic_exists
+        self._state = state = DelayState(next_offset)
+        self._journal, self._wheel, self._blocks = state.journal, state.wheel, state.blocks
+        self._targets, self._sources = state.targets, state.sources
+        self._departures, self._far = state.departures, state.far
+        self.replay, self.snapshot = state.replay, state.snapshot
+        self._to_sweep: deque[tuple[int, int]] = deque()
+        self._is_busy = True
+        self._not_before_ms = 0
+
+    @property
+    def pending(self) -> int:
+        return self._targets.pending
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        if self._is_busy:
+            return self._not_before_ms
+        due_ms = self._wheel.next_ms(self._blocks.first_day)
+        far_ms = self._far.next_ms
+        times = [at_ms for at_ms in (due_ms and due_ms - LEAD_MS, far_ms) if at_ms is not None]
+        return max(min(times), self._not_before_ms) if times else None
+
+    def schedule(
+        self, messages: Sequence[ToSchedule], source: Source | None, ticket: object, now_ms: int
+    ) -> DelayOutcome:
+        """Take messages in; the reply is their ids, or none if this batch of the source is known."""
+        outcome = DelayOutcome()
+        if self._targets.next_index + len(messages) > MAX_TARGETS:
+            full = TooManyDelayed(f"delayed messages have had {MAX_TARGETS} partitions to go to")
+            outcome.replies.append(Reply(ticket, full))
+            return outcome
+        if self._state.producer_id is None:
+            self._state.producer_id = self._new_producer_id()
+            self._journal.write(outcome, records.number_change(records.PRODUCER, self._state.producer_id))
+        if source is not None:
+            target = self._state.target(outcome, messages[0].target)
+            if self._sources.knows(target.index, source):
+                outcome.replies.append(Reply(ticket, []))
+                return outcome
+            for change in self._sources.note(target.index, source, now_ms):
+                self._journal.write(outcome, change)
+        ids: list[int] = []
+        for name, due_ms, envelope in messages:
+            target = self._state.target(outcome, name)
+            id_ = self._journal.next_offset
+            word = pack_word(due_ms, target.index)
+            self._journal.write(outcome, Change(message_key(id_, word), envelope))
+            self._far.added(self._wheel.add(id_, word))
+            self._targets.count(target, 1)
+            ids.append(id_)
+        outcome.replies.append(Reply(ticket, ids))
+        return outcome
+
+    def cancel(self, id_: int, word: int, ticket: object, _now_ms: int) -> DelayOutcome:
+        """Take a message back. `word` is what its record says."""
+        outcome = DelayOutcome()
+        if not self._state.remove(id_, word):
+            gone = UnknownDelayed(f"no delayed message with id {id_} is waiting")
+            outcome.replies.append(Reply(ticket, gone))
+            return outcome
+        self._journal.write(outcome, Change(message_key(id_, word), None))
+        outcome.replies.append(Reply(ticket, None))
+        return outcome
+
+    def listing(
+        self, topic_id: bytes, partition: int, after_id: int, ticket: object, _now_ms: int
+    ) -> DelayOutcome:
+        """The reply is a Listing for a thread to search, or None if nothing waits for the partition."""
+        target = self._targets.find(topic_id, partition)
+        answer = None
+        if target is not None and target.pending:
+            slots = [slot.after(after_id) for _, _, slot in self._wheel.slots()]
+            blocks = [block for block in self._blocks if not block.is_loaded and block.last_id > after_id]
+            answer = Listing(target.index, slots, blocks)
+        return DelayOutcome(replies=[Reply(ticket, answer)])
+
+    def figures(self, topic_id: bytes | None, ticket: object, _now_ms: int) -> DelayOutcome:
+        """The reply is PendingFigures, of one topic (then without a time) or of all."""
+        if topic_id is not None:
+            pending = sum(t.pending for t in self._targets if t.name and t.name.topic_id == topic_id)
+            return DelayOutcome(replies=[Reply(ticket, PendingFigures(pending, None))])
+        times = [at_ms for at_ms in (self._wheel.earliest_ms(), self._blocks.earliest_ms()) if at_ms]
+        answer = PendingFigures(self.pending, min(times, default=None))
+        return DelayOutcome(replies=[Reply(ticket, answer)])
+
+    def tick(self, now_ms: int) -> DelayOutcome:
+        outcome = DelayOutcome()
+        self._is_busy = not self._wheel.turn(now_ms, self._blocks.first_day)
+        departures = self._departures
+        while departures.due_count < LEAVING_AT_ONCE and (slot := self._wheel.due(now_ms + LEAD_MS)):
+            departures.take_in(slot)
+        departures.leave(outcome, self._state.producer_id)
+        self._far.step(outcome, now_ms)
+        if self._to_sweep:
+            self._sweep(outcome)
+        self._is_busy |= bool(departures.due_count or self._to_sweep)
+        self._not_before_ms = 0
+        due_ms = self.next_deadline_ms
+        if due_ms is None or due_ms > now_ms:
+            self._far.clean_up(outcome, now_ms)
+        else:
+            # There is more to do, but others have to have their turn.
+            self._not_before_ms = now_ms + 1
+        return outcome
+
+    def arrived(self, intents: Iterable[IntentId], _now_ms: int) -> DelayOutcome:
+        """These batches are in their targets, on the medium, or their targets are no more."""
+        outcome = DelayOutcome()
+        self._departures.arrived(outcome, intents)
+        self._drop_spent_targets(outcome)
+        return outcome
+
+    def out_of_step(self, refused: IntentId, _now_ms: int) -> DelayOutcome:
+        """A target refused a batch since it does not follow what the target has."""
+        outcome = DelayOutcome()
+        self._departures.out_of_step(outcome, refused, self._state.producer_id)
+        return outcome
+
+    def block_read(self, read: ReadBlock, stored: Slot, now_ms: int) -> DelayOutcome:
+        """A block that was asked for is here."""
+        outcome = DelayOutcome()
+        self._far.was_read(outcome, read, stored, now_ms)
+        self._drop_spent_targets(outcome)
+        return outcome
+
+    def topics_deleted(self, _now_ms: int) -> DelayOutcome:
+        """Some topic is gone: what waits for it is let go, a bit at a time."""
+        outcome = DelayOutcome()
+        for target in self._targets:
+            if target.name is not None and not self._topic_exists(target.name.topic_id):
+                target.is_gone = True
+        if any(target.pending for target in self._targets.gone()):
+            self._to_sweep = deque((level, number) for level, number, _ in self._wheel.slots())
+            self._blocks.suspect_all()
+            self._is_busy = True
+        self._drop_spent_targets(outcome)
+        return outcome
+
+    def gone(self, ticket: object) -> None:
+        """Nobody is kept waiting here."""
+
+    def loaded(self, now_ms: int) -> DelayOutcome:
+        outcome = self.topics_deleted(now_ms)
+        self._departures.again(outcome, self._state.producer_id)
+        return outcome
+
+    def _sweep(self, outcome: DelayOutcome) -> None:
+        """Let go of messages of deleted topics, in one slot. What is moved meanwhile goes when it is due."""
+        level, number = self._to_sweep.popleft()
+        slot = self._wheel.levels[level].get(number, ())
+        gone = {target.index for target in self._targets.gone()}
+        unwanted = [(id_, word) for id_, word in slot if target_of(word) in gone]
+        if len(unwanted) > _SWEPT_AT_ONCE:
+            self._to_sweep.append((level, number))
+            del unwanted[_SWEPT_AT_ONCE:]
+        for id_, word in unwanted:
+            self._state.remove(id_, word)
+        if unwanted:
+            self._departures.drop(outcome, unwanted)
+            self._drop_spent_targets(outcome)
+
+    def _drop_spent_targets(self, outcome: DelayOutcome) -> None:
+        """Forget deleted partitions that nothing waits for any more."""
+        for target in self._targets.gone():
+            if target.pending or self._departures.is_under_way_to(target.index):
+                continue
+            for change in self._sources.forget_target(target.index):
+                self._journal.write(outcome, change)
+            self._journal.write(outcome, records.target_change(target.index, None))
+            self._targets.drop(target.index)
