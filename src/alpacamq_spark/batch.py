@@ -1,20 +1,30 @@
 """Batch reads: a fixed range of offsets for every partition, planned once on the driver."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from alpacamq.client.cluster import Cluster
-from alpacamq.client.offsets import Extent, extents
+from alpacamq.client.offsets import Extent, extents, offsets_at
 from alpacamq.model.ids import TopicPartition
 
 from .errors import DataLost, InvalidOption
+from .narrowing import Narrowing
 from .options import ReadOptions
 from .ranges import OffsetRange, split
 from .reading import read_range
 from .schema import wanted_columns
+
+
+def batch_reader(options: ReadOptions, schema: StructType) -> "BatchReader":
+    """The reader that this version of Spark makes the most of."""
+    try:
+        from .pushdown import FilteringReader
+    except ImportError:  # before Spark 4.1
+        return BatchReader(options, schema)
+    return FilteringReader(options, schema)
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]
@@ -23,6 +33,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._columns = wanted_columns(schema)
+        self.narrowing = Narrowing()
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
@@ -30,8 +41,8 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
             there = extents(cluster, options.subscription.partitions(cluster), options.isolation)
             starts = options.starting.resolve(cluster, there)
             ends = options.ending.resolve(cluster, there)
-        ranges = [self._range(each, starts[each], ends[each], there[each]) for each in there]
-        some = [each for each in ranges if len(each)]
+            ranges = [self._range(each, starts[each], ends[each], there[each]) for each in there]
+            some = self._narrowed(cluster, [each for each in ranges if each])
         return split(some, at_least=options.min_partitions, at_most=options.max_records_per_partition) or [
             InputPartition(None)
         ]
@@ -45,7 +56,26 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
             self._columns,
             self._options.isolation,
             fail_on_data_loss=self._options.fail_on_data_loss,
+            timestamp_ms=self.narrowing.timestamp_ms,
         )
+
+    def _narrowed(self, cluster: Cluster, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """What is left of the ranges under the conditions of the query."""
+        wanted = self.narrowing
+        admitted = [each for each in ranges if wanted.admits(each.partition)]
+        first: Mapping[TopicPartition, int | None] = {}
+        if wanted.is_by_time:
+            # Everything before the first record as late as this is earlier. Nothing of the kind
+            # can be said of the end, as producers set times as they like.
+            first = offsets_at(cluster, [each.partition for each in admitted], wanted.timestamp_ms.low)
+        narrowed = []
+        for each in admitted:
+            begin = first.get(each.partition, each.start)
+            start = max(each.start, wanted.offset.low, each.end if begin is None else begin)
+            end = min(each.end, wanted.offset.high)
+            if start < end:
+                narrowed.append(OffsetRange(each.partition, start, end))
+        return narrowed
 
     def _range(self, partition: TopicPartition, start: int, end: int, extent: Extent) -> OffsetRange:
         if start < extent.start:

@@ -8,6 +8,7 @@ import pyarrow as pa
 from alpacamq.model.errors import CorruptBatch
 
 from .fields import PADDING_BYTES, Fields, Ints, Spans, Unpacked, find_fields, find_headers
+from .narrowing import EVERY_NUMBER, Interval
 from .ranges import OffsetRange
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -31,8 +32,11 @@ _LAST_MS = (2**63 - 1) // _US_PER_MS
 class Decoder:
     """Turns batches of one partition into Arrow batches of the wanted columns."""
 
-    def __init__(self, wanted: OffsetRange, columns: Sequence[str]) -> None:
+    def __init__(
+        self, wanted: OffsetRange, columns: Sequence[str], timestamp_ms: Interval = EVERY_NUMBER
+    ) -> None:
         self._wanted = wanted
+        self._timestamp_ms = timestamp_ms
         self._schema = pa.schema([COLUMNS.field(name) for name in columns])
 
     def decode(self, batches: Sequence[Unpacked]) -> pa.RecordBatch:
@@ -40,6 +44,9 @@ class Decoder:
         raw = b"".join([*(batch.body for batch in batches), bytes(PADDING_BYTES)])
         fields = find_fields(raw, batches)
         kept = (fields.offset >= self._wanted.start) & (fields.offset < self._wanted.end)
+        if self._timestamp_ms != EVERY_NUMBER:
+            times = self._timestamp_ms
+            kept &= (fields.timestamp_ms >= times.low) & (fields.timestamp_ms < times.high)
         if not kept.all():
             fields = fields.only(kept)
         arrays = [_BUILDERS[name](raw, fields, self._wanted) for name in self._schema.names]

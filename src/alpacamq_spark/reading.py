@@ -15,6 +15,7 @@ from alpacamq.protocol.error_codes import ErrorCode
 from .columns import Decoder
 from .errors import DataLost, ReadStalled
 from .fields import Unpacked, unpack
+from .narrowing import EVERY_NUMBER, Interval
 from .ranges import OffsetRange
 from .reconnecting import PATIENCE_S, persistently
 
@@ -29,9 +30,10 @@ def read_range(
     isolation: Isolation,
     *,
     fail_on_data_loss: bool,
+    timestamp_ms: Interval = EVERY_NUMBER,
 ) -> Iterator[pa.RecordBatch]:
     """Everything in the range that a reader of this isolation sees, as Arrow batches."""
-    decoder = Decoder(wanted, columns)
+    decoder = Decoder(wanted, columns, timestamp_ms)
     waiting: list[Unpacked] = []
     size = 0
     with Cluster(*servers) as cluster:

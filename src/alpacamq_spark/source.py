@@ -32,10 +32,10 @@ class AlpacaSource(DataSource):  # type: ignore[misc]
         return source_schema(include_headers=read_options(self.options, ReadMode.BATCH).include_headers)
 
     def reader(self, schema: "StructType") -> "DataSourceReader":
-        from .batch import BatchReader
+        from .batch import batch_reader
         from .options import ReadMode, read_options
 
-        return BatchReader(read_options(self.options, ReadMode.BATCH), schema)
+        return batch_reader(read_options(self.options, ReadMode.BATCH), schema)
 
     def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":  # noqa: N802 - Spark's name
         from .options import ReadMode, read_options

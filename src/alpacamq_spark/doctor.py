@@ -1,0 +1,126 @@
+"""Looks at everything a pipeline needs, and says of each thing whether it is there and what to do if not."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pkgutil import iter_modules
+
+from alpacamq.client.address import parse_address
+from alpacamq.client.brokers import describe_cluster
+from alpacamq.client.cluster import Cluster
+from alpacamq.model.errors import AlpacaError
+
+from .java import find_java
+
+LEAST_SPARK, FIRST_UNTRIED_SPARK = (4, 0), (4, 4)
+_EXTRA = "install it with `pip install 'alpacamq[spark]'`"
+_PACKAGES = ("numpy", "pyarrow")
+_SOURCE_MODULE = "pyspark_alpacamq"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at; `advice` says what to do where it is not well."""
+
+    subject: str
+    is_well: bool
+    detail: str
+    advice: str = ""
+
+
+def examine(broker: str | None = None, *, start_spark: bool = False) -> list[Finding]:
+    """What was found, in the order in which things depend on each other."""
+    findings = [_python(), _spark(), *map(_package, _PACKAGES), _java(), _source()]
+    if broker is not None:
+        findings.append(_broker(broker))
+    if start_spark and all(finding.is_well for finding in findings):
+        findings.append(_session())
+    return findings
+
+
+def _python() -> Finding:
+    found = ".".join(map(str, sys.version_info[:3]))
+    return Finding(subject="Python", is_well=True, detail=f"{found} at {sys.executable}")
+
+
+def _spark() -> Finding:
+    found = _installed("pyspark")
+    if found is None:
+        return Finding(subject="PySpark", is_well=False, detail="not installed", advice=_EXTRA)
+    number = tuple(int(part) for part in found.split(".")[:2])
+    if number < LEAST_SPARK:
+        advice = f"the connector needs Spark {_dotted(LEAST_SPARK)} or later: {_EXTRA}"
+        return Finding(subject="PySpark", is_well=False, detail=found, advice=advice)
+    detail = found if number < FIRST_UNTRIED_SPARK else f"{found}, which was not tried yet"
+    return Finding(subject="PySpark", is_well=True, detail=detail)
+
+
+def _package(name: str) -> Finding:
+    found = _installed(name)
+    if found is None:
+        return Finding(subject=name, is_well=False, detail="not installed", advice=_EXTRA)
+    return Finding(subject=name, is_well=True, detail=found)
+
+
+def _java() -> Finding:
+    def look() -> str:
+        runtime = find_java()
+        return f"{runtime.version} from {runtime.origin}, {runtime.home}"
+
+    return _tried("Java", look)
+
+
+def _source() -> Finding:
+    if any(module.name == _SOURCE_MODULE for module in iter_modules()):
+        return Finding(subject="Connector", is_well=True, detail='Spark finds format("alpacamq") by itself')
+    return Finding(
+        subject="Connector",
+        is_well=False,
+        detail=f"Python finds no module {_SOURCE_MODULE}",
+        advice="install the package alpacamq where Spark's Python looks for packages",
+    )
+
+
+def _broker(text: str) -> Finding:
+    def look() -> str:
+        try:
+            address = parse_address(text)
+        except ValueError as error:
+            raise AlpacaError(str(error)) from None
+        with Cluster(address) as cluster:
+            return f"{address} answers, {len(describe_cluster(cluster).brokers)} in its cluster"
+
+    return _tried("Broker", look)
+
+
+def _session() -> Finding:
+    from .session import spark_session
+
+    def look() -> str:
+        session = spark_session("alpacamq doctor", master="local[1]")
+        try:
+            counted = session.range(1000).selectExpr("id % 7 AS rest").distinct().count()
+            return f"Spark {session.version} starts and counts to {counted}"
+        finally:
+            session.stop()
+
+    return _tried("Session", look)
+
+
+def _tried(subject: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(subject=subject, is_well=True, detail=look())
+    except AlpacaError as error:
+        return Finding(subject=subject, is_well=False, detail="not usable", advice=str(error))
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _dotted(number: tuple[int, ...]) -> str:
+    return ".".join(map(str, number))

@@ -1,0 +1,53 @@
+"""What of a log a read wants: conditions on topic, partition, offset and time that must all hold. Pure."""
+
+from dataclasses import dataclass, replace
+
+from alpacamq.model.ids import TopicPartition
+
+_LEAST, _MOST = -(2**63), 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Whole numbers from `low` to before `high`."""
+
+    low: int = _LEAST
+    high: int = _MOST
+
+    def __contains__(self, number: int) -> bool:
+        return self.low <= number < self.high
+
+    def and_(self, other: "Interval") -> "Interval":
+        return Interval(max(self.low, other.low), min(self.high, other.high))
+
+
+EVERY_NUMBER = Interval()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Narrowing:
+    """Everything, until conditions are added."""
+
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    partition: Interval = EVERY_NUMBER
+    offset: Interval = EVERY_NUMBER
+    timestamp_ms: Interval = EVERY_NUMBER
+
+    def admits(self, place: TopicPartition) -> bool:
+        """Whether a partition can hold what is wanted."""
+        return (
+            (self.topics is None or place.topic in self.topics)
+            and (self.partitions is None or place.partition in self.partitions)
+            and place.partition in self.partition
+        )
+
+    def with_topics(self, names: frozenset[str]) -> "Narrowing":
+        return replace(self, topics=names if self.topics is None else self.topics & names)
+
+    def with_partitions(self, numbers: frozenset[int]) -> "Narrowing":
+        return replace(self, partitions=numbers if self.partitions is None else self.partitions & numbers)
+
+    @property
+    def is_by_time(self) -> bool:
+        return self.timestamp_ms != EVERY_NUMBER
