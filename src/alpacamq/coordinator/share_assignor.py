@@ -38,16 +38,20 @@ def _topic(held: Mapping[str, Iterable[int]], partitions: int) -> dict[str, set[
     sharers = min(members, max(SHARERS, -(-members // partitions)))
     share, larger_shares = divmod(partitions * sharers, members)
     room = [sharers] * partitions
+    given_up = [0] * partitions
     kept: dict[str, set[int]] = {}
     for member, indexes in held.items():
-        keeps: set[int] = set()
-        kept[member] = keeps
-        most = share + (larger_shares > 0)
-        for index in sorted(indexes):
-            if len(keeps) < most and index < partitions and room[index]:
-                keeps.add(index)
-                room[index] -= 1
+        keeps = {index for index in indexes if index < partitions and room[index]}
+        surplus = len(keeps) - share - (larger_shares > 0)
+        if surplus > 0:
+            # Of different partitions where possible: a newcomer can take each of them only once.
+            for index in sorted(keeps, key=lambda index: (given_up[index], index))[:surplus]:
+                keeps.remove(index)
+                given_up[index] += 1
+        for index in keeps:
+            room[index] -= 1
         larger_shares -= len(keeps) > share
+        kept[member] = keeps
     by_load = [(len(keeps), member) for member, keeps in kept.items()]
     heapify(by_load)
     for index in range(partitions):

@@ -1,0 +1,98 @@
+"""Sharing partitions: everyone has work, no partition hangs on one member, and little moves."""
+
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alpacamq.coordinator.consumer_messages import Partitions
+from alpacamq.coordinator.share_assignor import SHARERS, assign_shared
+from alpacamq.model.ids import TopicId
+
+A, B = UUID(int=1), UUID(int=2)
+
+
+def members(count: int) -> list[str]:
+    return [f"m{number:03}" for number in range(count)]
+
+
+def sharers(assigned: dict[str, Partitions], topic: TopicId, partitions: int) -> list[int]:
+    """How many members each partition of a topic has."""
+    held = [each.get(topic, frozenset()) for each in assigned.values()]
+    return [sum(index in indexes for indexes in held) for index in range(partitions)]
+
+
+@pytest.mark.parametrize(
+    ("member_count", "partitions", "expected"),
+    [
+        pytest.param(1, 3, [3], id="one has everything"),
+        pytest.param(2, 3, [3, 3], id="two share everything"),
+        pytest.param(3, 1, [1, 1, 1], id="many share the only partition"),
+        pytest.param(3, 3, [2, 2, 2], id="every partition has two members"),
+        pytest.param(4, 6, [3, 3, 3, 3], id="and all members have as many"),
+        pytest.param(10, 4, [1, 1, 1, 1, 1, 1, 1, 1, 2, 2], id="more members than partitions"),
+    ],
+)
+def test_how_many_partitions_members_have(member_count: int, partitions: int, expected: list[int]) -> None:
+    subscribers = {name: frozenset({A}) for name in members(member_count)}
+    assigned = assign_shared(subscribers, {A: partitions}, {})
+    assert sorted(len(each[A]) for each in assigned.values()) == expected
+
+
+held = st.dictionaries(
+    st.sampled_from([A, B]), st.frozensets(st.integers(0, 14), min_size=1, max_size=12), max_size=2
+)
+
+
+@given(
+    subscribers=st.dictionaries(
+        st.sampled_from(members(12)), st.frozensets(st.sampled_from([A, B])), min_size=1
+    ),
+    counts=st.fixed_dictionaries({A: st.integers(0, 12), B: st.integers(0, 12)}),
+    before=st.dictionaries(st.sampled_from(members(12)), held),
+)
+def test_every_partition_is_shared_and_every_member_has_work(
+    subscribers: dict[str, frozenset[TopicId]], counts: dict[TopicId, int], before: dict[str, Partitions]
+) -> None:
+    assigned = assign_shared(subscribers, counts, before)
+    assert set(assigned) == set(subscribers)
+    for topic, partitions in counts.items():
+        interested = [name for name, topics in subscribers.items() if topic in topics]
+        assert all(topic not in each or name in interested for name, each in assigned.items())
+        if not interested or not partitions:
+            continue
+        expected = min(len(interested), max(SHARERS, -(-len(interested) // partitions)))
+        assert sharers(assigned, topic, partitions) == [expected] * partitions
+        loads = [len(assigned[name][topic]) for name in interested]
+        assert min(loads) >= 1
+        assert all(index < partitions for name in interested for index in assigned[name][topic])
+
+
+@given(member_count=st.integers(1, 12), partitions=st.integers(1, 12))
+def test_from_nothing_the_members_loads_differ_by_one_at_most(member_count: int, partitions: int) -> None:
+    subscribers = {name: frozenset({A}) for name in members(member_count)}
+    loads = [len(each[A]) for each in assign_shared(subscribers, {A: partitions}, {}).values()]
+    assert max(loads) - min(loads) <= 1
+
+
+@given(member_count=st.integers(1, 12), partitions=st.integers(1, 12))
+def test_what_is_balanced_stays_as_it_is(member_count: int, partitions: int) -> None:
+    subscribers = {name: frozenset({A}) for name in members(member_count)}
+    before = assign_shared(subscribers, {A: partitions}, {})
+    assert assign_shared(subscribers, {A: partitions}, before) == before
+
+
+def test_a_newcomer_takes_no_more_than_its_share() -> None:
+    subscribers = {name: frozenset({A}) for name in members(4)}
+    before = assign_shared(subscribers, {A: 20}, {})
+    after = assign_shared({**subscribers, "new": frozenset({A})}, {A: 20}, before)
+    lost = sum(len(before[name][A] - after[name][A]) for name in subscribers)
+    assert lost == len(after["new"][A]) == 8
+    assert {len(each[A]) for each in after.values()} == {8}
+
+
+def test_a_thousand_members_and_partitions_are_no_trouble() -> None:
+    subscribers = {name: frozenset({A}) for name in members(1000)}
+    assigned = assign_shared(subscribers, {A: 1000}, {})
+    assert {len(each[A]) for each in assigned.values()} == {2}
