@@ -297,10 +297,15 @@ def _leaves(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     """Every value below `table` by its dotted key, so that retention.ms may be written bare or quoted."""
     for name, value in table.items():
         key = f"{prefix}{name}"
-        if isinstance(value, dict) and value and key not in OPTIONS:
+        if isinstance(value, dict) and value and (key not in OPTIONS or _is_prefix(key)):
             yield from _leaves(value, f"{key}.")
         else:
             yield key, value
+
+
+def _is_prefix(key: str) -> bool:
+    """Whether names of other options begin with this one's, as queue.max.in.flight.total's does."""
+    return any(option.startswith(f"{key}.") for option in OPTIONS)
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
