@@ -1,16 +1,83 @@
-"""The door for HTTP clients that speak JSON."""
+"""The door for HTTP clients that speak JSON: finds the route, reads what was sent, sends what is answered."""
 
+import asyncio
 from collections.abc import Awaitable
+from http import HTTPStatus
+from inspect import isawaitable
 
-from alpacamq.api.http.messages import Request, Response, problem
+import msgspec
+
+from alpacamq.api.http.messages import Request, Response
 from alpacamq.broker.broker import Broker
+from alpacamq.model.errors import AlpacaError
+
+from .arguments import Arguments
+from .backend import Backend
+from .errors import CrossOrigin, refusal
+from .route import AnyRoute, Call
+from .router import Router
+from .table import ROUTES
+from .traffic import Answered
+
+_encode = msgspec.json.Encoder().encode
+_NO_CONTENT = Response(HTTPStatus.NO_CONTENT)
 
 
 class RestDoor:
     """Answers JSON requests; an App of the HTTP listener."""
 
     def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+        self._backend = Backend(broker)
+        self._router = Router(ROUTES)
+        self._arguments = {id(route): Arguments(route) for route in ROUTES}
+        self._unfinished: set[asyncio.Future[object]] = set()
 
     def __call__(self, request: Request) -> Response | Awaitable[Response]:
-        return problem(404, f"there is nothing at {request.path}")
+        route: AnyRoute | None = None
+        try:
+            if "origin" in request.headers:
+                _check_origin(request)
+            route, in_path = self._router.match(request.method, request.path)
+            arguments = self._arguments[id(route)]
+            parameters = arguments.parameters(in_path, request)
+            call = Call(self._backend, request, parameters, arguments.body(request))
+            answer = route.handler(call)
+        except AlpacaError as error:
+            return self._counted(route, refusal(error))
+        if isawaitable(answer):
+            return self._awaited(route, answer)
+        return self._counted(route, _response(route, answer))
+
+    async def _awaited(self, route: AnyRoute, answer: Awaitable[object]) -> Response:
+        try:
+            result = await (self._finished(answer) if route.is_indivisible else answer)
+        except AlpacaError as error:
+            return self._counted(route, refusal(error))
+        return self._counted(route, _response(route, result))
+
+    async def _finished(self, answer: Awaitable[object]) -> object:
+        """Wait for what goes on although the client may go away."""
+        task = asyncio.ensure_future(answer)
+        self._unfinished.add(task)
+        task.add_done_callback(self._unfinished.discard)
+        return await asyncio.shield(task)
+
+    def _counted(self, route: AnyRoute | None, response: Response) -> Response:
+        if route is not None:
+            self._backend.traffic.count(Answered(route.method, route.path, response.status))
+        return response
+
+
+def _response(route: AnyRoute, answer: object) -> Response:
+    if isinstance(answer, Response):
+        return answer
+    if answer is None:
+        return _NO_CONTENT
+    return Response(route.status, _encode(answer))
+
+
+def _check_origin(request: Request) -> None:
+    """Refuse what a page of another site sends: browsers let any page try, also on the local network."""
+    origin = request.headers["origin"]
+    if origin.partition("://")[2].lower() != request.host.lower():
+        raise CrossOrigin(f"a page of {origin} may not use this broker")

@@ -1,0 +1,193 @@
+"""The only place where our errors meet HTTP: each has a status, and becomes a problem (RFC 9457).
+
+400 is for what the OpenAPI document already says is wrong, 422 for what only the broker could know.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from http import HTTPStatus
+
+import msgspec
+
+from alpacamq.api.http.messages import PROBLEM_JSON, Response
+from alpacamq.model import errors as e
+from alpacamq.model.compression import TooMuchData
+
+_WORD = re.compile(r"[A-Z][a-z]*")
+# What passes by itself, and so soon that a client may wait for it.
+_RETRY_AFTER = (("Retry-After", "1"),)
+
+
+class InvalidInput(e.AlpacaError):
+    """A parameter or a body is not what the API's description says it is.
+
+    `field` names where: a JSON pointer into the body, or a parameter by its name.
+    """
+
+    def __init__(self, detail: str, field: str = "") -> None:
+        super().__init__(detail)
+        self.field = field
+
+
+class UnsupportedMediaType(e.AlpacaError):
+    """A body comes as something else than JSON."""
+
+
+class CrossOrigin(e.AlpacaError):
+    """A browser asks on behalf of a page of another site."""
+
+
+class UnknownPath(e.AlpacaError):
+    """There is nothing at this path."""
+
+
+class MethodNotAllowed(e.AlpacaError):
+    """What is at this path does not know the method."""
+
+    def __init__(self, detail: str, allowed: str) -> None:
+        super().__init__(detail)
+        self.allowed = allowed
+
+
+class UnknownTask(e.AlpacaError):
+    """No redrive has this id."""
+
+
+class UnknownProducer(e.AlpacaError):
+    """No transactional producer has this id."""
+
+
+class Degraded(e.AlpacaError):
+    """Some partitions do not serve all they should."""
+
+
+CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
+    InvalidInput: HTTPStatus.BAD_REQUEST,
+    UnsupportedMediaType: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+    CrossOrigin: HTTPStatus.FORBIDDEN,
+    UnknownPath: HTTPStatus.NOT_FOUND,
+    MethodNotAllowed: HTTPStatus.METHOD_NOT_ALLOWED,
+    UnknownTask: HTTPStatus.NOT_FOUND,
+    UnknownProducer: HTTPStatus.NOT_FOUND,
+    Degraded: HTTPStatus.SERVICE_UNAVAILABLE,
+    e.InvalidRequest: HTTPStatus.UNPROCESSABLE_ENTITY,
+    e.CorruptBatch: HTTPStatus.INTERNAL_SERVER_ERROR,
+    TooMuchData: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    e.DamagedLog: HTTPStatus.INTERNAL_SERVER_ERROR,
+    e.InvalidRecord: HTTPStatus.BAD_REQUEST,
+    e.InvalidTimestamp: HTTPStatus.UNPROCESSABLE_ENTITY,
+    e.BatchTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    e.UnsupportedCompression: HTTPStatus.UNPROCESSABLE_ENTITY,
+    e.UnknownTopic: HTTPStatus.NOT_FOUND,
+    e.UnknownTopicId: HTTPStatus.NOT_FOUND,
+    e.TopicExists: HTTPStatus.CONFLICT,
+    e.InvalidTopicName: HTTPStatus.UNPROCESSABLE_ENTITY,
+    e.InvalidPartitionCount: HTTPStatus.UNPROCESSABLE_ENTITY,
+    e.InvalidReplication: HTTPStatus.UNPROCESSABLE_ENTITY,
+    e.InvalidConfig: HTTPStatus.UNPROCESSABLE_ENTITY,
+    e.InvalidRequiredAcks: HTTPStatus.UNPROCESSABLE_ENTITY,
+    e.NotEnoughReplicas: HTTPStatus.SERVICE_UNAVAILABLE,
+    e.OffsetOutOfRange: HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
+    e.FencedLeaderEpoch: HTTPStatus.CONFLICT,
+    e.UnknownLeaderEpoch: HTTPStatus.CONFLICT,
+    e.FencedProducer: HTTPStatus.CONFLICT,
+    e.OutOfOrderSequence: HTTPStatus.CONFLICT,
+    e.StorageFailed: HTTPStatus.INTERNAL_SERVER_ERROR,
+    e.DiskFull: HTTPStatus.INSUFFICIENT_STORAGE,
+    e.DataInDoubt: HTTPStatus.INTERNAL_SERVER_ERROR,
+    e.DataDirectoryInUse: HTTPStatus.INTERNAL_SERVER_ERROR,
+    e.PolicyViolation: HTTPStatus.FORBIDDEN,
+    e.InvalidGroupId: HTTPStatus.UNPROCESSABLE_ENTITY,
+    e.GroupIdNotFound: HTTPStatus.NOT_FOUND,
+    e.TooManyGroups: HTTPStatus.TOO_MANY_REQUESTS,
+    e.GroupMaxSizeReached: HTTPStatus.TOO_MANY_REQUESTS,
+    e.NonEmptyGroup: HTTPStatus.CONFLICT,
+    e.MemberIdRequired: HTTPStatus.CONFLICT,
+    e.UnknownMember: HTTPStatus.NOT_FOUND,
+    e.IllegalGeneration: HTTPStatus.CONFLICT,
+    e.RebalanceInProgress: HTTPStatus.CONFLICT,
+    e.InconsistentGroupProtocol: HTTPStatus.CONFLICT,
+    e.FencedInstanceId: HTTPStatus.CONFLICT,
+    e.InvalidSessionTimeout: HTTPStatus.UNPROCESSABLE_ENTITY,
+    e.StaleMemberEpoch: HTTPStatus.CONFLICT,
+    e.FencedMemberEpoch: HTTPStatus.CONFLICT,
+    e.UnreleasedInstanceId: HTTPStatus.CONFLICT,
+    e.UnsupportedAssignor: HTTPStatus.UNPROCESSABLE_ENTITY,
+    e.InvalidRegularExpression: HTTPStatus.UNPROCESSABLE_ENTITY,
+    e.GroupSubscribedToTopic: HTTPStatus.CONFLICT,
+    e.OffsetMetadataTooLarge: HTTPStatus.UNPROCESSABLE_ENTITY,
+    e.UnstableOffsetCommit: HTTPStatus.CONFLICT,
+    e.InvalidLane: HTTPStatus.UNPROCESSABLE_ENTITY,
+    e.InvalidReceipt: HTTPStatus.UNPROCESSABLE_ENTITY,
+    e.StaleReceipt: HTTPStatus.CONFLICT,
+    e.NotAcquired: HTTPStatus.CONFLICT,
+    e.TooManyInFlight: HTTPStatus.TOO_MANY_REQUESTS,
+    e.TooManyWaiting: HTTPStatus.TOO_MANY_REQUESTS,
+    e.InvalidDelay: HTTPStatus.UNPROCESSABLE_ENTITY,
+    e.UnknownDelayed: HTTPStatus.NOT_FOUND,
+    e.TooManyDelayed: HTTPStatus.TOO_MANY_REQUESTS,
+    e.ProducerFenced: HTTPStatus.CONFLICT,
+    e.InvalidProducerIdMapping: HTTPStatus.CONFLICT,
+    e.InvalidTransactionState: HTTPStatus.CONFLICT,
+    e.ConcurrentTransactions: HTTPStatus.CONFLICT,
+    e.InvalidTransactionTimeout: HTTPStatus.UNPROCESSABLE_ENTITY,
+    e.TransactionalIdNotFound: HTTPStatus.NOT_FOUND,
+    e.TransactionAbortable: HTTPStatus.CONFLICT,
+    e.CoordinatorLoading: HTTPStatus.SERVICE_UNAVAILABLE,
+    e.CoordinatorUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+# Those that are over as soon as somebody else is done.
+_PASSING = frozenset(
+    {
+        e.CoordinatorLoading,
+        e.CoordinatorUnavailable,
+        e.ConcurrentTransactions,
+        e.TooManyInFlight,
+        e.TooManyWaiting,
+        e.TooManyDelayed,
+        e.UnstableOffsetCommit,
+    }
+)
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What went wrong, for programs (`type`, `status`, `field`) and for people (`title`, `detail`)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str = ""
+    field: str = ""
+
+
+def status_of(error: e.AlpacaError) -> HTTPStatus:
+    """The HTTP status for one of our errors."""
+    return CODES[type(error)]
+
+
+def problem_of(error: e.AlpacaError) -> Problem:
+    """One of our errors as a value."""
+    words = _words(type(error).__name__)
+    return Problem(
+        type="urn:alpacamq:problem:" + "-".join(words),
+        title=" ".join(words).capitalize(),
+        status=status_of(error),
+        detail=str(error),
+        field=error.field if isinstance(error, InvalidInput) else "",
+    )
+
+
+def refusal(error: e.AlpacaError) -> Response:
+    """The answer to a request that met one of our errors."""
+    headers: tuple[tuple[str, str], ...] = ()
+    if isinstance(error, MethodNotAllowed):
+        headers = (("Allow", error.allowed),)
+    elif type(error) in _PASSING:
+        headers = _RETRY_AFTER
+    return Response(status_of(error), msgspec.json.encode(problem_of(error)), PROBLEM_JSON, headers)
+
+
+@cache
+def _words(name: str) -> tuple[str, ...]:
+    return tuple(word.lower() for word in _WORD.findall(name))

@@ -1,0 +1,343 @@
+"""Groups: which there are, who is in them, and being a member of one."""
+
+from http import HTTPStatus
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from alpacamq.api.rest.backend import Backend
+from alpacamq.api.rest.coordination import ask_group
+from alpacamq.api.rest.membership import Membership, heard, joined, member, partitions_by_topic
+from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
+from alpacamq.broker.broker import Broker
+from alpacamq.coordinator.consumer_messages import (
+    JOIN_EPOCH,
+    ConsumerGroupDescription,
+    ConsumerHeartbeatRequest,
+    ConsumerMemberDescription,
+)
+from alpacamq.coordinator.group_messages import (
+    DeleteGroupRequest,
+    DescribeRequest,
+    GroupDescription,
+    LeaveReply,
+    LeaveRequest,
+    LeavingMember,
+    ListReply,
+    ListRequest,
+)
+from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.model.errors import (
+    FencedInstanceId,
+    FencedMemberEpoch,
+    GroupIdNotFound,
+    GroupMaxSizeReached,
+    InvalidRegularExpression,
+    InvalidRequest,
+    NonEmptyGroup,
+    StaleMemberEpoch,
+    TooManyGroups,
+    UnknownMember,
+    UnreleasedInstanceId,
+    UnsupportedAssignor,
+)
+from alpacamq.model.topics import INT32_MAX
+from alpacamq.queues.messages import QueueId
+
+from .names import MemberText, OfGroup, TopicText
+
+QUEUE = "queue"
+
+
+class ListedGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the list. `type` is consumer, classic, share or queue; of a queue, `topics` are known."""
+
+    group: str
+    type: str
+    state: str | UnsetType = UNSET
+    topics: list[str] | UnsetType = UNSET
+
+
+class GroupList(msgspec.Struct, frozen=True, kw_only=True):
+    """Every group there is. A name may be that of a group of members and of queues."""
+
+    groups: list[ListedGroup]
+
+
+class MemberDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """A member. Partitions are by topic: what it has, and what it is to have."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    member_epoch: int | UnsetType = UNSET
+    topics: list[str] | UnsetType = UNSET
+    pattern: str | UnsetType = UNSET
+    assignment: dict[str, list[int]] | UnsetType = UNSET
+    target: dict[str, list[int]] | UnsetType = UNSET
+
+
+class GroupAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A group, its members, and the topics it uses as queues."""
+
+    group: str
+    type: str
+    queues: list[str]
+    members: list[MemberDescription]
+    state: str | UnsetType = UNSET
+    epoch: int | UnsetType = UNSET
+    assignor: str | UnsetType = UNSET
+
+
+class Join(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who joins, and what it wants to read: topics by name, by pattern, or both."""
+
+    topics: Annotated[list[TopicText], Meta(max_length=1000)] | UnsetType = UNSET
+    pattern: (
+        Annotated[str, Meta(min_length=1, max_length=1000, description="a regular expression (RE2)")]
+        | UnsetType
+    ) = UNSET
+    member_id: MemberText | UnsetType = UNSET
+    instance_id: MemberText | UnsetType = UNSET
+    client_id: Annotated[str, Meta(max_length=255)] = ""
+    assignor: Annotated[str, Meta(min_length=1, max_length=255)] | UnsetType = UNSET
+    rebalance_timeout_ms: Annotated[int, Meta(ge=1, le=INT32_MAX)] = 60_000
+
+
+class OfMember(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A member that is alive. With its epoch, it is refused if it missed a change."""
+
+    member_id: MemberText
+    member_epoch: Annotated[int, Meta(ge=0, le=INT32_MAX)] | UnsetType = UNSET
+
+
+class Leave(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A member that leaves."""
+
+    member_id: MemberText
+
+
+class MembershipAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a member stands, and the partitions it has, by topic. It is to heartbeat or poll in time."""
+
+    group: str
+    member_id: str
+    member_epoch: int
+    heartbeat_interval_ms: int
+    session_timeout_ms: int
+    assignment: dict[str, list[int]]
+
+
+async def list_groups(call: Call[Nothing, Nothing]) -> GroupList:
+    broker = call.backend.broker
+    replies: list[ListReply] = await broker.coordinators.ask_every_group_shard(
+        lambda machine, ticket, now_ms: machine.list_groups(ListRequest(), ticket, now_ms)
+    )
+    listed = [
+        ListedGroup(group=each.group, type=each.type, state=each.state)
+        for reply in replies
+        for each in reply.groups
+    ]
+    by_group: dict[str, list[str]] = {}
+    for group, topic in await broker.queues.queues():
+        by_group.setdefault(group, []).append(topic)
+    listed += [
+        ListedGroup(group=group, type=QUEUE, topics=sorted(topics)) for group, topics in by_group.items()
+    ]
+    return GroupList(groups=sorted(listed, key=lambda each: (each.group, each.type)))
+
+
+async def describe_group(call: Call[OfGroup, Nothing]) -> GroupAnswer:
+    broker, group = call.backend.broker, call.parameters.group
+    queues = sorted(each.topic for each in await _queues_of(broker, group))
+    try:
+        found = await ask_group(broker, GroupCoordinator.describe, DescribeRequest(group=group))
+    except GroupIdNotFound:
+        if not queues:
+            raise
+        return GroupAnswer(group=group, type=QUEUE, queues=queues, members=[])
+    if isinstance(found, ConsumerGroupDescription):
+        return GroupAnswer(
+            group=group,
+            type="consumer",
+            queues=queues,
+            members=[_consumer(broker, each) for each in found.members],
+            state=found.state,
+            epoch=found.epoch,
+            assignor=found.assignor,
+        )
+    assert isinstance(found, GroupDescription)
+    return GroupAnswer(
+        group=group, type="classic", queues=queues, members=_classic_members(found), state=found.state
+    )
+
+
+async def delete_group(call: Call[OfGroup, Nothing]) -> None:
+    broker, group = call.backend.broker, call.parameters.group
+    queues = await _queues_of(broker, group)
+    try:
+        await ask_group(broker, GroupCoordinator.delete_group, DeleteGroupRequest(group=group))
+    except GroupIdNotFound:
+        if not queues:
+            raise
+    for queue in queues:
+        await broker.queues.delete(queue)
+
+
+async def join(call: Call[OfGroup, Join]) -> MembershipAnswer:
+    body = call.body
+    request = ConsumerHeartbeatRequest(
+        group=call.parameters.group,
+        member_epoch=JOIN_EPOCH,
+        member_id="" if body.member_id is UNSET else body.member_id,
+        instance_id=None if body.instance_id is UNSET else body.instance_id,
+        rebalance_timeout_ms=body.rebalance_timeout_ms,
+        subscribed_topics=None if body.topics is UNSET else tuple(body.topics),
+        subscribed_regex=None if body.pattern is UNSET else body.pattern,
+        assignor=None if body.assignor is UNSET else body.assignor,
+        owned={},
+        client_id=body.client_id,
+        client_host=call.request.peer.rpartition(":")[0],
+    )
+    return membership_answer(call.backend, call.parameters.group, await joined(call.backend.broker, request))
+
+
+async def heartbeat(call: Call[OfGroup, OfMember]) -> MembershipAnswer:
+    broker, group, body = call.backend.broker, call.parameters.group, call.body
+    epoch = None if body.member_epoch is UNSET else body.member_epoch
+    known = await member(broker, group, body.member_id, epoch)
+    return membership_answer(call.backend, group, await heard(broker, group, known))
+
+
+async def leave(call: Call[OfGroup, Leave]) -> None:
+    leaving = LeavingMember(member_id=call.body.member_id)
+    request = LeaveRequest(group=call.parameters.group, members=(leaving,))
+    reply: LeaveReply = await ask_group(call.backend.broker, GroupCoordinator.leave, request)
+    if (error := reply.members[0].error) is not None:
+        raise error
+
+
+def membership_answer(backend: Backend, group: str, membership: Membership) -> MembershipAnswer:
+    assignment: dict[str, list[int]] = {}
+    for topic, partition in membership.assigned:
+        assignment.setdefault(topic, []).append(partition)
+    return MembershipAnswer(
+        group=group,
+        member_id=membership.member_id,
+        member_epoch=membership.member_epoch,
+        heartbeat_interval_ms=membership.heartbeat_interval_ms,
+        session_timeout_ms=backend.broker.settings.coordination.consumer_groups.session_timeout_ms,
+        assignment=assignment,
+    )
+
+
+async def _queues_of(broker: Broker, group: str) -> list[QueueId]:
+    return [queue for queue in await broker.queues.queues() if queue.group == group]
+
+
+def _consumer(broker: Broker, found: ConsumerMemberDescription) -> MemberDescription:
+    return MemberDescription(
+        member_id=found.member_id,
+        instance_id=found.instance_id,
+        client_id=found.client_id,
+        client_host=found.client_host,
+        member_epoch=found.member_epoch,
+        topics=list(found.subscribed_topics),
+        pattern=found.subscribed_regex,
+        assignment=dict(partitions_by_topic(broker, found.assignment)),
+        target=dict(partitions_by_topic(broker, found.target_assignment)),
+    )
+
+
+def _classic_members(found: GroupDescription) -> list[MemberDescription]:
+    return [
+        MemberDescription(
+            member_id=each.member_id,
+            instance_id=each.instance_id,
+            client_id=each.client_id,
+            client_host=each.client_host,
+        )
+        for each in found.members
+    ]
+
+
+_MEMBER_ERRORS = (
+    InvalidRequest,
+    UnknownMember,
+    GroupIdNotFound,
+    StaleMemberEpoch,
+    FencedMemberEpoch,
+    FencedInstanceId,
+)
+
+ROUTES: tuple[AnyRoute, ...] = (
+    Route(
+        method="GET",
+        path="/groups",
+        summary="List groups",
+        handler=list_groups,
+        parameters=Nothing,
+        body=Nothing,
+        answers=(GroupList,),
+    ),
+    Route(
+        method="GET",
+        path="/groups/{group}",
+        summary="Describe a group and its members",
+        handler=describe_group,
+        parameters=OfGroup,
+        body=Nothing,
+        answers=(GroupAnswer,),
+        errors=(GroupIdNotFound,),
+    ),
+    Route(
+        method="DELETE",
+        path="/groups/{group}",
+        summary="Delete a group without members: its offsets and its queues",
+        handler=delete_group,
+        parameters=OfGroup,
+        body=Nothing,
+        status=HTTPStatus.NO_CONTENT,
+        errors=(GroupIdNotFound, NonEmptyGroup),
+        is_indivisible=True,
+    ),
+    Route(
+        method="POST",
+        path="/groups/{group}/join",
+        summary="Become a member of a group",
+        handler=join,
+        parameters=OfGroup,
+        body=Join,
+        answers=(MembershipAnswer,),
+        errors=(
+            *_MEMBER_ERRORS,
+            TooManyGroups,
+            GroupMaxSizeReached,
+            UnreleasedInstanceId,
+            UnsupportedAssignor,
+            InvalidRegularExpression,
+        ),
+    ),
+    Route(
+        method="POST",
+        path="/groups/{group}/heartbeat",
+        summary="Stay a member, and learn which partitions one has",
+        handler=heartbeat,
+        parameters=OfGroup,
+        body=OfMember,
+        answers=(MembershipAnswer,),
+        errors=_MEMBER_ERRORS,
+    ),
+    Route(
+        method="POST",
+        path="/groups/{group}/leave",
+        summary="Leave a group, so that others take over at once",
+        handler=leave,
+        parameters=OfGroup,
+        body=Leave,
+        status=HTTPStatus.NO_CONTENT,
+        errors=_MEMBER_ERRORS,
+    ),
+)

@@ -1,0 +1,319 @@
+"""How far groups have come: committed offsets and lag, committing, and moving a group elsewhere."""
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from alpacamq.api.rest.coordination import ask_group
+from alpacamq.api.rest.errors import InvalidInput, Problem, problem_of
+from alpacamq.api.rest.moments import Moment, moment_ms
+from alpacamq.api.rest.partition_reading import offset_at_time
+from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
+from alpacamq.broker.broker import Broker
+from alpacamq.coordinator.group_messages import (
+    NO_GENERATION,
+    CommitRequest,
+    DescribeRequest,
+    FetchedOffset,
+    FetchOffsetsReply,
+    FetchOffsetsRequest,
+    OffsetToCommit,
+    PartitionResults,
+    ResetOffsetsRequest,
+)
+from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.model.errors import (
+    AlpacaError,
+    GroupIdNotFound,
+    IllegalGeneration,
+    InvalidRequest,
+    NonEmptyGroup,
+    OffsetMetadataTooLarge,
+    OffsetOutOfRange,
+    StaleMemberEpoch,
+    TooManyGroups,
+    UnknownMember,
+    UnknownTopic,
+)
+from alpacamq.model.topics import INT32_MAX
+
+from .names import MemberText, OffsetNumber, OfGroup, PartitionIndex, TopicText
+
+MAX_OFFSETS = 10_000
+
+
+class Place(StrEnum):
+    """Either end of a partition."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+class OffsetsWanted(OfGroup, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which offsets to show."""
+
+    topic: TopicText | UnsetType = UNSET
+
+
+class GroupOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a group goes on in a partition, where that ends, and how many messages lie between."""
+
+    topic: str
+    partition: int
+    offset: int
+    metadata: str
+    end_offset: int | None
+    lag: int | None
+
+
+class GroupOffsets(msgspec.Struct, frozen=True, kw_only=True):
+    """Every offset that a group has committed."""
+
+    group: str
+    offsets: list[GroupOffset]
+    total_lag: int
+
+
+class NewOffset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a group is to go on: the offset after the last message that is done."""
+
+    topic: TopicText
+    partition: PartitionIndex
+    offset: OffsetNumber
+    metadata: str = ""
+
+
+class ResetPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where to begin again, in all partitions or in one: one of to, offset and timestamp."""
+
+    partition: PartitionIndex | UnsetType = UNSET
+    to: Place | UnsetType = UNSET
+    offset: OffsetNumber | UnsetType = UNSET
+    timestamp: Moment | UnsetType = UNSET
+
+
+class Reset(ResetPlace, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a group is to begin again in a topic."""
+
+    topic: TopicText
+
+
+class OffsetChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Offsets to commit, as a member where the group has some; or `reset` for a group that has none."""
+
+    offsets: Annotated[list[NewOffset], Meta(min_length=1, max_length=MAX_OFFSETS)] | UnsetType = UNSET
+    member_id: MemberText | UnsetType = UNSET
+    member_epoch: Annotated[int, Meta(ge=0, le=INT32_MAX)] | UnsetType = UNSET
+    reset: Annotated[list[Reset], Meta(min_length=1, max_length=1000)] | UnsetType = UNSET
+    dry_run: Annotated[bool, Meta(description="with reset: only say what the offsets would be")] = False
+
+
+class OffsetResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one partition."""
+
+    topic: str
+    partition: int
+    offset: int
+    error: Problem | UnsetType = UNSET
+
+
+class OffsetResults(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of each partition, in order, and how many of them failed."""
+
+    offsets: list[OffsetResult]
+    errors: int
+
+
+async def show_offsets(call: Call[OffsetsWanted, Nothing]) -> GroupOffsets:
+    broker, wanted = call.backend.broker, call.parameters
+    request = FetchOffsetsRequest(group=wanted.group)
+    reply: FetchOffsetsReply = await ask_group(broker, GroupCoordinator.fetch_offsets, request)
+    if not reply.offsets:
+        await ask_group(broker, GroupCoordinator.describe, DescribeRequest(group=wanted.group))
+    shown = [
+        _shown(broker, each) for each in reply.offsets if wanted.topic is UNSET or each.topic == wanted.topic
+    ]
+    return GroupOffsets(
+        group=wanted.group,
+        offsets=sorted(shown, key=lambda each: (each.topic, each.partition)),
+        total_lag=sum(each.lag or 0 for each in shown),
+    )
+
+
+async def change_offsets(call: Call[OfGroup, OffsetChanges]) -> OffsetResults:
+    body = call.body
+    if (body.offsets is UNSET) == (body.reset is UNSET):
+        raise InvalidInput("/offsets: give one of offsets and reset", "/offsets")
+    if body.offsets is not UNSET:
+        return await _commit(call, body.offsets)
+    assert body.reset is not UNSET
+    return await _reset(call, body.reset)
+
+
+async def commit_offsets(
+    broker: Broker,
+    group: str,
+    wanted: Sequence[OffsetToCommit],
+    *,
+    member_id: str = "",
+    member_epoch: int = NO_GENERATION,
+) -> OffsetResults:
+    """Commit as a member, or for a group without members."""
+    unknown = unknown_partitions(broker, wanted)
+    request = CommitRequest(
+        group=group,
+        offsets=tuple(each for each, error in zip(wanted, unknown, strict=True) if error is None),
+        member_id=member_id,
+        generation=member_epoch,
+    )
+    results: PartitionResults = await ask_group(broker, GroupCoordinator.commit, request)
+    return offset_results(wanted, unknown, results)
+
+
+async def _commit(call: Call[OfGroup, OffsetChanges], offsets: Sequence[NewOffset]) -> OffsetResults:
+    body = call.body
+    if (body.member_id is UNSET) != (body.member_epoch is UNSET):
+        raise InvalidInput("/member_epoch: comes with member_id", "/member_epoch")
+    return await commit_offsets(
+        call.backend.broker,
+        call.parameters.group,
+        to_commit(offsets),
+        member_id="" if body.member_id is UNSET else body.member_id,
+        member_epoch=NO_GENERATION if body.member_epoch is UNSET else body.member_epoch,
+    )
+
+
+async def _reset(call: Call[OfGroup, OffsetChanges], resets: Sequence[Reset]) -> OffsetResults:
+    broker, group = call.backend.broker, call.parameters.group
+    wanted = [
+        each
+        for at, reset in enumerate(resets)
+        for each in await reset_places(broker, reset.topic, reset, f"/reset/{at}")
+    ]
+    if call.body.dry_run:
+        shown = [
+            OffsetResult(topic=each.topic, partition=each.partition, offset=each.offset) for each in wanted
+        ]
+        return OffsetResults(offsets=shown, errors=0)
+    request = ResetOffsetsRequest(group=group, offsets=tuple(wanted))
+    results: PartitionResults = await ask_group(broker, GroupCoordinator.reset_offsets, request)
+    return offset_results(wanted, [None] * len(wanted), results)
+
+
+async def reset_places(broker: Broker, topic: str, reset: ResetPlace, at: str) -> list[OffsetToCommit]:
+    """The offsets meant; `at` is where in the body this is said."""
+    names = ("to", "offset", "timestamp")
+    given = [name for name in names if getattr(reset, name) is not UNSET]
+    if len(given) != 1:
+        raise InvalidInput(f"{at or 'the body'}: give one of {', '.join(names)}", at)
+    partitions = (
+        broker.topics.partitions_of(broker.topics.image.topic(topic).name)
+        if reset.partition is UNSET
+        else [broker.topics.partition(topic, reset.partition)]
+    )
+    wanted = []
+    for partition in partitions:
+        start, end = partition.log.start_offset, partition.high_watermark
+        if reset.to is not UNSET:
+            offset = start if reset.to is Place.EARLIEST else end
+        elif reset.offset is not UNSET:
+            offset = reset.offset
+            if not start <= offset <= end:
+                raise OffsetOutOfRange(
+                    f"offset {offset} lies outside {start} to {end} of {partition.identity}"
+                )
+        else:
+            assert reset.timestamp is not UNSET
+            found = await offset_at_time(broker, partition, moment_ms(reset.timestamp, f"{at}/timestamp"))
+            offset = end if found is None else found
+        wanted.append(OffsetToCommit(topic=topic, partition=partition.identity.partition, offset=offset))
+    return wanted
+
+
+def to_commit(offsets: Iterable[NewOffset]) -> list[OffsetToCommit]:
+    return [
+        OffsetToCommit(topic=each.topic, partition=each.partition, offset=each.offset, metadata=each.metadata)
+        for each in offsets
+    ]
+
+
+def unknown_partitions(broker: Broker, wanted: Iterable[OffsetToCommit]) -> list[AlpacaError | None]:
+    """What is wrong with partitions that are not there."""
+    return [
+        None
+        if broker.topics.find(each.topic.encode(), each.partition) is not None
+        else UnknownTopic(f"there is no partition {each.partition} of a topic {each.topic!r}")
+        for each in wanted
+    ]
+
+
+def offset_results(
+    wanted: Sequence[OffsetToCommit], unknown: Sequence[AlpacaError | None], results: PartitionResults
+) -> OffsetResults:
+    """All of them in order; if every one failed in one way, that is raised."""
+    known = iter(results.partitions)
+    errors = [error or next(known).error for error in unknown]
+    failed = [error for error in errors if error is not None]
+    if len(failed) == len(wanted) and len({type(error) for error in failed}) == 1:
+        raise failed[0]
+    return OffsetResults(
+        offsets=[
+            OffsetResult(
+                topic=each.topic,
+                partition=each.partition,
+                offset=each.offset,
+                error=UNSET if error is None else problem_of(error),
+            )
+            for each, error in zip(wanted, errors, strict=True)
+        ],
+        errors=len(failed),
+    )
+
+
+def _shown(broker: Broker, committed: FetchedOffset) -> GroupOffset:
+    partition = broker.topics.find(committed.topic.encode(), committed.partition)
+    return GroupOffset(
+        topic=committed.topic,
+        partition=committed.partition,
+        offset=committed.offset,
+        metadata=committed.metadata,
+        end_offset=None if partition is None else partition.high_watermark,
+        lag=None if partition is None else max(partition.high_watermark - committed.offset, 0),
+    )
+
+
+ROUTES: tuple[AnyRoute, ...] = (
+    Route(
+        method="GET",
+        path="/groups/{group}/offsets",
+        summary="Show a group's committed offsets and its lag",
+        handler=show_offsets,
+        parameters=OffsetsWanted,
+        body=Nothing,
+        answers=(GroupOffsets,),
+        errors=(GroupIdNotFound,),
+    ),
+    Route(
+        method="POST",
+        path="/groups/{group}/offsets",
+        summary="Commit offsets, or move a group without members elsewhere",
+        handler=change_offsets,
+        parameters=OfGroup,
+        body=OffsetChanges,
+        answers=(OffsetResults,),
+        errors=(
+            UnknownTopic,
+            UnknownMember,
+            StaleMemberEpoch,
+            IllegalGeneration,
+            NonEmptyGroup,
+            InvalidRequest,
+            OffsetOutOfRange,
+            OffsetMetadataTooLarge,
+            TooManyGroups,
+        ),
+    ),
+)

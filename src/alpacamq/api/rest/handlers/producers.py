@@ -1,0 +1,166 @@
+"""Transactional producers: an identity that fences whoever had it before, and whether it still holds."""
+
+import asyncio
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from alpacamq.api.rest.coordination import ask_transaction
+from alpacamq.api.rest.errors import UnknownProducer
+from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
+from alpacamq.broker.broker import Broker
+from alpacamq.coordinator.transaction import PREPARED, ProducerIdentity, Transaction
+from alpacamq.coordinator.transaction_messages import InitProducer, ListTransactions
+from alpacamq.coordinator.transactions import TransactionCoordinator
+from alpacamq.model.errors import (
+    ConcurrentTransactions,
+    InvalidProducerIdMapping,
+    InvalidTransactionTimeout,
+    ProducerFenced,
+)
+from alpacamq.model.topics import INT32_MAX, INT64_MAX
+
+# What a former instance left open is aborted first; that takes a moment.
+_ATTEMPTS = 50
+_PAUSE_SECONDS = 0.1
+
+TransactionalIdText = Annotated[str, Meta(min_length=1, max_length=255)]
+ProducerIdNumber = Annotated[int, Meta(ge=0, le=INT64_MAX)]
+EpochNumber = Annotated[int, Meta(ge=0, le=32767)]
+
+
+class NewProducer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A producer that begins; with a transactional id, any earlier one under that id is fenced."""
+
+    transactional_id: TransactionalIdText | UnsetType = UNSET
+    timeout_ms: Annotated[int, Meta(ge=1, le=INT32_MAX, description="of its transactions")] = 60_000
+
+
+class ProducerAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The identity to use from now on."""
+
+    producer_id: int
+    producer_epoch: int
+    transactional_id: str | UnsetType = UNSET
+
+
+class OfProducerId(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A producer."""
+
+    id: ProducerIdNumber
+
+
+class Alive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which instance of the producer asks."""
+
+    producer_epoch: EpochNumber
+
+
+class PartitionName(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+class TransactionAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A transactional id and its current or last transaction, which is aborted at `expires`."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    state: str
+    timeout_ms: int
+    started: int | None
+    expires: int | None
+    partitions: list[PartitionName]
+
+
+async def init_producer(call: Call[Nothing, NewProducer]) -> ProducerAnswer:
+    broker, body = call.backend.broker, call.body
+    if body.transactional_id is UNSET:
+        return ProducerAnswer(producer_id=await broker.producer_ids.new(), producer_epoch=0)
+    request = InitProducer(transactional_id=body.transactional_id, timeout_ms=body.timeout_ms)
+    producer = await _initialised(broker, request)
+    return ProducerAnswer(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        transactional_id=body.transactional_id,
+    )
+
+
+async def heartbeat(call: Call[OfProducerId, Alive]) -> TransactionAnswer:
+    producer = ProducerIdentity(call.parameters.id, call.body.producer_epoch)
+    wanted = ListTransactions(producer_ids=frozenset({producer.producer_id}))
+    found: list[tuple[Transaction, ...]] = await call.backend.broker.coordinators.ask_every_transaction_shard(
+        lambda machine, ticket, now_ms: machine.list(wanted, ticket, now_ms)
+    )
+    known = next((each for of_shard in found for each in of_shard), None)
+    if known is None:
+        raise UnknownProducer(f"no transactional id belongs to producer {producer.producer_id}")
+    known.check(producer)
+    return transaction_answer(known)
+
+
+async def current_transaction(
+    broker: Broker, transactional_id: str, producer: ProducerIdentity
+) -> Transaction:
+    """The transaction of a producer that may use the id; one that is ending is in the way."""
+    known: Transaction = await broker.coordinators.ask_transaction(
+        transactional_id, lambda machine, ticket, now_ms: machine.describe(transactional_id, ticket, now_ms)
+    )
+    known.check(producer)
+    if known.state in PREPARED:
+        raise ConcurrentTransactions(f"the last transaction of {transactional_id!r} is still being completed")
+    return known
+
+
+def transaction_answer(known: Transaction) -> TransactionAnswer:
+    return TransactionAnswer(
+        transactional_id=known.transactional_id,
+        producer_id=known.producer.producer_id,
+        producer_epoch=known.producer.epoch,
+        state=known.state.value,
+        timeout_ms=known.timeout_ms,
+        started=known.started_ms,
+        expires=None if known.started_ms is None else known.started_ms + known.timeout_ms,
+        partitions=[PartitionName(topic=topic, partition=index) for topic, index in known.partitions],
+    )
+
+
+async def _initialised(broker: Broker, request: InitProducer) -> ProducerIdentity:
+    for _ in range(_ATTEMPTS):
+        try:
+            producer: ProducerIdentity = await ask_transaction(
+                broker, TransactionCoordinator.init_producer_id, request
+            )
+        except ConcurrentTransactions:
+            await asyncio.sleep(_PAUSE_SECONDS)
+        else:
+            return producer
+    raise ConcurrentTransactions(f"the last transaction of {request.transactional_id!r} is not complete yet")
+
+
+ROUTES: tuple[AnyRoute, ...] = (
+    Route(
+        method="POST",
+        path="/producers/init",
+        summary="Get an identity as a producer, for transactions where a transactional id is given",
+        handler=init_producer,
+        parameters=Nothing,
+        body=NewProducer,
+        answers=(ProducerAnswer,),
+        errors=(InvalidTransactionTimeout, ConcurrentTransactions),
+    ),
+    Route(
+        method="POST",
+        path="/producers/{id}/heartbeat",
+        summary="Find out whether a transactional producer still holds its id, and where its transaction is",
+        handler=heartbeat,
+        parameters=OfProducerId,
+        body=Alive,
+        answers=(TransactionAnswer,),
+        errors=(UnknownProducer, ProducerFenced, InvalidProducerIdMapping),
+    ),
+)

@@ -1,0 +1,156 @@
+"""Publishing: one message, or up to a thousand in a request."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from alpacamq.api.rest.errors import InvalidInput, Problem, problem_of
+from alpacamq.api.rest.message_json import NewMessage
+from alpacamq.api.rest.route import AnyRoute, Call, Route
+from alpacamq.broker.publishing import Message, Published
+from alpacamq.model.errors import (
+    AlpacaError,
+    BatchTooLarge,
+    DiskFull,
+    InvalidDelay,
+    InvalidTimestamp,
+    InvalidTopicName,
+    NotEnoughReplicas,
+    PolicyViolation,
+    TooManyDelayed,
+    UnknownTopic,
+)
+
+from .names import OfTopic
+
+MAX_MESSAGES = 1000
+SeveralMessages = Annotated[list[NewMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+
+
+class NewMessages(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Messages to publish together, up to a thousand."""
+
+    messages: SeveralMessages
+
+
+class OneOrMore(NewMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message, or NewMessages: as one type, so that it is read in one go."""
+
+    messages: SeveralMessages | UnsetType = UNSET
+
+
+class PublishedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a message went. One that waits for its time has `delayed_id` and `deliver_at`, no `offset`."""
+
+    topic: str
+    partition: int
+    timestamp: int
+    offset: int | UnsetType = UNSET
+    delayed_id: int | UnsetType = UNSET
+    deliver_at: int | UnsetType = UNSET
+
+
+class MessageResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one message of several: the fields of PublishedMessage, or `error`."""
+
+    partition: int | UnsetType = UNSET
+    timestamp: int | UnsetType = UNSET
+    offset: int | UnsetType = UNSET
+    delayed_id: int | UnsetType = UNSET
+    deliver_at: int | UnsetType = UNSET
+    error: Problem | UnsetType = UNSET
+
+
+class PublishedMessages(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of each message, in order, and how many of them failed."""
+
+    topic: str
+    results: list[MessageResult]
+    errors: int
+
+
+_ONLY_MESSAGES = OneOrMore()
+
+
+async def publish(call: Call[OfTopic, OneOrMore]) -> PublishedMessage | PublishedMessages:
+    body, topic = call.body, call.parameters.topic
+    broker = call.backend.broker
+    now_ms = broker.clock.now_ms()
+    if body.messages is UNSET:
+        (result,) = await broker.publisher.publish(topic, (body.to_message(now_ms),))
+        if isinstance(result, AlpacaError):
+            raise result
+        return _published(result)
+    if msgspec.structs.replace(body, messages=UNSET) != _ONLY_MESSAGES:
+        raise InvalidInput("/messages: is given beside fields of a single message", "/messages")
+    results = await broker.publisher.publish(topic, to_messages(body.messages, now_ms))
+    return published_messages(topic, results)
+
+
+def to_messages(messages: Sequence[NewMessage], now_ms: int) -> list[Message]:
+    """The messages meant, in order."""
+    return [each.to_message(now_ms, f"/messages/{at}") for at, each in enumerate(messages)]
+
+
+def published_messages(topic: str, results: Sequence[Published | AlpacaError]) -> PublishedMessages:
+    """The results of a batch; if all of it failed in one way, that is raised."""
+    refused = [result for result in results if isinstance(result, AlpacaError)]
+    if len(refused) == len(results) and len({type(error) for error in refused}) == 1:
+        raise refused[0]
+    return PublishedMessages(topic=topic, results=[_result(each) for each in results], errors=len(refused))
+
+
+def _published(published: Published) -> PublishedMessage:
+    return PublishedMessage(
+        topic=published.topic,
+        partition=published.partition,
+        timestamp=published.timestamp_ms,
+        offset=_or_unset(published.offset),
+        delayed_id=_or_unset(published.delayed_id),
+        deliver_at=_or_unset(published.deliver_at_ms),
+    )
+
+
+def _result(result: Published | AlpacaError) -> MessageResult:
+    if isinstance(result, AlpacaError):
+        return MessageResult(error=problem_of(result))
+    return MessageResult(
+        partition=result.partition,
+        timestamp=result.timestamp_ms,
+        offset=_or_unset(result.offset),
+        delayed_id=_or_unset(result.delayed_id),
+        deliver_at=_or_unset(result.deliver_at_ms),
+    )
+
+
+def _or_unset(number: int | None) -> int | UnsetType:
+    return UNSET if number is None else number
+
+
+PUBLISH_ERRORS = (
+    UnknownTopic,
+    InvalidTopicName,
+    PolicyViolation,
+    BatchTooLarge,
+    InvalidTimestamp,
+    InvalidDelay,
+    TooManyDelayed,
+    NotEnoughReplicas,
+    DiskFull,
+)
+
+ROUTES: tuple[AnyRoute, ...] = (
+    Route(
+        method="POST",
+        path="/topics/{topic}/messages",
+        summary="Publish a message, or up to a thousand",
+        handler=publish,
+        parameters=OfTopic,
+        body=OneOrMore,
+        body_shapes=(NewMessage, NewMessages),
+        answers=(PublishedMessage, PublishedMessages),
+        errors=PUBLISH_ERRORS,
+    ),
+)

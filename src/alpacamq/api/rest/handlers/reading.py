@@ -1,0 +1,225 @@
+"""Reading topics as the logs they are: by offset or by time, one partition or all of them."""
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from alpacamq.api.rest.backend import Backend
+from alpacamq.api.rest.errors import InvalidInput
+from alpacamq.api.rest.message_json import StoredMessage, Values, stored_message
+from alpacamq.api.rest.moments import Moment, moment_ms
+from alpacamq.api.rest.partition_reading import (
+    PartitionReading,
+    offset_at_time,
+    read_fairly,
+    read_or_wait,
+)
+from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
+from alpacamq.broker.partition import Partition
+from alpacamq.model.errors import DamagedLog, OffsetOutOfRange, StorageFailed, UnknownTopic
+from alpacamq.model.topics import INT64_MAX
+
+from .names import OffsetNumber, OfPartition, OfTopic, WaitMs
+
+MAX_BYTES = 16 << 20
+_PLACE = re.compile(r"([0-9]{1,10}):([0-9]{1,19})")
+
+
+class Start(StrEnum):
+    """Where to begin."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+class Isolation(StrEnum):
+    """Whether records of transactions that are open, or were aborted, are read too."""
+
+    READ_COMMITTED = "read_committed"
+    READ_UNCOMMITTED = "read_uncommitted"
+
+
+MessageLimit = Annotated[int, Meta(ge=1, le=1000, description="messages at most")]
+ByteLimit = Annotated[
+    int, Meta(ge=1, le=MAX_BYTES, description="bytes of them at most; one message is always read")
+]
+
+
+class PartitionPlace(OfPartition, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where to begin in a partition (one of offset, timestamp and start), and how much to read."""
+
+    offset: OffsetNumber | UnsetType = UNSET
+    timestamp: Annotated[Moment, Meta(description="begin with the first message of then")] | UnsetType = UNSET
+    start: Start | UnsetType = UNSET
+    until: Annotated[Moment, Meta(description="end before the first message of then")] | UnsetType = UNSET
+    limit: MessageLimit = 100
+    max_bytes: ByteLimit = 1 << 20
+    wait_ms: WaitMs = 0
+    isolation: Isolation = Isolation.READ_COMMITTED
+    values: Values = Values.TEXT
+
+
+class TopicPlace(OfTopic, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where to begin in each partition (one of offsets, timestamp and start), and how much to read."""
+
+    offsets: (
+        Annotated[
+            str,
+            Meta(
+                pattern="^[0-9]{1,10}:[0-9]{1,18}(,[0-9]{1,10}:[0-9]{1,18})*$",
+                description="partition:offset, separated by commas; other partitions are not read",
+                examples=["0:17,2:5"],
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    timestamp: Annotated[Moment, Meta(description="begin with the first message of then")] | UnsetType = UNSET
+    start: Start | UnsetType = UNSET
+    until: Annotated[Moment, Meta(description="end before the first message of then")] | UnsetType = UNSET
+    limit: MessageLimit = 100
+    max_bytes: ByteLimit = 1 << 20
+    wait_ms: WaitMs = 0
+    isolation: Isolation = Isolation.READ_COMMITTED
+    values: Values = Values.TEXT
+
+
+class PartitionMessages(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages in order. Go on at `next_offset`; at `end_offset` there is nothing more."""
+
+    topic: str
+    partition: int
+    messages: list[StoredMessage]
+    next_offset: int
+    end_offset: int
+    start_offset: int
+
+
+class TopicMessages(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages of several partitions by time, each partition's in order. Offsets are by partition."""
+
+    topic: str
+    messages: list[StoredMessage]
+    next_offsets: dict[str, int]
+    end_offsets: dict[str, int]
+
+
+async def read_partition(call: Call[PartitionPlace, Nothing]) -> PartitionMessages:
+    backend, wanted = call.backend, call.parameters
+    partition = backend.broker.topics.partition(wanted.topic, wanted.partition)
+    _check_one_start(wanted, "offset")
+    offset = wanted.offset
+    if offset is UNSET:
+        offset = await _first_offset(backend, partition, wanted)
+    reading = await _reading(backend, partition, offset, wanted)
+    messages: list[StoredMessage] = []
+
+    async def read() -> bool:
+        page = await reading.read(backend.records, wanted.limit, wanted.max_bytes)
+        messages.extend(stored_message(reading.index, record, wanted.values) for record in page.records)
+        return bool(messages)
+
+    await read_or_wait(read, [partition], wanted.wait_ms)
+    return PartitionMessages(
+        topic=wanted.topic,
+        partition=wanted.partition,
+        messages=messages,
+        next_offset=reading.next_offset,
+        end_offset=reading.end_offset,
+        start_offset=partition.log.start_offset,
+    )
+
+
+async def read_topic(call: Call[TopicPlace, Nothing]) -> TopicMessages:
+    backend, wanted = call.backend, call.parameters
+    _check_one_start(wanted, "offsets")
+    topics = backend.broker.topics
+    topics.image.topic(wanted.topic)
+    if wanted.offsets is UNSET:
+        readings = [
+            await _reading(backend, each, await _first_offset(backend, each, wanted), wanted)
+            for each in topics.partitions_of(wanted.topic)
+        ]
+    else:
+        readings = [
+            await _reading(backend, topics.partition(wanted.topic, index), offset, wanted)
+            for index, offset in _places(wanted.offsets).items()
+        ]
+    messages: list[StoredMessage] = []
+
+    async def read() -> bool:
+        found = await read_fairly(backend.records, readings, wanted.limit, wanted.max_bytes)
+        messages.extend(stored_message(part.index, record, wanted.values) for part, record in found)
+        return bool(messages)
+
+    await read_or_wait(read, [each.partition for each in readings], wanted.wait_ms)
+    return TopicMessages(
+        topic=wanted.topic,
+        messages=messages,
+        next_offsets={str(each.index): each.next_offset for each in readings},
+        end_offsets={str(each.index): each.end_offset for each in readings},
+    )
+
+
+async def _reading(
+    backend: Backend, partition: Partition, offset: int, wanted: PartitionPlace | TopicPlace
+) -> PartitionReading:
+    before_offset = INT64_MAX
+    if wanted.until is not UNSET:
+        found = await offset_at_time(backend.broker, partition, moment_ms(wanted.until, "until"))
+        before_offset = INT64_MAX if found is None else found
+    committed = wanted.isolation is Isolation.READ_COMMITTED
+    return PartitionReading(partition, offset, before_offset, committed=committed)
+
+
+async def _first_offset(backend: Backend, partition: Partition, wanted: PartitionPlace | TopicPlace) -> int:
+    if wanted.timestamp is not UNSET:
+        found = await offset_at_time(backend.broker, partition, moment_ms(wanted.timestamp, "timestamp"))
+        return partition.high_watermark if found is None else found
+    if wanted.start is Start.LATEST:
+        committed = wanted.isolation is Isolation.READ_COMMITTED
+        return partition.last_stable_offset if committed else partition.high_watermark
+    return partition.log.start_offset
+
+
+def _check_one_start(wanted: PartitionPlace | TopicPlace, by_offset: str) -> None:
+    names = (by_offset, "timestamp", "start")
+    given = [name for name in names if getattr(wanted, name) is not UNSET]
+    if len(given) > 1:
+        raise InvalidInput(f"give one of {', '.join(names)}, not {' and '.join(given)}", given[1])
+
+
+def _places(text: str) -> Mapping[int, int]:
+    places = {int(index): int(offset) for index, offset in _PLACE.findall(text)}
+    if len(places) != text.count(",") + 1:
+        raise InvalidInput("offsets: a partition is named twice", "offsets")
+    return places
+
+
+_ERRORS = (UnknownTopic, OffsetOutOfRange, DamagedLog, StorageFailed)
+
+ROUTES: tuple[AnyRoute, ...] = (
+    Route(
+        method="GET",
+        path="/topics/{topic}/messages",
+        summary="Read messages of all partitions, without taking them from anybody",
+        handler=read_topic,
+        parameters=TopicPlace,
+        body=Nothing,
+        answers=(TopicMessages,),
+        errors=_ERRORS,
+    ),
+    Route(
+        method="GET",
+        path="/topics/{topic}/partitions/{partition}/messages",
+        summary="Read messages of a partition, without taking them from anybody",
+        handler=read_partition,
+        parameters=PartitionPlace,
+        body=Nothing,
+        answers=(PartitionMessages,),
+        errors=_ERRORS,
+    ),
+)

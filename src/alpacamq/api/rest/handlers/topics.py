@@ -1,0 +1,284 @@
+"""Topics: which there are, what they are like, making, changing and deleting them."""
+
+from http import HTTPStatus
+from itertools import islice
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from alpacamq.api.rest.backend import Backend
+from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
+from alpacamq.broker.partition import Partition
+from alpacamq.cluster.topics import BY_DEFAULT
+from alpacamq.model.errors import (
+    InvalidConfig,
+    InvalidPartitionCount,
+    InvalidReplication,
+    InvalidTopicName,
+    PolicyViolation,
+    StorageFailed,
+    TopicExists,
+    UnknownTopic,
+)
+from alpacamq.model.topics import INT32_MAX, INTERNAL_TOPICS, SETTINGS, Topic, check_setting
+
+from .names import OfTopic, TopicText
+
+SettingValue = str | int | float | bool
+
+
+class TopicsWanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which topics to list."""
+
+    prefix: Annotated[str, Meta(description="of their names")] = ""
+    internal: Annotated[bool, Meta(description="whether those are listed that only the broker writes to")] = (
+        False
+    )
+    after: Annotated[str, Meta(description="go on after this name")] = ""
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
+
+
+class ListedTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the list."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    internal: bool
+
+
+class TopicList(msgspec.Struct, frozen=True, kw_only=True):
+    """Topics by name; `next` is the name to go on after where there are more."""
+
+    topics: list[ListedTopic]
+    next: str | None
+
+
+class PartitionDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a partition begins and ends: as a log, for readers of what is committed, and in bytes."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    start_offset: int
+    end_offset: int
+    last_stable_offset: int
+    size_bytes: int
+
+
+class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic, the settings it has, and which of them are its own."""
+
+    name: str
+    topic_id: str
+    internal: bool
+    partitions: list[PartitionDescription]
+    settings: dict[str, str]
+    overrides: dict[str, str]
+
+
+class NewTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A topic to make."""
+
+    name: TopicText
+    partitions: Annotated[int, Meta(ge=1, le=INT32_MAX)] | UnsetType = UNSET
+    replication_factor: Annotated[int, Meta(ge=1, le=32767)] | UnsetType = UNSET
+    settings: Annotated[
+        dict[str, SettingValue], Meta(max_length=100, examples=[{"retention.ms": 3_600_000}])
+    ] = {}
+
+
+class SettingChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings to change; null gives one back its default."""
+
+    settings: Annotated[
+        dict[str, SettingValue | None], Meta(max_length=100, examples=[{"retention.ms": None}])
+    ]
+
+
+class PartitionCount(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many partitions a topic is to have."""
+
+    partitions: Annotated[int, Meta(ge=1, le=INT32_MAX)]
+
+
+def list_topics(call: Call[TopicsWanted, Nothing]) -> TopicList:
+    wanted = call.parameters
+    topics = call.backend.broker.topics.image.topics
+    names = sorted(
+        name
+        for name in topics
+        if name.startswith(wanted.prefix)
+        and name > wanted.after
+        and (wanted.internal or name not in INTERNAL_TOPICS)
+    )
+    return TopicList(
+        topics=[
+            ListedTopic(
+                name=name,
+                topic_id=str(topics[name].id),
+                partitions=topics[name].partitions,
+                internal=topics[name].is_internal,
+            )
+            for name in islice(names, wanted.limit)
+        ],
+        next=names[wanted.limit - 1] if len(names) > wanted.limit else None,
+    )
+
+
+async def create_topic(call: Call[Nothing, NewTopic]) -> TopicDescription:
+    wanted = call.body
+    topic = await call.backend.broker.topics.create(
+        wanted.name,
+        partitions=BY_DEFAULT if wanted.partitions is UNSET else wanted.partitions,
+        replication_factor=BY_DEFAULT if wanted.replication_factor is UNSET else wanted.replication_factor,
+        overrides={name: setting_text(value) for name, value in wanted.settings.items()},
+    )
+    return _described(call.backend, topic)
+
+
+def describe_topic(call: Call[OfTopic, Nothing]) -> TopicDescription:
+    return _described(call.backend, call.backend.broker.topics.image.topic(call.parameters.topic))
+
+
+async def delete_topic(call: Call[OfTopic, Nothing]) -> None:
+    await call.backend.broker.topics.delete(call.parameters.topic)
+
+
+async def change_settings(call: Call[OfTopic, SettingChanges]) -> TopicDescription:
+    name = call.parameters.topic
+    _check_changeable(name)
+
+    def changed(topic: Topic) -> dict[str, str]:
+        overrides = dict(topic.overrides)
+        for setting, value in call.body.settings.items():
+            if value is not None:
+                overrides[setting] = setting_text(value)
+            elif setting in SETTINGS:
+                overrides.pop(setting, None)
+            else:
+                check_setting(setting, "")  # raises, and names the nearest there is
+        return overrides
+
+    return _described(call.backend, await call.backend.broker.topics.configure(name, changed))
+
+
+async def add_partitions(call: Call[OfTopic, PartitionCount]) -> TopicDescription:
+    name = call.parameters.topic
+    _check_changeable(name)
+    return _described(call.backend, await call.backend.broker.topics.grow(name, call.body.partitions))
+
+
+def _check_changeable(name: str) -> None:
+    if name in INTERNAL_TOPICS:
+        raise PolicyViolation(f"topic {name!r} is the broker's own and cannot be changed")
+
+
+def _described(backend: Backend, topic: Topic) -> TopicDescription:
+    topics = backend.broker.topics
+    config = topics.config_of(topic)
+    return TopicDescription(
+        name=topic.name,
+        topic_id=str(topic.id),
+        internal=topic.is_internal,
+        partitions=[_partition(backend, each) for each in topics.partitions_of(topic.name)],
+        settings={
+            name: setting.text(getattr(config, name.replace(".", "_"))) for name, setting in SETTINGS.items()
+        },
+        overrides=dict(topic.overrides),
+    )
+
+
+def _partition(backend: Backend, partition: Partition) -> PartitionDescription:
+    return PartitionDescription(
+        partition=partition.identity.partition,
+        leader=backend.broker.settings.node_id,
+        leader_epoch=partition.leader_epoch,
+        start_offset=partition.log.start_offset,
+        end_offset=partition.high_watermark,
+        last_stable_offset=partition.last_stable_offset,
+        size_bytes=partition.log.size_bytes,
+    )
+
+
+def setting_text(value: SettingValue) -> str:
+    """A setting's value the way it is written in files."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+ROUTES: tuple[AnyRoute, ...] = (
+    Route(
+        method="GET",
+        path="/topics",
+        summary="List topics",
+        handler=list_topics,
+        parameters=TopicsWanted,
+        body=Nothing,
+        answers=(TopicList,),
+    ),
+    Route(
+        method="POST",
+        path="/topics",
+        summary="Make a topic",
+        handler=create_topic,
+        parameters=Nothing,
+        body=NewTopic,
+        answers=(TopicDescription,),
+        status=HTTPStatus.CREATED,
+        errors=(
+            TopicExists,
+            InvalidTopicName,
+            InvalidPartitionCount,
+            InvalidReplication,
+            InvalidConfig,
+            StorageFailed,
+        ),
+        is_indivisible=True,
+    ),
+    Route(
+        method="GET",
+        path="/topics/{topic}",
+        summary="Describe a topic, its partitions and its settings",
+        handler=describe_topic,
+        parameters=OfTopic,
+        body=Nothing,
+        answers=(TopicDescription,),
+        errors=(UnknownTopic,),
+    ),
+    Route(
+        method="DELETE",
+        path="/topics/{topic}",
+        summary="Delete a topic and everything in it",
+        handler=delete_topic,
+        parameters=OfTopic,
+        body=Nothing,
+        status=HTTPStatus.NO_CONTENT,
+        errors=(UnknownTopic, PolicyViolation),
+        is_indivisible=True,
+    ),
+    Route(
+        method="PATCH",
+        path="/topics/{topic}/settings",
+        summary="Change settings of a topic",
+        handler=change_settings,
+        parameters=OfTopic,
+        body=SettingChanges,
+        answers=(TopicDescription,),
+        errors=(UnknownTopic, InvalidConfig, PolicyViolation),
+        is_indivisible=True,
+    ),
+    Route(
+        method="POST",
+        path="/admin/topics/{topic}/partitions",
+        summary="Add partitions to a topic, so that it has as many as given",
+        handler=add_partitions,
+        parameters=OfTopic,
+        body=PartitionCount,
+        answers=(TopicDescription,),
+        errors=(UnknownTopic, InvalidPartitionCount, PolicyViolation, StorageFailed),
+        is_indivisible=True,
+    ),
+)

@@ -1,0 +1,77 @@
+"""Partitions that a request reads: one or several, now or when there is something."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from heapq import merge
+
+from alpacamq.broker.broker import Broker
+from alpacamq.broker.partition import Partition
+from alpacamq.broker.record_reader import Limits, Page, RecordReader
+from alpacamq.model.records import Record
+
+from .arrivals import arrivals
+
+
+class PartitionReading:
+    """One partition being read: where it is, and where it ends if that was said."""
+
+    def __init__(self, partition: Partition, offset: int, before_offset: int, *, committed: bool) -> None:
+        self.partition = partition
+        self.next_offset = offset
+        self._before_offset = before_offset
+        self._committed = committed
+
+    @property
+    def index(self) -> int:
+        return self.partition.identity.partition
+
+    @property
+    def end_offset(self) -> int:
+        partition = self.partition
+        end_offset = partition.last_stable_offset if self._committed else partition.high_watermark
+        return min(end_offset, max(self._before_offset, partition.log.start_offset))
+
+    async def read(self, records: RecordReader, count: int, size_bytes: int) -> Page:
+        """Read on, up to so many records and bytes."""
+        limits = Limits(records=count, size_bytes=size_bytes, before_offset=self._before_offset)
+        page = await records.read(self.partition, self.next_offset, limits, committed=self._committed)
+        self.next_offset = page.next_offset
+        return page
+
+
+async def read_fairly(
+    records: RecordReader, readings: Sequence[PartitionReading], count: int, size_bytes: int
+) -> list[tuple[PartitionReading, Record]]:
+    """A fair share of each partition, put together by time; each partition's records stay in order."""
+    found: list[list[tuple[PartitionReading, Record]]] = []
+    for left, reading in zip(range(len(readings), 0, -1), readings, strict=True):
+        if count < 1 or size_bytes < 1:
+            break
+        page = await reading.read(records, -(-count // left), -(-size_bytes // left))
+        count -= len(page.records)
+        size_bytes -= page.size_bytes
+        found.append([(reading, record) for record in page.records])
+    return list(merge(*found, key=lambda each: each[1].timestamp_ms))
+
+
+async def read_or_wait(
+    read: Callable[[], Awaitable[bool]], partitions: Sequence[Partition], wait_ms: int
+) -> None:
+    """Have `read` look for something; while it finds nothing, wait for more and let it try again."""
+    if await read() or not wait_ms:
+        return
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_ms / 1000
+    with arrivals(partitions) as arriving:
+        while not await read():
+            if (left_seconds := deadline - loop.time()) <= 0:
+                return
+            await arriving.wait(left_seconds)
+
+
+async def offset_at_time(broker: Broker, partition: Partition, timestamp_ms: int) -> int | None:
+    """The first record of then or later."""
+    found = await asyncio.get_running_loop().run_in_executor(
+        broker.work_threads, partition.log.offset_for_timestamp, timestamp_ms, partition.high_watermark
+    )
+    return None if found is None else found.offset

@@ -1,0 +1,68 @@
+"""Every route of the JSON API."""
+
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from alpacamq.api.http.messages import Response
+
+from .handlers import (
+    dead_letters,
+    delayed,
+    groups,
+    health,
+    metrics,
+    offsets,
+    polling,
+    producers,
+    publishing,
+    queue_figures,
+    queues,
+    reading,
+    settling,
+    topics,
+    transaction_list,
+    transactions,
+)
+from .openapi import document
+from .route import AnyRoute, Call, Nothing, Route
+
+
+def openapi(_call: Call[Nothing, Nothing]) -> Response:
+    return Response(200, encoded_document())
+
+
+@cache
+def encoded_document() -> bytes:
+    """The description of the API, made from the table below when it is first asked for."""
+    return msgspec.json.encode(document(ROUTES))
+
+
+ROUTES: tuple[AnyRoute, ...] = (
+    *topics.ROUTES,
+    *publishing.ROUTES,
+    *reading.ROUTES,
+    *delayed.ROUTES,
+    *groups.ROUTES,
+    *polling.ROUTES,
+    *offsets.ROUTES,
+    *settling.ROUTES,
+    *queues.ROUTES,
+    *dead_letters.ROUTES,
+    *producers.ROUTES,
+    *transactions.ROUTES,
+    *transaction_list.ROUTES,
+    *queue_figures.ROUTES,
+    *health.ROUTES,
+    *metrics.ROUTES,
+    Route(
+        method="GET",
+        path="/openapi.json",
+        summary="This description",
+        handler=openapi,
+        parameters=Nothing,
+        body=Nothing,
+        answers=(dict[str, Any],),
+    ),
+)
