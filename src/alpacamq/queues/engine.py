@@ -1,28 +1,44 @@
 """The queue engine: every queue of a shard, as one state machine.
 
 Requests come many at a time; what they change is written as one batch of few records, and the
-replies leave once those are durable. An AlpacaError within a request becomes its answer.
+replies leave once those are durable. An AlpacaError raised within a request means that nothing
+changed, and becomes its answer. A ticket is any hashable object.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Self, assert_never
 
-import msgspec
+from alpacamq.model.errors import AlpacaError, GroupIdNotFound, TooManyInFlight, UnknownTopic
+from alpacamq.model.outcome import Change, Outcome, Reply
 
-from alpacamq.model.outcome import Change, Outcome
-
-from .messages import Move, QueueRequest
+from .chunks import Hold
+from .directory import QueueDirectory
+from .figures import describe
+from .limits import EngineLimits
+from .messages import (
+    ConfigureRequest,
+    DeleteRequest,
+    DescribeRequest,
+    ListReply,
+    ListRequest,
+    Move,
+    QueueRequest,
+    ReceiveReply,
+    ReceiveRequest,
+    ReleaseConsumerRequest,
+    ResetRequest,
+    SettleReply,
+    SettleRequest,
+    Start,
+)
+from .queue import Queue, check_overrides
+from .receiving import answer_at_once, check_partitions, check_receive, room_for
+from .settlement import end, release_consumer, settle, stale
 from .views import LogView
+from .waiting import WaitingLine, WaitingReceive
 
-
-class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engine may hold at most."""
-
-    max_queues: int = 10_000
-    max_waiting_receives: int = 10_000
-    max_indexed_runs: int = 100_000  # per queue and partition
-    max_blocked_messages: int = 20_000  # per queue and partition: read ahead in key order
+__all__ = ["EngineLimits", "QueueEngine", "QueueOutcome"]
 
 
 @dataclass(slots=True)
@@ -43,46 +59,187 @@ class QueueEngine:
 
     def __init__(self, log: LogView, take_producer_id: Callable[[], int], limits: EngineLimits) -> None:
         self._log = log
-        self._take_producer_id = take_producer_id
         self._limits = limits
+        self._queues = QueueDirectory(log, take_producer_id, limits)
+        self._waiting = WaitingLine(self._queues.deadlines, limits)
+        # The queues in which something has happened since those who wait were last served.
+        self._touched: dict[Queue, None] = {}
 
     def perform(self, requests: Sequence[tuple[QueueRequest, object]], now_ms: int) -> QueueOutcome:
         """Carry out (request, ticket) pairs in order: one outcome with every change and every reply due."""
-        raise NotImplementedError
+        out = self._end_due(now_ms)
+        for request, ticket in requests:
+            try:
+                answer = self._answer(request, ticket, out, now_ms)
+            except AlpacaError as error:
+                answer = error
+            if answer is not None:
+                out.replies.append(Reply(ticket, answer))
+        return self._finished(out, now_ms)
 
     def records_arrived(self, topic: str, partition: int, now_ms: int) -> QueueOutcome:
         """More of a partition is known: serve receives that wait for it."""
-        raise NotImplementedError
+        for queue in self._queues.of_topic(topic):
+            if partition not in queue.partitions and queue.partitions and self._log.config(topic) is not None:
+                queue.open_partitions(Start.EARLIEST)
+            if partition in queue.partitions:
+                queue.unread |= 1 << partition
+                self._touched[queue] = None
+        return self._finished(QueueOutcome(), now_ms)
 
     def moved(self, moves: Sequence[Move], now_ms: int) -> QueueOutcome:
         """These moves have been carried out: their messages are done."""
-        raise NotImplementedError
+        for move in moves:
+            queue = self._queues.find(move.queue)
+            partition = None if queue is None else queue.partitions.get(move.partition)
+            if queue is None or partition is None or partition.producer_id != move.producer_id:
+                continue
+            hold = partition.progress.find(move.offset)
+            if hold is not None and hold.move is not None and hold.move.sequence == move.sequence:
+                partition.finish(hold, move.offset)
+                self._touched[queue] = None
+        return self._finished(QueueOutcome(), now_ms)
 
     def topic_deleted(self, topic: str) -> QueueOutcome:
         """A topic is no more: forget its queues, and answer whoever waits on them."""
-        raise NotImplementedError
+        out = QueueOutcome()
+        for queue in self._queues.of_topic(topic):
+            self._forget(queue, UnknownTopic(f"topic {topic!r} was deleted"), out)
+        out.changes += self._queues.journal.take_changes()
+        return out
 
     @property
     def next_deadline_ms(self) -> int | None:
         """When to call `tick`; may be early, never late."""
-        raise NotImplementedError
+        return self._queues.deadlines.next_ms
 
     def tick(self, now_ms: int) -> QueueOutcome:
         """End leases, rests and waits whose time has come."""
-        raise NotImplementedError
+        return self._finished(self._end_due(now_ms), now_ms)
 
     def gone(self, ticket: object) -> None:
         """Nobody waits for the reply to this ticket any more."""
-        raise NotImplementedError
+        self._waiting.remove(ticket)
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         """Take in a stored record; kinds of a later version are passed over."""
-        raise NotImplementedError
+        self._queues.replay(key, value)
 
     def loaded(self, now_ms: int) -> QueueOutcome:
-        """Everything stored has been replayed: every move that is not known to be done is to be done."""
-        raise NotImplementedError
+        """Everything stored has been replayed: every move that is not known to be done is to be done.
+
+        The log view has to know all topics by now: queues of others are forgotten.
+        """
+        self._queues.loaded()
+        return self._finished(self._end_due(now_ms), now_ms)
 
     def snapshot(self) -> Iterator[Change]:
         """Changes that lead to the durable state as it is."""
-        raise NotImplementedError
+        return self._queues.snapshot()
+
+    def _answer(self, request: QueueRequest, ticket: object, out: QueueOutcome, now_ms: int) -> object:
+        """The answer to a request, or None if it has to wait."""
+        match request:
+            case SettleRequest():
+                return self._settle(request, now_ms)
+            case ReceiveRequest():
+                return self._receive(request, ticket, out, now_ms)
+            case ReleaseConsumerRequest():
+                if (queue := self._queues.find(request.queue)) is not None:
+                    release_consumer(queue, request.consumer)
+                    self._touched[queue] = None
+                return SettleReply()
+            case ResetRequest():
+                return self._reset(request, now_ms)
+            case ConfigureRequest():
+                check_overrides(request.overrides)
+                queue = self._queues.open(request.queue, now_ms)
+                queue.configure(request.overrides)
+                self._touched[queue] = None
+                return describe(queue)
+            case DeleteRequest():
+                group, topic = request.queue
+                deleted = GroupIdNotFound(f"group {group!r} was deleted from topic {topic!r}")
+                self._forget(self._queues.get(request.queue), deleted, out)
+                return SettleReply()
+            case DescribeRequest():
+                return describe(self._queues.get(request.queue))
+            case ListRequest():
+                return ListReply(queues=tuple(queue.id for queue in self._queues))
+            case _:
+                assert_never(request)
+
+    def _settle(self, request: SettleRequest, now_ms: int) -> SettleReply:
+        queue = self._queues.find(request.queue)
+        if queue is None:
+            return SettleReply(results=stale(request.queue, request.settlements))
+        self._touched[queue] = None
+        return SettleReply(results=settle(queue, request.settlements, now_ms))
+
+    def _receive(
+        self, request: ReceiveRequest, ticket: object, out: QueueOutcome, now_ms: int
+    ) -> ReceiveReply | None:
+        check_receive(request, self._log)
+        queue = self._queues.open(request.queue, now_ms)
+        queue.open_partitions(request.start)
+        if queue.waiting:
+            out.replies += self._waiting.serve(queue, now_ms)
+        room = room_for(queue, request)
+        if room and (reply := answer_at_once(queue, request, room, self._limits, now_ms)) is not None:
+            return reply
+        if request.wait_ms:
+            self._waiting.park(queue, request, ticket, now_ms)
+            return None
+        if not room:
+            held = f"consumer {request.consumer!r} or group {request.queue.group!r}"
+            raise TooManyInFlight(f"{held} holds as many unacknowledged messages as it may")
+        return ReceiveReply()
+
+    def _reset(self, request: ResetRequest, now_ms: int) -> SettleReply:
+        topic = request.queue.topic
+        check_partitions(topic, request.offsets, self._log)
+        queue = self._queues.open(request.queue, now_ms)
+        queue.open_partitions(Start.EARLIEST)
+        for number, offset in request.offsets.items():
+            log_start, log_end = self._log.bounds(topic, number)
+            generation = self._queues.new_generation(now_ms)
+            queue.reset(number, min(max(offset, log_start), log_end), generation)
+        self._touched[queue] = None
+        return SettleReply()
+
+    def _forget(self, queue: Queue, error: AlpacaError, out: QueueOutcome) -> None:
+        out.replies += self._waiting.give_up(queue, error)
+        self._touched.pop(queue, None)
+        self._queues.forget(queue)
+
+    def _end_due(self, now_ms: int) -> QueueOutcome:
+        """End what is due, and answer those for whom that changes something."""
+        out = QueueOutcome()
+        late: list[WaitingReceive] = []
+        for thing in self._queues.deadlines.take_due(now_ms):
+            if isinstance(thing, Hold):
+                queue = self._queues.get(thing.chunk.partition.queue)
+                end(queue, thing)
+                self._touched[queue] = None
+            elif isinstance(thing, WaitingReceive):
+                late.append(thing)
+            else:
+                assert isinstance(thing, Queue)
+                self._touched[thing] = None
+        self._serve_touched(out, now_ms)
+        out.replies += [
+            Reply(waiting.ticket, ReceiveReply()) for waiting in late if self._waiting.remove(waiting.ticket)
+        ]
+        return out
+
+    def _serve_touched(self, out: QueueOutcome, now_ms: int) -> None:
+        for queue in self._touched:
+            if queue.waiting:
+                out.replies += self._waiting.serve(queue, now_ms)
+        self._touched.clear()
+
+    def _finished(self, out: QueueOutcome, now_ms: int) -> QueueOutcome:
+        self._serve_touched(out, now_ms)
+        out.changes += self._queues.journal.take_changes()
+        out.moves += self._queues.journal.take_moves()
+        return out

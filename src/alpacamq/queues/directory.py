@@ -1,0 +1,167 @@
+"""The queues there are: found, made, forgotten, and rebuilt from what was stored."""
+
+from collections.abc import Callable, Iterator
+
+from alpacamq.model.errors import GroupIdNotFound, InvalidGroupId, TooManyGroups, UnknownTopic
+from alpacamq.model.outcome import Change
+from alpacamq.model.topics import INT64_MAX
+
+from .chunks import Chunk
+from .deadlines import Deadlines, Timed
+from .journal import Journal
+from .limits import EngineLimits, fits
+from .messages import QueueId
+from .queue import Queue
+from .restoring import restore
+from .share_partition import SharePartition
+from .state_records import (
+    HEAD,
+    QUEUE,
+    StoredHead,
+    StoredKey,
+    StoredQueue,
+    parse_key,
+    unpack_chunk,
+    unpack_head,
+    unpack_queue,
+)
+from .views import LogView
+
+MAX_GROUP_BYTES = 1024
+
+
+class QueueDirectory:
+    """Every queue of a shard, what an event has changed of them, and their deadlines."""
+
+    def __init__(self, log: LogView, take_producer_id: Callable[[], int], limits: EngineLimits) -> None:
+        self.journal = Journal()
+        self.deadlines: Deadlines[Timed] = Deadlines()
+        self._log = log
+        self._take_producer_id = take_producer_id
+        self._limits = limits
+        self._queues: dict[QueueId, Queue] = {}
+        self._by_topic: dict[str, dict[QueueId, Queue]] = {}
+        self._last_generation = 0
+
+    def __iter__(self) -> Iterator[Queue]:
+        return iter(self._queues.values())
+
+    def find(self, queue_id: QueueId) -> Queue | None:
+        return self._queues.get(queue_id)
+
+    def get(self, queue_id: QueueId) -> Queue:
+        """The queue, or GroupIdNotFound."""
+        if (queue := self._queues.get(queue_id)) is None:
+            raise GroupIdNotFound(
+                f"group {queue_id.group!r} does not use topic {queue_id.topic!r} as a queue"
+            )
+        return queue
+
+    def of_topic(self, topic: str) -> list[Queue]:
+        return list(self._by_topic.get(topic, {}).values())
+
+    def open(self, queue_id: QueueId, now_ms: int) -> Queue:
+        """The queue, made if there is none and there may be one."""
+        if (queue := self._queues.get(queue_id)) is not None:
+            return queue
+        if not queue_id.group or not fits(queue_id.group, MAX_GROUP_BYTES):
+            raise InvalidGroupId(f"the name of a group is 1 to {MAX_GROUP_BYTES} bytes of UTF-8")
+        if self._log.config(queue_id.topic) is None:
+            raise UnknownTopic(f"there is no topic {queue_id.topic!r}")
+        if len(self._queues) >= self._limits.max_queues:
+            raise TooManyGroups(f"there are {self._limits.max_queues} queues, which is as many as may be")
+        queue = self._add(queue_id, StoredQueue(self.new_generation(now_ms), {}))
+        self.journal.mark(queue)
+        return queue
+
+    def new_generation(self, now_ms: int) -> int:
+        """A number that no queue of the same name has had, even one that was forgotten."""
+        self._last_generation = max(now_ms, self._last_generation + 1)
+        return self._last_generation
+
+    def forget(self, queue: Queue) -> None:
+        """The group no longer uses the topic."""
+        queue.forget()
+        self._remove(queue.id)
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """Take in a stored record, in whatever order compaction left them."""
+        if (stored := parse_key(key)) is None:
+            return
+        if value is None:
+            self._replay_removal(stored)
+            return
+        queue = self._queues.get(stored.queue) or self._add(stored.queue, StoredQueue(0, {}))
+        if stored.kind == QUEUE:
+            queue.generation, overrides = unpack_queue(value)
+            queue.overrides = dict(overrides)
+            queue.is_stored = True
+            self._last_generation = max(self._last_generation, queue.generation)
+            return
+        partition = queue.partitions.get(stored.partition)
+        if stored.kind == HEAD:
+            head = unpack_head(value)
+            self._last_generation = max(self._last_generation, head.generation)
+            if partition is None:
+                queue.restore_partition(stored.partition, head)
+            else:
+                partition.restore_head(head)
+            return
+        if partition is None:
+            partition = queue.restore_partition(stored.partition, StoredHead(0, 0))
+        chunk = Chunk(partition, stored.chunk)
+        unpack_chunk(value, chunk)
+        chunk.is_stored = True
+        partition.progress.chunks[stored.chunk] = chunk
+
+    def loaded(self) -> None:
+        """Everything was replayed: put it in force. Moves not known to be done are to be done again."""
+        for queue in list(self._queues.values()):
+            topic = queue.id.topic
+            there_are = self._log.partitions(topic) if self._log.config(topic) is not None else 0
+            for partition in [*queue.partitions.values()]:
+                if partition.number < there_are:
+                    self._load(queue, partition)
+                else:
+                    restore(partition, INT64_MAX, self.journal)
+                    queue.forget_partition(partition)
+            if not there_are or not queue.is_stored:
+                # Its topic was deleted, and nobody lived to tell.
+                self.forget(queue)
+
+    def snapshot(self) -> Iterator[Change]:
+        for queue in self._queues.values():
+            yield from queue.snapshot()
+
+    def _load(self, queue: Queue, partition: SharePartition) -> None:
+        _, log_end = self._log.bounds(queue.id.topic, partition.number)
+        for hold in restore(partition, log_end, self.journal):
+            (offset,) = hold.offsets()
+            assert hold.move is not None
+            queue.emit(partition, offset, hold.count, hold.move)
+        partition.read_again(in_key_order=queue.settings.queue_ordering == "key")
+        partition.backlog.count_from(log_end)
+        queue.unread |= 1 << partition.number
+
+    def _replay_removal(self, stored: StoredKey) -> None:
+        if (queue := self._queues.get(stored.queue)) is None:
+            return
+        if stored.kind == QUEUE:
+            self._remove(stored.queue)
+        elif stored.kind == HEAD:
+            queue.partitions.pop(stored.partition, None)
+        elif (partition := queue.partitions.get(stored.partition)) is not None:
+            partition.progress.chunks.pop(stored.chunk, None)
+
+    def _add(self, queue_id: QueueId, stored: StoredQueue) -> Queue:
+        queue = Queue(queue_id, stored, self._log, self.journal, self.deadlines, self._take_producer_id)
+        self._queues[queue_id] = queue
+        self._by_topic.setdefault(queue_id.topic, {})[queue_id] = queue
+        return queue
+
+    def _remove(self, queue_id: QueueId) -> None:
+        del self._queues[queue_id]
+        same_topic = self._by_topic[queue_id.topic]
+        del same_topic[queue_id]
+        if not same_topic:
+            del self._by_topic[queue_id.topic]

@@ -1,0 +1,98 @@
+"""What of one partition is ready, as far as the log was read: per lane, and in key order where asked for."""
+
+from alpacamq.model.lanes import Lane
+
+from .key_order import KeyOrder, Next
+from .lane_scheduler import ALL_LANES
+from .ready_lanes import Backlog, Turns
+
+
+class PartitionBacklog:
+    """The lanes of one partition. `ready` counts what waits in each, in line behind others of its key too."""
+
+    def __init__(self, number: int, turns: Turns) -> None:
+        self._number = number
+        self._turns = turns
+        self._counted_to = 0
+        self.enqueued_total = [0] * len(ALL_LANES)
+        self.begin(0, in_key_order=False)
+
+    def begin(self, offset: int, *, in_key_order: bool) -> None:
+        """Forget everything; the log will be read again from here."""
+        self.read_to = offset
+        self.order = KeyOrder() if in_key_order else None
+        self.lanes = [Backlog() for _ in ALL_LANES]
+        self.ready = [0] * len(ALL_LANES)
+        for lane in ALL_LANES:
+            self._turns.clear(lane, self._number)
+
+    def count_from(self, offset: int) -> None:
+        """Messages before this one are older than the broker's memory."""
+        self._counted_to = offset
+
+    def count_read(self, first: int, end: int, lane: Lane) -> None:
+        """These were read; those for the first time count as enqueued."""
+        if end > self._counted_to:
+            self.enqueued_total[lane] += end - max(first, self._counted_to)
+            self._counted_to = end
+
+    @property
+    def runs(self) -> int:
+        return sum(lane.runs for lane in self.lanes)
+
+    @property
+    def in_line(self) -> int:
+        """Messages read that have a place in the order of their key."""
+        return self.order.size if self.order is not None else 0
+
+    def add_run(self, first: int, end: int, lane: Lane) -> None:
+        """Messages were read that nobody has had, and that may be delivered in any order."""
+        self.ready[lane] += end - first
+        self.lanes[lane].add_run(first, end)
+        self._turns.mark(lane, self._number)
+
+    def add_in_line(self, key: bytes, offset: int, lane: Lane) -> None:
+        """A message of a key was read that can be delivered when its turn comes."""
+        assert self.order is not None
+        self.ready[lane] += 1
+        self._announce(self.order.join(key, offset, lane))
+
+    def add_single(self, offset: int, lane: Lane) -> None:
+        """A message that was delivered before can be delivered at once."""
+        self.ready[lane] += 1
+        self._announce(Next(offset, lane))
+
+    def put_back(self, offset: int, lane: Lane) -> None:
+        """A message that was out is to be delivered again, in its place."""
+        if self.order is None:
+            self.add_single(offset, lane)
+        elif offset < self.read_to:
+            # What is not read yet has no place so far: it gets one when it is read.
+            self.ready[lane] += 1
+            in_line = self.order.knows(offset)
+            self._announce(self.order.come_back(offset, lane) if in_line else Next(offset, lane))
+
+    def finish(self, offset: int, lane: Lane, *, was_waiting: bool) -> None:
+        """A message is done that had been delivered."""
+        if self.order is None:
+            self.ready[lane] -= was_waiting
+        elif offset < self.read_to:
+            self.ready[lane] -= was_waiting
+            if self.order.knows(offset):
+                self._announce(self.order.finish(offset, lane, was_waiting=was_waiting))
+
+    def cut(self, offset: int) -> None:
+        """What was never delivered before `offset` is no more; for backlogs that keep no order."""
+        assert self.order is None
+        for lane in ALL_LANES:
+            self.ready[lane] -= self.lanes[lane].cut(offset)
+            self.close_if_empty(lane)
+
+    def close_if_empty(self, lane: Lane) -> None:
+        if not self.lanes[lane]:
+            self._turns.clear(lane, self._number)
+
+    def _announce(self, following: Next | None) -> None:
+        if following is not None:
+            self.lanes[following.lane].add_single(following.offset)
+            self._turns.mark(following.lane, self._number)

@@ -1,0 +1,164 @@
+"""Serving receives: which messages a receive is given, reading on in the log where that is needed."""
+
+from collections.abc import Iterable
+
+from alpacamq.model.errors import InvalidRequest, UnknownTopic
+from alpacamq.model.lanes import Lane
+
+from .delivering import Terms, take
+from .lane_scheduler import most_urgent
+from .limits import EngineLimits, fits
+from .messages import Acquired, ReceiveReply, ReceiveRequest
+from .queue import Queue
+from .reading import read_on
+from .ready_lanes import ALL_PARTITIONS
+from .views import LogView
+
+MAX_LEASE_MS = 12 * 3_600_000
+MAX_CONSUMER_BYTES = 255
+# One event reads at most so many times on behalf of one receive.
+_MAX_READS = 8
+# Beyond what is needed the log is read ahead, so that urgent messages are found behind many others, but no
+# more often than this.
+_READ_AHEAD_PAUSE_MS = 5
+
+
+def check_receive(request: ReceiveRequest, log: LogView) -> None:
+    """InvalidRequest or UnknownTopic, naming what makes no sense."""
+    if request.max_messages < 0:
+        raise InvalidRequest(f"a receive of {request.max_messages} messages makes no sense")
+    if request.wait_ms < 0:
+        raise InvalidRequest(f"a receive cannot wait {request.wait_ms} ms")
+    if request.visibility_ms is not None and not 0 <= request.visibility_ms <= MAX_LEASE_MS:
+        raise InvalidRequest(f"a lease of {request.visibility_ms} ms is not between 0 and {MAX_LEASE_MS}")
+    if not fits(request.consumer, MAX_CONSUMER_BYTES):
+        raise InvalidRequest(f"the name of a consumer is at most {MAX_CONSUMER_BYTES} bytes of UTF-8")
+    if request.partitions is not None:
+        check_partitions(request.queue.topic, request.partitions, log)
+
+
+def check_partitions(topic: str, numbers: Iterable[int], log: LogView) -> None:
+    """UnknownTopic if the topic does not have these partitions."""
+    there_are = log.partitions(topic) if log.config(topic) is not None else 0
+    for number in numbers:
+        if not 0 <= number < there_are:
+            raise UnknownTopic(f"there is no partition {number} of a topic {topic!r}")
+
+
+def answer_at_once(
+    queue: Queue, request: ReceiveRequest, room: int, limits: EngineLimits, now_ms: int
+) -> ReceiveReply | None:
+    """What a receive is answered if there is something for it now."""
+    most = min(room, request.max_messages)
+    found = grant(queue, request, most, limits, now_ms)
+    if not found and not queue.turns.lanes and _notice_growth(queue, _mask_of(request)):
+        found = grant(queue, request, most, limits, now_ms)
+    if found or (not request.max_messages and has_any(queue, request, limits)):
+        return ReceiveReply(messages=tuple(found))
+    return None
+
+
+def room_for(queue: Queue, request: ReceiveRequest) -> int:
+    """How many messages the consumer may lease besides those it holds."""
+    settings = queue.settings
+    most_each, most = settings.queue_max_in_flight, settings.queue_max_in_flight_total
+    return queue.consumers.room(request.consumer, most_each, most)
+
+
+def grant(
+    queue: Queue, request: ReceiveRequest, room: int, limits: EngineLimits, now_ms: int
+) -> list[Acquired]:
+    """Lease up to `room` messages as the request says."""
+    settings = queue.settings
+    lease_ms = (
+        settings.queue_visibility_timeout_ms if request.visibility_ms is None else request.visibility_ms
+    )
+    among = _mask_of(request)
+    terms = Terms(request.consumer, now_ms, now_ms + min(lease_ms, MAX_LEASE_MS), request.key_runs)
+    _take_fairly(queue, among, room, terms)
+    reads = _MAX_READS
+    while len(terms.found) < room and reads and queue.unread & among:
+        reads -= 1
+        if not _read_some(queue, among, limits):
+            break
+        _take_fairly(queue, among, room, terms)
+    queue.is_behind = not reads and not terms.found
+    if queue.unread and now_ms >= queue.read_ahead_ms:
+        queue.read_ahead_ms = now_ms + _READ_AHEAD_PAUSE_MS
+        _read_some(queue, ALL_PARTITIONS, limits)
+    queue.totals.received += len(terms.found)
+    queue.totals.redelivered += terms.redelivered
+    return terms.found
+
+
+def has_any(queue: Queue, request: ReceiveRequest, limits: EngineLimits) -> bool:
+    """Whether there seems to be something to lease for this request."""
+    among = _mask_of(request)
+    reads = _MAX_READS
+    while not queue.turns.active(among) and reads and _read_some(queue, among, limits):
+        reads -= 1
+    queue.is_behind = not reads
+    return bool(queue.turns.active(among))
+
+
+def _notice_growth(queue: Queue, among: int) -> bool:
+    """Whether a log has grown without our having been told."""
+    topic = queue.id.topic
+    for number, partition in queue.partitions.items():
+        if among >> number & 1 and queue.log.bounds(topic, number)[1] > partition.backlog.read_to:
+            queue.unread |= 1 << number
+    return bool(queue.unread & among)
+
+
+def _mask_of(request: ReceiveRequest) -> int:
+    """The partitions a receive is about."""
+    if request.partitions is None:
+        return ALL_PARTITIONS
+    among = 0
+    for number in request.partitions:
+        among |= 1 << number
+    return among
+
+
+def _take_fairly(queue: Queue, among: int, room: int, terms: Terms) -> None:
+    settings, turns, lanes = queue.settings, queue.turns, queue.lanes
+    is_strict = settings.queue_priority_mode == "strict"
+    if not is_strict and turns.lanes & (turns.lanes - 1):
+        active = turns.active(among)
+        for lane in lanes.starved(active, terms.now_ms, settings.queue_priority_starvation_ms):
+            if len(terms.found) < room:
+                _serve(queue, lane, among, 1, terms)
+    while (left := room - len(terms.found)) > 0 and (active := turns.active(among)):
+        if is_strict:
+            _serve(queue, most_urgent(active), among, left, terms)
+        else:
+            lane, allowance = lanes.choose(active, left)
+            _serve(queue, lane, among, allowance, terms)
+
+
+def _serve(queue: Queue, lane: Lane, among: int, room: int, terms: Terms) -> None:
+    """Give messages of one lane in the partition whose turn it is, and of no other."""
+    partition = queue.partitions[queue.turns.next_partition(lane, among)]
+    partition.cut(queue.log.bounds(queue.id.topic, partition.number)[0])
+    taken = take(partition, lane, room, terms)
+    queue.lanes.served(lane, taken, terms.now_ms, is_empty=not queue.turns.lanes >> lane & 1)
+
+
+def _read_some(queue: Queue, among: int, limits: EngineLimits) -> bool:
+    """Read on in one partition where that leads on; whether there was one."""
+    candidates = queue.unread & among
+    while candidates:
+        later = candidates >> (queue.last_read + 1) << (queue.last_read + 1) or candidates
+        number = (later & -later).bit_length() - 1
+        candidates &= ~(1 << number)
+        queue.last_read = number
+        partition = queue.partitions[number]
+        backlog = partition.backlog
+        if backlog.runs >= limits.max_indexed_runs or backlog.in_line >= limits.max_blocked_messages:
+            continue
+        position = backlog.read_to
+        if not read_on(partition, queue.log):
+            queue.unread &= ~(1 << number)
+        if backlog.read_to != position:
+            return True
+    return False

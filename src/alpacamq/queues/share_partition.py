@@ -1,0 +1,281 @@
+"""One partition of a queue, and every step that a message of it can take.
+
+Everything before the start offset is done. What was delivered beyond it is in chunks; what was never
+delivered is in the backlog as far as the log was read, and in the log from there on.
+"""
+
+from alpacamq.model.lanes import Lane
+from alpacamq.model.outcome import Change
+
+from .chunks import CHUNK_BITS, IN_CHUNK, NO_DEADLINE, Chunk, Hold, PendingMove, State
+from .consumers import Consumers
+from .deadlines import Deadlines, Timed
+from .journal import Journal
+from .lane_scheduler import ALL_LANES
+from .messages import QueueId
+from .partition_backlog import PartitionBacklog
+from .progress import Progress
+from .ready_lanes import Turns
+from .state_records import StoredHead, chunk_key, head_key, pack_chunk, pack_head
+
+
+class SharePartition:
+    """The messages of one partition, for one group, and how many of them are where."""
+
+    def __init__(
+        self,
+        queue: QueueId,
+        number: int,
+        head: StoredHead,
+        journal: Journal,
+        deadlines: Deadlines[Timed],
+        consumers: Consumers,
+        turns: Turns,
+    ) -> None:
+        self.queue = queue
+        self.number = number
+        self.progress = Progress(self, head.start_offset)
+        self.restore_head(head)
+        self.backlog = PartitionBacklog(number, turns)
+        self.in_flight = [0] * len(ALL_LANES)
+        self.resting = [0] * len(ALL_LANES)
+        self.moving = 0
+        self.delivered_total = [0] * len(ALL_LANES)
+        self.is_dirty = False
+        self.is_forgotten = False
+        self._journal = journal
+        self._deadlines = deadlines
+        self._consumers = consumers
+        self._recent: Hold | None = None
+        self._chunk_prefix = chunk_key(queue, number, 0)[:-8]
+
+    def restore_head(self, head: StoredHead) -> None:
+        """Take in a stored head."""
+        self.generation, self.stored_start_offset, self.next_sequence, self.producer_id = head
+        self.progress.start_offset = head.start_offset
+
+    @property
+    def start_offset(self) -> int:
+        return self.progress.start_offset
+
+    def change(self) -> Change:
+        """The head, to be written as it is."""
+        self.stored_start_offset = self.progress.start_offset
+        return self.stored_head()
+
+    def stored_head(self) -> Change:
+        """The head as it was written last."""
+        sequence, producer_id = self.next_sequence, self.producer_id
+        head = StoredHead(self.generation, self.stored_start_offset, sequence, producer_id)
+        return Change(head_key(self.queue, self.number), pack_head(head))
+
+    def chunk_change(self, chunk: Chunk) -> Change:
+        """A chunk as it is."""
+        return Change(self._chunk_prefix + chunk.index.to_bytes(8, "big"), pack_chunk(chunk))
+
+    def chunk_removal(self, chunk: Chunk) -> Change:
+        return Change(self._chunk_prefix + chunk.index.to_bytes(8, "big"), None)
+
+    def acquire(self, chunk: Chunk, mask: int, lane: Lane, due_ms: int, now_ms: int, consumer: str) -> None:
+        """Messages that were never delivered are leased."""
+        hold = Hold(chunk, mask, State.ACQUIRED, lane, 1, due_ms, now_ms, now_ms, consumer)
+        chunk.holds.update(dict.fromkeys(hold.offsets(), hold))
+        self._deadlines.put(hold)
+        self._journal.mark_chunk(chunk)
+        self._recent = hold
+        self._count_leased(lane, mask.bit_count(), consumer)
+
+    def acquire_again(self, hold: Hold, offset: int, due_ms: int, now_ms: int, consumer: str) -> Hold:
+        """A message that came back is leased once more."""
+        self.lift(hold, offset)
+        times = (due_ms, now_ms, hold.first_ms if hold.count else now_ms)
+        self._count_leased(hold.lane, 1, consumer)
+        return self.place(hold.chunk, offset, State.ACQUIRED, hold.lane, hold.count + 1, *times, consumer)
+
+    def finish(self, hold: Hold, offset: int) -> None:
+        """A message is done."""
+        chunk = hold.chunk
+        self._uncount(hold, 1)
+        self.lift(hold, offset)
+        del chunk.holds[offset]
+        chunk.done |= 1 << (offset & IN_CHUNK)
+        self._journal.mark_chunk(chunk)
+        self.backlog.finish(offset, hold.lane, was_waiting=hold.state is State.AVAILABLE)
+
+    def rest(self, hold: Hold, offset: int, until_ms: int) -> None:
+        """A leased message is available when its rest ends."""
+        self._uncount(hold, 1)
+        self.lift(hold, offset)
+        self.resting[hold.lane] += 1
+        times = (until_ms, hold.acquired_ms, hold.first_ms)
+        self.place(hold.chunk, offset, State.RESTING, hold.lane, hold.count, *times, "")
+
+    def free(self, hold: Hold, offset: int, count: int) -> None:
+        """A leased message is available again at once, having been delivered so many times."""
+        self._uncount(hold, 1)
+        self.lift(hold, offset)
+        times = (NO_DEADLINE, hold.acquired_ms, hold.first_ms)
+        self.place(hold.chunk, offset, State.AVAILABLE, hold.lane, count, *times, "")
+        self.backlog.put_back(offset, hold.lane)
+
+    def free_all(self, hold: Hold) -> None:
+        """The lease or the rest of these messages is over."""
+        self._uncount(hold, hold.mask.bit_count())
+        self._deadlines.forget(hold)
+        hold.state, hold.owner, hold.packed = State.AVAILABLE, "", None
+        self._journal.mark_chunk(hold.chunk)
+        for offset in hold.offsets():
+            self.backlog.put_back(offset, hold.lane)
+
+    def extend(self, hold: Hold, offset: int, due_ms: int) -> None:
+        """A leased message stays so until then."""
+        self.lift(hold, offset)
+        times = (due_ms, hold.acquired_ms, hold.first_ms)
+        self.place(hold.chunk, offset, State.ACQUIRED, hold.lane, hold.count, *times, hold.owner)
+
+    def move(self, hold: Hold, offset: int, target: str, reason: str) -> PendingMove:
+        """A leased message goes to another topic."""
+        self._uncount(hold, 1)
+        self.lift(hold, offset)
+        move = PendingMove(self.next_sequence, target, reason)
+        self.next_sequence += 1
+        self.moving += 1
+        times = (NO_DEADLINE, hold.acquired_ms, hold.first_ms)
+        chunk, bit = hold.chunk, 1 << (offset & IN_CHUNK)
+        chunk.holds[offset] = Hold(chunk, bit, State.MOVING, hold.lane, hold.count, *times, "", move)
+        self._journal.mark_chunk(chunk)
+        self._journal.mark(self)
+        return move
+
+    def advance(self) -> None:
+        """Let the start offset pass everything that is done."""
+        start = self.progress.first_undone()
+        if start != self.progress.start_offset:
+            self._move_start(start)
+
+    def skip(self, first: int, end: int) -> None:
+        """The log has no messages at first..end-1."""
+        if first <= self.progress.start_offset < end:
+            self._move_start(end)
+        elif first > self.progress.start_offset:
+            self.progress.mark_absent(first, end)
+
+    def cut(self, log_start: int) -> None:
+        """The log has nothing before this offset any more: that is done, leased or not."""
+        progress = self.progress
+        if log_start <= progress.start_offset:
+            return
+        for hold in [*progress.holds()]:
+            if hold.chunk.index << CHUNK_BITS < log_start:
+                for offset in [offset for offset in hold.offsets() if offset < log_start]:
+                    self.finish(hold, offset)
+        self._move_start(log_start)
+        self.advance()
+        if self.backlog.order is None:
+            self.backlog.cut(log_start)
+        else:
+            self.read_again(in_key_order=True)
+
+    def restart(self, offset: int, generation: int) -> None:
+        """Begin at `offset`, as if nothing from there on had been delivered."""
+        self.forget_all()
+        self.generation = generation
+        self.progress = Progress(self, offset)
+        self.read_again(in_key_order=self.backlog.order is not None)
+        self._journal.mark(self)
+
+    def forget_all(self) -> None:
+        """Let go of every message."""
+        for hold in self.progress.holds():
+            self._uncount(hold, hold.mask.bit_count())
+            self._deadlines.forget(hold)
+        for chunk in self.progress.chunks.values():
+            self._journal.drop_chunk(chunk)
+        self.progress.chunks.clear()
+        self._recent = None
+
+    def read_again(self, *, in_key_order: bool) -> None:
+        """Forget what is ready; what came back is so at once, unless it has to find its place in line."""
+        self.progress.forget_absent()
+        self.backlog.begin(self.progress.start_offset, in_key_order=in_key_order)
+        if not in_key_order:
+            for hold in self.progress.holds():
+                if hold.state is State.AVAILABLE:
+                    for offset in hold.offsets():
+                        self.backlog.add_single(offset, hold.lane)
+
+    def take_up(self, hold: Hold) -> None:
+        """A stored hold is in force again."""
+        count = hold.mask.bit_count()
+        if hold.state is State.ACQUIRED:
+            self.in_flight[hold.lane] += count
+            self._consumers.acquire(hold.owner, count)
+        elif hold.state is State.RESTING:
+            self.resting[hold.lane] += count
+        elif hold.state is State.MOVING:
+            self.moving += count
+        if hold.due_ms != NO_DEADLINE:
+            self._deadlines.put(hold)
+
+    def lift(self, hold: Hold, offset: int) -> None:
+        """Take one message out of its hold, to be put elsewhere."""
+        hold.mask ^= 1 << (offset & IN_CHUNK)
+        hold.packed = None
+        if not hold.mask:
+            self._deadlines.forget(hold)
+
+    def place(
+        self,
+        chunk: Chunk,
+        offset: int,
+        state: State,
+        lane: Lane,
+        count: int,
+        due_ms: int,
+        acquired_ms: int,
+        first_ms: int,
+        owner: str,
+    ) -> Hold:
+        """Put one message into a hold: the one made last, if it has had the same fate."""
+        self._journal.mark_chunk(chunk)
+        bit = 1 << (offset & IN_CHUNK)
+        hold = self._recent
+        if (
+            hold is not None and hold.mask and hold.chunk is chunk and hold.state is state
+            and hold.lane is lane and hold.count == count and hold.due_ms == due_ms
+            and hold.acquired_ms == acquired_ms and hold.first_ms == first_ms and hold.owner == owner
+        ):  # fmt: skip
+            hold.mask |= bit
+            hold.packed = None
+        else:
+            hold = Hold(chunk, bit, state, lane, count, due_ms, acquired_ms, first_ms, owner)
+            self._recent = hold
+            if due_ms != NO_DEADLINE:
+                self._deadlines.put(hold)
+        chunk.holds[offset] = hold
+        return hold
+
+    def _move_start(self, start_offset: int) -> None:
+        for chunk in self.progress.move_start(start_offset):
+            self._journal.drop_chunk(chunk)
+        self.backlog.read_to = max(self.backlog.read_to, start_offset)
+        # Within a chunk the done messages tell the start; without it only the head can.
+        if self.stored_start_offset >> CHUNK_BITS != start_offset >> CHUNK_BITS:
+            self._journal.mark(self)
+
+    def _count_leased(self, lane: Lane, count: int, consumer: str) -> None:
+        self.backlog.ready[lane] -= count
+        self.in_flight[lane] += count
+        self.delivered_total[lane] += count
+        self._consumers.acquire(consumer, count)
+
+    def _uncount(self, hold: Hold, count: int) -> None:
+        """So many messages of the hold leave the state it is in."""
+        state = hold.state
+        if state is State.ACQUIRED:
+            self.in_flight[hold.lane] -= count
+            self._consumers.release(hold.owner, count)
+        elif state is State.RESTING:
+            self.resting[hold.lane] -= count
+        elif state is State.MOVING:
+            self.moving -= count
