@@ -34,6 +34,7 @@ def host() -> ShareHost:
     [
         pytest.param(msgspec.structs.replace(joining("m", "a"), group=""), id="no group"),
         pytest.param(joining("", "a"), id="no member id"),
+        pytest.param(joining("m" * 300, "a"), id="a member id that is too long"),
         pytest.param(joining("m"), id="no subscription"),
         pytest.param(beating("m", 0), id="joining without a subscription"),
         pytest.param(beating("m", -2), id="an epoch that has no meaning"),

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from alpacamq.client.cluster import Cluster
 from alpacamq.client.committed import committed_offsets
-from alpacamq.client.groups import Group
+from alpacamq.client.groups import SHARE, Group, Member
 from alpacamq.client.offsets import extents
+from alpacamq.client.shared import shared_places
 from alpacamq.client.topics import every_topic
 from alpacamq.model.ids import TopicPartition
 
@@ -14,19 +15,17 @@ from .yaml import Plain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """A group in one partition; no end if the topic is gone, no commit if there was none yet."""
+    """A group in one partition; no end if the topic is gone, no commit if there was none yet.
+
+    What a share group has done before anything else is what it has committed, so to say.
+    """
 
     place: TopicPartition
     committed: int | None
     end: int | None
+    lag: int | None
     member: str | None
     client: str | None
-
-    @property
-    def lag(self) -> int | None:
-        if self.committed is None or self.end is None:
-            return None
-        return max(0, self.end - self.committed)
 
     def plain(self) -> Plain:
         return {
@@ -42,22 +41,33 @@ class Progress:
 
 def progress(cluster: Cluster, group: Group) -> list[Progress]:
     """Every partition the group has committed or is assigned."""
-    committed = committed_offsets(cluster, group.name)
-    owners = {place: member for member in group.members for place in member.partitions}
+    shared = shared_places(cluster, group.name) if group.kind == SHARE else {}
+    committed = (
+        {place: found.start for place, found in shared.items()}
+        if group.kind == SHARE
+        else committed_offsets(cluster, group.name)
+    )
+    owners: dict[TopicPartition, list[Member]] = {}
+    for member in group.members:
+        for place in member.partitions:
+            owners.setdefault(place, []).append(member)
     existing = {place for topic in every_topic(cluster) for place in topic.all_partitions()}
     places = sorted(committed.keys() | owners.keys())
     spans = extents(cluster, [place for place in places if place in existing])
     found = []
     for place in places:
-        owner = owners.get(place)
         span = spans.get(place)
+        end = span.end if span else None
+        reached = committed.get(place)
+        lag = None if reached is None or end is None else max(0, end - reached)
         found.append(
             Progress(
                 place=place,
-                committed=committed.get(place),
-                end=span.end if span else None,
-                member=owner.id if owner else None,
-                client=owner.client if owner else None,
+                committed=reached,
+                end=end,
+                lag=shared[place].lag if place in shared else lag,
+                member=",".join(member.id for member in owners.get(place, ())) or None,
+                client=",".join(sorted({member.client for member in owners.get(place, ())})) or None,
             )
         )
     return found

@@ -5,8 +5,9 @@ import argparse
 from alpacamq.client.cluster import Cluster
 from alpacamq.client.committed import commit_offsets, committed_offsets
 from alpacamq.client.errors import NotFound
-from alpacamq.client.groups import Group, find_group
+from alpacamq.client.groups import SHARE, Group, find_group
 from alpacamq.client.offsets import extents
+from alpacamq.client.shared import move_shared, shared_places
 from alpacamq.client.topics import every_topic, find_topic
 from alpacamq.model.ids import TopicPartition
 
@@ -21,13 +22,18 @@ def reset(cluster: Cluster, parsed: argparse.Namespace, output: Output) -> None:
     group = find_group(cluster, parsed.group)
     if parsed.execute and group.members:
         raise Declined(_busy(group))
-    before = committed_offsets(cluster, group.name)
+    is_shared = group.kind == SHARE
+    before = (
+        {place: found.start for place, found in shared_places(cluster, group.name).items()}
+        if is_shared
+        else committed_offsets(cluster, group.name)
+    )
     places = _chosen(cluster, parsed.topic) if parsed.topic else _existing(cluster, before)
     if not places:
         raise Declined(f"group {group.name!r} has committed no offsets yet; name what to set with --topic")
     after = locate(cluster, parsed.to, extents(cluster, places))
     if parsed.execute:
-        commit_offsets(cluster, group.name, after)
+        (move_shared if is_shared else commit_offsets)(cluster, group.name, after)
     changes: list[dict[str, Plain]] = [
         {"topic": place.topic, "partition": place.partition, "before": before.get(place), "after": offset}
         for place, offset in sorted(after.items())

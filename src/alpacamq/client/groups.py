@@ -1,4 +1,4 @@
-"""Consumer groups of both protocols: listing, describing and deleting them."""
+"""Groups of every protocol: listing, describing and deleting them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +19,11 @@ from alpacamq.protocol.messages.groups import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
+from alpacamq.protocol.messages.share_groups import (
+    DescribedShareMember,
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+)
 from alpacamq.protocol.notation import Bytes, Int16, Int32, Message, String
 from alpacamq.protocol.schema import decode
 
@@ -27,6 +32,7 @@ from .connection import Connection
 from .errors import NotFound, check, only
 
 CONSUMER = "consumer"
+SHARE = "share"
 
 
 class _AssignedTopic(Message):
@@ -92,8 +98,8 @@ def find_group(cluster: Cluster, name: str) -> Group:
     groups = {group.name: group for group in every_group(cluster)}
     if name not in groups:
         raise NotFound("group", name, groups)
-    describe = _describe_consumer if groups[name].kind == CONSUMER else _describe_classic
-    return describe(cluster, name)
+    ways = {CONSUMER: _describe_consumer, SHARE: _describe_share}
+    return ways.get(groups[name].kind, _describe_classic)(cluster, name)
 
 
 @patient
@@ -162,10 +168,26 @@ def _describe_consumer(cluster: Cluster, name: str) -> Group:
     )
 
 
-def _consumer(member: DescribedConsumer) -> Member:
+@patient
+def _describe_share(cluster: Cluster, name: str) -> Group:
+    coordinator = cluster.coordinator(Coordinates.GROUP, name)
+    request = ShareGroupDescribeRequest(group_ids=[name])
+    described = only(f"group {name!r}", coordinator.call(request, ShareGroupDescribeResponse).groups)
+    check(f"group {name!r}", described.error_code, described.error_message)
+    return Group(
+        name=name,
+        kind=SHARE,
+        state=described.group_state,
+        assignor=described.assignor_name,
+        coordinator=_place(coordinator),
+        members=tuple(_consumer(member) for member in described.members),
+    )
+
+
+def _consumer(member: DescribedConsumer | DescribedShareMember) -> Member:
     return Member(
         id=member.member_id,
-        instance=member.instance_id,
+        instance=member.instance_id if isinstance(member, DescribedConsumer) else None,
         client=member.client_id,
         host=member.client_host.removeprefix("/"),
         partitions=tuple(

@@ -12,6 +12,8 @@ from alpacamq.model.errors import InvalidRequest
 from .consumer_messages import JOIN_EPOCH, LEAVE_EPOCH, MAX_SUBSCRIPTION_CHARACTERS, Partitions
 
 SHARE_PROTOCOL = "share"
+# What a member holds is kept under its id.
+MAX_MEMBER_ID_LENGTH = 255
 
 
 class ShareHeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +33,8 @@ class ShareHeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidRequest("a group id cannot be empty")
         if not self.member_id:
             raise InvalidRequest("a member of a share group must have an id")
+        if len(self.member_id) > MAX_MEMBER_ID_LENGTH or not self.member_id.isascii():
+            raise InvalidRequest(f"a member id has {MAX_MEMBER_ID_LENGTH} ASCII characters at most")
         if self.rack_id == "":
             raise InvalidRequest("a rack id cannot be empty")
         if self.member_epoch < LEAVE_EPOCH:

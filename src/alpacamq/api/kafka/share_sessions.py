@@ -101,11 +101,7 @@ class ShareSessions:
         session = ShareSession(key, ended)
         session.topics_held = topics_held
         self._sessions[key] = session
-        try:
-            self._update(session, partitions, ())
-        except ShareSessionLimitReached:
-            self.drop(session)
-            raise
+        self._update(session, partitions, ())
         session.used_at = now
         return session
 
@@ -166,7 +162,8 @@ class ShareSessions:
         before = len(session.partitions)
         session.update(added, forgotten)
         self._cached_partitions += len(session.partitions) - before
-        if len(session.partitions) > max(before, MAX_SESSION_PARTITIONS):
+        if len(session.partitions) > MAX_SESSION_PARTITIONS:
+            self.drop(session)
             raise ShareSessionLimitReached(
                 f"a share session may have {MAX_SESSION_PARTITIONS} partitions at most"
             )

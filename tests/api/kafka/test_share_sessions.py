@@ -1,0 +1,120 @@
+"""Share sessions: epochs in order, bounds, and what their members hold when they end."""
+
+from uuid import UUID
+
+import pytest
+
+from alpacamq.api.kafka import share_sessions
+from alpacamq.api.kafka.share_sessions import (
+    IDLE_SECONDS,
+    InvalidShareSessionEpoch,
+    SessionKey,
+    ShareSession,
+    ShareSessionLimitReached,
+    ShareSessionNotFound,
+    ShareSessions,
+)
+from alpacamq.coordinator.share_messages import Departure
+
+TOPIC = UUID(int=1)
+KEY = ("group", "member")
+
+
+class Stage:
+    """Sessions, the time, and what became of those that ended."""
+
+    def __init__(self) -> None:
+        self.given_back: list[Departure] = []
+        self.ended: list[ShareSession] = []
+        self.sessions = ShareSessions(self.given_back.append)
+        self.now = 0.0
+
+    def open(self, *indexes: int, key: SessionKey = KEY) -> ShareSession:
+        return self.sessions.open(key, [(TOPIC, index) for index in indexes], self.now, self.ended.append)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+def indexes(session: ShareSession) -> list[int]:
+    return [index for _, index in session.partitions]
+
+
+def test_a_session_remembers_partitions_and_takes_changes(stage: Stage) -> None:
+    first = stage.open(0, 1)
+    again = stage.sessions.proceed(KEY, 1, 0.0, added=[(TOPIC, 5)], forgotten=[(TOPIC, 0)])
+    assert again is first
+    assert indexes(again) == [1, 5]
+
+
+def test_only_the_next_epoch_is_accepted(stage: Stage) -> None:
+    stage.open(0)
+    for epoch in (0, 2, -7):
+        with pytest.raises(InvalidShareSessionEpoch):
+            stage.sessions.proceed(KEY, epoch, 0.0)
+    stage.sessions.proceed(KEY, 1, 0.0)
+    with pytest.raises(InvalidShareSessionEpoch):
+        stage.sessions.proceed(KEY, 1, 0.0)
+
+
+def test_after_the_last_epoch_comes_the_first(stage: Stage) -> None:
+    stage.open(0).next_epoch = 2**31 - 1
+    assert stage.sessions.proceed(KEY, 2**31 - 1, 0.0).next_epoch == 1
+
+
+def test_who_has_no_session_is_told_so(stage: Stage) -> None:
+    with pytest.raises(ShareSessionNotFound):
+        stage.sessions.proceed(KEY, 1, 0.0)
+
+
+def test_a_session_opened_anew_keeps_what_its_member_holds(stage: Stage) -> None:
+    first = stage.open(0)
+    first.topics_held.add("orders")
+    second = stage.open(1)
+    assert not first.is_open
+    assert stage.ended == [first]
+    assert not stage.given_back
+    assert second.topics_held == {"orders"}
+    stage.sessions.drop(first)  # the connection of the first closes late
+    assert stage.sessions.find(KEY) is second
+
+
+def test_what_a_member_holds_is_given_back_when_its_session_is_dropped(stage: Stage) -> None:
+    session = stage.open(0)
+    session.topics_held |= {"orders", "invoices"}
+    stage.sessions.drop(session)
+    assert stage.given_back == [Departure(group="group", member_id="member", topics=("invoices", "orders"))]
+    assert not stage.sessions
+
+
+def test_a_full_house_refuses_newcomers_until_somebody_is_idle(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share_sessions, "MAX_SESSIONS", 3)
+    idle, busy, _ = [stage.open(0, key=("group", name)) for name in "abc"]
+    with pytest.raises(ShareSessionLimitReached):
+        stage.open(0)
+    stage.now = IDLE_SECONDS
+    stage.sessions.proceed(busy.key, 1, stage.now)
+    stage.open(0)
+    assert [each.member_id for each in stage.given_back] == [idle.key[1]]
+    assert busy.is_open
+
+
+def test_a_session_has_a_maximum_of_partitions(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_sessions, "MAX_SESSION_PARTITIONS", 3)
+    with pytest.raises(ShareSessionLimitReached):
+        stage.open(*range(4))
+    assert not stage.sessions
+    stage.open(*range(3))
+    with pytest.raises(ShareSessionLimitReached):
+        stage.sessions.proceed(KEY, 1, 0.0, added=[(TOPIC, 9)])
+
+
+def test_what_had_records_goes_last(stage: Stage) -> None:
+    session = stage.open(0, 1, 2)
+    session.served((TOPIC, 0))
+    session.served((TOPIC, 99))
+    assert indexes(session) == [1, 2, 0]
