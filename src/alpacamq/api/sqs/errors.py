@@ -159,4 +159,4 @@ CODES: Mapping[type[e.AlpacaError], Kind] = {
 
 def fault_of(error: e.AlpacaError) -> Fault:
     """What SQS would call one of our errors."""
-    return Fault(CODES[type(error)], str(error))
+    return Fault(CODES.get(type(error), INTERNAL_FAILURE), str(error))

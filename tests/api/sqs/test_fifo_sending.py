@@ -1,0 +1,128 @@
+"""Sending to FIFO queues: order, and every message once."""
+
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .refusals import refused
+from .serving import Client, SqsBroker, client, served
+
+
+def send(
+    sqs: Client, url: str, body: str = "b", group: str = "g", known_as: str | None = "t"
+) -> tuple[str, str]:
+    """What a message is called: its id and its number."""
+    ids = {} if known_as is None else {"MessageDeduplicationId": known_as}
+    answer = sqs.send_message(QueueUrl=url, MessageBody=body, MessageGroupId=group, **ids)
+    return answer["MessageId"], answer["SequenceNumber"]
+
+
+def test_numbers_rise_within_a_group(sqs: Client, fifo: str) -> None:
+    numbers = [send(sqs, fifo, known_as=f"{id(sqs)}-{index}")[1] for index in range(5)]
+    assert numbers == sorted(set(numbers))
+
+
+def test_the_same_id_again_is_the_same_message(sqs: Client, fifo: str) -> None:
+    known_as = f"t{id(sqs)}"
+    assert send(sqs, fifo, known_as=known_as) == send(
+        sqs, fifo, body="other", group="other", known_as=known_as
+    )
+
+
+def test_a_batch_can_hold_its_own_duplicates(either: Client, fifo: str) -> None:
+    entries = [
+        {
+            "Id": f"e{index}",
+            "MessageBody": "b",
+            "MessageGroupId": "g",
+            "MessageDeduplicationId": str(index % 2),
+        }
+        for index in range(4)
+    ]
+    sent = either.send_message_batch(QueueUrl=fifo, Entries=entries)["Successful"]
+    ids = {entry["Id"]: entry["MessageId"] for entry in sent}
+    assert ids["e0"] == ids["e2"] != ids["e1"] == ids["e3"]
+
+
+def test_content_is_the_id_where_the_queue_says_so(either: Client, fifo: str) -> None:
+    either.set_queue_attributes(QueueUrl=fifo, Attributes={"ContentBasedDeduplication": "true"})
+    assert send(either, fifo, known_as=None) == send(either, fifo, group="other", known_as=None)
+    assert send(either, fifo, body="other", known_as=None) != send(either, fifo, known_as=None)
+    assert send(either, fifo, known_as=sha256(b"b").hexdigest()) == send(either, fifo, known_as=None)
+
+
+def test_ids_are_told_apart_per_group_where_the_queue_says_so(either: Client, name: str) -> None:
+    attributes = {
+        "FifoQueue": "true",
+        "DeduplicationScope": "messageGroup",
+        "FifoThroughputLimit": "perMessageGroupId",
+    }
+    url = either.create_queue(QueueName=f"{name}.fifo", Attributes=attributes)["QueueUrl"]
+    assert send(either, url, group="a")[0] != send(either, url, group="b")[0]
+    assert send(either, url, group="a") == send(either, url, group="a")
+
+
+def test_of_many_who_send_the_same_at_once_one_succeeds_and_all_are_told(door: SqsBroker, fifo: str) -> None:
+    def rush(_: int) -> tuple[str, str]:
+        return send(client(door.url), fifo)
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = set(pool.map(rush, range(16)))
+    assert len(answers) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "text"),
+    [
+        pytest.param({"MessageDeduplicationId": "d"}, "MissingParameter", "MessageGroupId", id="no group"),
+        pytest.param(
+            {"MessageGroupId": "g"}, "InvalidParameterValue", "ContentBasedDeduplication", id="no id"
+        ),
+        pytest.param(
+            {"MessageGroupId": "g", "MessageDeduplicationId": "d" * 129},
+            "InvalidParameterValue",
+            "1 to 128",
+            id="a long id",
+        ),
+        pytest.param(
+            {"MessageGroupId": "g", "MessageDeduplicationId": "d", "DelaySeconds": 2},
+            "InvalidParameterValue",
+            "queue type",
+            id="a delay of its own",
+        ),
+    ],
+)
+def test_what_a_fifo_queue_needs_is_asked_for(
+    sqs: Client, fifo: str, fields: dict[str, Any], code: str, text: str
+) -> None:
+    with refused(code, text):
+        sqs.send_message(QueueUrl=fifo, MessageBody="b", **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"), [({}, "MessageGroupId"), ({"MessageGroupId": "g"}, "MessageDeduplicationId")]
+)
+def test_a_batch_that_cannot_be_put_in_order_is_refused_whole(
+    either: Client, fifo: str, fields: dict[str, str], text: str
+) -> None:
+    good = {"Id": "good", "MessageBody": "b", "MessageGroupId": "g", "MessageDeduplicationId": "d"}
+    with refused("InvalidParameterValue", text):
+        either.send_message_batch(QueueUrl=fifo, Entries=[good, {"Id": "bad", "MessageBody": "b"} | fields])
+
+
+def test_duplicates_are_known_for_five_minutes_and_across_restarts(tmp_path: Path) -> None:
+    with served(tmp_path) as broker:
+        sqs = client(broker.url)
+        url = sqs.create_queue(QueueName="q.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+        first = send(sqs, url)
+        broker.clock.ahead_s = 200
+        second = send(sqs, url, known_as="other")
+    with served(tmp_path, ahead_s=299) as broker:
+        sqs = client(broker.url)
+        assert (send(sqs, url), send(sqs, url, known_as="other")) == (first, second)
+        broker.clock.ahead_s = 302
+        assert send(sqs, url) != first
+        assert send(sqs, url, known_as="other") == second

@@ -1,0 +1,161 @@
+"""Signature Version 4, against the signer that boto3 uses."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from alpacamq.api.http.messages import Request
+from alpacamq.api.sqs.errors import Fault
+from alpacamq.api.sqs.settings import SqsSettings
+from alpacamq.api.sqs.signature import Signatures
+from alpacamq.model.ids import TimestampMs
+
+from .serving import ACCESS_KEY_ID, SECRET_ACCESS_KEY, SettableClock
+
+SETTINGS = SqsSettings(access_key_id=ACCESS_KEY_ID, secret_access_key=SECRET_ACCESS_KEY)
+OTHER_SECRET = "another"  # noqa: S105 - it opens nothing either
+BODY = b'{"QueueName": "q"}'
+
+
+class StoppedClock(SettableClock):
+    """Requests below are signed when the module is read, and checked whenever their test comes."""
+
+    def __init__(self, ahead_s: float = 0) -> None:
+        super().__init__()
+        self._now_ms = super().now_ms()
+        self.ahead_s = ahead_s
+
+    def now_ms(self) -> TimestampMs:
+        return TimestampMs(self._now_ms + int(self.ahead_s * 1000))
+
+
+CLOCK = StoppedClock()
+
+
+def signed(
+    *,
+    method: str = "POST",
+    url: str = "http://localhost:9324/",
+    body: bytes = BODY,
+    secret: str = SECRET_ACCESS_KEY,
+    key: str = ACCESS_KEY_ID,
+    service: str = "sqs",
+    region: str = "eu-west-1",
+    headers: dict[str, str] | None = None,
+) -> Request:
+    """A request as boto3 signs it and the listener hands it over."""
+    said = {"X-Amz-Target": "AmazonSQS.CreateQueue", "Content-Type": "application/x-amz-json-1.0"}
+    aws = AWSRequest(method=method, url=url, data=body, headers=said | (headers or {}))
+    SigV4Auth(Credentials(key, secret), service, region).add_auth(aws)
+    _, _, rest = url.partition("://")
+    host, _, target = rest.partition("/")
+    path, _, query = f"/{target}".partition("?")
+    heard = {name.lower(): value for name, value in aws.headers.items()} | {"host": host}
+    return Request(method, path, query, heard, body, "127.0.0.1:1")
+
+
+def with_headers(request: Request, **changed: str) -> Request:
+    headers = {**request.headers, **{name.replace("_", "-"): value for name, value in changed.items()}}
+    return Request(request.method, request.path, request.query_string, headers, request.body, request.peer)
+
+
+def verdict(request: Request, clock: SettableClock = CLOCK, settings: SqsSettings = SETTINGS) -> str:
+    """The code of the refusal; empty if the request passes."""
+    try:
+        Signatures(settings, clock).check(request)
+    except Fault as fault:
+        return fault.kind.code
+    return ""
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param(signed(), id="JSON"),
+        pytest.param(
+            signed(url="http://h/?Action=ListQueues&b=%2F%20x&a=1&empty="), id="a query, out of order"
+        ),
+        pytest.param(
+            signed(url="http://h:1/000000000000/q.fifo", body=b"Action=PurgeQueue"), id="a queue's path"
+        ),
+        pytest.param(signed(method="GET", body=b""), id="no body"),
+        pytest.param(signed(headers={"x-amz-note": "two  spaces "}), id="spaces in headers"),
+        pytest.param(signed(region="mars-north-1"), id="any region"),
+    ],
+)
+def test_what_boto3_signs_passes(request_: Request) -> None:
+    assert verdict(request_) == ""
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        pytest.param(signed(secret=OTHER_SECRET), "SignatureDoesNotMatch", id="another secret"),
+        pytest.param(signed(key="AKIDOTHER"), "InvalidClientTokenId", id="another key"),
+        pytest.param(signed(service="sns"), "SignatureDoesNotMatch", id="another service"),
+        pytest.param(
+            with_headers(signed(), x_amz_target="AmazonSQS.DeleteQueue"),
+            "SignatureDoesNotMatch",
+            id="another action",
+        ),
+        pytest.param(
+            with_headers(signed(), x_amz_extra="1"), "IncompleteSignature", id="a header slipped in"
+        ),
+        pytest.param(with_headers(signed(), host="other"), "SignatureDoesNotMatch", id="another host"),
+        pytest.param(with_headers(signed(), x_amz_date="now"), "IncompleteSignature", id="no date"),
+        pytest.param(
+            with_headers(signed(), authorization=""), "MissingAuthenticationToken", id="no signature"
+        ),
+        pytest.param(
+            with_headers(signed(), authorization="Basic eDp5"), "IncompleteSignature", id="another scheme"
+        ),
+        pytest.param(
+            with_headers(
+                signed(), authorization="AWS4-HMAC-SHA256 Credential=a, SignedHeaders=host, Signature=b"
+            ),
+            "IncompleteSignature",
+            id="half a credential",
+        ),
+        pytest.param(
+            with_headers(signed(), authorization="AWS4-HMAC-SHA256 Credential=a/b/c/sqs/aws4_request"),
+            "IncompleteSignature",
+            id="parts missing",
+        ),
+        pytest.param(
+            with_headers(
+                signed(),
+                authorization=signed().headers["authorization"].replace(";host", ""),
+            ),
+            "IncompleteSignature",
+            id="host not signed",
+        ),
+    ],
+)
+def test_what_nobody_with_the_key_has_signed_is_refused(request_: Request, code: str) -> None:
+    assert verdict(request_) == code
+
+
+def test_the_body_is_part_of_what_is_signed() -> None:
+    request = signed()
+    other = Request(request.method, "/", "", request.headers, BODY.replace(b"q", b"p"), request.peer)
+    assert verdict(other) == "SignatureDoesNotMatch"
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "code"),
+    [(890, ""), (-890, ""), (910, "SignatureDoesNotMatch"), (-910, "SignatureDoesNotMatch")],
+)
+def test_a_signature_holds_for_a_quarter_of_an_hour(ahead_s: int, code: str) -> None:
+    assert verdict(signed(), StoppedClock(ahead_s)) == code
+
+
+def test_a_date_that_is_not_that_of_the_key_is_refused() -> None:
+    tomorrow = (datetime.now(UTC) + timedelta(days=1)).strftime("%Y%m%dT%H%M%SZ")
+    assert verdict(with_headers(signed(), x_amz_date=tomorrow)) == "SignatureDoesNotMatch"
+
+
+def test_without_credentials_nothing_is_checked() -> None:
+    assert verdict(with_headers(signed(), authorization=""), settings=SqsSettings()) == ""
