@@ -109,7 +109,7 @@ def find_fields(raw: bytes, batches: Sequence[Unpacked]) -> Fields:
     base = np.repeat([_base_timestamp(each) for each in headers], counts)
     return Fields(
         offset=_offsets(headers, counts, offset_delta),
-        timestamp_ms=np.where(is_append_time, base, base + timestamp_delta),
+        timestamp_ms=np.where(is_append_time, base, _sum(base, timestamp_delta)),
         is_append_time=is_append_time,
         key=key,
         value=value,
@@ -205,6 +205,8 @@ def _numbers(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
         if shift > _MAX_SHIFT:
             raise CorruptBatch("a number in a record has more than 64 bits")
         byte = data[at[longer]]
+        if shift == _MAX_SHIFT and np.any(byte > 1):
+            raise CorruptBatch("a number in a record has more than 64 bits")
         bits[longer] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
         at[longer] += 1
         longer = longer[byte >= 0x80]
@@ -233,6 +235,14 @@ def _offsets(headers: Sequence[BatchHeader], counts: Ints, deltas: Ints) -> Ints
         raise CorruptBatch("the offsets of a batch's records do not ascend to its last")
     offsets: Ints = bases + deltas
     return offsets
+
+
+def _sum(base: Ints, delta: Ints) -> Ints:
+    total: Ints = base + delta
+    # Both have the one sign and their sum the other.
+    if np.any((base ^ total) & (delta ^ total) < 0):
+        raise CorruptBatch("a timestamp has more than 64 bits")
+    return total
 
 
 def _is_append_time(header: BatchHeader) -> bool:

@@ -64,9 +64,10 @@ class FilteringReader(BatchReader):
 
 def narrowed_by(narrowing: Narrowing, condition: Filter) -> Narrowing | None:
     """What is left under one more condition; None if it is not one we can hold exactly."""
-    if len(condition_path := getattr(condition, "attribute", ())) != 1:
+    path: tuple[str, ...] = getattr(condition, "attribute", ())
+    if len(path) != 1:
         return None
-    [column] = condition_path
+    column = path[0]
     if isinstance(condition, IsNotNull):
         return narrowing if column in _ALWAYS_THERE else None
     if column == "topic":

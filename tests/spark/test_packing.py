@@ -1,0 +1,172 @@
+"""Rows become the records they say, wherever they were in Arrow's memory."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DayTimeIntervalType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from alpacamq.client.transactional import ProducerIdentity
+from alpacamq.model.batch import Codec, check_batch, check_produced
+from alpacamq.model.ids import TopicName
+from alpacamq.model.records import Header, Record, read_records
+from alpacamq_spark.columns import HEADERS
+from alpacamq_spark.errors import InvalidColumns
+from alpacamq_spark.options import write_options
+from alpacamq_spark.packing import Slot, pack_batch
+from alpacamq_spark.rows import check_columns, normal_rows
+
+NOW_MS = 1_700_000_000_000
+PRODUCER = ProducerIdentity(transactional_id="t", producer_id=9, epoch=2)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+HEADER_TYPE = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
+OPTIONS = {"kafka.bootstrap.servers": "broker:9092"}
+
+ROWS = st.lists(
+    st.tuples(
+        st.none() | st.binary(max_size=300),
+        st.none() | st.binary(max_size=300),
+        st.none() | st.integers(-(2**40), 2**42),
+        st.none() | st.lists(st.tuples(st.text(max_size=4), st.none() | st.binary(max_size=9)), max_size=3),
+        st.none() | st.sampled_from(["critical", "High", " low "]),
+        st.none() | st.integers(0, 2**40),
+    ),
+    min_size=1,
+    max_size=80,
+)
+
+
+def packed(batch: pa.RecordBatch, codec: Codec = Codec.NONE) -> list[Record]:
+    data = pack_batch(normal_rows(batch, NOW_MS), Slot(PRODUCER, 5), codec)
+    header = check_batch(data)
+    check_produced(header)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 2, 5)
+    assert header.is_transactional
+    assert header.max_timestamp == max(record.timestamp_ms for record in read_records(data))
+    return list(read_records(data))
+
+
+@given(ROWS, st.sampled_from(Codec), st.integers(0, 3))
+def test_records_hold_what_the_rows_hold(rows: list[tuple[Any, ...]], codec: Codec, skipped: int) -> None:
+    keys, values, times, headers, priorities, delays = (list(column) for column in zip(*rows, strict=True))
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "key": pa.array(keys, pa.binary()),
+            "value": pa.array(values, pa.binary()),
+            "timestamp": pa.array(
+                [None if ms is None else EPOCH + timedelta(milliseconds=ms) for ms in times],
+                pa.timestamp("us", tz="UTC"),
+            ),
+            "headers": pa.array(headers, HEADERS),
+            "priority": pa.array(priorities, pa.string()),
+            "delay": pa.array(delays, pa.int64()),
+        }
+    )
+    # A slice shares memory with what is around it.
+    skipped = min(skipped, len(rows) - 1)
+    expected = []
+    for offset, (key, value, time, own, priority, delay) in enumerate(rows[skipped:]):
+        all_headers = [Header(*each) for each in own or ()]
+        if priority is not None:
+            all_headers.append(Header("alpacamq-lane", priority.strip().lower().encode()))
+        if delay is not None:
+            all_headers.append(Header("alpacamq-deliver-at", str(NOW_MS + delay).encode()))
+        expected.append(Record(offset, NOW_MS if time is None else time, key, value, tuple(all_headers)))
+    assert packed(batch.slice(skipped), codec) == expected
+
+
+def test_text_is_written_as_utf_8() -> None:
+    [record] = packed(pa.RecordBatch.from_pydict({"key": ["schlüssel"], "value": ["wert"]}))
+    assert (record.key, record.value) == ("schlüssel".encode(), b"wert")
+
+
+@pytest.mark.parametrize(
+    ("column", "due_ms"),
+    [
+        pytest.param({"delay": pa.array([timedelta(seconds=5)])}, NOW_MS + 5000, id="an interval"),
+        pytest.param({"delay": pa.array([70], pa.int32())}, NOW_MS + 70, id="milliseconds"),
+        pytest.param(
+            {"deliver_at": pa.array([EPOCH + timedelta(days=9)], pa.timestamp("us", tz="UTC"))},
+            9 * 86_400_000,
+            id="a time",
+        ),
+    ],
+)
+def test_when_a_record_is_due(column: dict[str, pa.Array], due_ms: int) -> None:
+    [record] = packed(pa.RecordBatch.from_pydict({"value": [b"x"], **column}))
+    assert record.headers == (Header("alpacamq-deliver-at", str(due_ms).encode()),)
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        pytest.param({"priority": ["urgent"]}, "'urgent' is not a priority; there are critical", id="lane"),
+        pytest.param({"delay": [-1]}, "a delay of -1 ms is in the past", id="a delay before now"),
+        pytest.param({"headers": pa.array([[(None, b"x")]], HEADERS)}, "no name", id="a nameless header"),
+    ],
+)
+def test_values_that_cannot_be_written_are_refused(columns: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidColumns, match=reason):
+        packed(pa.RecordBatch.from_pydict({"value": [b"x"], **columns}))
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        pytest.param(StructType().add("key", "string"), "no column 'value', only key", id="no value"),
+        pytest.param(
+            StructType().add("value", DoubleType()),
+            "'value' is binary or string, not double; convert it first",
+            id="a number as value",
+        ),
+        pytest.param(
+            StructType().add("value", "string").add("prioritty", "string"),
+            "'prioritty' has no meaning for a record; did you mean 'priority'?",
+            id="a misspelt column",
+        ),
+        pytest.param(
+            StructType().add("value", "string").add("headers", ArrayType(StringType())),
+            "headers are array<struct<key:string,value:binary>>, not array<string>",
+            id="headers of another form",
+        ),
+        pytest.param(
+            StructType().add("value", "string").add("delay", "long").add("deliver_at", TimestampType()),
+            "keep one of them",
+            id="a delay and a time",
+        ),
+    ],
+)
+def test_columns_that_cannot_be_written_are_refused(schema: StructType, reason: str) -> None:
+    with pytest.raises(
+        InvalidColumns, match=reason.replace("(", r"\(").replace(")", r"\)").replace("?", r"\?")
+    ):
+        check_columns(schema, write_options({**OPTIONS, "topic": "orders"}))
+
+
+def test_rows_need_a_topic_from_a_column_or_an_option() -> None:
+    schema = StructType().add("value", "string")
+    with pytest.raises(InvalidColumns, match="neither a column nor an option says which topic"):
+        check_columns(schema, write_options(OPTIONS))
+    check_columns(schema.add("topic", StringType()), write_options(OPTIONS))
+
+
+def test_what_was_read_can_be_written_as_it_is() -> None:
+    read = StructType().add("key", "binary").add("value", "binary").add("topic", "string")
+    read = read.add("partition", "integer").add("offset", LongType()).add("timestamp", "timestamp")
+    read = (
+        read.add("timestampType", "integer").add("headers", HEADER_TYPE).add("delay", DayTimeIntervalType())
+    )
+    check_columns(read, write_options(OPTIONS))
+    assert write_options({**OPTIONS, "topic": "orders"}).topic == TopicName("orders")
