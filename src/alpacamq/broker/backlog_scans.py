@@ -84,11 +84,11 @@ class BacklogScans:
             await asyncio.wait(ending)
         return bool(ending)
 
-    def forget(self, partition: Partition) -> None:
-        """The partition is no more."""
-        for key in [key for key in self._found if key[0] is partition]:
+    def forget(self, topic: str) -> None:
+        """The topic is no more."""
+        for key in [key for key in self._found if key[0].identity.topic == topic]:
             self._drop(key)
-        self._failing.discard(partition)
+        self._failing = {partition for partition in self._failing if partition.identity.topic != topic}
 
     def report(self, partition: Partition, error: AlpacaError) -> None:
         """Say once that a partition cannot be read; a queue goes no further there."""

@@ -32,6 +32,7 @@ from .partition import Partition
 from .producer_ids import ProducerIds
 from .progress import RecoveryProgress
 from .publishing import Publisher
+from .queue_host import QueueHost, QueueSettings
 from .queues import Queues
 from .staging import StagedAppends
 from .topics import Topics, directory_name
@@ -56,6 +57,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     retention_check_ms: int = 30_000
     unpacked_limit_bytes: int = 64 << 20
     coordination: CoordinatorSettings = CoordinatorSettings()
+    queues: QueueSettings = QueueSettings()
 
 
 class Broker:
@@ -109,7 +111,19 @@ class Broker:
             executor=self.work_threads,
         )
         self.delays = Delays()
-        self.queues = Queues()
+        self.queues = Queues(
+            QueueHost(
+                self.topics,
+                self.producer_ids,
+                settings.queues,
+                snapshots=self._directory.snapshots,
+                disk=self._disk,
+                clock=self.clock,
+                executor=self.work_threads,
+                unpacked_limit_bytes=settings.unpacked_limit_bytes,
+            ),
+            self.topics,
+        )
         self.coordinators.release_consumer = self.queues.release_consumer
         self.publisher = Publisher(
             self.topics,
@@ -121,6 +135,7 @@ class Broker:
             auto_create_topics=settings.auto_create_topics,
         )
         self.topics.on_delete = self._topic_deleted
+        self.topics.on_grow = self.queues.topic_grown
         self._metadata = metadata
         self._report_recovery()
 
@@ -131,6 +146,7 @@ class Broker:
         )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.coordinators.run())
+            tasks.create_task(self.queues.run())
             tasks.create_task(housekeeping.run())
 
     async def close(self) -> None:
@@ -161,6 +177,7 @@ class Broker:
     def _topic_deleted(self, topic: str) -> None:
         self.coordinators.topic_deleted(topic)
         self.publisher.topic_deleted(topic)
+        self.queues.topic_deleted(topic)
 
     def _all_partitions(self) -> list[Partition]:
         return [self._metadata.partition, *self.topics.all_partitions()]

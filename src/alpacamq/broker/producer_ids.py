@@ -28,12 +28,17 @@ class ProducerIds:
         """One from the stock, which `replenish` has filled."""
         return self._stock.popleft()
 
-    async def replenish(self) -> None:
-        """Return once there are enough for whatever comes next."""
-        if len(self._stock) >= LOW:
+    @property
+    def is_low(self) -> bool:
+        return len(self._stock) < LOW
+
+    async def replenish(self, wanted: int = LOW) -> None:
+        """Return once there are enough for whatever comes next, which is known to need so many."""
+        wanted = max(wanted, LOW)
+        if len(self._stock) >= wanted:
             return
         async with self._replenishing:
-            if len(self._stock) < LOW:
+            while len(self._stock) < wanted:
                 first = self._metadata.image.next_producer_id
                 await self._metadata.write([producer_ids_change(first + BLOCK)])
                 self._stock.extend(ProducerId(number) for number in range(first, first + BLOCK))

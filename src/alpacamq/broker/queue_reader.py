@@ -1,6 +1,6 @@
 """Reading the records that the queue engine leased or wants moved."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from alpacamq.model.errors import DamagedLog, OffsetOutOfRange
 from alpacamq.model.records import Record
@@ -10,6 +10,9 @@ from .stored_blocks import Block, StoredBlocks
 from .topics import Topics
 
 Place = tuple[int, int]
+
+# How far a search goes before it ends with what it has.
+_MAX_BLOCKS = 64
 
 
 class QueueReader:
@@ -32,6 +35,28 @@ class QueueReader:
                 block_of = index
             if block is not None and (record := block.record(offset)) is not None:
                 records[place] = record
+        return records
+
+    async def unfinished(
+        self, topic: str, index: int, offset: int, is_done: Callable[[int], bool], limit: int
+    ) -> list[Record]:
+        """The first records from `offset` on that are not done, within a stretch of the partition."""
+        records: list[Record] = []
+        partition = self._topics.partition(topic, index)
+        for _ in range(_MAX_BLOCKS):
+            offset = max(offset, partition.log.start_offset)
+            if (
+                offset >= partition.last_stable_offset
+                or (block := await self._block(partition, offset)) is None
+            ):
+                break
+            for run in block.outline(offset, with_keys=False).runs:
+                for each in range(run.first, run.last + 1):
+                    if len(records) == limit:
+                        return records
+                    if not is_done(each) and (record := block.record(each)) is not None:
+                        records.append(record)
+            offset = block.next_offset
         return records
 
     async def _block(self, partition: Partition, offset: int) -> Block | None:

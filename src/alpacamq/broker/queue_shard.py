@@ -6,9 +6,10 @@ So a thousand acknowledgements that arrive together are written as one batch of 
 import asyncio
 from typing import Any
 
-from alpacamq.model.errors import AlpacaError
+from alpacamq.model.errors import AlpacaError, CoordinatorUnavailable
+from alpacamq.model.topics import TopicConfig
 from alpacamq.queues.engine import QueueEngine, QueueOutcome
-from alpacamq.queues.messages import Move, QueueRequest
+from alpacamq.queues.messages import Move, QueueId, QueueRequest
 
 from .shard import Shard
 
@@ -39,6 +40,12 @@ class QueueShard:
         self._requests.append((request, ticket))
         self._hand_over_soon()
         return ticket
+
+    def settings(self, queue: QueueId) -> TopicConfig:
+        """A topic's settings with the group's own; UnknownTopic, CoordinatorUnavailable."""
+        if (machine := self.shard.machine) is None:
+            raise CoordinatorUnavailable(f"{self.shard.partition.identity} is being loaded")
+        return machine.settings(queue)
 
     def withdraw(self, ticket: Ticket) -> None:
         """Nobody waits for this ticket any more."""

@@ -1,30 +1,42 @@
-"""Queue mode for the doors: receive and settle messages of any topic as a group.
+"""Queue mode for the doors: receive and settle messages of any topic as a group."""
 
-Hosts the queue engine on its internal topic, shows it the log in outline, reads the records it
-leases, and carries out its moves to dead-letter topics and back.
-"""
-
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from alpacamq.model.errors import AlpacaError
-from alpacamq.model.lanes import Lane
+from alpacamq.model.errors import AlpacaError, InvalidRequest, StaleReceipt
 from alpacamq.model.records import Record
-from alpacamq.queues.messages import Acquired, Action, DescribeReply, QueueId, Settlement, Start
+from alpacamq.queues.messages import (
+    Acquired,
+    Action,
+    ConfigureRequest,
+    DeleteRequest,
+    DescribeReply,
+    DescribeRequest,
+    ListRequest,
+    QueueId,
+    ReceiveRequest,
+    ReleaseConsumerRequest,
+    ResetRequest,
+    Settlement,
+    SettleRequest,
+    Start,
+)
 
+from .deliveries import Delivery, Wish, sorted_out
+from .queue_host import QueueHost
+from .receipts import TOPIC_TAG_BYTES, read_receipt
+from .redrive import Redrives, RedriveTask
+from .topics import Topics
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
-    """A message and the lease on it."""
+__all__ = ["Delivery", "Queues", "Receipted", "RedriveTask"]
 
-    topic: str
-    partition: int
-    record: Record
-    receipt: str
-    delivery_count: int
-    lane: Lane
-    deadline_ms: int
-    first_delivered_ms: int
+# A receive that does not wait still goes on for so long past messages that nobody may have any more, and
+# waits so long for a partition to be looked at for the first time.
+_PATIENCE_SECONDS = 2.0
+# Where many are past their time, so many at once are passed over.
+_PASSED_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,23 +49,19 @@ class Receipted:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RedriveTask:
-    """A redrive under way or ended."""
-
-    id: str
-    source: str  # the dead-letter topic
-    target: str | None  # None: each message to where it came from
-    state: str  # running, completed, cancelling, cancelled, failed
-    started_ms: int
-    moved: int
-    to_move: int  # when it began
-    messages_per_second: int | None
-    failure: str = ""
-
-
 class Queues:
     """Every queue of this broker."""
+
+    def __init__(self, host: QueueHost, topics: Topics) -> None:
+        self._host = host
+        self._topics = topics
+        self._redrives = Redrives(host, topics)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._host.run())
+            tasks.create_task(self._redrives.run())
 
     async def receive(
         self,
@@ -73,11 +81,60 @@ class Queues:
         What does not fit into `max_bytes` is given back at once; at least one is returned.
         Cancelling the call gives back what it would have returned.
         """
-        raise NotImplementedError
+        if max_messages < 1:
+            raise InvalidRequest(f"a receive of {max_messages} messages makes no sense")
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        wanted = max_messages
+        while True:
+            spent_ms = int((loop.time() - began) * 1000)
+            left_ms = max(wait_ms - spent_ms, 0)
+            request = ReceiveRequest(
+                queue=queue,
+                consumer=consumer,
+                max_messages=wanted,
+                visibility_ms=visibility_ms,
+                wait_ms=left_ms,
+                partitions=partitions,
+                start=start,
+                key_runs=key_runs,
+            )
+            leases = await self._host.lease(request)
+            is_late = spent_ms >= max(wait_ms, _PATIENCE_SECONDS * 1000)
+            if leases:
+                deliveries = await self._delivered(queue, leases, max_messages, max_bytes)
+                if deliveries or is_late:
+                    return deliveries
+                wanted = max(max_messages, _PASSED_AT_ONCE)
+            elif is_late or left_ms or not await self._host.scans.ended(queue.topic):
+                return []
 
     async def settle(self, settlements: Sequence[Receipted]) -> list[AlpacaError | None]:
         """Settle deliveries by their receipts, of any queues: None or what was wrong with each, in order."""
-        raise NotImplementedError
+        results: list[AlpacaError | None] = [None] * len(settlements)
+        by_queue: dict[QueueId, list[tuple[int, Settlement]]] = {}
+        for place, receipted in enumerate(settlements):
+            try:
+                queue, settlement = self._read(receipted)
+            except AlpacaError as error:
+                results[place] = error.with_traceback(None)
+            else:
+                by_queue.setdefault(queue, []).append((place, settlement))
+        answers = await asyncio.gather(
+            *(
+                self.settle_acquired(queue, [settlement for _, settlement in entries])
+                for queue, entries in by_queue.items()
+            ),
+            return_exceptions=True,
+        )
+        for entries, answer in zip(by_queue.values(), answers, strict=True):
+            if isinstance(answer, AlpacaError):
+                answer = [answer] * len(entries)
+            elif isinstance(answer, BaseException):
+                raise answer
+            for (place, _), result in zip(entries, answer, strict=True):
+                results[place] = result
+        return results
 
     async def acquire(
         self,
@@ -90,48 +147,91 @@ class Queues:
         start: Start = Start.LATEST,
     ) -> tuple[Acquired, ...]:
         """Lease messages of one partition without reading them: for Kafka's share consumers. Never waits."""
-        raise NotImplementedError
+        return await self._host.lease(
+            ReceiveRequest(
+                queue=queue,
+                consumer=consumer,
+                max_messages=max_messages,
+                visibility_ms=lock_ms,
+                partitions=(partition,),
+                start=start,
+            )
+        )
 
     async def settle_acquired(
         self, queue: QueueId, settlements: Sequence[Settlement]
     ) -> list[AlpacaError | None]:
         """Settle by partition, offset and consumer: for Kafka's share consumers."""
-        raise NotImplementedError
+        request = SettleRequest(queue=queue, settlements=tuple(settlements))
+        return list((await self._host.ask_existing(request, queue)).results)
 
     async def release_consumer(self, queue: QueueId, consumer: str) -> None:
         """Give back all that a consumer holds."""
-        raise NotImplementedError
+        await self._host.ask_existing(ReleaseConsumerRequest(queue=queue, consumer=consumer), queue)
 
     async def wait_for_messages(self, queues: Sequence[QueueId], wait_ms: int) -> None:
         """Return when one of these queues may have something to lease, or after `wait_ms`."""
-        raise NotImplementedError
+        waiting = {asyncio.ensure_future(self._wait(queue, wait_ms)) for queue in queues}
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                while waiting:
+                    done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                    if any(task.result() for task in done):
+                        return
+                await asyncio.Event().wait()  # none of them can be waited on: that is no reason to hurry
+        except TimeoutError:
+            return
+        finally:
+            for task in waiting:
+                task.cancel()
 
     async def describe(self, queue: QueueId) -> DescribeReply:
-        raise NotImplementedError
+        """The queue as it is; GroupIdNotFound if the group has never used the topic."""
+        reply = await self._host.ask_existing(DescribeRequest(queue=queue), queue)
+        assert isinstance(reply, DescribeReply)
+        return reply
 
     async def queues(self) -> list[QueueId]:
         """Every group on every topic that is or was used as a queue."""
-        return []
+        replies = await self._host.ask_all(ListRequest())
+        return [queue for reply in replies for queue in reply.queues]
 
     async def reset(self, queue: QueueId, offsets: Mapping[int, int]) -> None:
         """Begin again at these offsets."""
-        raise NotImplementedError
+        await self._host.ask(ResetRequest(queue=queue, offsets=dict(offsets)), queue)
 
     async def purge(self, queue: QueueId) -> None:
         """Everything there is now is done."""
-        raise NotImplementedError
+        self._topics.image.topic(queue.topic)
+        partitions = self._topics.partitions_of(queue.topic)
+        ends = {index: partition.last_stable_offset for index, partition in enumerate(partitions)}
+        await self.reset(queue, ends)
 
     async def configure(self, queue: QueueId, overrides: Mapping[str, str | None]) -> DescribeReply:
         """Give a group settings of its own on a topic."""
-        raise NotImplementedError
+        reply = await self._host.ask(ConfigureRequest(queue=queue, overrides=dict(overrides)), queue)
+        assert isinstance(reply, DescribeReply)
+        return reply
 
     async def delete(self, queue: QueueId) -> None:
         """Forget a group on a topic."""
-        raise NotImplementedError
+        await self._host.ask_existing(DeleteRequest(queue=queue), queue)
 
     async def peek(self, queue: QueueId, max_messages: int) -> list[Record]:
         """The next messages that are not done, without leasing them, partition by partition."""
-        raise NotImplementedError
+        records: list[Record] = []
+        for figures in (await self.describe(queue)).partitions:
+            machine = await self._host.used_desk(queue).shard.loaded()
+            is_done = partial(machine.is_done, queue, figures.partition)
+            room = max_messages - len(records)
+            records += await self._host.reader.unfinished(
+                queue.topic, figures.partition, figures.start_offset, is_done, room
+            )
+        return records
+
+    def figures(self) -> list[DescribeReply]:
+        """Every queue as it is, without waiting: what is being loaded is left out."""
+        return self._host.figures()
 
     async def start_redrive(
         self,
@@ -142,11 +242,62 @@ class Queues:
         max_messages: int | None = None,
     ) -> RedriveTask:
         """Move dead letters back: to `target`, or each to the topic it came from."""
-        raise NotImplementedError
+        return await self._redrives.start(
+            source, target=target, messages_per_second=messages_per_second, max_messages=max_messages
+        )
 
     def redrives(self, source: str | None = None) -> list[RedriveTask]:
         """Newest first; the last hundred."""
-        raise NotImplementedError
+        return self._redrives.tasks(source)
 
     def cancel_redrive(self, task_id: str) -> RedriveTask:
-        raise NotImplementedError
+        return self._redrives.cancel(task_id)
+
+    def topic_deleted(self, topic: str) -> None:
+        self._host.topic_deleted(topic)
+
+    def topic_grown(self, topic: str) -> None:
+        self._host.topic_grown(topic)
+
+    async def _wait(self, queue: QueueId, wait_ms: int) -> bool:
+        try:
+            await self._host.lease(
+                ReceiveRequest(queue=queue, consumer="", max_messages=0, wait_ms=max(wait_ms, 1))
+            )
+        except AlpacaError:
+            return False
+        return True
+
+    async def _delivered(
+        self, queue: QueueId, leases: Sequence[Acquired], max_messages: int, max_bytes: int
+    ) -> list[Delivery]:
+        """Those of the leases that can be delivered; the others are settled otherwise."""
+        desk = self._host.used_desk(queue)
+        try:
+            places = [(lease.partition, lease.offset) for lease in leases]
+            records = await self._host.reader.read(queue.topic, places)
+            settings = desk.settings(queue)
+            topic_tag = self._topics.image.topic(queue.topic).id.bytes[:TOPIC_TAG_BYTES]
+        except BaseException:
+            self._host.give_back(desk, queue, leases)
+            raise
+        wish = Wish(max_messages=max_messages, max_bytes=max_bytes, now_ms=self._host.clock.now_ms())
+        deliveries, others = sorted_out(queue, topic_tag, leases, records, settings, wish)
+        self._host.settle_soon(desk, queue, others)
+        return deliveries
+
+    def _read(self, receipted: Receipted) -> tuple[QueueId, Settlement]:
+        receipt = read_receipt(receipted.receipt)
+        topic = self._topics.image.topic(receipt.queue.topic)
+        if topic.id.bytes[:TOPIC_TAG_BYTES] != receipt.topic_tag:
+            raise StaleReceipt(f"the receipt is of an earlier topic named {topic.name!r}")
+        settlement = Settlement(
+            receipt.partition,
+            receipt.offset,
+            receipted.action,
+            receipt.delivery_count,
+            receipt.generation,
+            delay_ms=receipted.delay_ms,
+            reason=receipted.reason,
+        )
+        return receipt.queue, settlement

@@ -67,7 +67,12 @@ class Shards(Generic[M]):
 
     async def index_of(self, key: str) -> int:
         """Which shard `key` belongs to, for as long as the topic exists."""
-        return crc32c(key.encode()) % len(await self.all())
+        await self.all()
+        return self.started_index_of(key)
+
+    def started_index_of(self, key: str) -> int:
+        """The same where the shards have been started."""
+        return crc32c(key.encode()) % len(self._shards)
 
     async def ask(self, key: str, event: Callable[[M, object, int], Outcome]) -> Any:
         """Ask the shard that `key` belongs to."""

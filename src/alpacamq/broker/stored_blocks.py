@@ -179,10 +179,11 @@ class StoredBlocks:
         self._keep(partition, block)
         return block
 
-    def forget(self, partition: Partition) -> None:
-        """The partition is no more."""
-        for first in self._firsts.pop(partition, ()):
-            self._bytes -= self._blocks.pop((partition, first))[1]
+    def forget(self, topic: str) -> None:
+        """The topic is no more."""
+        for partition in [partition for partition in self._firsts if partition.identity.topic == topic]:
+            for first in self._firsts.pop(partition):
+                self._bytes -= self._blocks.pop((partition, first))[1]
 
     def _prepared(self, part: Readable, aborted: Sequence[tuple[int, int]]) -> Block:
         block = Block(read_all(part), part.next_offset, aborted, self._unpacked_limit_bytes)

@@ -66,6 +66,7 @@ class Topics:
         self._partitions: dict[bytes, list[Partition]] = {}
         self._changing = asyncio.Lock()
         self.on_delete: Callable[[TopicName], None] = lambda _name: None
+        self.on_grow: Callable[[TopicName], None] = lambda _name: None
 
     @property
     def image(self) -> ClusterImage:
@@ -173,6 +174,7 @@ class Topics:
                 raise
             self._partitions[topic.name.encode()] += added
             log.info("partitions_added", topic=topic.name, partitions=topic.partitions)
+            self.on_grow(topic.name)
             return topic
 
     async def configure(

@@ -11,6 +11,7 @@ from typing import Self, assert_never
 
 from alpacamq.model.errors import AlpacaError, GroupIdNotFound, TooManyInFlight, UnknownTopic
 from alpacamq.model.outcome import Change, Outcome, Reply
+from alpacamq.model.topics import TopicConfig
 
 from .chunks import Hold
 from .directory import QueueDirectory
@@ -19,10 +20,12 @@ from .limits import EngineLimits
 from .messages import (
     ConfigureRequest,
     DeleteRequest,
+    DescribeReply,
     DescribeRequest,
     ListReply,
     ListRequest,
     Move,
+    QueueId,
     QueueRequest,
     ReceiveReply,
     ReceiveRequest,
@@ -107,6 +110,24 @@ class QueueEngine:
             self._forget(queue, UnknownTopic(f"topic {topic!r} was deleted"), out)
         out.changes += self._queues.journal.take_changes()
         return out
+
+    def settings(self, queue_id: QueueId) -> TopicConfig:
+        """The settings of a topic with the group's own; UnknownTopic."""
+        if (queue := self._queues.find(queue_id)) is not None:
+            return queue.settings
+        if (config := self._log.config(queue_id.topic)) is None:
+            raise UnknownTopic(f"there is no topic {queue_id.topic!r}")
+        return config
+
+    def is_done(self, queue_id: QueueId, partition: int, offset: int) -> bool:
+        """Whether a message has been acknowledged, or set aside for good."""
+        queue = self._queues.find(queue_id)
+        found = None if queue is None else queue.partitions.get(partition)
+        return found is not None and found.progress.is_done(offset)
+
+    def figures(self) -> list[DescribeReply]:
+        """Every queue as it is."""
+        return [describe(queue) for queue in self._queues]
 
     @property
     def next_deadline_ms(self) -> int | None:

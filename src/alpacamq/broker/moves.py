@@ -1,0 +1,196 @@
+"""Carrying out what the queue engine wants moved: to dead-letter topics, and back in a redrive.
+
+A move is appended to its target under a producer id and a sequence of its own, so that a move repeated
+after a crash is recognised. What cannot be moved now is tried again until it can: a dead letter is
+never lost to a full disk.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
+
+from alpacamq.log.producers import BROKER_EPOCH
+from alpacamq.model.batch import Codec, read_header, stamp_append_time
+from alpacamq.model.errors import AlpacaError, TopicExists, UnknownTopic
+from alpacamq.model.murmur2 import partition_for_key
+from alpacamq.model.ports import Clock
+from alpacamq.model.records import Record, write_batch
+from alpacamq.model.topics import SETTINGS, TopicConfig
+from alpacamq.queues.dead_letters import dead_letter, dead_letter_topic, origin, restored
+from alpacamq.queues.messages import Move, QueueId
+from alpacamq.telemetry.logs import get_logger
+
+from .admission import stored_codec
+from .partition import Partition, append
+from .queue_reader import QueueReader
+from .queue_shard import QueueShard
+from .topics import Topics
+
+log = get_logger(__name__)
+
+MAX_MOVES_AT_ONCE = 100
+MAX_BATCH_BYTES = 512 << 10
+RETRY_SECONDS = 0.2
+MAX_RETRY_SECONDS = 30.0
+
+
+class _Line:
+    """Moves of one partition of a queue, in the order of their sequences, and who wants them."""
+
+    __slots__ = ("moves", "sequences", "shard")
+
+    def __init__(self, shard: QueueShard) -> None:
+        self.shard = shard
+        self.moves: deque[Move] = deque()
+        self.sequences: set[int] = set()
+
+    def add(self, move: Move) -> None:
+        # An engine that was rebuilt asks again for what is under way.
+        if move.sequence not in self.sequences:
+            self.sequences.add(move.sequence)
+            self.moves.append(move)
+
+
+class Moves:
+    """Every move under way. `run` owns their tasks."""
+
+    def __init__(self, topics: Topics, reader: QueueReader, clock: Clock) -> None:
+        self._topics = topics
+        self._reader = reader
+        self._clock = clock
+        self._lines: dict[tuple[QueueId, int, int], _Line] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            await asyncio.Event().wait()
+
+    def carry_out(self, shard: QueueShard, moves: Sequence[Move]) -> None:
+        """Have these moves made, and the shard told of each when it is."""
+        for move in moves:
+            key = (move.queue, move.partition, move.producer_id)
+            if (line := self._lines.get(key)) is None:
+                line = self._lines[key] = _Line(shard)
+                assert self._tasks is not None
+                self._tasks.create_task(self._work_off(key, line))
+            line.add(move)
+
+    async def _work_off(self, key: tuple[QueueId, int, int], line: _Line) -> None:
+        wait_seconds = RETRY_SECONDS
+        while line.moves:
+            moves = list(islice(line.moves, MAX_MOVES_AT_ONCE))
+            try:
+                made = await self._make(moves, line.shard)
+            except AlpacaError as error:
+                if wait_seconds == RETRY_SECONDS:
+                    queue, partition, _ = key
+                    log.error(
+                        "not_moved",
+                        group=queue.group,
+                        topic=queue.topic,
+                        partition=partition,
+                        reason=str(error),
+                    )
+                await asyncio.sleep(wait_seconds)
+                wait_seconds = min(wait_seconds * 2, MAX_RETRY_SECONDS)
+                continue
+            wait_seconds = RETRY_SECONDS
+            for _ in range(made):
+                move = line.moves.popleft()
+                line.sequences.discard(move.sequence)
+                line.shard.moved(move)
+        del self._lines[key]
+
+    async def _make(self, moves: Sequence[Move], shard: QueueShard) -> int:
+        """Make the first of these moves, as many as go into one batch; how many that were."""
+        first = moves[0]
+        queue = first.queue
+        places = [(move.partition, move.offset) for move in moves]
+        records = await self._reader.read(queue.topic, places)
+        if (record := records.get(places[0])) is None:
+            log.warning(
+                "gone_before_moved", topic=queue.topic, partition=first.partition, offset=first.offset
+            )
+            return 1
+        topic = first.target or dead_letter_topic(queue.topic, shard.settings(queue))
+        target = await self._target(first, record, topic)
+        last = target.log.producers.last_sequence(first.producer_id)
+        if last is not None and first.sequence <= last:
+            return 1  # made before a crash
+        batch: list[Record] = []
+        size = 0
+        now_ms = self._clock.now_ms()
+        for move, place in zip(moves, places, strict=True):
+            if (record := records.get(place)) is None or move.sequence != first.sequence + len(batch):
+                break
+            if batch and (move.target != first.target or self._find(move, record, topic) is not target):
+                break
+            size += len(record.key or b"") + len(record.value or b"")
+            if batch and size > MAX_BATCH_BYTES:
+                break
+            batch.append(self._changed(move, record, target.config, now_ms)._replace(offset=len(batch)))
+        await append(target, _packed(batch, first, target.config, now_ms))
+        return len(batch)
+
+    def _changed(self, move: Move, record: Record, config: TopicConfig, now_ms: int) -> Record:
+        changed = restored(record, now_ms) if move.target else dead_letter(record, move, now_ms)
+        if changed.key is None and config.is_compacted:
+            # Compaction keeps the last of each key, and nothing without one.
+            return changed._replace(key=f"{move.queue.topic}-{move.partition}-{move.offset}".encode())
+        return changed
+
+    async def _target(self, move: Move, record: Record, topic: str) -> Partition:
+        """The partition to append to, made if it is one for dead letters."""
+        if (found := self._find(move, record, topic)) is not None:
+            return found
+        if move.target:
+            raise UnknownTopic(f"no topic is named {topic!r}")
+        source = self._topics.image.topic(move.queue.topic)
+        with suppress(TopicExists):
+            await self._topics.create(
+                topic,
+                partitions=source.partitions,
+                overrides=_dead_letter_settings(self._topics.config_of(source)),
+            )
+        if (found := self._find(move, record, topic)) is None:
+            raise UnknownTopic(f"topic {topic!r} has been deleted")
+        return found
+
+    def _find(self, move: Move, record: Record, topic: str) -> Partition | None:
+        partitions = self._topics.partitions_of(topic)
+        if not partitions:
+            return None
+        index = move.partition
+        if move.target:
+            came_from, partition = origin(record)
+            if came_from == topic and partition is not None and partition < len(partitions):
+                index = partition
+            elif record.key is not None:
+                index = partition_for_key(record.key, len(partitions))
+        return partitions[index % len(partitions)]
+
+
+def _dead_letter_settings(source: TopicConfig) -> dict[str, str]:
+    """Dead letters are kept at least as long as their source, and are delivered as often as it takes."""
+    settings = {"queue.max.deliveries": "0"}
+    usual_ms = SETTINGS["retention.ms"].default
+    if source.retention_ms < 0 or source.retention_ms > usual_ms:
+        settings["retention.ms"] = str(source.retention_ms)
+    return settings
+
+
+def _packed(records: Sequence[Record], first: Move, config: TopicConfig, now_ms: int) -> bytearray:
+    batch = write_batch(
+        records,
+        codec=stored_codec(config) or Codec.NONE,
+        producer_id=first.producer_id,
+        producer_epoch=BROKER_EPOCH,
+        base_sequence=first.sequence,
+    )
+    if config.message_timestamp_type == "LogAppendTime":
+        stamp_append_time(batch, read_header(batch), now_ms)
+    return batch

@@ -1,0 +1,69 @@
+"""Dead letters: the name of their topic, and the headers that say where they come from."""
+
+from zlib import crc32
+
+from alpacamq.model.headers import (
+    DEAD_LETTER_HEADERS,
+    DEAD_LETTER_REASON,
+    DEAD_LETTERED_AT,
+    DELIVERY_COUNT,
+    ORIGIN_GROUP,
+    ORIGIN_OFFSET,
+    ORIGIN_PARTITION,
+    ORIGIN_TIMESTAMP,
+    ORIGIN_TOPIC,
+)
+from alpacamq.model.records import Header, Record
+from alpacamq.model.topics import INTERNAL_TOPICS, MAX_NAME_LENGTH, TopicConfig
+
+from .messages import Move
+
+SUFFIX = ".dlq"
+
+
+def dead_letter_topic(topic: str, config: TopicConfig) -> str:
+    """Where dead letters of a topic go that has these settings."""
+    chosen = config.queue_dead_letter_topic
+    if chosen and chosen not in INTERNAL_TOPICS:
+        return chosen
+    if len(topic) + len(SUFFIX) <= MAX_NAME_LENGTH:
+        return topic + SUFFIX
+    # Too long for both: cut, and told apart from others that are cut.
+    tag = f"-{crc32(topic.encode()):08x}{SUFFIX}"
+    return topic[: MAX_NAME_LENGTH - len(tag)] + tag
+
+
+def dead_letter(record: Record, move: Move, now_ms: int) -> Record:
+    """The record as a dead letter: all it was, and where it comes from and why."""
+    origin = {
+        ORIGIN_TOPIC: move.queue.topic,
+        ORIGIN_PARTITION: str(move.partition),
+        ORIGIN_OFFSET: str(record.offset),
+        ORIGIN_TIMESTAMP: str(record.timestamp_ms),
+        ORIGIN_GROUP: move.queue.group,
+        DELIVERY_COUNT: str(move.delivery_count),
+        DEAD_LETTER_REASON: move.reason,
+        DEAD_LETTERED_AT: str(now_ms),
+    }
+    headers = tuple(Header(name, text.encode()) for name, text in origin.items())
+    return record._replace(timestamp_ms=now_ms, headers=_without_origin(record) + headers)
+
+
+def restored(record: Record, now_ms: int) -> Record:
+    """A dead letter as it was before it became one, save that it is new."""
+    return record._replace(timestamp_ms=now_ms, headers=_without_origin(record))
+
+
+def origin(record: Record) -> tuple[str | None, int | None]:
+    """The topic and partition that a dead letter says it comes from."""
+    topic = partition = None
+    for name, value in record.headers:
+        if name == ORIGIN_TOPIC and value:
+            topic = value.decode(errors="replace")
+        elif name == ORIGIN_PARTITION and value and value.isdigit() and len(value) < 10:
+            partition = int(value)
+    return topic, partition
+
+
+def _without_origin(record: Record) -> tuple[Header, ...]:
+    return tuple(header for header in record.headers if header.key not in DEAD_LETTER_HEADERS)
