@@ -5,7 +5,7 @@ from itertools import repeat
 
 from alpacamq.model.lanes import Lane
 
-from .chunks import CHUNK_BITS, State, window
+from .chunks import CHUNK_BITS, State
 from .messages import Acquired
 from .share_partition import SharePartition
 
@@ -46,9 +46,8 @@ def _deliver_run(partition: SharePartition, first: int, end: int, lane: Lane, te
     progress = partition.progress
     progress.touched_end = max(progress.touched_end, end)
     while first < end:
-        chunk = progress.chunk(first >> CHUNK_BITS)
-        stop = min(end, chunk.end_offset)
-        partition.acquire(chunk, window(first, stop), lane, due_ms, now_ms, terms.consumer)
+        stop = min(end, ((first >> CHUNK_BITS) + 1) << CHUNK_BITS)
+        partition.acquire(first, stop, lane, due_ms, now_ms, terms.consumer)
         first = stop
 
 

@@ -139,6 +139,7 @@ class QueueDirectory:
             (offset,) = hold.offsets()
             assert hold.move is not None
             queue.emit(partition, offset, hold.count, hold.move)
+        partition.advance()
         partition.read_again(in_key_order=queue.settings.queue_ordering == "key")
         partition.backlog.count_from(log_end)
         queue.unread |= 1 << partition.number

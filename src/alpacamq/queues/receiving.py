@@ -51,7 +51,8 @@ def answer_at_once(
     """What a receive is answered if there is something for it now."""
     most = min(room, request.max_messages)
     found = grant(queue, request, most, limits, now_ms)
-    if not found and not queue.turns.lanes and _notice_growth(queue, _mask_of(request)):
+    among = _mask_of(request)
+    if not found and not queue.turns.active(among) and _notice_growth(queue, among):
         found = grant(queue, request, most, limits, now_ms)
     if found or (not request.max_messages and has_any(queue, request, limits)):
         return ReceiveReply(messages=tuple(found))
@@ -123,10 +124,9 @@ def _mask_of(request: ReceiveRequest) -> int:
 def _take_fairly(queue: Queue, among: int, room: int, terms: Terms) -> None:
     settings, turns, lanes = queue.settings, queue.turns, queue.lanes
     is_strict = settings.queue_priority_mode == "strict"
-    if not is_strict and turns.lanes & (turns.lanes - 1):
-        active = turns.active(among)
-        for lane in lanes.starved(active, terms.now_ms, settings.queue_priority_starvation_ms):
-            if len(terms.found) < room:
+    if not is_strict:
+        for lane in lanes.starved(turns.lanes, terms.now_ms, settings.queue_priority_starvation_ms):
+            if len(terms.found) < room and turns.active(among) >> lane & 1:
                 _serve(queue, lane, among, 1, terms)
     while (left := room - len(terms.found)) > 0 and (active := turns.active(among)):
         if is_strict:

@@ -7,7 +7,7 @@ delivered is in the backlog as far as the log was read, and in the log from ther
 from alpacamq.model.lanes import Lane
 from alpacamq.model.outcome import Change
 
-from .chunks import CHUNK_BITS, IN_CHUNK, NO_DEADLINE, Chunk, Hold, PendingMove, State
+from .chunks import CHUNK_BITS, IN_CHUNK, NO_DEADLINE, Chunk, Hold, PendingMove, State, window
 from .consumers import Consumers
 from .deadlines import Deadlines, Timed
 from .journal import Journal
@@ -76,14 +76,16 @@ class SharePartition:
     def chunk_removal(self, chunk: Chunk) -> Change:
         return Change(self._chunk_prefix + chunk.index.to_bytes(8, "big"), None)
 
-    def acquire(self, chunk: Chunk, mask: int, lane: Lane, due_ms: int, now_ms: int, consumer: str) -> None:
-        """Messages that were never delivered are leased."""
+    def acquire(self, first: int, end: int, lane: Lane, due_ms: int, now_ms: int, consumer: str) -> None:
+        """Messages first..end-1 of one chunk, which were never delivered, are leased."""
+        chunk = self.progress.chunk(first >> CHUNK_BITS)
+        mask = window(first, end)
         hold = Hold(chunk, mask, State.ACQUIRED, lane, 1, due_ms, now_ms, now_ms, consumer)
-        chunk.holds.update(dict.fromkeys(hold.offsets(), hold))
+        chunk.holds.update(dict.fromkeys(range(first, end), hold))
         self._deadlines.put(hold)
         self._journal.mark_chunk(chunk)
         self._recent = hold
-        self._count_leased(lane, mask.bit_count(), consumer)
+        self._count_leased(lane, end - first, consumer)
 
     def acquire_again(self, hold: Hold, offset: int, due_ms: int, now_ms: int, consumer: str) -> Hold:
         """A message that came back is leased once more."""
@@ -157,6 +159,7 @@ class SharePartition:
         """The log has no messages at first..end-1."""
         if first <= self.progress.start_offset < end:
             self._move_start(end)
+            self.advance()
         elif first > self.progress.start_offset:
             self.progress.mark_absent(first, end)
 
