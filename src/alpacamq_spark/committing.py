@@ -34,6 +34,9 @@ def commit(cluster: Cluster, staged: Sequence[StagedWrite]) -> None:
     for tries_left in reversed(range(_ATTEMPTS)):
         try:
             _Commitment(cluster, written).commit()
+        except _Overtaken:
+            if not tries_left:
+                raise SinkFenced(f"others keep committing under {written[0].batch.sink!r}") from None
         except Refused as refused:
             if refused.code not in ENDED or not tries_left:
                 raise
@@ -67,6 +70,10 @@ def _abort_alone(cluster: Cluster, written: Sequence[StagedWrite]) -> None:
     else:
         show(cluster, others)
     reap(cluster, written[0].batch.sink, (), lambda _: True)
+
+
+class _Overtaken(Exception):
+    """Another has decided since the last look at the decisions."""
 
 
 class _Commitment:
@@ -136,6 +143,8 @@ class _Commitment:
     def _decide(self, winners: Sequence[Winner]) -> None:
         mine = {each.producer for each in self._written}
         if not_open(self._cluster, [each.producer for each in winners if each.producer in mine]):
+            if self._log.last() != self._last:
+                raise _Overtaken
             if self._last is not None and self._last.run != self._batch.run:
                 raise SinkFenced(self._taken(self._last))
             raise StagedWriteLost(_too_slow(self._batch))

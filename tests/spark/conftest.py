@@ -1,0 +1,52 @@
+"""One broker and one Spark session for all tests of a worker."""
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from alpacamq.client.address import parse_address
+from alpacamq.client.cluster import Cluster
+from alpacamq_spark.session import spark_session
+from tests.brokers import Broker
+
+CONFIG = """
+[topics]
+auto_create = false
+
+[log]
+retention_check_ms = 200
+"""
+SETTINGS = {
+    "spark.log.level": "OFF",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    broker = Broker(tmp_path_factory.mktemp("spark") / "data", config=CONFIG)
+    try:
+        yield broker.start()
+    finally:
+        broker.end()
+
+
+@pytest.fixture
+def cluster(broker: Broker) -> Iterator[Cluster]:
+    with Cluster(parse_address(broker.address)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    session = spark_session("tests", master="local[2]", settings=SETTINGS)
+    try:
+        yield session
+    finally:
+        session.stop()

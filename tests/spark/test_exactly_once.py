@@ -1,0 +1,374 @@
+"""What the driver makes visible: each batch once, whatever tasks and drivers did before.
+
+Staging areas stand for the attempts of tasks; the broker is real.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import count
+
+import pyarrow as pa
+import pytest
+
+from alpacamq.client.cluster import Cluster
+from alpacamq.client.offsets import Isolation, extents
+from alpacamq.client.reader import Reader
+from alpacamq.client.topics import create_topic, find_topic
+from alpacamq.client.transactional import claim
+from alpacamq.client.transactions import every_transaction
+from alpacamq_spark import committing
+from alpacamq_spark.committing import abort, commit
+from alpacamq_spark.ending import not_open, show
+from alpacamq_spark.errors import InDoubt, SinkFenced, StagedWriteLost
+from alpacamq_spark.options import write_options
+from alpacamq_spark.staging import JOBS, Batch, StagedWrite, StagingArea, alone
+
+names = count()
+
+
+class Sink:
+    """A topic, and tasks that write to it."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        self.name = f"sink-of-{topic}-{next(names)}"
+        create_topic(cluster, topic, partitions=2, replicas=1, settings={})
+
+    def batch(self, number: int, run: str = "first", query: str = "query") -> Batch:
+        return Batch(sink=self.name, query=query, run=run, number=number)
+
+    def stage(
+        self,
+        batch: Batch,
+        values: Iterable[str],
+        partition: int = 0,
+        attempt: int = 0,
+        timeout_ms: int = 60_000,
+    ) -> StagedWrite:
+        return self.begin(batch, values, partition, attempt, timeout_ms).finish()
+
+    def begin(
+        self,
+        batch: Batch,
+        values: Iterable[str],
+        partition: int = 0,
+        attempt: int = 0,
+        timeout_ms: int = 60_000,
+    ) -> StagingArea:
+        """A task that has taken rows and not ended."""
+        options = write_options(
+            {
+                "kafka.bootstrap.servers": "unused",
+                "topic": self.topic,
+                "kafka.transaction.timeout.ms": str(timeout_ms),
+            }
+        )
+        area = StagingArea(self.cluster, options, batch, partition, attempt)
+        area.write(pa.RecordBatch.from_pydict({"value": pa.array(list(values), pa.string())}))
+        return area
+
+    def commit(self, *staged: StagedWrite) -> None:
+        commit(self.cluster, staged)
+
+    def abort(self, *staged: StagedWrite) -> None:
+        abort(self.cluster, staged)
+
+    def values(self) -> list[str]:
+        """Everything a reader sees, sorted; fails if an open transaction holds anything back."""
+        partitions = find_topic(self.cluster, self.topic).all_partitions()
+        committed = extents(self.cluster, partitions, Isolation.COMMITTED)
+        assert committed == extents(self.cluster, partitions), "a transaction is open"
+        reader = Reader(
+            self.cluster, {each: committed[each].start for each in partitions}, Isolation.COMMITTED
+        )
+        found = []
+        while any(reader.positions[each] < committed[each].end for each in partitions):
+            found += [(delivery.record.value or b"").decode() for delivery in reader.read()]
+        return sorted(found)
+
+    def left_open(self) -> list[str]:
+        return [each.id for each in every_transaction(self.cluster, "Ongoing") if self.name in each.id]
+
+
+@pytest.fixture
+def sink(cluster: Cluster, topic: str) -> Sink:
+    return Sink(cluster, topic)
+
+
+class Died(Exception):
+    """A driver that was killed."""
+
+
+def die(*_: object, **__: object) -> None:
+    raise Died
+
+
+def die_before_showing(monkeypatch: pytest.MonkeyPatch, sink: Sink, *staged: StagedWrite) -> None:
+    """Commit with a driver that dies as soon as it has decided."""
+    with monkeypatch.context() as patch:
+        patch.setattr(committing, "show", die)
+        with pytest.raises(Died):
+            sink.commit(*staged)
+
+
+def die_after_showing(monkeypatch: pytest.MonkeyPatch, sink: Sink, shown: int, *staged: StagedWrite) -> None:
+    """Commit with a driver that dies when it has shown so many of the winners."""
+
+    def show_some(cluster: Cluster, producers: Sequence[object]) -> None:
+        show(cluster, list(producers)[:shown])  # type: ignore[arg-type]
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(committing, "show", show_some)
+        with pytest.raises(Died):
+            sink.commit(*staged)
+
+
+def test_nothing_is_visible_before_the_commit_and_all_of_it_after(sink: Sink) -> None:
+    first, second = sink.stage(sink.batch(0), ["a", "b"], 0), sink.stage(sink.batch(0), ["c"], 1)
+    partitions = find_topic(sink.cluster, sink.topic).all_partitions()
+    visible = extents(sink.cluster, partitions, Isolation.COMMITTED)
+    assert all(extent.end == 0 for extent in visible.values())
+    sink.commit(first, second)
+    assert sink.values() == ["a", "b", "c"]
+
+
+def test_a_task_without_rows_opens_no_transaction(sink: Sink) -> None:
+    empty = sink.stage(sink.batch(0), [])
+    assert empty.producer is None
+    sink.commit(empty)
+    sink.commit(sink.stage(sink.batch(0), ["a"], 1), empty)
+    assert sink.values() == ["a"]
+
+
+def test_a_speculative_attempt_that_ends_late_stays_invisible(sink: Sink) -> None:
+    """It was cancelled with its rows cut short, and ends without an error after the batch was committed."""
+    batch = sink.batch(0)
+    late = sink.begin(batch, ["a"], partition=0, attempt=1)
+    sink.commit(sink.stage(batch, ["a", "b"], 0), sink.stage(batch, ["c"], 1))
+    late.finish()
+    next_batch = sink.batch(1)
+    sink.commit(sink.stage(next_batch, ["d"]))
+    assert sink.values() == ["a", "b", "c", "d"]
+    assert sink.left_open() == []
+
+
+def test_an_attempt_that_writes_on_after_the_commit_is_told_that_it_is_over(sink: Sink) -> None:
+    batch = sink.batch(0)
+    late = sink.begin(batch, ["x" * 1000] * 1000, attempt=1)  # enough for batches to be sent
+    sink.commit(sink.stage(batch, ["a"]))
+    late.write(pa.RecordBatch.from_pydict({"value": ["y"]}))
+    with pytest.raises(StagedWriteLost, match="another query took over"):
+        late.finish()
+    assert sink.values() == ["a"]
+
+
+def test_a_failed_attempt_is_dropped_with_the_commit_of_its_batch(sink: Sink) -> None:
+    batch = sink.batch(0)
+    sink.stage(batch, ["half"], attempt=0)
+    sink.commit(sink.stage(batch, ["whole"], attempt=1))
+    assert sink.values() == ["whole"]
+
+
+def test_a_commit_that_fails_after_its_decision_is_not_undone_by_the_abort(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = sink.batch(0)
+    staged = [sink.stage(batch, ["a"], 0), sink.stage(batch, ["b"], 1)]
+    die_after_showing(monkeypatch, sink, 1, *staged)
+    sink.abort(*staged)
+    assert sink.values() == ["a", "b"]
+    again = [sink.stage(sink.batch(0, run="second"), [value], n) for n, value in enumerate("ab")]
+    sink.commit(*again)
+    assert sink.values() == ["a", "b"]
+
+
+def test_an_abort_before_the_decision_drops_everything(sink: Sink) -> None:
+    batch = sink.batch(0)
+    staged = sink.stage(batch, ["a"], 0)
+    sink.stage(batch, ["b"], 1)  # its message never arrived
+    sink.abort(staged)
+    assert sink.values() == []
+
+
+def test_an_abort_that_is_told_nothing_does_nothing(sink: Sink) -> None:
+    sink.stage(sink.batch(0), ["a"])
+    sink.abort()
+    sink.commit(sink.stage(sink.batch(0, run="second"), ["a"]))
+    assert sink.values() == ["a"]
+
+
+@pytest.mark.parametrize("shown", [0, 1, 2])
+def test_a_batch_whose_driver_died_is_completed_when_it_is_repeated(
+    sink: Sink, shown: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink.commit(sink.stage(sink.batch(6), ["before"]))
+    batch = sink.batch(7)
+    die_after_showing(monkeypatch, sink, shown, sink.stage(batch, ["a"], 0), sink.stage(batch, ["b"], 1))
+    again = sink.batch(7, run="second")
+    sink.commit(sink.stage(again, ["a"], 0), sink.stage(again, ["b"], 1))
+    assert sink.values() == ["a", "b", "before"]
+    sink.commit(sink.stage(sink.batch(8, run="second"), ["after"]))
+    assert sink.values() == ["a", "after", "b", "before"]
+
+
+def test_a_batch_before_the_last_is_known_to_be_done(sink: Sink) -> None:
+    for number in range(3):
+        sink.commit(sink.stage(sink.batch(number), [f"{number}"]))
+    sink.commit(sink.stage(sink.batch(1, run="second"), ["1"]))
+    assert sink.values() == ["0", "1", "2"]
+
+
+def test_what_won_and_timed_out_is_replaced_by_the_repetition(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = sink.batch(0)
+    kept, lost = sink.stage(batch, ["a"], 0), sink.stage(batch, ["b"], 1)
+    die_after_showing(monkeypatch, sink, 1, kept, lost)
+    expire(sink, lost)
+    again = sink.batch(0, run="second")
+    staged = [sink.stage(again, ["a"], 0), sink.stage(again, ["b"], 1)]
+    sink.commit(*staged)
+    assert sink.values() == ["a", "b"]
+    # The replacement is a decision too, so a third time changes nothing.
+    third = sink.batch(0, run="third")
+    sink.commit(sink.stage(third, ["a"], 0), sink.stage(third, ["b"], 1))
+    assert sink.values() == ["a", "b"]
+
+
+def test_a_batch_that_timed_out_as_a_whole_may_be_divided_in_another_way(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = sink.batch(0)
+    staged = [sink.stage(batch, ["a"], 0), sink.stage(batch, ["b"], 1)]
+    die_before_showing(monkeypatch, sink, *staged)
+    expire(sink, *staged)
+    sink.commit(sink.stage(sink.batch(0, run="second"), ["a", "b"], 0))
+    assert sink.values() == ["a", "b"]
+
+
+def test_half_a_batch_is_never_completed_with_other_rows(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = sink.batch(0)
+    kept, lost = sink.stage(batch, ["a"], 0), sink.stage(batch, ["b"], 1)
+    die_after_showing(monkeypatch, sink, 1, kept, lost)
+    expire(sink, lost)
+    again = sink.batch(0, run="second")
+    with pytest.raises(InDoubt, match=r"batch 0 of .* was half shown .* 1 rows of task 1"):
+        sink.commit(sink.stage(again, ["b"], 0), sink.stage(again, ["a"], 1))
+
+
+def test_a_batch_that_took_too_long_is_not_committed(sink: Sink) -> None:
+    batch = sink.batch(0)
+    staged = [sink.stage(batch, ["a"], 0), sink.stage(batch, ["b"], 1)]
+    expire(sink, staged[1])
+    with pytest.raises(StagedWriteLost, match=r"longer than kafka.transaction.timeout.ms"):
+        sink.commit(*staged)
+    sink.abort(*staged)
+    assert sink.values() == []
+
+
+def test_the_older_of_two_queries_under_one_name_is_fenced(sink: Sink) -> None:
+    old, new = sink.batch(5, run="old", query="one"), sink.batch(0, run="new", query="other")
+    sink.commit(sink.stage(old, ["a"]))
+    sink.commit(sink.stage(new, ["b"]))
+    with pytest.raises(
+        SinkFenced, match=r"writes under transactionalId 'sink-of.*run new, batch 0.*run old may not"
+    ):
+        sink.commit(sink.stage(sink.batch(6, run="old", query="one"), ["c"]))
+    sink.commit(sink.stage(sink.batch(1, run="new", query="other"), ["d"]))
+    assert sink.values() == ["a", "b", "d"]
+
+
+def test_of_two_new_queries_under_one_name_the_later_to_commit_is_fenced(sink: Sink) -> None:
+    slow = sink.stage(sink.batch(0, run="slow", query="one"), ["a"])
+    sink.commit(sink.stage(sink.batch(0, run="fast", query="other"), ["b"]))
+    with pytest.raises(SinkFenced, match="run fast"):
+        sink.commit(slow)
+    assert sink.values() == ["b"]
+
+
+def test_a_decision_is_made_by_one_driver_only(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rival claims the sink's id between the last look and the decision: what it decided is found."""
+    mine = sink.stage(sink.batch(0, run="mine"), ["a"])
+    rivals = sink.stage(sink.batch(0, run="rival"), ["a"])
+    done: list[bool] = []
+
+    def interrupted(cluster: Cluster, producers: Sequence[object]) -> list[object]:
+        if not done:
+            done.append(True)
+            sink.commit(rivals)
+        return not_open(cluster, producers)  # type: ignore[arg-type,return-value]
+
+    monkeypatch.setattr(committing, "not_open", interrupted)
+    sink.commit(mine)
+    assert sink.values() == ["a"]
+    with pytest.raises(SinkFenced, match="run mine"):
+        sink.commit(sink.stage(sink.batch(1, run="rival"), ["b"]))
+
+
+def test_leftovers_of_a_run_that_never_committed_are_dropped_by_the_next(sink: Sink) -> None:
+    sink.stage(sink.batch(0, run="killed"), ["a", "b"])
+    sink.commit(sink.stage(sink.batch(0, run="second"), ["a", "b"]))
+    assert sink.values() == ["a", "b"]
+    assert sink.left_open() == []
+
+
+def test_ids_are_used_again_so_that_a_long_query_does_not_fill_the_broker(sink: Sink) -> None:
+    for number in range(6):
+        sink.commit(sink.stage(sink.batch(number), [f"{number}"]))
+    assert len([each for each in every_transaction(sink.cluster) if sink.name in each.id]) == 3
+    assert sink.values() == list("012345")
+
+
+class TestJobs:
+    """Batch jobs, with and without a name."""
+
+    def job(self, sink: Sink, run: str, number: int = -1) -> Batch:
+        return Batch(sink=sink.name, query=JOBS, run=run, number=number)
+
+    def test_jobs_under_one_name_follow_each_other(self, sink: Sink) -> None:
+        for run in ("one", "two", "three"):
+            sink.commit(sink.stage(self.job(sink, run), [run]))
+        assert sink.values() == ["one", "three", "two"]
+
+    def test_a_job_that_is_repeated_under_its_number_writes_nothing(self, sink: Sink) -> None:
+        sink.commit(sink.stage(self.job(sink, "one", 1), ["a"]))
+        sink.commit(sink.stage(self.job(sink, "again", 1), ["a"]))
+        sink.commit(sink.stage(self.job(sink, "next", 2), ["b"]))
+        assert sink.values() == ["a", "b"]
+
+    def test_a_job_is_known_to_be_done_when_the_broker_has_forgotten_its_transactions(
+        self, sink: Sink, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sink.commit(sink.stage(self.job(sink, "one", 1), ["a"]))
+        again = sink.stage(self.job(sink, "again", 1), ["a"])
+        monkeypatch.setattr(committing, "show", die)
+        sink.commit(again)
+        assert sink.values() == ["a"]
+
+    def test_a_job_without_a_name_leaves_no_decision_behind(self, sink: Sink) -> None:
+        batch = Batch(sink=alone("r1"), query=JOBS, run="r1", number=-1)
+        sink.commit(sink.stage(batch, ["a"], 0), sink.stage(batch, ["b"], 1))
+        assert sink.values() == ["a", "b"]
+        assert alone("r1") not in [each.id for each in every_transaction(sink.cluster)]
+
+    def test_the_abort_of_a_job_without_a_name_completes_what_its_commit_began(
+        self, sink: Sink, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        batch = Batch(sink=alone("r2"), query=JOBS, run="r2", number=-1)
+        staged = [sink.stage(batch, ["a"], 0), sink.stage(batch, ["b"], 1)]
+        die_after_showing(monkeypatch, sink, 1, *staged)
+        sink.abort(*staged)
+        assert sink.values() == ["a", "b"]
+
+    def test_the_abort_of_a_job_without_a_name_drops_what_was_not_begun(self, sink: Sink) -> None:
+        batch = Batch(sink=alone("r3"), query=JOBS, run="r3", number=-1)
+        sink.abort(sink.stage(batch, ["a"], 0), sink.stage(batch, ["b"], 1))
+        assert sink.values() == []
+
+
+def expire(sink: Sink, *staged: StagedWrite) -> None:
+    """What the broker does when a transaction was open for too long: abort it under a new epoch."""
+    for each in staged:
+        assert each.producer is not None
+        claim(sink.cluster, each.producer.transactional_id, 60_000)

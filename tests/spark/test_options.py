@@ -1,0 +1,167 @@
+"""Options: what is accepted, and what the error says where one is wrong."""
+
+import re
+from typing import Any
+
+import pytest
+
+from alpacamq.client.offsets import Isolation
+from alpacamq.model.address import Address
+from alpacamq.model.batch import Codec
+from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq_spark.errors import InvalidOption
+from alpacamq_spark.options import ReadMode, read_options, write_options
+from alpacamq_spark.positions import Edge
+from alpacamq_spark.subscription import Subscription
+
+SERVERS = {"kafka.bootstrap.servers": "one:9092,two"}
+TOPIC = {**SERVERS, "subscribe": "orders"}
+
+
+def place(topic: str, partition: int) -> TopicPartition:
+    return TopicPartition(TopicName(topic), partition)
+
+
+def test_names_are_told_without_regard_to_case() -> None:
+    options = read_options(
+        {"KAFKA.BOOTSTRAP.SERVERS": "one", "SUBSCRIBE": "a, b,a", "MINPARTITIONS": "4", "GroupID": "g"},
+        ReadMode.BATCH,
+    )
+    assert options.subscription == Subscription(topics=(TopicName("a"), TopicName("b")))
+    assert (options.min_partitions, options.group_id) == (4, "g")
+
+
+def test_what_is_not_said_is_as_in_sparks_kafka_source_but_for_isolation() -> None:
+    batch, stream = (read_options(TOPIC, mode) for mode in ReadMode)
+    assert batch.servers == (Address("one", 9092), Address("two", 9092))
+    assert (batch.starting.edge, batch.ending.edge) == (Edge.EARLIEST, Edge.LATEST)
+    assert stream.starting.edge is Edge.LATEST
+    assert batch.fail_on_data_loss
+    assert not batch.include_headers
+    assert batch.isolation is Isolation.COMMITTED
+    assert batch.group_id is None
+
+
+def test_options_that_tune_the_jvms_client_are_taken_without_effect() -> None:
+    tuned = {**TOPIC, "kafkaConsumer.pollTimeoutMs": "512", "fetchOffset.numRetries": "3"}
+    assert read_options(tuned, ReadMode.BATCH) == read_options(TOPIC, ReadMode.BATCH)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        pytest.param({"subscribe": "a"}, "kafka.bootstrap.servers is missing", id="no broker"),
+        pytest.param(
+            {**TOPIC, "startingOffset": "earliest"},
+            "no option is named 'startingoffset'; did you mean startingOffsets?",
+            id="a misspelt name",
+        ),
+        pytest.param({**TOPIC, "topic": "x"}, "the option 'topic' is for writing", id="for writing"),
+        pytest.param({**TOPIC, "path": "x"}, "topics are named by subscribe", id="a path"),
+        pytest.param(SERVERS, "exactly one of subscribe, subscribePattern, assign", id="nothing to read"),
+        pytest.param(
+            {**TOPIC, "assign": '{"a":[0]}'}, "subscribe and assign were given", id="two ways at once"
+        ),
+        pytest.param({**SERVERS, "subscribe": "a b"}, "topic name 'a b' may hold only", id="no topic name"),
+        pytest.param({**SERVERS, "subscribePattern": "("}, "'(' is not a regular expression", id="pattern"),
+        pytest.param(
+            {**SERVERS, "assign": '{"a":[0}'},
+            "assign is not JSON: Expecting ',' delimiter at character 8, near '{\"a\":[0}'; "
+            'it looks like {"orders":[0,1]}',
+            id="JSON cut short",
+        ),
+        pytest.param(
+            {**SERVERS, "assign": '{"a":[-1]}'}, "assign: -1 is not a partition of 'a'", id="partition"
+        ),
+        pytest.param(
+            {**TOPIC, "startingOffsets": "erliest"},
+            'startingOffsets="erliest" is not earliest or latest, nor JSON like',
+            id="a misspelt edge",
+        ),
+        pytest.param(
+            {**TOPIC, "startingOffsets": '{"orders":{"0":"5"}}'},
+            'startingOffsets: orders-0 has "5", which is not a number',
+            id="an offset as text",
+        ),
+        pytest.param(
+            {**TOPIC, "startingOffsets": '{"orders":[5]}'},
+            "'orders' has [5] where partitions belong, like",
+            id="a list of offsets",
+        ),
+        pytest.param(
+            {**TOPIC, "endingOffsets": "earliest"}, "is not latest, nor JSON", id="ends at the start"
+        ),
+        pytest.param(
+            {**TOPIC, "endingOffsets": '{"orders":{"0":-2}}'},
+            "cannot end at the beginning",
+            id="-2 as the end",
+        ),
+        pytest.param(
+            {**TOPIC, "startingTimestamp": "today"},
+            "startingTimestamp='today' is not a time in milliseconds since 1970",
+            id="a time in words",
+        ),
+        pytest.param(
+            {**TOPIC, "minPartitions": "0"}, "minPartitions='0' is not a whole number of 1", id="zero"
+        ),
+        pytest.param({**TOPIC, "failOnDataLoss": "maybe"}, "'maybe' is not one of true, false", id="maybe"),
+        pytest.param(
+            {**TOPIC, "kafka.isolation.level": "dirty"},
+            "'dirty' is not one of read_committed, read_uncommitted",
+            id="isolation",
+        ),
+        pytest.param({**TOPIC, "groupId": " "}, "groupId is empty", id="an empty group"),
+        pytest.param({"kafka.bootstrap.servers": "a:x", "subscribe": "t"}, "'x' is not a port", id="no port"),
+    ],
+)
+def test_a_wrong_option_of_a_read_is_named(options: dict[str, str], reason: str) -> None:
+    with pytest.raises(InvalidOption, match=re.escape(reason)):
+        read_options(options, ReadMode.BATCH)
+
+
+def test_a_stream_has_no_end() -> None:
+    with pytest.raises(InvalidOption, match="endingOffsets is for batch reads"):
+        read_options({**TOPIC, "endingOffsets": "latest"}, ReadMode.STREAM)
+
+
+def test_times_go_before_offsets() -> None:
+    options = {**TOPIC, "startingOffsets": "earliest", "startingOffsetsByTimestamp": '{"orders":{"0":7}}'}
+    assert read_options(options, ReadMode.BATCH).starting.timestamps_ms == {place("orders", 0): 7}
+    options["startingTimestamp"] = "9"
+    assert read_options(options, ReadMode.BATCH).starting.timestamp_ms == 9
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        pytest.param({"topic": "a/b"}, "topic: topic name 'a/b' may hold only", id="no topic name"),
+        pytest.param({"batchId": "4"}, "transactionalId, which is missing", id="a number without a name"),
+        pytest.param(
+            {"transactionalId": "x", "batchId": "-4"},
+            "batchId='-4' is not a whole number of 0",
+            id="negative",
+        ),
+        pytest.param({"kafka.compression.type": "rar"}, "'rar' is not one of none, gzip", id="compression"),
+        pytest.param({"subscribe": "x"}, "the option 'subscribe' is for reading", id="for reading"),
+        pytest.param({"kafka.acks": "0"}, "no option is named 'kafka.acks'", id="of Kafka's producer"),
+    ],
+)
+def test_a_wrong_option_of_a_write_is_named(options: dict[str, str], reason: str) -> None:
+    with pytest.raises(InvalidOption, match=re.escape(reason)):
+        write_options({**SERVERS, **options})
+
+
+def test_options_of_a_write() -> None:
+    given: dict[str, Any] = {
+        **SERVERS,
+        "topic": "orders",
+        "transactionalId": "billing",
+        "batchId": "7",
+        "kafka.compression.type": "zstd",
+        "kafka.transaction.timeout.ms": "60000",
+        "checkpointLocation": "/somewhere",
+        "queryName": "q",
+    }
+    options = write_options(given)
+    assert (options.topic, options.transactional_id, options.batch_id) == ("orders", "billing", 7)
+    assert (options.codec, options.transaction_timeout_ms) == (Codec.ZSTD, 60_000)
