@@ -24,7 +24,7 @@ from alpacamq.telemetry.logs import get_logger
 from . import metadata_log
 from .clock import SystemClock
 from .coordinators import Coordinators, CoordinatorSettings
-from .delays import Delays
+from .delays import Delays, DelaySettings
 from .durability import GroupCommit
 from .housekeeping import Housekeeping
 from .metadata_log import MetadataLog
@@ -58,6 +58,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     unpacked_limit_bytes: int = 64 << 20
     coordination: CoordinatorSettings = CoordinatorSettings()
     queues: QueueSettings = QueueSettings()
+    delays: DelaySettings = DelaySettings()
 
 
 class Broker:
@@ -110,7 +111,16 @@ class Broker:
             clock=self.clock,
             executor=self.work_threads,
         )
-        self.delays = Delays()
+        self.delays = Delays(
+            self.topics,
+            self.producer_ids,
+            settings.delays,
+            snapshots=self._directory.snapshots,
+            disk=self._disk,
+            clock=self.clock,
+            executor=self.work_threads,
+            unpacked_limit_bytes=settings.unpacked_limit_bytes,
+        )
         self.queues = Queues(
             QueueHost(
                 self.topics,
@@ -147,6 +157,7 @@ class Broker:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.coordinators.run())
             tasks.create_task(self.queues.run())
+            tasks.create_task(self.delays.run())
             tasks.create_task(housekeeping.run())
 
     async def close(self) -> None:
@@ -177,6 +188,7 @@ class Broker:
     def _topic_deleted(self, topic: str) -> None:
         self.coordinators.topic_deleted(topic)
         self.publisher.topic_deleted(topic)
+        self.delays.topic_deleted()
         self.queues.topic_deleted(topic)
 
     def _all_partitions(self) -> list[Partition]:

@@ -1,9 +1,51 @@
-"""Messages that wait for their time: durable at once in an internal log, in their partition when due."""
+"""Messages that wait for their time: durable at once in an internal log, in their partition when due.
 
-from collections.abc import Sequence
+Which of the internal log's partitions a message waits in follows from the partition it is for. Its
+id is made of its offset there and the number of that partition, so that ids are unique in a topic.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
-from alpacamq.model.records import Header
+import msgspec
+
+from alpacamq.model.errors import InvalidDelay, TooManyDelayed, UnknownDelayed
+from alpacamq.model.ports import Clock, Disk
+from alpacamq.model.records import Header, Record
+from alpacamq.model.topics import DAY_MS
+from alpacamq.queues.delay_messages import (
+    DelayOutcome,
+    Listing,
+    PendingFigures,
+    Source,
+    TargetName,
+    ToSchedule,
+)
+from alpacamq.queues.delay_records import decode_envelope, encode_envelope
+from alpacamq.queues.delays import DelayMachine
+from alpacamq.queues.slots import MAX_DUE_MS, due_of
+from alpacamq.telemetry.logs import get_logger
+
+from .admission import check_writable
+from .delay_deliveries import DeliveryFigures
+from .delay_logs import DelayLogs
+from .delay_search import DelaySearch, Found
+from .partition import Partition
+from .producer_ids import ProducerIds
+from .topics import Topics
+
+log = get_logger(__name__)
+
+
+class DelaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of what may wait."""
+
+    max_pending: int = 5_000_000
+    max_delay_ms: int = 366 * DAY_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +62,7 @@ class DelayedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """One message that waits, as listed: `id` is unique within (topic, partition)."""
+    """One message that waits, as listed: `id` is unique within the topic."""
 
     topic: str
     partition: int
@@ -40,25 +82,233 @@ class DelayFigures:
     fired_total: int
     cancelled_total: int
     late_ms_p99: float  # of recent firings, how late after their due time
+    dropped_total: int = 0  # their topic was deleted
 
 
 class Delays:
     """Every delayed message of this broker."""
 
+    def __init__(
+        self,
+        topics: Topics,
+        producer_ids: ProducerIds,
+        settings: DelaySettings,
+        *,
+        snapshots: Path,
+        disk: Disk,
+        clock: Clock,
+        executor: Executor,
+        unpacked_limit_bytes: int,
+    ) -> None:
+        self._topics = topics
+        self._producer_ids = producer_ids
+        self._settings = settings
+        self._clock = clock
+        self._delivered = DeliveryFigures()
+        self._logs = DelayLogs(
+            topics,
+            producer_ids,
+            self._delivered,
+            snapshots=snapshots,
+            disk=disk,
+            clock=clock,
+            executor=executor,
+            unpacked_limit_bytes=unpacked_limit_bytes,
+        )
+        self.run = self._logs.run
+        self._search = DelaySearch(executor)
+        self._arriving = 0
+        self._scheduled = self._cancelled = 0
+
     async def schedule(self, messages: Sequence[DelayedMessage]) -> list[int]:
         """Ids in order, once all are durable. InvalidDelay, TooManyDelayed, UnknownTopic."""
-        raise NotImplementedError
+        now_ms = self._clock.now_ms()
+        wanted = []
+        for message in messages:
+            partition = self._topics.partition(message.topic, message.partition)
+            check_writable(partition.identity)
+            envelope = encode_envelope(message.key, message.value, message.headers)
+            due_ms = self._due_ms(message.due_ms, now_ms)
+            wanted.append(ToSchedule(_target(partition), due_ms, envelope))
+        by_log: dict[int, list[int]] = {}
+        for at, message in enumerate(messages):
+            by_log.setdefault(await self._logs.number_for(message.topic, message.partition), []).append(at)
+        ids = [0] * len(messages)
+        with self._room_for(len(messages)):
+            await self._producer_ids.replenish()  # a machine may need one
+            calls = [
+                self._logs[number].schedule([wanted[at] for at in places])
+                for number, places in by_log.items()
+            ]
+            for (number, places), offsets in zip(by_log.items(), await asyncio.gather(*calls), strict=True):
+                for at, offset in zip(places, offsets, strict=True):
+                    ids[at] = self._id(offset, number)
+        self._scheduled += len(messages)
+        return ids
+
+    async def set_aside(
+        self, partition: Partition, records: Sequence[tuple[int, Record]], source: Source | None
+    ) -> None:
+        """Take in the records of a produced batch that are for later, each with when it is due.
+
+        A batch of an idempotent producer that comes again is taken in once.
+        """
+        now_ms = self._clock.now_ms()
+        target = _target(partition)
+        wanted = [
+            ToSchedule(target, self._due_ms(due_ms, now_ms), encode_envelope(*record[2:]))
+            for due_ms, record in records
+        ]
+        number = await self._logs.number_for(*partition.identity)
+        with self._room_for(len(wanted)):
+            await self._producer_ids.replenish()
+            self._scheduled += len(await self._logs[number].schedule(wanted, source))
 
     async def cancel(self, topic: str, partition: int, delayed_id: int) -> Waiting:
         """The message will not appear. UnknownDelayed if it is not waiting (any more)."""
-        raise NotImplementedError
+        topic_id = self._topics.partition(topic, partition).topic_id.bytes
+        unknown = UnknownDelayed(f"no message {delayed_id} waits for partition {partition} of {topic!r}")
+        if not self._logs or delayed_id < 0:
+            raise unknown
+        offset, number = divmod(delayed_id, len(self._logs))
+        delay_log = self._logs[number]
+        stored = await delay_log.records.message(offset)
+        if stored is None:
+            raise unknown
+        word, record = stored
+        try:
+            await delay_log.shard.ask(
+                lambda machine, ticket, now_ms: machine.cancel(
+                    offset, word, topic_id, partition, ticket, now_ms
+                )
+            )
+        except UnknownDelayed:
+            raise unknown from None
+        self._cancelled += 1
+        return _waiting(topic, partition, delayed_id, due_of(word), record)
 
     async def waiting(
         self, topic: str, *, partition: int | None = None, after_id: int = -1, limit: int = 100
     ) -> list[Waiting]:
         """Messages of a topic that wait, by id."""
-        raise NotImplementedError
+        found: list[tuple[int, Found]] = []
+        for number, listing in await self._listings(topic, partition, after_id):
+            after_offset = self._offset_after(after_id, number)
+            page = await self._search.page(listing, self._logs[number].records, after_offset, limit)
+            found += [(self._id(entry.id, number), entry) for entry in page]
+        listed: list[Waiting] = []
+        for id_, entry in sorted(found)[:limit]:
+            stored = await self._logs[id_ % len(self._logs)].records.message(entry.id)
+            if stored is not None:
+                listed.append(_waiting(topic, entry.partition, id_, entry.due_ms, stored[1]))
+        return listed
 
     async def figures(self, topic: str | None = None) -> DelayFigures:
         """Of one topic (pending and next only) or of all."""
-        raise NotImplementedError
+        if topic is not None:
+            return await self._topic_figures(topic)
+        answers: list[PendingFigures] = []
+        for each in self._logs:
+            answers.append(await each.shard.ask(DelayMachine.figures))
+        return DelayFigures(
+            pending=sum(answer.pending for answer in answers),
+            next_due_ms=min((a.next_due_ms for a in answers if a.next_due_ms is not None), default=None),
+            scheduled_total=self._scheduled,
+            fired_total=self._delivered.fired,
+            cancelled_total=self._cancelled,
+            late_ms_p99=self._delivered.late_ms_p99(),
+            dropped_total=self._delivered.dropped,
+        )
+
+    def topic_deleted(self) -> None:
+        """What waits for it will not be delivered."""
+        for each in self._logs:
+            each.shard.tell(DelayMachine.topics_deleted)
+
+    async def _topic_figures(self, topic: str) -> DelayFigures:
+        pending = 0
+        dues_ms: list[int] = []
+        for number, listing in await self._listings(topic, None, -1):
+            pending += listing.pending
+            due_ms = await self._search.first_due_ms(listing, self._logs[number].records)
+            if due_ms is not None:
+                dues_ms.append(due_ms)
+        return DelayFigures(
+            pending=pending,
+            next_due_ms=min(dues_ms, default=None),
+            scheduled_total=0,
+            fired_total=0,
+            cancelled_total=0,
+            late_ms_p99=0.0,
+        )
+
+    async def _listings(self, topic: str, partition: int | None, after_id: int) -> list[tuple[int, Listing]]:
+        """Where a topic's messages are, by the number of the delay log, of those that have any."""
+        described = self._topics.image.topic(topic)
+        if partition is not None:
+            self._topics.partition(topic, partition)  # or it says that there is none
+        if not self._logs:
+            return []
+        by_log: dict[int, list[int]] = {}
+        for index in range(described.partitions) if partition is None else [partition]:
+            by_log.setdefault(await self._logs.number_for(topic, index), []).append(index)
+        listings: list[tuple[int, Listing]] = []
+        for number, partitions in by_log.items():
+            wanted = described.id.bytes, tuple(partitions), self._offset_after(after_id, number)
+            listing = await self._logs[number].shard.ask(_listing(*wanted))
+            if listing.pending:
+                listings.append((number, listing))
+        return listings
+
+    def _id(self, offset: int, number: int) -> int:
+        return offset * len(self._logs) + number
+
+    def _offset_after(self, after_id: int, number: int) -> int:
+        """The largest offset of a delay log whose id is not after this one."""
+        return (after_id - number) // len(self._logs)
+
+    @contextmanager
+    def _room_for(self, count: int) -> Iterator[None]:
+        """Count messages that are about to wait, if there is room for them."""
+        pending = self._arriving + self._logs.pending
+        if pending + count > self._settings.max_pending:
+            raise TooManyDelayed(
+                f"{pending} messages wait for their time; delays.max_pending={self._settings.max_pending}"
+            )
+        self._arriving += count
+        try:
+            yield
+        finally:
+            self._arriving -= count
+
+    def _due_ms(self, due_ms: int, now_ms: int) -> int:
+        """When a message is due, if that is not too far ahead."""
+        max_delay_ms = self._settings.max_delay_ms
+        if due_ms - now_ms > max_delay_ms or due_ms > MAX_DUE_MS:
+            raise InvalidDelay(
+                f"a delay of {due_ms - now_ms} ms is longer than delays.max_delay_ms={max_delay_ms}"
+            )
+        return max(due_ms, 1)
+
+
+def _target(partition: Partition) -> TargetName:
+    return TargetName(partition.topic_id.bytes, *partition.identity)
+
+
+def _waiting(topic: str, partition: int, delayed_id: int, due_ms: int, record: Record) -> Waiting:
+    assert record.value is not None
+    envelope = decode_envelope(record.value)
+    return Waiting(
+        topic=topic,
+        partition=partition,
+        id=delayed_id,
+        due_ms=due_ms,
+        scheduled_ms=record.timestamp_ms,
+        size_bytes=len(envelope.key or b"") + len(envelope.value or b""),
+    )
+
+
+def _listing(
+    topic_id: bytes, partitions: Sequence[int], after_id: int
+) -> Callable[[DelayMachine, object, int], DelayOutcome]:
+    return lambda machine, ticket, now_ms: machine.listing(topic_id, partitions, after_id, ticket, now_ms)

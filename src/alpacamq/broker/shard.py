@@ -18,7 +18,6 @@ from alpacamq.model.outcome import Change, Outcome
 from alpacamq.model.records import Record, write_batch
 from alpacamq.telemetry.logs import get_logger
 
-from .clock import SteadyClock
 from .partition import Append, Partition
 from .replay import replay
 from .shard_snapshots import ShardSnapshots
@@ -26,8 +25,9 @@ from .shard_snapshots import ShardSnapshots
 log = get_logger(__name__)
 
 # A snapshot is due after this many records or this long after the first of them. A state larger
-# than that many records is written as often as it changes once over.
+# than that many records is written as often as it changes once over, about so many bytes a record.
 SNAPSHOT_RECORDS = 10_000
+SNAPSHOT_RECORD_BYTES = 64
 SNAPSHOT_MS = 5 * 60_000
 RELOAD_SECONDS = 1.0
 LOAD_SECONDS = 5.0
@@ -52,6 +52,12 @@ class Machine(Protocol):
     def snapshot(self) -> Iterator[Change]: ...
 
 
+class Now(Protocol):
+    """What a machine goes by: a clock that never jumps, or the wall's for what is due by that."""
+
+    def now_ms(self) -> int: ...
+
+
 M = TypeVar("M", bound=Machine)
 
 
@@ -63,7 +69,7 @@ class Shard(Generic[M]):
         partition: Partition,
         make: Callable[[], M],
         snapshots: ShardSnapshots,
-        clock: SteadyClock,
+        clock: Now,
         executor: Executor,
         perform: Callable[[Outcome], None] | None = None,
     ) -> None:
@@ -84,6 +90,7 @@ class Shard(Generic[M]):
         self._records_since_snapshot = 0
         self._snapshot_due_ms: int | None = None
         self._snapshot_entries = 0
+        self._is_writing_snapshot = False
 
     async def ask(self, event: Callable[[M, object, int], Outcome]) -> Any:
         """Give the machine an event under a ticket, and return the reply to it or raise it."""
@@ -160,6 +167,10 @@ class Shard(Generic[M]):
         else:
             self._carry_out(event(self._machine, self._clock.now_ms()))
 
+    def nudge(self) -> None:
+        """The clock was set: look again how long there is to sleep."""
+        self._changed.set()
+
     async def run(self) -> None:
         """Load the machine, tick it when it is due, rebuild it when it fails, until cancelled."""
         while True:
@@ -173,7 +184,7 @@ class Shard(Generic[M]):
         if self._machine is None:
             await self._load()
         elif self._is_snapshot_due():
-            await self._take_snapshot(self._machine)
+            self._take_snapshot(self._machine)
         elif self._wake_at_ms is not None and self._wake_at_ms <= self._clock.now_ms():
             self._carry_out(self._machine.tick(self._clock.now_ms()))
         else:
@@ -181,7 +192,8 @@ class Shard(Generic[M]):
 
     async def _sleep(self) -> None:
         self._changed.clear()
-        due = [at_ms for at_ms in (self._wake_at_ms, self._snapshot_due_ms) if at_ms is not None]
+        snapshot_due_ms = None if self._is_writing_snapshot else self._snapshot_due_ms
+        due = [at_ms for at_ms in (self._wake_at_ms, snapshot_due_ms) if at_ms is not None]
         seconds = max(min(due) - self._clock.now_ms(), 0) / 1000 if due else None
         try:
             async with asyncio.timeout(seconds):
@@ -288,22 +300,29 @@ class Shard(Generic[M]):
             self._changed.set()
 
     def _is_snapshot_due(self) -> bool:
-        if not self._records_since_snapshot:
+        if not self._records_since_snapshot or self._is_writing_snapshot:
             return False
         if self._records_since_snapshot >= max(SNAPSHOT_RECORDS, self._snapshot_entries):
             return True
         return self._snapshot_due_ms is not None and self._snapshot_due_ms <= self._clock.now_ms()
 
-    async def _take_snapshot(self, machine: M) -> None:
+    def _take_snapshot(self, machine: M) -> None:
         # Between events the state is what the log says up to its end, durable or not. Should a crash
         # take some of that, the snapshot reaches beyond the log and is not used.
         changes = list(machine.snapshot())
         offset = self.partition.log.end_offset
         self._records_since_snapshot = 0
         self._snapshot_due_ms = None
-        self._snapshot_entries = len(changes)
+        size = sum(len(key) + len(value or b"") for key, value in changes)
+        self._snapshot_entries = max(len(changes), size // SNAPSHOT_RECORD_BYTES)
+        # Nobody waits for the disk here: the machine has deadlines to keep meanwhile.
+        self._is_writing_snapshot = True
         loop = asyncio.get_running_loop()
-        try:
-            await loop.run_in_executor(self._executor, self._snapshots.write, offset, changes)
-        except OSError as error:
+        writing = loop.run_in_executor(self._executor, self._snapshots.write, offset, changes)
+        writing.add_done_callback(self._snapshot_written)
+
+    def _snapshot_written(self, writing: "asyncio.Future[None]") -> None:
+        self._is_writing_snapshot = False
+        if not writing.cancelled() and (error := writing.exception()) is not None:
             log.warning("snapshot_failed", partition=str(self.partition.identity), reason=str(error))
+        self._changed.set()

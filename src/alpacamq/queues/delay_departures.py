@@ -82,7 +82,7 @@ class Departures:
             return
         assert producer_id is not None
         assert target.name is not None
-        intent = IntentId(target.index, target.epoch, target.advance(count))
+        intent = IntentId(target.index, target.advance(count))
         self.under_way[intent] = messages
         self._journal.write(outcome, intent_change(intent, messages))
         outcome.effects.append(Deliver(intent, target.name, producer_id, *messages))
@@ -117,28 +117,10 @@ class Departures:
             if target.name is not None:
                 self._journal.write(outcome, target_change(target.index, target.state()))
 
-    def out_of_step(self, outcome: DelayOutcome, refused: IntentId, producer_id: int | None) -> None:
-        """The target has forgotten batches before this one: from it on, begin anew in the next epoch."""
-        target = self._targets.get(refused.target)
-        if refused not in self.under_way or target.epoch != refused.epoch or target.name is None:
-            return
-        assert producer_id is not None
-        later = [intent for intent in self.under_way if intent[:2] == refused[:2]]
-        target.epoch, target.next_sequence = (target.epoch + 1) & 0x7FFF, 0
-        for intent in later[later.index(refused) :]:
-            messages = self.under_way.pop(intent)
-            self._journal.write(outcome, intent_change(intent, None))
-            renewed = IntentId(target.index, target.epoch, target.advance(len(messages[0])))
-            self.under_way[renewed] = messages
-            self._journal.write(outcome, intent_change(renewed, messages))
-            outcome.effects.append(Deliver(renewed, target.name, producer_id, *messages))
-        self._journal.write(outcome, target_change(target.index, target.state()))
-
     def restore(self, intent: IntentId, messages: Run) -> None:
         """The log says that a batch left."""
         self.under_way[intent] = messages
         target = self._targets.get(intent.target)
-        target.epoch = intent.epoch
         target.next_sequence = intent.sequence
         target.advance(len(messages[0]))
 

@@ -1,7 +1,7 @@
 """What is asked of the delay machine, and what it asks of its host."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -38,15 +38,19 @@ class Source(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """Where the messages of a target are: among these in memory, and in these blocks."""
+    """Messages of a topic: how many wait, and where; among others in these slots and blocks.
 
-    target: int
+    `targets` are the numbers of the topic's partitions, and the partitions.
+    """
+
+    targets: Mapping[int, int]
+    pending: int
     slots: Sequence[Slot]
     blocks: Sequence[Block]
 
 
 class PendingFigures(NamedTuple):
-    """How many messages wait, and when the first is due as far as memory knows."""
+    """How many messages wait, and when the first is due."""
 
     pending: int
     next_due_ms: int | None

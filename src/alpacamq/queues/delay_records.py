@@ -27,7 +27,7 @@ BOUNDARIES, SLOT, BLOCK_PLACE, NEXT_TARGET, PENDING = b"W", b"w", b"F", b"T", b"
 
 _MESSAGE_KEY = Struct(">cQQ")
 _TARGET_KEY = Struct(">cI")
-_INTENT_KEY = Struct(">cIHI")
+_INTENT_KEY = Struct(">cII")
 _BLOCK_KEY = Struct(">cII")
 _SOURCE_KEY = Struct(">cIq")
 _SLOT_KEY = Struct(">cBQ")
@@ -48,7 +48,6 @@ class TargetState(msgspec.Struct, frozen=True, array_like=True):
     topic_id: bytes
     topic: str
     partition: int
-    epoch: int
     next_sequence: int
 
 
@@ -56,7 +55,6 @@ class IntentId(NamedTuple):
     """A batch on its way into a target."""
 
     target: int
-    epoch: int
     sequence: int
 
 

@@ -12,13 +12,12 @@ SEQUENCE_MASK = 0x7FFF_FFFF
 class Target:
     """One partition, how many messages wait for it and which sequence its next batch begins with."""
 
-    __slots__ = ("epoch", "index", "is_gone", "name", "next_sequence", "pending")
+    __slots__ = ("index", "is_gone", "name", "next_sequence", "pending")
 
     def __init__(self, index: int, name: TargetName | None) -> None:
         self.index = index
         self.name = name
         self.pending = 0
-        self.epoch = 0
         self.next_sequence = 0
         # Nobody can be delivered to: the topic was deleted, or what the log said of it was.
         self.is_gone = name is None
@@ -31,7 +30,7 @@ class Target:
 
     def state(self) -> TargetState:
         assert self.name is not None
-        return TargetState(*self.name, self.epoch, self.next_sequence)
+        return TargetState(*self.name, self.next_sequence)
 
 
 class Targets:
@@ -80,7 +79,7 @@ class Targets:
             return
         target = self.get(index)
         target.name = TargetName(state.topic_id, state.topic, state.partition)
-        target.epoch, target.next_sequence = state.epoch, state.next_sequence
+        target.next_sequence = state.next_sequence
         target.is_gone = False
         self._by_name[state.topic_id, state.partition] = target
 

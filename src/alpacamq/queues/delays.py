@@ -12,6 +12,7 @@ from alpacamq.model.errors import TooManyDelayed, UnknownDelayed
 from alpacamq.model.outcome import Change, Reply
 
 from . import delay_records as records
+from .delay_blocks import Block
 from .delay_departures import LEAVING_AT_ONCE
 from .delay_messages import (
     DelayOutcome,
@@ -96,11 +97,14 @@ class DelayMachine:
         outcome.replies.append(Reply(ticket, ids))
         return outcome
 
-    def cancel(self, id_: int, word: int, ticket: object, _now_ms: int) -> DelayOutcome:
-        """Take a message back. `word` is what its record says."""
+    def cancel(
+        self, id_: int, word: int, topic_id: bytes, partition: int, ticket: object, _now_ms: int
+    ) -> DelayOutcome:
+        """Take a message back that waits for this partition. `word` is what its record says."""
         outcome = DelayOutcome()
-        if not self._state.remove(id_, word):
-            gone = UnknownDelayed(f"no delayed message with id {id_} is waiting")
+        target = self._targets.find(topic_id, partition)
+        if target is None or target.index != target_of(word) or not self._state.remove(id_, word):
+            gone = UnknownDelayed("no such message is waiting (any more)")
             outcome.replies.append(Reply(ticket, gone))
             return outcome
         self._journal.write(outcome, Change(message_key(id_, word), None))
@@ -108,22 +112,21 @@ class DelayMachine:
         return outcome
 
     def listing(
-        self, topic_id: bytes, partition: int, after_id: int, ticket: object, _now_ms: int
+        self, topic_id: bytes, partitions: Iterable[int], after_id: int, ticket: object, _now_ms: int
     ) -> DelayOutcome:
-        """The reply is a Listing for a thread to search, or None if nothing waits for the partition."""
-        target = self._targets.find(topic_id, partition)
-        answer = None
-        if target is not None and target.pending:
+        """The reply is a Listing for a thread to search."""
+        found = [self._targets.find(topic_id, partition) for partition in partitions]
+        targets = {target.index: target.name.partition for target in found if target and target.name}
+        pending = sum(target.pending for target in found if target)
+        slots: list[Slot] = []
+        blocks: list[Block] = []
+        if pending:
             slots = [slot.after(after_id) for _, _, slot in self._wheel.slots()]
             blocks = [block for block in self._blocks if not block.is_loaded and block.last_id > after_id]
-            answer = Listing(target.index, slots, blocks)
-        return DelayOutcome(replies=[Reply(ticket, answer)])
+        return DelayOutcome(replies=[Reply(ticket, Listing(targets, pending, slots, blocks))])
 
-    def figures(self, topic_id: bytes | None, ticket: object, _now_ms: int) -> DelayOutcome:
-        """The reply is PendingFigures, of one topic (then without a time) or of all."""
-        if topic_id is not None:
-            pending = sum(t.pending for t in self._targets if t.name and t.name.topic_id == topic_id)
-            return DelayOutcome(replies=[Reply(ticket, PendingFigures(pending, None))])
+    def figures(self, ticket: object, _now_ms: int) -> DelayOutcome:
+        """The reply is PendingFigures."""
         times = [at_ms for at_ms in (self._wheel.earliest_ms(), self._blocks.earliest_ms()) if at_ms]
         answer = PendingFigures(self.pending, min(times, default=None))
         return DelayOutcome(replies=[Reply(ticket, answer)])
@@ -153,12 +156,6 @@ class DelayMachine:
         outcome = DelayOutcome()
         self._departures.arrived(outcome, intents)
         self._drop_spent_targets(outcome)
-        return outcome
-
-    def out_of_step(self, refused: IntentId, _now_ms: int) -> DelayOutcome:
-        """A target refused a batch since it does not follow what the target has."""
-        outcome = DelayOutcome()
-        self._departures.out_of_step(outcome, refused, self._state.producer_id)
         return outcome
 
     def block_read(self, read: ReadBlock, stored: Slot, now_ms: int) -> DelayOutcome:

@@ -1,0 +1,278 @@
+"""Carrying delayed messages to their partitions when they are due.
+
+One batch at a time goes to each partition, in the order of their sequences. What the partition has
+already, since a crash came before we noted it, is not appended again. What it refuses is tried again
+until it takes it, and what has no partition any more is dropped. A batch is done once the partition
+has it on the medium.
+"""
+
+import asyncio
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Executor
+
+from alpacamq.log.producers import BROKER_EPOCH
+from alpacamq.model.batch import HEADER_BYTES, Codec, read_header, stamp_append_time
+from alpacamq.model.errors import AlpacaError, DamagedLog, UnknownTopic
+from alpacamq.model.headers import DELIVER_AT
+from alpacamq.model.ports import Clock
+from alpacamq.model.records import Header, Record, write_batch
+from alpacamq.model.topics import TopicConfig
+from alpacamq.queues.delay_messages import Deliver
+from alpacamq.queues.delay_records import Envelope, IntentId, decode_envelope
+from alpacamq.queues.delay_targets import SEQUENCE_MASK
+from alpacamq.queues.delays import DelayMachine
+from alpacamq.queues.slots import due_of
+from alpacamq.queues.wheel import TICK_MS
+from alpacamq.telemetry.logs import get_logger
+
+from .admission import stored_codec
+from .delay_records import DelayRecords
+from .partition import Partition, append
+from .shard import Shard
+from .topics import Topics
+
+log = get_logger(__name__)
+
+RETRY_SECONDS = 0.2
+MAX_RETRY_SECONDS = 30.0
+MAX_BATCH_BYTES = 1 << 20
+# Messages are read this long before they are due; they are in memory meanwhile.
+READ_AHEAD_MS = 15
+# A clock set back while a batch waits for its time must not keep the batch in memory.
+MAX_WAIT_MS = 100
+SETTLE_SECONDS = 0.1
+SETTLED_AT_ONCE = 1000
+LATENESS_KEPT = 1000
+# What a record takes beside key, value and headers, at most, and a header beside its own.
+_RECORD_BYTES = 48
+_HEADER_BYTES = 10
+
+
+class DeliveryFigures:
+    """What became of messages since the broker started."""
+
+    def __init__(self) -> None:
+        self.fired = 0
+        self.dropped = 0
+        self._late_ms: deque[int] = deque(maxlen=LATENESS_KEPT)
+
+    def delivered(self, dues_ms: Sequence[int], now_ms: int) -> None:
+        self.fired += len(dues_ms)
+        self._late_ms.extend(max(now_ms - due_ms, 0) for due_ms in dues_ms)
+
+    def late_ms_p99(self) -> float:
+        late = sorted(self._late_ms)
+        return float(late[len(late) * 99 // 100]) if late else 0.0
+
+
+class Deliveries:
+    """Every batch of one delay log that is on its way."""
+
+    def __init__(
+        self,
+        shard: Shard[DelayMachine],
+        records: DelayRecords,
+        topics: Topics,
+        figures: DeliveryFigures,
+        in_memory: asyncio.Semaphore,
+        clock: Clock,
+        executor: Executor,
+    ) -> None:
+        self._shard = shard
+        self._records = records
+        self._topics = topics
+        self._figures = figures
+        # Bounds how many batches wait for their time with their messages in memory.
+        self._in_memory = in_memory
+        self._clock = clock
+        self._executor = executor
+        self._lines: dict[int, deque[Deliver]] = {}
+        # On their way or waiting to be on the medium. A machine that was rebuilt asks for them again.
+        self._known: set[IntentId] = set()
+        self._unsettled: dict[IntentId, tuple[Partition, int, int]] = {}
+        self._settling: asyncio.Task[None] | None = None
+
+    def deliver(self, batch: Deliver, tasks: asyncio.TaskGroup) -> None:
+        """Have a batch delivered, after those to the same partition before it."""
+        if batch.intent in self._known:
+            return
+        self._known.add(batch.intent)
+        line = self._lines.get(batch.intent.target)
+        if line is None:
+            line = self._lines[batch.intent.target] = deque()
+            tasks.create_task(self._work_off(batch.intent.target, line, tasks))
+        line.append(batch)
+
+    async def _work_off(self, target: int, line: deque[Deliver], tasks: asyncio.TaskGroup) -> None:
+        while line:
+            await self._deliver(line[0], tasks)
+            line.popleft()
+        del self._lines[target]
+
+    async def _deliver(self, batch: Deliver, tasks: asyncio.TaskGroup) -> None:
+        """Deliver a batch, whatever it takes."""
+        wait_seconds = RETRY_SECONDS
+        count = len(batch.ids)
+        while (partition := self._find(batch)) is not None:
+            try:
+                done = _done(batch, partition)
+                while done < count:
+                    done += await self._deliver_some(batch, done, partition)
+            except UnknownTopic:
+                continue
+            except AlpacaError as error:
+                if wait_seconds == RETRY_SECONDS:
+                    log.error("not_delivered", partition=str(partition.identity), reason=str(error))
+                await asyncio.sleep(wait_seconds)
+                wait_seconds = min(wait_seconds * 2, MAX_RETRY_SECONDS)
+            else:
+                self._unsettled[batch.intent] = (partition, partition.log.end_offset, count)
+                if self._settling is None:
+                    self._settling = tasks.create_task(self._settle())
+                return
+        self._figures.dropped += count
+        log.warning("delayed_messages_dropped", topic=batch.target.topic, messages=count)
+        self._settled([batch.intent])
+
+    def _find(self, batch: Deliver) -> Partition | None:
+        # By its id: a topic made anew under the name is another.
+        return self._topics.find(batch.target.topic_id, batch.target.partition)
+
+    async def _deliver_some(self, batch: Deliver, first: int, partition: Partition) -> int:
+        """Append the next messages of a batch, as many as are due together and fit; how many those are."""
+        dues_ms = [due_of(word) for word in batch.words]
+        while True:
+            now_ms = self._clock.now_ms()
+            # One slot's worth, or all that is late: nobody waits for a later one.
+            until_ms = max(now_ms, (dues_ms[first] // TICK_MS + 1) * TICK_MS)
+            end = first + 1
+            while end < len(dues_ms) and dues_ms[end] <= until_ms:
+                end += 1
+            await self._sleep_until(dues_ms[end - 1] - READ_AHEAD_MS)
+            async with self._in_memory:
+                records, taken = await self._read(batch.ids[first:end], dues_ms[first:end], partition)
+                due_ms = dues_ms[first + taken - 1]
+                if due_ms - self._clock.now_ms() > MAX_WAIT_MS:
+                    continue  # the clock was set back
+                await self._sleep_until(due_ms)
+                await self._append(batch, first, records, taken, partition)
+            self._figures.delivered(dues_ms[first : first + taken], self._clock.now_ms())
+            return taken
+
+    async def _append(
+        self, batch: Deliver, first: int, records: Sequence[Record], taken: int, partition: Partition
+    ) -> None:
+        now_ms = self._clock.now_ms()
+        stamped = [record._replace(timestamp_ms=now_ms) for record in records]
+        sequence = (batch.intent.sequence + first) & SEQUENCE_MASK
+        config = partition.config
+        arguments = (stamped, taken, batch.producer_id, sequence, config, now_ms)
+        if stored_codec(config) in (None, Codec.NONE):
+            packed = _packed(*arguments)
+        else:
+            packed = await asyncio.get_running_loop().run_in_executor(self._executor, _packed, *arguments)
+        await append(partition, packed)
+
+    async def _read(
+        self, ids: "array[int]", dues_ms: Sequence[int], partition: Partition
+    ) -> tuple[list[Record], int]:
+        """Records for the next messages, as many as go into one batch, and how many messages those are."""
+        limit_bytes = min(partition.config.max_message_bytes, MAX_BATCH_BYTES)
+        records: list[Record] = []
+        size = HEADER_BYTES
+        for place, id_ in enumerate(ids):
+            try:
+                stored = await self._records.message(id_)
+            except DamagedLog as error:
+                log.error("delayed_message_lost", id=id_, reason=str(error))
+                stored = None
+            if stored is None:
+                continue  # it leaves a gap in the sequence
+            assert stored[1].value is not None
+            record = _record(place, dues_ms[place], decode_envelope(stored[1].value))
+            size += _size(record)
+            if records and size > limit_bytes:
+                return records, place
+            records.append(record)
+        return records, len(ids)
+
+    async def _sleep_until(self, at_ms: int) -> None:
+        while (left_ms := at_ms - self._clock.now_ms()) > 0:  # noqa: ASYNC110 - the clock may be set
+            await asyncio.sleep(min(left_ms, MAX_WAIT_MS) / 1000)
+
+    async def _settle(self) -> None:
+        """Tell the machine of batches that are on the medium."""
+        while self._unsettled:
+            settled: list[IntentId] = []
+            messages = 0
+            for intent, (partition, end_offset, count) in self._unsettled.items():
+                if messages and messages + count > SETTLED_AT_ONCE:
+                    break
+                if _is_settled(partition, end_offset, self._topics):
+                    settled.append(intent)
+                    messages += count
+            for intent in settled:
+                del self._unsettled[intent]
+            if settled:
+                self._settled(settled)
+                await asyncio.sleep(0)
+            else:
+                await asyncio.sleep(SETTLE_SECONDS)
+        self._settling = None
+
+    def _settled(self, intents: Sequence[IntentId]) -> None:
+        self._known.difference_update(intents)
+        self._shard.tell(lambda machine, now_ms: machine.arrived(intents, now_ms))
+
+
+def _is_settled(partition: Partition, end_offset: int, topics: Topics) -> bool:
+    if partition.log.flushed_offset >= end_offset:
+        return True
+    return topics.find(partition.topic_id.bytes, partition.identity.partition) is None
+
+
+def _done(batch: Deliver, partition: Partition) -> int:
+    """How many of a batch's messages the partition has already."""
+    last = partition.log.producers.last_sequence(batch.producer_id)
+    if last is None:
+        return 0
+    ahead = (last - batch.intent.sequence + 1) & SEQUENCE_MASK
+    # More than half of all sequences ahead is behind.
+    return min(ahead, len(batch.ids)) if ahead <= SEQUENCE_MASK // 2 else 0
+
+
+def _record(place: int, due_ms: int, envelope: Envelope) -> Record:
+    headers = envelope.headers
+    if not any(header.key == DELIVER_AT for header in headers):
+        headers = (*headers, Header(DELIVER_AT, str(due_ms).encode()))
+    return Record(place, 0, envelope.key, envelope.value, headers)
+
+
+def _size(record: Record) -> int:
+    """What a record takes in a batch, at most."""
+    size = _RECORD_BYTES + len(record.key or b"") + len(record.value or b"")
+    for name, value in record.headers:
+        size += 4 * len(name) + len(value or b"") + _HEADER_BYTES
+    return size
+
+
+def _packed(
+    records: Sequence[Record], count: int, producer_id: int, sequence: int, config: TopicConfig, now_ms: int
+) -> bytearray:
+    """A batch of `count` offsets and sequences, with these records among them."""
+    packed = write_batch(
+        records,
+        base_offset=0,
+        last_offset=count - 1,
+        codec=stored_codec(config) or Codec.NONE,
+        base_timestamp=now_ms,
+        max_timestamp=now_ms,
+        producer_id=producer_id,
+        producer_epoch=BROKER_EPOCH,
+        base_sequence=sequence,
+    )
+    if config.message_timestamp_type == "LogAppendTime":
+        stamp_append_time(packed, read_header(packed), now_ms)
+    return packed
