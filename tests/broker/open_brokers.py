@@ -1,19 +1,20 @@
 """Brokers in this process, on directories of a test's own."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from alpacamq.broker.broker import Broker, BrokerSettings
+from alpacamq.broker.clock import SystemClock
+from alpacamq.broker.partition import append
+from alpacamq.broker.publishing import Message, Published
 from alpacamq.log.disk import SystemDisk
 from alpacamq.model.batch import FRAME_BYTES, read_header
-from alpacamq.model.ids import BrokerId
+from alpacamq.model.ids import BrokerId, TimestampMs
 from alpacamq.model.ports import Buffer, Clock
-from alpacamq.model.records import Record, read_records
-
-STARTED_MS = 1_700_000_000_000
+from alpacamq.model.records import Record, read_records, write_batch
 
 
 class BreakableDisk(SystemDisk):
@@ -64,3 +65,34 @@ def stored(broker: Broker, topic: str, partition: int = 0) -> list[Record]:
             at = end
         offset = part.next_offset
     return records
+
+
+class SettableClock(SystemClock):
+    """The machine's clock, which a test may put ahead."""
+
+    ahead_ms = 0
+
+    def now_ms(self) -> TimestampMs:
+        return TimestampMs(super().now_ms() + self.ahead_ms)
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead_ms / 1000
+
+
+async def sent(broker: Broker, topic: str, *values: bytes, **fields: Any) -> None:
+    """Publish messages that must go in."""
+    for result in await broker.publisher.publish(topic, [Message(value=value, **fields) for value in values]):
+        assert isinstance(result, Published), result
+
+
+async def batch_sent(broker: Broker, topic: str, records: Sequence[Record], **fields: Any) -> None:
+    """Append a batch as it is to the first partition."""
+    await append(broker.topics.partition(topic, 0), write_batch(records, **fields))
+
+
+async def eventually(probe: Callable[[], Awaitable[Any]], *, within_s: float = 10) -> Any:
+    """The first truthy answer of `probe`."""
+    async with asyncio.timeout(within_s):
+        while not (answer := await probe()):  # noqa: ASYNC110 - the only place these tests pause
+            await asyncio.sleep(0.01)
+        return answer

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from alpacamq.broker.broker import Broker
-from alpacamq.broker.publishing import Message, Published, TransactionalProducer
-from alpacamq.coordinator.transaction import ProducerIdentity
-from alpacamq.coordinator.transaction_messages import EndProtocol, EndTransaction, InitProducer
+from alpacamq.broker.publishing import Message, Published
 from alpacamq.model.batch import Codec, read_header
 from alpacamq.model.errors import (
     AlpacaError,
@@ -30,6 +28,7 @@ from alpacamq.model.records import Header
 from alpacamq.model.topics import OFFSETS_TOPIC
 
 from .open_brokers import BreakableDisk, running, stored
+from .transactions import begun, end
 
 
 def published(result: Published | AlpacaError) -> Published:
@@ -193,28 +192,6 @@ async def test_a_cancelled_publish_still_goes_in_and_disturbs_nobody(tmp_path: P
         doomed.cancel()
         await asyncio.wait([doomed])
         assert (await publish(broker, "orders", Message(value=b"y")))[0].offset == 1
-
-
-async def begun(broker: Broker, transactional_id: str) -> TransactionalProducer:
-    request = InitProducer(transactional_id=transactional_id)
-    given = await broker.coordinators.ask_transaction(
-        transactional_id, lambda machine, ticket, now_ms: machine.init_producer_id(request, ticket, now_ms)
-    )
-    return TransactionalProducer(
-        transactional_id=transactional_id, producer_id=given.producer_id, producer_epoch=given.epoch
-    )
-
-
-async def end(broker: Broker, producer: TransactionalProducer, *, committed: bool) -> None:
-    request = EndTransaction(
-        transactional_id=producer.transactional_id,
-        producer=ProducerIdentity(producer.producer_id, producer.producer_epoch),
-        committed=committed,
-        protocol=EndProtocol.CLASSIC,
-    )
-    await broker.coordinators.ask_transaction(
-        producer.transactional_id, lambda machine, ticket, now_ms: machine.end(request, ticket, now_ms)
-    )
 
 
 async def test_a_transaction_spans_publishes_and_restarts_of_the_broker(tmp_path: Path) -> None:

@@ -59,7 +59,10 @@ class BacklogScans:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            await asyncio.Event().wait()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._tasks = None  # nothing new begins while the rest ends
 
     def found(self, partition: Partition, offset: int) -> Outline | None:
         """What a scan from `offset` found, if that is not long ago."""

@@ -67,15 +67,19 @@ class Moves:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            await asyncio.Event().wait()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._tasks = None  # nothing new begins while the rest ends
 
     def carry_out(self, shard: QueueShard, moves: Sequence[Move]) -> None:
         """Have these moves made, and the shard told of each when it is."""
+        if self._tasks is None:
+            return  # the next start asks again
         for move in moves:
             key = (move.queue, move.partition, move.producer_id)
             if (line := self._lines.get(key)) is None:
                 line = self._lines[key] = _Line(shard)
-                assert self._tasks is not None
                 self._tasks.create_task(self._work_off(key, line))
             line.add(move)
 

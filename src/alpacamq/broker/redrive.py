@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
-from alpacamq.model.errors import AlpacaError, InvalidRequest, UnknownTopic
+from alpacamq.model.errors import AlpacaError, CoordinatorUnavailable, InvalidRequest, UnknownTopic
 from alpacamq.model.records import Record
 from alpacamq.model.topics import INTERNAL_TOPICS
 from alpacamq.queues.dead_letters import origin
@@ -83,7 +83,10 @@ class Redrives:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            await asyncio.Event().wait()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._tasks = None  # nothing new begins while the rest ends
 
     async def start(
         self, source: str, *, target: str | None, messages_per_second: int | None, max_messages: int | None
@@ -111,8 +114,9 @@ class Redrives:
             {each.partition: each.end_offset for each in figures.partitions},
             task.to_move if max_messages is None else max_messages,
         )
+        if self._tasks is None:
+            raise CoordinatorUnavailable("the broker is stopping")
         self._redrives.appendleft(redrive)
-        assert self._tasks is not None
         self._tasks.create_task(self._run(redrive, queue))
         return task
 

@@ -15,6 +15,7 @@ from .shard import Machine, Shard
 from .topics import Topics
 
 COUNT = 8
+START_SECONDS = 5.0
 OVERRIDES = {
     "cleanup.policy": "compact",
     "max.message.bytes": str(64 << 20),
@@ -42,6 +43,7 @@ class Shards(Generic[M]):
         self._shards: list[Shard[M]] = []
         self._starting = asyncio.Lock()
         self._tasks: asyncio.TaskGroup | None = None
+        self._runs = asyncio.Event()
 
     @property
     def started(self) -> Sequence[Shard[M]]:
@@ -52,6 +54,7 @@ class Shards(Generic[M]):
         """Run the shards until cancelled; at once if their topic exists."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
+            self._runs.set()
             if self.topic in self._topics.image.topics:
                 await self.all()
             await asyncio.Event().wait()
@@ -85,7 +88,12 @@ class Shards(Generic[M]):
 
     async def _start(self) -> None:
         if self._tasks is None:
-            raise CoordinatorLoading("the broker is starting")
+            try:
+                async with asyncio.timeout(START_SECONDS):
+                    await self._runs.wait()
+            except TimeoutError:
+                raise CoordinatorLoading("the broker is starting") from None
+        assert self._tasks is not None
         if self.topic not in self._topics.image.topics:
             await self._topics.create_internal(self.topic, partitions=COUNT, overrides=self._overrides)
         shards = [self._make(partition) for partition in self._topics.partitions_of(self.topic)]

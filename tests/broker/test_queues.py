@@ -1,0 +1,457 @@
+"""Topics used as queues: a real broker, its log and its restarts."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from alpacamq.broker import stored_blocks
+from alpacamq.broker.broker import Broker
+from alpacamq.broker.partition import append
+from alpacamq.broker.queues import Delivery, Receipted
+from alpacamq.model.batch import CRC_AT, HEADER_BYTES, Codec, checksum
+from alpacamq.model.errors import (
+    AlpacaError,
+    GroupIdNotFound,
+    InvalidGroupId,
+    InvalidReceipt,
+    InvalidRequest,
+    StaleReceipt,
+    UnknownTopic,
+)
+from alpacamq.model.headers import LANE
+from alpacamq.model.lanes import Lane
+from alpacamq.model.ports import Buffer
+from alpacamq.model.record_index import IndexedBatch
+from alpacamq.model.records import Header, Record, write_batch
+from alpacamq.model.topics import QUEUES_TOPIC
+from alpacamq.queues.messages import Action, QueueId, Settlement, Start
+
+from .open_brokers import BreakableDisk, SettableClock, batch_sent, eventually, running, sent
+
+ORDERS = QueueId("workers", "orders")
+
+
+def values(deliveries: Sequence[Delivery]) -> list[bytes | None]:
+    return [delivery.record.value for delivery in deliveries]
+
+
+async def settle(broker: Broker, action: Action, *deliveries: Delivery) -> list[AlpacaError | None]:
+    return await broker.queues.settle(
+        [Receipted(receipt=delivery.receipt, action=action) for delivery in deliveries]
+    )
+
+
+async def acknowledge(broker: Broker, *deliveries: Delivery) -> None:
+    assert await settle(broker, Action.ACK, *deliveries) == [None] * len(deliveries)
+
+
+async def test_what_is_acknowledged_is_not_delivered_again_whatever_restarts(tmp_path: Path) -> None:
+    clock = SettableClock()
+    async with running(tmp_path, clock=clock) as broker:
+        await broker.topics.create("orders", partitions=1)
+        await sent(broker, "orders", b"a", b"b", b"c")
+        first, second, third = await broker.queues.receive(ORDERS)
+        assert values([first, second, third]) == [b"a", b"b", b"c"]
+        await acknowledge(broker, first, third)
+    clock.ahead_ms = 30_001
+    async with running(tmp_path, clock=clock) as broker:
+        (again,) = await broker.queues.receive(ORDERS)
+        assert (again.record.value, again.delivery_count) == (b"b", 2)
+        assert again.first_delivered_ms == second.first_delivered_ms
+
+
+async def test_leases_counts_and_receipts_survive_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await sent(broker, "orders", b"a", key=b"k")
+        (delivery,) = await broker.queues.receive(ORDERS, visibility_ms=600_000)
+    async with running(tmp_path) as broker:
+        assert await broker.queues.receive(ORDERS) == []
+        await acknowledge(broker, delivery)
+    async with running(tmp_path) as broker:
+        assert (await broker.queues.describe(ORDERS)).partitions[delivery.partition].in_flight == 0
+
+
+async def test_a_lease_that_ends_makes_the_message_another_consumers(tmp_path: Path) -> None:
+    clock = SettableClock()
+    async with running(tmp_path, clock=clock) as broker:
+        await sent(broker, "orders", b"a")
+        (first,) = await broker.queues.receive(ORDERS, consumer="one", visibility_ms=1000)
+        assert await broker.queues.receive(ORDERS, consumer="two") == []
+        clock.ahead_ms = 1001
+        (second,) = await broker.queues.receive(ORDERS, consumer="two")
+        assert (second.delivery_count, second.receipt != first.receipt) == (2, True)
+        (late,) = await settle(broker, Action.ACK, first)
+        assert isinstance(late, StaleReceipt)
+        await acknowledge(broker, second)
+
+
+async def test_a_receive_waits_for_a_message_and_is_answered_when_it_comes(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=3)
+        receiving = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=20_000))
+        await eventually(lambda: waits(broker))
+        await sent(broker, "orders", b"a")
+        assert values(await receiving) == [b"a"]
+
+
+async def waits(broker: Broker, queue: QueueId = ORDERS) -> bool:
+    try:
+        return (await broker.queues.describe(queue)).waiting_receives > 0
+    except GroupIdNotFound:
+        return False
+
+
+async def test_a_receive_that_waits_notices_new_partitions(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        receiving = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=20_000))
+        await eventually(lambda: waits(broker))
+        await broker.topics.grow("orders", 2)
+        await sent(broker, "orders", b"a", partition=1)
+        assert values(await receiving) == [b"a"]
+
+
+async def test_a_receive_that_waits_is_told_when_its_topic_is_deleted(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders")
+        receiving = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=20_000))
+        await eventually(lambda: waits(broker))
+        await broker.topics.delete("orders")
+        with pytest.raises(UnknownTopic):
+            await receiving
+
+
+async def test_a_topic_made_again_knows_nothing_of_the_receipts_of_the_former(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        await sent(broker, "orders", b"old")
+        (old,) = await broker.queues.receive(ORDERS)
+        await broker.topics.delete("orders")
+        await broker.topics.create("orders", partitions=1)
+        await sent(broker, "orders", b"new")
+        (new,) = await broker.queues.receive(ORDERS)
+        assert new.delivery_count == 1
+        (refused,) = await settle(broker, Action.ACK, old)
+        assert isinstance(refused, StaleReceipt)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+async def test_lanes_are_found_in_batches_of_every_compression(tmp_path: Path, codec: Codec) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1, overrides={"queue.priority.mode": "strict"})
+        lanes = [Lane.LOW, None, Lane.CRITICAL, Lane.BACKGROUND, Lane.HIGH, None]
+        await batch_sent(
+            broker,
+            "orders",
+            [
+                Record(place, 1000, None, b"alpacamq-lane", () if lane is None else (laned(lane),))
+                for place, lane in enumerate(lanes)
+            ],
+            codec=codec,
+        )
+        received = await broker.queues.receive(ORDERS)
+        assert [delivery.record.offset for delivery in received] == [2, 4, 1, 5, 0, 3]
+        assert [delivery.lane for delivery in received][:2] == [Lane.CRITICAL, Lane.HIGH]
+
+
+def laned(lane: Lane) -> Header:
+    return Header(LANE, lane.text.encode())
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+async def test_what_compaction_took_from_a_batch_is_not_missed(tmp_path: Path, codec: Codec) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        records = [Record(offset, 1000, b"k", str(offset).encode()) for offset in (2, 3, 7)]
+        await batch_sent(broker, "orders", records, base_offset=0, last_offset=9, codec=codec)
+        await sent(broker, "orders", b"10")
+        received = await broker.queues.receive(ORDERS)
+        assert [delivery.record.offset for delivery in received] == [2, 3, 7, 10]
+        await acknowledge(broker, *received)
+        (figures,) = (await broker.queues.describe(ORDERS)).partitions
+        assert figures.start_offset == 11
+
+
+async def test_a_batch_that_nobody_can_read_is_passed_over(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        await sent(broker, "orders", b"before")
+        garbage = [Record(place, 1000, None, bytes(100)) for place in range(3)]
+        await garbage_sent(broker, garbage)
+        await sent(broker, "orders", b"after")
+        received = await broker.queues.receive(ORDERS)
+        assert values(received) == [b"before", b"after"]
+        assert await broker.queues.receive(ORDERS) == []
+        await acknowledge(broker, *received)
+        (figures,) = (await broker.queues.describe(ORDERS)).partitions
+        assert (figures.start_offset, figures.in_flight) == (figures.end_offset, 0)
+
+
+async def garbage_sent(broker: Broker, records: Sequence[Record]) -> None:
+    """A batch whose checksum is right and whose records are none."""
+    batch = write_batch(records)
+    batch[HEADER_BYTES:] = b"\xff" * (len(batch) - HEADER_BYTES)
+    batch[CRC_AT : CRC_AT + 4] = checksum(batch).to_bytes(4, "big")
+    await append(broker.topics.partition("orders", 0), batch)
+
+
+async def test_nothing_behind_a_flipped_bit_is_delivered(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1, overrides={"segment.bytes": "2000"})
+        for number in range(10):
+            await sent(broker, "orders", bytes([65 + number]) * 700)
+        directory = broker.topics.partition("orders", 0).log.directory
+    segment = sorted(directory.glob("*.log"))[1]
+    data = bytearray(segment.read_bytes())
+    data[500] ^= 1
+    segment.write_bytes(data)
+    async with running(tmp_path) as broker:
+        received = await broker.queues.receive(ORDERS)
+        assert [delivery.record.offset for delivery in received] == [0, 1]
+        assert await broker.queues.receive(ORDERS) == []
+
+
+async def test_what_does_not_fit_is_given_back_and_comes_no_nearer_to_the_dead_letters(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        await sent(broker, "orders", *(bytes([65 + number]) * 1000 for number in range(8)))
+        seen = []
+        for _ in range(8):
+            received = await broker.queues.receive(ORDERS, max_bytes=1500)
+            assert len(received) == 1
+            seen += received
+        assert [delivery.record.offset for delivery in seen] == list(range(8))
+        assert {delivery.delivery_count for delivery in seen} == {1}
+
+
+async def test_what_is_past_its_time_is_dropped_and_the_receive_goes_on(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1, overrides={"queue.ttl.ms": "60000"})
+        long_ago_ms = broker.clock.now_ms() - 100_000
+        await sent(broker, "orders", *(b"old" for _ in range(1200)), timestamp_ms=long_ago_ms)
+        await sent(broker, "orders", b"new")
+        received = await broker.queues.receive(ORDERS)
+        assert values(received) == [b"new"]
+        await acknowledge(broker, *received)
+        (figures,) = (await broker.queues.describe(ORDERS)).partitions
+        assert figures.start_offset == 1201
+
+
+async def test_a_group_may_have_a_time_of_its_own_and_dead_letters_for_what_is_past_it(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        await broker.queues.configure(ORDERS, {"queue.ttl.ms": "60000", "queue.ttl.action": "dead-letter"})
+        await sent(broker, "orders", b"old", timestamp_ms=broker.clock.now_ms() - 100_000)
+        receiving = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=20_000))
+        dead = QueueId("anybody", "orders.dlq")
+        await eventually(lambda: made(broker, "orders.dlq"))
+        (letter,) = await broker.queues.receive(dead, wait_ms=10_000)
+        headers = dict(letter.record.headers)
+        assert headers["alpacamq-dead-letter-reason"] == b"expired"
+        others = await broker.queues.receive(QueueId("others", "orders"))
+        assert values(others) == [b"old"]
+        await sent(broker, "orders", b"new")
+        assert values(await receiving) == [b"new"]
+
+
+async def made(broker: Broker, topic: str) -> bool:
+    return bool(broker.topics.partitions_of(topic))
+
+
+async def test_a_receive_cancelled_while_it_waits_takes_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders")
+        receiving = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=20_000))
+        await eventually(lambda: waits(broker))
+        receiving.cancel()
+        await asyncio.wait([receiving])
+        assert not await waits(broker)
+        await sent(broker, "orders", b"a")
+        (delivery,) = await broker.queues.receive(ORDERS)
+        assert delivery.delivery_count == 1
+
+
+async def test_whenever_a_receive_is_cancelled_its_message_goes_to_the_next(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        # fsync for every batch: replies take a while.
+        await broker.topics.create_internal(
+            QUEUES_TOPIC, partitions=8, overrides={"cleanup.policy": "compact", "flush.messages": "1"}
+        )
+        await broker.topics.create("orders", partitions=1)
+        await broker.queues.receive(ORDERS)
+        await sent(broker, "orders", b"a")
+        for turns in range(12):
+            receiving = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=10_000))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            receiving.cancel()
+            await asyncio.wait([receiving])
+            if not receiving.cancelled():
+                await settle(broker, Action.UNDO, *receiving.result())
+            (delivery,) = await broker.queues.receive(ORDERS, wait_ms=10_000)
+            assert delivery.delivery_count == 1
+            assert await settle(broker, Action.UNDO, delivery) == [None]
+
+
+async def test_settling_tells_what_is_wrong_with_each_receipt(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        await broker.topics.create("bills", partitions=1)
+        await sent(broker, "orders", b"a", b"b")
+        await sent(broker, "bills", b"c")
+        one, two = await broker.queues.receive(ORDERS)
+        (three,) = await broker.queues.receive(QueueId("others", "bills"))
+        receipts = [one.receipt, "garbage", three.receipt, one.receipt[:-1] + "A", two.receipt]
+        results = await broker.queues.settle(
+            [Receipted(receipt=receipt, action=Action.ACK) for receipt in receipts]
+        )
+        assert [type(result) for result in results] == [
+            type(None), InvalidReceipt, type(None), InvalidReceipt, type(None),
+        ]  # fmt: skip
+
+
+async def test_acknowledgements_of_one_turn_are_one_write(tmp_path: Path) -> None:
+    class CountingDisk(BreakableDisk):
+        writes = 0
+
+        def write(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
+            self.writes += 1
+            super().write(descriptor, buffers, position)
+
+    disk = CountingDisk()
+    async with running(tmp_path, disk=disk) as broker:
+        await broker.topics.create("orders", partitions=1)
+        await sent(broker, "orders", *(b"x" for _ in range(100)))
+        received = await broker.queues.receive(ORDERS, max_messages=100)
+        disk.writes = 0
+        await asyncio.gather(*(acknowledge(broker, delivery) for delivery in received))
+        assert disk.writes == 1
+
+
+async def test_a_long_batch_is_unpacked_once_however_few_are_taken_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpacked = 0
+
+    class Counted(IndexedBatch):
+        def __init__(self, batch: Buffer, limit: int) -> None:
+            nonlocal unpacked
+            unpacked += 1
+            super().__init__(batch, limit)
+
+    monkeypatch.setattr(stored_blocks, "IndexedBatch", Counted)
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        await batch_sent(
+            broker, "orders", [Record(n, 1, None, b"x" * 50) for n in range(1000)], codec=Codec.ZSTD
+        )
+        for _ in range(100):
+            received = await broker.queues.receive(ORDERS)
+            assert len(received) == 10
+            await acknowledge(broker, *received)
+        assert unpacked == 1
+
+
+async def test_an_urgent_message_at_the_end_of_a_long_backlog_is_found(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        for batch in range(100):
+            await batch_sent(broker, "orders", [Record(n, batch, None, b"x" * 100) for n in range(1000)])
+        await sent(broker, "orders", b"urgent", lane=Lane.CRITICAL)
+        received: list[Delivery] = []
+
+        async def found() -> bool:
+            nonlocal received
+            received = await broker.queues.receive(ORDERS, max_messages=1)
+            await acknowledge(broker, *received)
+            return received[0].lane is Lane.CRITICAL
+
+        await eventually(found)
+        (figures,) = (await broker.queues.describe(ORDERS)).partitions
+        assert figures.start_offset < 50_000
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["new", "after a restart"])
+async def test_a_receive_that_does_not_wait_finds_what_takes_long_to_unpack(
+    tmp_path: Path, restarts: bool
+) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1, overrides={"segment.bytes": "100000"})
+        for _ in range(3):
+            records = [Record(n, 1, None, n.to_bytes(4, "big") * 25) for n in range(2000)]
+            await batch_sent(broker, "orders", records, codec=Codec.LZ4)
+        if not restarts:
+            assert len(await broker.queues.receive(ORDERS)) == 10
+            return
+    async with running(tmp_path) as broker:
+        assert len(await broker.queues.receive(ORDERS)) == 10
+
+
+async def test_a_share_consumer_is_woken_by_what_arrives_and_by_what_comes_back(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=2)
+        assert await broker.queues.acquire(ORDERS, consumer="one", partition=1, max_messages=5) == ()
+        waiting = asyncio.create_task(broker.queues.wait_for_messages([ORDERS], 20_000))
+        await eventually(lambda: waits(broker))
+        await sent(broker, "orders", b"a", partition=1)
+        await waiting
+        (lease,) = await broker.queues.acquire(ORDERS, consumer="one", partition=1, max_messages=5)
+        unknown = QueueId("workers", "unknown")
+        waiting = asyncio.create_task(broker.queues.wait_for_messages([unknown, ORDERS], 20_000))
+        await eventually(lambda: waits(broker))
+        given_back = Settlement(1, lease.offset, Action.RELEASE, consumer="one")
+        assert await broker.queues.settle_acquired(ORDERS, [given_back]) == [None]
+        await waiting
+        (again,) = await broker.queues.acquire(ORDERS, consumer="two", partition=1, max_messages=5)
+        assert again.delivery_count == 2
+        await broker.queues.release_consumer(ORDERS, "two")
+        assert len(await broker.queues.acquire(ORDERS, consumer="two", partition=1, max_messages=5)) == 1
+
+
+async def test_a_queue_is_described_peeked_into_purged_begun_again_and_forgotten(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        assert await broker.queues.queues() == []
+        with pytest.raises(GroupIdNotFound):
+            await broker.queues.describe(ORDERS)
+        assert QUEUES_TOPIC not in broker.topics.image.topics
+        await broker.topics.create("orders", partitions=2)
+        await sent(broker, "orders", b"a", b"b", b"c", partition=0)
+        await sent(broker, "orders", b"d", partition=1)
+        first, *_ = await broker.queues.receive(ORDERS, max_messages=1, partitions=(0,))
+        await acknowledge(broker, first)
+        peeked = await broker.queues.peek(ORDERS, 10)
+        assert [record.value for record in peeked] == [b"b", b"c", b"d"]
+        assert [record.value for record in await broker.queues.peek(ORDERS, 1)] == [b"b"]
+        assert sum(figures.ready for figures in broker.queues.figures()[0].partitions) == 3
+        await broker.queues.purge(ORDERS)
+        assert await broker.queues.receive(ORDERS) == []
+        await broker.queues.reset(ORDERS, {0: 1, 1: 0})
+        assert set(values(await broker.queues.receive(ORDERS))) == {b"b", b"c", b"d"}
+        assert await broker.queues.queues() == [ORDERS]
+        await broker.queues.delete(ORDERS)
+        assert await broker.queues.queues() == []
+
+
+async def test_a_group_that_starts_at_the_end_sees_only_what_comes_then(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        await sent(broker, "orders", b"old")
+        assert await broker.queues.receive(ORDERS, start=Start.LATEST) == []
+        await sent(broker, "orders", b"new")
+        assert values(await broker.queues.receive(ORDERS, start=Start.LATEST)) == [b"new"]
+
+
+@pytest.mark.parametrize("group", ["", "x" * 256, "\udcff"])
+async def test_names_of_groups_that_no_receipt_can_carry_are_refused(tmp_path: Path, group: str) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders")
+        with pytest.raises(InvalidGroupId):
+            await broker.queues.receive(QueueId(group, "orders"))
+        with pytest.raises(InvalidRequest):
+            await broker.queues.receive(ORDERS, max_messages=0)
