@@ -35,7 +35,7 @@ class JsonProtocol:
             return action, self._decoders[name].decode(request.body or b"{}")
         except msgspec.ValidationError as error:
             raise unfit(error) from None
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Fault(MALFORMED, f"The body is not JSON: {error}") from None
 
     def answer(self, _action: Action, result: Answer, request_id: str) -> Response:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from alpacamq.broker.queues import Queues, Receipted
+from alpacamq.broker.receipts import read_receipt
 from alpacamq.model.errors import AlpacaError, InvalidReceipt, StaleReceipt
 from alpacamq.queues.messages import Action
 
@@ -43,9 +44,9 @@ class Settling:
         return _settled([entry.id for entry in asked.entries], faults)
 
     async def change_visibility(self, asked: ChangeMessageVisibility, _caller: Caller) -> Answer:
-        self._directory.by_url(asked.queue_url)
+        queue = self._directory.by_url(asked.queue_url)
         settlement = _extension(asked.receipt_handle, asked.visibility_timeout)
-        (error,) = await self._queues.settle([settlement])
+        (error,) = await self._settle(queue, [settlement])
         if error is not None:
             raise _extension_fault(asked.receipt_handle, error)
         return NOTHING
@@ -53,7 +54,7 @@ class Settling:
     async def change_visibility_batch(
         self, asked: ChangeMessageVisibilityBatch, _caller: Caller
     ) -> SettleBatchResult:
-        self._directory.by_url(asked.queue_url)
+        queue = self._directory.by_url(asked.queue_url)
         check_entries(asked.entries, "ChangeMessageVisibilityBatchRequestEntry")
         faults: list[Fault | None] = [None] * len(asked.entries)
         fitting: list[tuple[int, Receipted]] = []
@@ -62,7 +63,7 @@ class Settling:
                 fitting.append((index, _extension(entry.receipt_handle, entry.visibility_timeout)))
             except Fault as fault:
                 faults[index] = fault
-        errors = await self._queues.settle([settlement for _, settlement in fitting])
+        errors = await self._settle(queue, [settlement for _, settlement in fitting])
         for (index, settlement), error in zip(fitting, errors, strict=True):
             if error is not None:
                 faults[index] = _extension_fault(settlement.receipt, error)
@@ -70,8 +71,25 @@ class Settling:
 
     async def _delete(self, queue: Queue, receipts: Sequence[str]) -> list[Fault | None]:
         settlements = [Receipted(receipt=receipt, action=Action.ACK) for receipt in receipts]
-        errors = await self._queues.settle(settlements)
+        errors = await self._settle(queue, settlements)
         return [_deletion_fault(queue, *pair) for pair in zip(receipts, errors, strict=True)]
+
+    async def _settle(self, queue: Queue, settlements: Sequence[Receipted]) -> list[AlpacaError | None]:
+        """What was wrong with each; a receipt of another queue is none of this one."""
+        errors: list[AlpacaError | None] = [_foreign(queue, settlement.receipt) for settlement in settlements]
+        ours = [place for place, error in enumerate(errors) if error is None]
+        answers = await self._queues.settle([settlements[place] for place in ours])
+        for place, answer in zip(ours, answers, strict=True):
+            errors[place] = answer
+        return errors
+
+
+def _foreign(queue: Queue, receipt: str) -> InvalidReceipt | None:
+    try:
+        found = read_receipt(receipt)
+    except InvalidReceipt as error:
+        return error.with_traceback(None)
+    return None if found.queue == queue.id else InvalidReceipt("the receipt is of another queue")
 
 
 def _extension(receipt: str, visibility_s: int | None) -> Receipted:

@@ -1,0 +1,325 @@
+"""ReceiveMessage and what becomes of messages received, through boto3."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.waiting import eventually
+
+from .refusals import refused
+from .serving import Client, SqsBroker, client
+
+Message = dict[str, Any]
+
+
+def receive(sqs: Client, url: str, count: int = 10, **options: Any) -> list[Message]:
+    """What one receive gives."""
+    answer = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=count, **options)
+    messages: list[Message] = answer.get("Messages", [])
+    return messages
+
+
+def drain(sqs: Client, url: str, count: int, **options: Any) -> list[Message]:
+    """So many messages, in as many receives as it takes."""
+    messages: list[Message] = []
+    while len(messages) < count:
+        got = receive(sqs, url, WaitTimeSeconds=5, **options)
+        assert got, f"{len(messages)} of {count} messages came"
+        messages += got
+    return messages
+
+
+def send(sqs: Client, url: str, *bodies: str, **fields: Any) -> list[str]:
+    return [sqs.send_message(QueueUrl=url, MessageBody=body, **fields)["MessageId"] for body in bodies]
+
+
+def test_what_was_sent_is_received_once_and_gone_when_deleted(sqs: Client, queue: str) -> None:
+    ids = send(sqs, queue, "a", "b", "c")
+    messages = drain(sqs, queue, 3)
+    assert sorted(message["MessageId"] for message in messages) == sorted(ids)
+    assert sorted(message["Body"] for message in messages) == ["a", "b", "c"]
+    assert receive(sqs, queue) == []
+    for message in messages:
+        sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+        # Nobody who has to ask twice is told otherwise.
+        sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+
+
+def test_message_attributes_come_back_as_they_were_sent(sqs: Client, queue: str) -> None:
+    attributes = {
+        "text": {"DataType": "String.json", "StringValue": '{"a": "ü"}'},
+        "count": {"DataType": "Number", "StringValue": "1.50"},
+        "photo": {"DataType": "Binary.png", "BinaryValue": b"\x00text"},
+    }
+    sent = sqs.send_message(QueueUrl=queue, MessageBody="x", MessageAttributes=attributes)
+    (message,) = receive(sqs, queue, MessageAttributeNames=["All"], VisibilityTimeout=0)
+    assert message["MessageAttributes"] == attributes
+    assert message["MD5OfMessageAttributes"] == sent["MD5OfMessageAttributes"]
+    (message,) = receive(sqs, queue, MessageAttributeNames=["co.*"], VisibilityTimeout=0)
+    assert message["MessageAttributes"].keys() == {"count"}
+    (message,) = receive(sqs, queue)
+    assert "MessageAttributes" not in message
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+
+
+def test_system_attributes_come_as_asked_for(sqs: Client, queue: str) -> None:
+    trace = {"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1-2"}}
+    sqs.send_message(QueueUrl=queue, MessageBody="x", MessageGroupId="tenant", MessageSystemAttributes=trace)
+    (message,) = receive(sqs, queue, MessageSystemAttributeNames=["All"], VisibilityTimeout=0)
+    attributes = message["Attributes"]
+    assert attributes.keys() == {
+        "SenderId",
+        "SentTimestamp",
+        "ApproximateReceiveCount",
+        "ApproximateFirstReceiveTimestamp",
+        "MessageGroupId",
+        "AWSTraceHeader",
+    }
+    assert attributes["AWSTraceHeader"] == "Root=1-2"
+    assert attributes["MessageGroupId"] == "tenant"
+    assert int(attributes["SentTimestamp"]) <= int(attributes["ApproximateFirstReceiveTimestamp"])
+    (again,) = receive(
+        sqs, queue, AttributeNames=["ApproximateReceiveCount", "ApproximateFirstReceiveTimestamp"]
+    )
+    first = attributes["ApproximateFirstReceiveTimestamp"]
+    assert again["Attributes"] == {"ApproximateReceiveCount": "2", "ApproximateFirstReceiveTimestamp": first}
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=again["ReceiptHandle"])
+
+
+def test_a_message_that_is_not_deleted_comes_back_with_another_receipt(either: Client, queue: str) -> None:
+    (sent,) = send(either, queue, "x")
+    (first,) = receive(either, queue, VisibilityTimeout=1)
+    (second,) = receive(either, queue, WaitTimeSeconds=10)
+    assert (second["MessageId"], first["MessageId"]) == (sent, sent)
+    assert first["ReceiptHandle"] != second["ReceiptHandle"]
+    # The first had its time: deleting is too late, and it is the second's to do.
+    either.delete_message(QueueUrl=queue, ReceiptHandle=first["ReceiptHandle"])
+    either.change_message_visibility(
+        QueueUrl=queue, ReceiptHandle=second["ReceiptHandle"], VisibilityTimeout=0
+    )
+    assert len(receive(either, queue, WaitTimeSeconds=5)) == 1
+
+
+def test_a_message_can_be_given_back_or_kept_longer(sqs: Client, queue: str) -> None:
+    send(sqs, queue, "x")
+    (message,) = receive(sqs, queue, VisibilityTimeout=2)
+    sqs.change_message_visibility(
+        QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=600
+    )
+    assert receive(sqs, queue, WaitTimeSeconds=3) == []
+    sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0)
+    (message,) = receive(sqs, queue)
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+
+
+def test_batches_settle_each_entry_for_itself(sqs: Client, queue: str) -> None:
+    send(sqs, queue, *"abcd")
+    receipts = [message["ReceiptHandle"] for message in drain(sqs, queue, 4)]
+    entries = [
+        {"Id": f"e{index}", "ReceiptHandle": receipt} for index, receipt in enumerate([*receipts, "junk"])
+    ]
+    changed = sqs.change_message_visibility_batch(
+        QueueUrl=queue,
+        Entries=[entry | {"VisibilityTimeout": 60 if entry["Id"] != "e0" else 43201} for entry in entries],
+    )
+    assert [each["Id"] for each in changed["Successful"]] == ["e1", "e2", "e3"]
+    assert {each["Id"]: each["Code"] for each in changed["Failed"]} == {
+        "e0": "InvalidParameterValue",
+        "e4": "ReceiptHandleIsInvalid",
+    }
+    deleted = sqs.delete_message_batch(QueueUrl=queue, Entries=entries)
+    assert [each["Id"] for each in deleted["Successful"]] == ["e0", "e1", "e2", "e3"]
+    assert [(each["Id"], each["SenderFault"]) for each in deleted["Failed"]] == [("e4", True)]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "text"),
+    [
+        ({"MaxNumberOfMessages": 0}, "InvalidParameterValue", "between 1 and 10"),
+        ({"MaxNumberOfMessages": 11}, "InvalidParameterValue", "between 1 and 10"),
+        ({"WaitTimeSeconds": -1}, "InvalidParameterValue", "<= 20"),
+        ({"WaitTimeSeconds": 21}, "InvalidParameterValue", "<= 20"),
+        ({"VisibilityTimeout": -1}, "InvalidParameterValue", "<= 43200"),
+        ({"VisibilityTimeout": 43201}, "InvalidParameterValue", "<= 43200"),
+        ({"AttributeNames": ["Colour"]}, "InvalidAttributeName", "Colour"),
+        ({"ReceiveRequestAttemptId": "a"}, "InvalidParameterValue", "FIFO"),
+    ],
+)
+def test_receives_have_limits(sqs: Client, queue: str, options: dict[str, Any], code: str, text: str) -> None:
+    with refused(code, text):
+        sqs.receive_message(QueueUrl=queue, **options)
+
+
+def test_a_receipt_that_is_none_is_refused(sqs: Client, queue: str) -> None:
+    with refused("ReceiptHandleIsInvalid", "junk"):
+        sqs.delete_message(QueueUrl=queue, ReceiptHandle="junk")
+    with refused("ReceiptHandleIsInvalid", "junk"):
+        sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle="junk", VisibilityTimeout=1)
+
+
+def test_a_receipt_of_another_queue_is_refused(either: Client, queue: str, name: str) -> None:
+    other = either.create_queue(QueueName=f"{name[-70:]}-other")["QueueUrl"]
+    send(either, other, "x")
+    (message,) = receive(either, other)
+    with refused("ReceiptHandleIsInvalid"):
+        either.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+
+
+def test_what_is_no_longer_in_flight_cannot_be_kept_longer(sqs: Client, queue: str) -> None:
+    send(sqs, queue, "x")
+    (message,) = receive(sqs, queue)
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+    with refused("AWS.SimpleQueueService.MessageNotInflight"):
+        sqs.change_message_visibility(
+            QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=5
+        )
+
+
+def test_a_long_poll_is_answered_when_a_message_comes(either: Client, door: SqsBroker, queue: str) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(receive, client(door.url), queue, WaitTimeSeconds=20)
+        send(either, queue, "at last")
+        assert [message["Body"] for message in waiting.result(15)] == ["at last"]
+
+
+def test_a_queue_can_have_its_receives_wait(either: Client, door: SqsBroker, name: str) -> None:
+    url = either.create_queue(QueueName=name, Attributes={"ReceiveMessageWaitTimeSeconds": "20"})["QueueUrl"]
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(receive, client(door.url), url)
+        send(either, url, "at last")
+        assert len(waiting.result(15)) == 1
+    assert receive(either, url, WaitTimeSeconds=0) == []
+
+
+def test_figures_count_what_is_visible_and_what_is_not(sqs: Client, queue: str) -> None:
+    names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
+
+    def figures() -> list[str]:
+        found = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=names)["Attributes"]
+        return [found[name] for name in names]
+
+    assert figures() == ["0", "0"]
+    send(sqs, queue, "a", "b", "c")
+    assert figures() == ["3", "0"]
+    (message,) = receive(sqs, queue, 1)
+    receive(sqs, queue, 1)
+    assert figures() == ["1", "2"]
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+    assert figures() == ["1", "1"]
+
+
+def test_a_purged_queue_is_empty_and_not_purged_again_within_a_minute(
+    either: Client, door: SqsBroker, queue: str
+) -> None:
+    send(either, queue, "a", "b")
+    either.purge_queue(QueueUrl=queue)
+    assert receive(either, queue) == []
+    with refused("AWS.SimpleQueueService.PurgeQueueInProgress", "60 seconds", status=403):
+        either.purge_queue(QueueUrl=queue)
+    send(either, queue, "c")
+    assert [message["Body"] for message in receive(either, queue)] == ["c"]
+
+
+def test_messages_of_a_group_come_in_order_and_wait_for_those_before_them(sqs: Client, name: str) -> None:
+    attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
+    url = sqs.create_queue(QueueName=f"{name}.fifo", Attributes=attributes)["QueueUrl"]
+    for number in range(6):
+        send(sqs, url, f"a{number}", MessageGroupId="a")
+    send(sqs, url, "b0", MessageGroupId="b")
+    got = receive(sqs, url, 3, MessageSystemAttributeNames=["All"], WaitTimeSeconds=5)
+    got += receive(sqs, url, MessageSystemAttributeNames=["All"], WaitTimeSeconds=1)
+    of_a = [message for message in got if message["Body"].startswith("a")]
+    assert [message["Body"] for message in of_a] == [f"a{number}" for number in range(len(of_a))]
+    assert [message["Body"] for message in got if message not in of_a] == ["b0"]
+    numbers = [message["Attributes"]["SequenceNumber"] for message in of_a]
+    assert numbers == sorted(set(numbers))
+    assert {message["Attributes"]["MessageGroupId"] for message in of_a} == {"a"}
+    assert receive(sqs, url, ReceiveRequestAttemptId="again") == []
+    for message in got:
+        sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+    assert [message["Body"] for message in receive(sqs, url, WaitTimeSeconds=5)] == [
+        f"a{number}" for number in range(len(of_a), 6)
+    ]
+
+
+def test_a_fifo_message_that_was_received_again_is_not_deleted_by_the_earlier_receipt(
+    either: Client, fifo: str
+) -> None:
+    send(either, fifo, "x", MessageGroupId="g", MessageDeduplicationId="d")
+    (first,) = receive(either, fifo, VisibilityTimeout=0)
+    receive(either, fifo)
+    with refused("InvalidParameterValue", "The receipt handle has expired"):
+        either.delete_message(QueueUrl=fifo, ReceiptHandle=first["ReceiptHandle"])
+
+
+def redriven(sqs: Client, name: str, *, fifo: bool = False, max_receives: int = 1) -> tuple[str, str]:
+    """A queue and its dead-letter queue."""
+    suffix, attributes = (".fifo", {"FifoQueue": "true"}) if fifo else ("", {})
+    dead = sqs.create_queue(QueueName=f"{name[-60:]}-dead{suffix}", Attributes=attributes)["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": max_receives})
+    url = sqs.create_queue(
+        QueueName=f"{name[-60:]}{suffix}", Attributes=attributes | {"RedrivePolicy": policy}
+    )
+    return url["QueueUrl"], dead
+
+
+@pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
+def test_what_is_received_too_often_is_a_dead_letter_and_still_the_same_message(
+    either: Client, name: str, fifo: bool
+) -> None:
+    url, dead = redriven(either, name, fifo=fifo, max_receives=2)
+    attributes = {"n": {"DataType": "Number", "StringValue": "7"}}
+    ids = {"MessageGroupId": "g", "MessageDeduplicationId": "d"} if fifo else {}
+    (sent,) = send(either, url, "poison", MessageAttributes=attributes, **ids)
+    for _ in range(2):
+        (message,) = receive(either, url, VisibilityTimeout=0, WaitTimeSeconds=5, AttributeNames=["All"])
+    assert receive(either, url) == []
+    (letter,) = receive(
+        either, dead, WaitTimeSeconds=10, AttributeNames=["All"], MessageAttributeNames=["All"]
+    )
+    assert (letter["MessageId"], letter["Body"], letter["MessageAttributes"]) == (sent, "poison", attributes)
+    assert letter["Attributes"]["ApproximateReceiveCount"] == "3"
+    assert letter["Attributes"]["SentTimestamp"] == message["Attributes"]["SentTimestamp"]
+    assert letter["Attributes"]["DeadLetterQueueSourceArn"].endswith(f":{url.rpartition('/')[2]}")
+    sources = either.list_dead_letter_source_queues(QueueUrl=dead)
+    assert sources["queueUrls"] == [url]
+
+
+def test_dead_letters_are_moved_back(sqs: Client, name: str) -> None:
+    url, dead = redriven(sqs, name)
+    send(sqs, url, "a", "b")
+    drain(sqs, url, 2, VisibilityTimeout=0)
+    arn = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    count = "ApproximateNumberOfMessages"
+    eventually(
+        lambda: sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=[count])["Attributes"][count] == "2"
+    )
+    handle = sqs.start_message_move_task(SourceArn=arn, MaxNumberOfMessagesPerSecond=100)["TaskHandle"]
+    assert handle
+
+    def ended() -> Any:
+        (task,) = sqs.list_message_move_tasks(SourceArn=arn)["Results"]
+        return task if task["Status"] == "COMPLETED" else None
+
+    task = eventually(ended)
+    assert (task["ApproximateNumberOfMessagesMoved"], task["SourceArn"]) == (2, arn)
+    assert task["MaxNumberOfMessagesPerSecond"] == 100
+    assert sorted(message["Body"] for message in drain(sqs, url, 2)) == ["a", "b"]
+    with refused("ResourceNotFoundException", "active", status=404):
+        sqs.cancel_message_move_task(TaskHandle=handle)
+
+
+def test_move_tasks_are_refused_where_there_is_nothing_to_move(sqs: Client, queue: str, name: str) -> None:
+    arn = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    with refused("InvalidParameterValue", "Dead Letter Queue"):
+        sqs.start_message_move_task(SourceArn=arn)
+    with refused("ResourceNotFoundException", "SourceArn", status=404):
+        sqs.start_message_move_task(SourceArn=f"{arn}-not")
+    with refused("InvalidParameterValue"):
+        sqs.start_message_move_task(SourceArn="arn:aws:s3:::bucket")
+    with refused("InvalidParameterValue", "TaskHandle"):
+        sqs.cancel_message_move_task(TaskHandle="junk")
+    assert sqs.list_message_move_tasks(SourceArn=arn).get("Results", []) == []
