@@ -397,13 +397,13 @@ async def test_a_share_consumer_is_woken_by_what_arrives_and_by_what_comes_back(
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=2)
         assert await broker.queues.acquire(ORDERS, consumer="one", partition=1, max_messages=5) == ()
-        waiting = asyncio.create_task(broker.queues.wait_for_messages([ORDERS], 20_000))
+        waiting = asyncio.create_task(broker.queues.wait_for_messages({ORDERS: None}, 20_000))
         await eventually(lambda: waits(broker))
         await sent(broker, "orders", b"a", partition=1)
         await waiting
         (lease,) = await broker.queues.acquire(ORDERS, consumer="one", partition=1, max_messages=5)
         unknown = QueueId("workers", "unknown")
-        waiting = asyncio.create_task(broker.queues.wait_for_messages([unknown, ORDERS], 20_000))
+        waiting = asyncio.create_task(broker.queues.wait_for_messages({unknown: None, ORDERS: None}, 20_000))
         await eventually(lambda: waits(broker))
         given_back = Settlement(1, lease.offset, Action.RELEASE, consumer="one")
         assert await broker.queues.settle_acquired(ORDERS, [given_back]) == [None]

@@ -169,9 +169,12 @@ class Queues:
         """Give back all that a consumer holds."""
         await self._host.ask_existing(ReleaseConsumerRequest(queue=queue, consumer=consumer), queue)
 
-    async def wait_for_messages(self, queues: Sequence[QueueId], wait_ms: int) -> None:
-        """Return when one of these queues may have something to lease, or after `wait_ms`."""
-        waiting = {asyncio.ensure_future(self._wait(queue, wait_ms)) for queue in queues}
+    async def wait_for_messages(self, places: Mapping[QueueId, tuple[int, ...] | None], wait_ms: int) -> None:
+        """Return when one of these partitions (None: all) may have something to lease, or after `wait_ms`."""
+        waiting = {
+            asyncio.ensure_future(self._wait(queue, partitions, wait_ms))
+            for queue, partitions in places.items()
+        }
         try:
             async with asyncio.timeout(wait_ms / 1000):
                 while waiting:
@@ -259,10 +262,16 @@ class Queues:
     def topic_grown(self, topic: str) -> None:
         self._host.topic_grown(topic)
 
-    async def _wait(self, queue: QueueId, wait_ms: int) -> bool:
+    async def _wait(self, queue: QueueId, partitions: tuple[int, ...] | None, wait_ms: int) -> bool:
         try:
             await self._host.lease(
-                ReceiveRequest(queue=queue, consumer="", max_messages=0, wait_ms=max(wait_ms, 1))
+                ReceiveRequest(
+                    queue=queue,
+                    consumer="",
+                    max_messages=0,
+                    wait_ms=max(wait_ms, 1),
+                    partitions=partitions,
+                )
             )
         except AlpacaError:
             return False

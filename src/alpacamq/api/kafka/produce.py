@@ -1,7 +1,7 @@
 """Produce: batches from a client into partitions, and the acknowledgement when they are in.
 
-Nothing here looks at records. A topic that needs its records looked at (compacted, or with a
-compression of its own) is served off the event loop, and the first batch of a transaction in a
+Nothing here looks at records. A topic that needs its records looked at (compacted, with a compression
+of its own, or with delays) is served off the event loop, and the first batch of a transaction in a
 partition waits for the coordinator's word. Both hold up their connection meanwhile, so that
 batches keep their order.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from alpacamq.broker.admission import admit, check_replicas, check_writable, needs_unpacking, unpacked
 from alpacamq.broker.broker import Broker
+from alpacamq.broker.delayed_batches import may_hold_delays
 from alpacamq.broker.joining import join_transaction, while_none_ends
 from alpacamq.broker.partition import Append, Partition
 from alpacamq.coordinator.transaction import ProducerIdentity
@@ -165,7 +166,11 @@ class ProduceRequests:
                     if batch.attributes & 7 == Codec.ZSTD and header.api_version < _ZSTD_FROM:
                         raise UnsupportedCompression(f"zstd needs Produce version {_ZSTD_FROM} or later")
                     joins = _joins_transaction(call, partition, batch)
-                    if joins or needs_unpacking(partition.config, batch):
+                    if (
+                        joins
+                        or needs_unpacking(partition.config, batch)
+                        or (partition.config.message_delays and may_hold_delays(data, batch))
+                    ):
                         # The frame is gone when the turn ends: what is worked on later is copied.
                         deferred.append(
                             Deferred(entries, len(entries), partition, bytearray(data), batch, joins)
@@ -210,13 +215,16 @@ class ProduceRequests:
     async def _unpack(self, entry: Deferred) -> bool:
         """Look at the records of a batch whose topic asks for that; false if they are refused."""
         partition = entry.partition
-        if not needs_unpacking(partition.config, entry.header):
-            return True
-        limit = self._broker.settings.unpacked_limit_bytes
         try:
-            entry.data, entry.header = await asyncio.get_running_loop().run_in_executor(
-                self._broker.work_threads, unpacked, entry.data, entry.header, partition.config, limit
-            )
+            if needs_unpacking(partition.config, entry.header):
+                limit = self._broker.settings.unpacked_limit_bytes
+                entry.data, entry.header = await asyncio.get_running_loop().run_in_executor(
+                    self._broker.work_threads, unpacked, entry.data, entry.header, partition.config, limit
+                )
+            if partition.config.message_delays and may_hold_delays(entry.data, entry.header):
+                entry.data, entry.header = await self._broker.delayed_batches.without_delayed(
+                    partition, entry.data, entry.header
+                )
         except AlpacaError as error:
             entry.entries[entry.at] = refused(partition.identity.partition, error)
             return False

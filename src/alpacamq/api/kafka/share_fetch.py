@@ -12,6 +12,7 @@ from alpacamq.broker.broker import Broker
 from alpacamq.broker.partition import Partition
 from alpacamq.coordinator.share_config import ShareConfig
 from alpacamq.model.errors import AlpacaError, TooManyInFlight
+from alpacamq.model.ids import TopicId
 from alpacamq.protocol.messages.share_fetch import ShareFetchRequest
 from alpacamq.protocol.share_fetch_codec import PartitionShared
 from alpacamq.queues.messages import Acquired, Action, QueueId, Settlement, Start
@@ -83,7 +84,7 @@ class SharedFetch:
             if pause_seconds:
                 await asyncio.sleep(min(pause_seconds, left))
             pause_seconds = min(max(pause_seconds * 2, MIN_PAUSE_SECONDS), MAX_PAUSE_SECONDS)
-            await self._broker.queues.wait_for_messages(self._queues(), int(left * 1000) + 1)
+            await self._broker.queues.wait_for_messages(self._places(), int(left * 1000) + 1)
         return await self._read_all()
 
     def _is_enough(self) -> bool:
@@ -93,11 +94,17 @@ class SharedFetch:
             or self._records_left <= 0
         )
 
-    def _queues(self) -> list[QueueId]:
-        topics = {topic_id for topic_id, _ in self._session.partitions}
-        image = self._broker.topics.image
-        found = (image.topic_by_id(topic_id) for topic_id in topics)
-        return [QueueId(self._group, topic.name) for topic in found if topic is not None]
+    def _places(self) -> dict[QueueId, tuple[int, ...]]:
+        """Where records are waited for: the session's partitions, of those topics that there are."""
+        by_topic: dict[TopicId, list[int]] = {}
+        for topic_id, index in self._session.partitions:
+            by_topic.setdefault(topic_id, []).append(index)
+        places = {}
+        for topic_id, indexes in by_topic.items():
+            if (topic := self._broker.topics.image.topic_by_id(topic_id)) is not None:
+                there_are = tuple(index for index in indexes if 0 <= index < topic.partitions)
+                places[QueueId(self._group, topic.name)] = there_are
+        return places
 
     async def _acquire_all(self) -> None:
         for key in [*self._session.partitions]:
