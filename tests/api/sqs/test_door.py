@@ -82,8 +82,8 @@ def test_an_internal_topic_is_no_queue(either: Client, queue: str) -> None:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    settings = {"access_key_id": ACCESS_KEY_ID, "secret_access_key": SECRET_ACCESS_KEY}
-    with served(tmp_path_factory.mktemp("guarded"), **settings) as broker:
+    path = tmp_path_factory.mktemp("guarded")
+    with served(path, access_key_id=ACCESS_KEY_ID, secret_access_key=SECRET_ACCESS_KEY) as broker:
         yield broker
 
 

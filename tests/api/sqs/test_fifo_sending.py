@@ -69,8 +69,8 @@ def test_of_many_who_send_the_same_at_once_one_succeeds_and_all_are_told(door: S
     def rush(_: int) -> tuple[str, str]:
         return send(client(door.url), fifo)
 
-    with ThreadPoolExecutor(8) as pool:
-        answers = set(pool.map(rush, range(16)))
+    with ThreadPoolExecutor(4) as pool:
+        answers = set(pool.map(rush, range(8)))
     assert len(answers) == 1
 
 

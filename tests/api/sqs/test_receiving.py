@@ -104,11 +104,11 @@ def test_a_message_that_is_not_deleted_comes_back_with_another_receipt(either: C
 
 def test_a_message_can_be_given_back_or_kept_longer(sqs: Client, queue: str) -> None:
     send(sqs, queue, "x")
-    (message,) = receive(sqs, queue, VisibilityTimeout=2)
+    (message,) = receive(sqs, queue, VisibilityTimeout=1)
     sqs.change_message_visibility(
         QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=600
     )
-    assert receive(sqs, queue, WaitTimeSeconds=3) == []
+    assert receive(sqs, queue, WaitTimeSeconds=1) == []
     sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0)
     (message,) = receive(sqs, queue)
     sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])

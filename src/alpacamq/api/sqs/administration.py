@@ -8,7 +8,7 @@ from contextlib import suppress
 import msgspec
 
 from alpacamq.broker.broker import Broker
-from alpacamq.model.errors import TopicExists
+from alpacamq.model.errors import TopicExists, UnknownDelayed
 from alpacamq.model.ids import TopicId
 
 from . import attributes as known
@@ -31,6 +31,7 @@ from .tags import check_tags
 MAX_NAME_LENGTH = 80
 MAX_LISTED = 1000
 PURGE_INTERVAL_S = 60
+CANCELLED_AT_ONCE = 10_000
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 
@@ -92,7 +93,18 @@ class Administration:
             )
         self._purged[queue.topic.id] = now
         await self._broker.queues.purge(queue.id)
+        await self._cancel_delayed(queue.name, self._broker.clock.now_ms())
         return NOTHING
+
+    async def _cancel_delayed(self, name: str, until_ms: int) -> None:
+        """Nothing that was sent to the queue until then is delivered later."""
+        after_id = -1
+        while page := await self._broker.delays.waiting(name, after_id=after_id, limit=CANCELLED_AT_ONCE):
+            after_id = page[-1].id
+            for waiting in page:
+                if waiting.scheduled_ms <= until_ms:
+                    with suppress(UnknownDelayed):  # it was due just now
+                        await self._broker.delays.cancel(name, waiting.partition, waiting.id)
 
     def _new_topic(
         self, name: str, attributes: Mapping[str, str], tags: Mapping[str, str], *, is_fifo: bool

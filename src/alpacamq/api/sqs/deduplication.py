@@ -8,10 +8,11 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from alpacamq.broker.broker import Broker
+from alpacamq.broker.delays import DelayedMessage
 from alpacamq.broker.partition import Partition
 from alpacamq.broker.record_reader import Limits, RecordReader
 from alpacamq.model.headers import MESSAGE_ID, ORIGIN_TOPIC
-from alpacamq.model.ids import TopicId
+from alpacamq.model.ids import NO_TIMESTAMP, TopicId
 from alpacamq.model.records import Record
 
 from .directory import Queue
@@ -67,7 +68,12 @@ class Deduplication:
 
     async def _read_back(self, queue: Queue) -> SentWindow:
         since_ms = self._broker.clock.now_ms() - WINDOW_MS
-        found: list[tuple[Remembered, bytes]] = []
+        # Those that wait come first: one that leaves in between is then met twice rather than never.
+        found = [
+            pair
+            for message in await self._broker.delays.messages(queue.name, limit=MAX_REMEMBERED)
+            if (pair := remembered(queue, message.partition, _as_record(message))) is not None
+        ]
         for index, partition in enumerate(self._broker.topics.partitions_of(queue.name)):
             async for record in self._records_since(partition, since_ms):
                 if (pair := remembered(queue, index, record)) is not None:
@@ -92,6 +98,10 @@ class Deduplication:
             if page.next_offset <= offset:
                 return
             offset = page.next_offset
+
+
+def _as_record(message: DelayedMessage) -> Record:
+    return Record(-1, NO_TIMESTAMP, message.key, message.value, message.headers)
 
 
 def remembered(queue: Queue, partition: int, record: Record) -> tuple[Remembered, bytes] | None:
