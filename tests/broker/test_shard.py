@@ -251,3 +251,50 @@ async def test_the_machine_learns_that_nobody_waits_any_more(host: Host) -> None
         await asyncio.gather(asking, return_exceptions=True)
 
         assert not host.made[-1].waiting
+
+
+async def test_one_event_answers_many_tickets_with_one_write(host: Host) -> None:
+    async with host.running() as shard:
+        await shard.loaded()
+        loop = asyncio.get_running_loop()
+        tickets = [loop.create_future() for _ in range(10)]
+        end_offset = shard.partition.log.end_offset
+
+        def add_all(machine: Counters, now_ms: int) -> Outcome:
+            outcome = Outcome()
+            for ticket in tickets:
+                outcome += machine.add(b"a", ticket, now_ms)
+            return outcome
+
+        shard.submit(add_all, tickets)
+        assert await asyncio.gather(*tickets) == list(range(1, 11))
+        assert shard.partition.log.end_offset == end_offset + 10
+
+
+async def test_tickets_of_a_machine_that_fails_or_is_not_there_are_told_so(host: Host) -> None:
+    def crash(_machine: Counters, _now_ms: int) -> Outcome:
+        raise ZeroDivisionError
+
+    async with host.running() as shard:
+        await shard.loaded()
+        loop = asyncio.get_running_loop()
+        first, second = loop.create_future(), loop.create_future()
+        shard.submit(crash, [first])
+        shard.submit(lambda _machine, _now_ms: Outcome(), [second])
+        assert isinstance(await first, CoordinatorUnavailable)
+        assert isinstance(await second, CoordinatorUnavailable)
+
+
+async def test_a_reply_that_was_on_its_way_reaches_a_ticket_that_was_abandoned(host: Host) -> None:
+    host.overrides = {"cleanup.policy": "compact", "flush.messages": "1"}
+    async with host.running() as shard:
+        machine = await shard.loaded()
+        loop = asyncio.get_running_loop()
+        waiting, answered = loop.create_future(), loop.create_future()
+        shard.submit(lambda machine, _now_ms: machine.wait(waiting), [waiting])
+        shard.submit(lambda machine, now_ms: machine.add(b"a", answered, now_ms), [answered])
+        for ticket in (waiting, answered):
+            shard.abandon(ticket)
+        assert await answered == 1
+        assert not machine.waiting
+        assert not waiting.done()

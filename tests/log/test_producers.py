@@ -3,6 +3,7 @@
 import pytest
 
 from alpacamq.log.producers import (
+    BROKER_EPOCH,
     IDLE_LIMIT_MS,
     WINDOW,
     ProducerState,
@@ -193,3 +194,20 @@ def test_states_are_read_back_from_a_snapshot() -> None:
 def test_a_snapshot_of_something_else_is_unreadable(body: bytes) -> None:
     with pytest.raises(Unreadable):
         decode_states(body)
+
+
+def test_a_producer_inside_the_broker_may_leave_gaps_but_not_go_back() -> None:
+    partition = Partition()
+    for sequence in (3, 4, 9):
+        assert partition.send(sent(sequence, epoch=BROKER_EPOCH)) is None
+    assert partition.states.last_sequence(1) == 9
+    assert partition.send(sent(9, epoch=BROKER_EPOCH)) == SentBatch(9, 9, 2)
+    assert isinstance(partition.send(sent(2, epoch=BROKER_EPOCH)), OutOfOrderSequence)
+
+
+def test_the_next_sequence_follows_the_last_batch_of_the_same_epoch() -> None:
+    partition = Partition()
+    assert partition.states.next_sequence(1, 0) == 0
+    partition.send(sent(0, 5))
+    assert partition.states.next_sequence(1, 0) == 5
+    assert partition.states.next_sequence(1, 1) == 0

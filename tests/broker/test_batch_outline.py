@@ -1,0 +1,108 @@
+"""The outline of stored batches says what reading every record would."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alpacamq.broker.batch_outline import lane_of, outlined
+from alpacamq.broker.stored_blocks import Block
+from alpacamq.model.batch import CRC_AT, HEADER_BYTES, TRANSACTIONAL, Codec, checksum
+from alpacamq.model.control import marker_batch
+from alpacamq.model.headers import LANE
+from alpacamq.model.lanes import Lane
+from alpacamq.model.records import Header, Record, write_batch
+from alpacamq.queues.views import Run
+
+LIMIT = 1 << 20
+LANE_TEXTS = st.sampled_from([b"critical", b"HIGH ", b"normal", b"low", b"background", b"nonsense", None])
+
+
+class Written:
+    """Batches one after another, and what of them a reader of committed records should find."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.next_offset = 0
+        self.expected: list[tuple[int, Lane, bytes | None]] = []
+        self.aborted: list[tuple[int, int]] = []
+
+    def place(self, batch: bytearray, span: int) -> None:
+        batch[:8] = self.next_offset.to_bytes(8, "big")
+        self.data += batch
+        self.next_offset += span
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> Written:
+    written = Written()
+    for _ in range(draw(st.integers(1, 6))):
+        kind = draw(st.sampled_from(["plain", "plain", "gaps", "aborted", "committed", "empty"]))
+        codec = draw(st.sampled_from(list(Codec)))
+        count = 0 if kind == "empty" else draw(st.integers(1, 5))
+        records, offset = [], 0
+        for _ in range(count):
+            if kind == "gaps":
+                offset += draw(st.integers(0, 3))
+            headers = draw(st.lists(LANE_TEXTS.map(lambda text: Header(LANE, text)), max_size=1))
+            value = draw(st.sampled_from([b"x", LANE.encode(), None]))
+            records.append(
+                Record(offset, 0, draw(st.sampled_from([None, b"a", b"b"])), value, tuple(headers))
+            )
+            offset += 1
+        span = offset + (draw(st.integers(0, 2)) if kind == "gaps" else 0) or 1
+        in_transaction = kind in ("aborted", "committed")
+        first = written.next_offset
+        batch = write_batch(
+            records,
+            base_offset=0,
+            last_offset=span - 1,
+            codec=codec,
+            attributes=TRANSACTIONAL if in_transaction else 0,
+            producer_id=7 if in_transaction else -1,
+        )
+        written.place(batch, span)
+        if in_transaction:
+            written.place(marker_batch(7, 0, kind == "committed", 0, 0), 1)
+        if kind == "aborted":
+            written.aborted.append((7, first))
+        else:
+            for record in records:
+                lane = lane_of(record.headers[0].value) if record.headers else Lane.NORMAL
+                written.expected.append((first + record.offset, lane, record.key))
+    return written
+
+
+def spread(runs: list[Run]) -> list[tuple[int, Lane]]:
+    return [(offset, run.lane) for run in runs for offset in range(run.first, run.last + 1)]
+
+
+@given(logs(), st.integers(0, 10))
+def test_every_message_that_exists_is_in_one_run(written: Written, start: int) -> None:
+    expected = [(offset, lane) for offset, lane, _ in written.expected]
+    runs = outlined(bytes(written.data), written.aborted, LIMIT)
+    assert spread(runs) == expected
+    block = Block(bytes(written.data), written.next_offset, written.aborted, LIMIT)
+    outline = block.outline(start, with_keys=False)
+    assert spread(list(outline.runs)) == [entry for entry in expected if entry[0] >= start]
+    assert outline.next_offset == written.next_offset
+    keyed = block.outline(start, with_keys=True)
+    keys = [key for run in keyed.runs for key in run.keys or ()]
+    assert keys == [key for offset, _, key in written.expected if offset >= start]
+    for offset in range(written.next_offset):
+        record = block.record(offset)
+        assert (record is not None) == (offset in dict(expected))
+
+
+def test_messages_without_lanes_are_one_run_over_all_batches() -> None:
+    written = Written()
+    for _ in range(50):
+        written.place(write_batch([Record(place, 0, None, b"x") for place in range(20)]), 20)
+    assert outlined(bytes(written.data), [], LIMIT) == [Run(0, 999, Lane.NORMAL)]
+
+
+def test_a_batch_that_claims_more_records_than_it_can_hold_has_none() -> None:
+    for codec in (Codec.NONE, Codec.GZIP):
+        batch = write_batch([Record(0, 0, None, b"x")], codec=codec)
+        batch[23:27] = (2**31 - 2).to_bytes(4, "big")
+        batch[HEADER_BYTES - 4 : HEADER_BYTES] = (2**31 - 1).to_bytes(4, "big")
+        batch[CRC_AT : CRC_AT + 4] = checksum(batch).to_bytes(4, "big")
+        assert outlined(bytes(batch), [], LIMIT) == []

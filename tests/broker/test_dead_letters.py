@@ -1,0 +1,296 @@
+"""Dead letters and their way back: each exactly once, whatever is cut when."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from alpacamq.broker import moves
+from alpacamq.broker.broker import Broker
+from alpacamq.broker.queue_shard import QueueShard
+from alpacamq.broker.queues import RedriveTask
+from alpacamq.model.errors import InvalidRequest, UnknownTopic
+from alpacamq.model.headers import DEAD_LETTER_HEADERS
+from alpacamq.model.lanes import Lane
+from alpacamq.model.ports import Buffer
+from alpacamq.model.records import Header, Record
+from alpacamq.model.topics import MAX_NAME_LENGTH, topic_config
+from alpacamq.queues.dead_letters import dead_letter_topic
+from alpacamq.queues.messages import Action, Move, QueueId
+
+from .open_brokers import BreakableDisk, SettableClock, eventually, running, sent, stored
+from .test_queues import ORDERS, acknowledge, made, settle, values
+
+DEAD = QueueId("queue", "orders.dlq")
+
+
+async def reject(broker: Broker, count: int = 10) -> None:
+    """Receive up to so many messages and reject them."""
+    received = await broker.queues.receive(ORDERS, max_messages=count, wait_ms=5000)
+    assert await settle(broker, Action.REJECT, *received) == [None] * len(received)
+
+
+async def settled_all(broker: Broker, queue: QueueId = ORDERS) -> bool:
+    figures = await broker.queues.describe(queue)
+    return not any(each.dead_lettering for each in figures.partitions)
+
+
+def letters(broker: Broker, topic: str = "orders.dlq") -> list[Record]:
+    partitions = range(len(broker.topics.partitions_of(topic)))
+    return [record for index in partitions for record in stored(broker, topic, index)]
+
+
+async def test_a_dead_letter_is_all_it_was_and_says_where_it_comes_from(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=2, overrides={"retention.ms": "-1"})
+        kept = (Header("colour", b"red"), Header("none", None))
+        await sent(broker, "orders", b"value", key=b"key", headers=kept, partition=1, lane=Lane.HIGH)
+        (delivery,) = await broker.queues.receive(ORDERS)
+        assert await settle(broker, Action.REJECT, delivery) == [None]
+        await eventually(lambda: made(broker, "orders.dlq"))
+        await eventually(lambda: settled_all(broker))
+        (letter,) = stored(broker, "orders.dlq", 1)
+        assert (letter.key, letter.value) == (b"key", b"value")
+        assert letter.headers[:2] == kept
+        headers = dict(letter.headers)
+        assert headers.keys() >= DEAD_LETTER_HEADERS
+        assert headers["alpacamq-origin-topic"] == b"orders"
+        assert headers["alpacamq-origin-partition"] == b"1"
+        assert headers["alpacamq-origin-offset"] == b"0"
+        assert headers["alpacamq-origin-group"] == b"workers"
+        assert headers["alpacamq-origin-timestamp"] == str(delivery.record.timestamp_ms).encode()
+        assert headers["alpacamq-delivery-count"] == b"1"
+        assert headers["alpacamq-dead-letter-reason"] == b"rejected"
+        made_topic = broker.topics.image.topic("orders.dlq")
+        assert made_topic.partitions == 2
+        config = broker.topics.config_of(made_topic)
+        assert (config.retention_ms, config.queue_max_deliveries) == (-1, 0)
+        (figures, _) = (await broker.queues.describe(ORDERS)).partitions
+        assert figures.start_offset == figures.end_offset
+
+
+async def test_a_message_that_fails_too_often_is_a_dead_letter(tmp_path: Path) -> None:
+    clock = SettableClock()
+    async with running(tmp_path, clock=clock) as broker:
+        overrides = {"queue.max.deliveries": "3", "queue.dead.letter.topic": "morgue"}
+        await broker.topics.create("orders", partitions=1, overrides=overrides)
+        await sent(broker, "orders", b"poison", b"fine")
+        for attempt in range(1, 4):
+            received = await broker.queues.receive(ORDERS)
+            assert received[0].delivery_count == attempt
+            await acknowledge(broker, *received[1:])
+            if attempt < 3:
+                await settle(broker, Action.NACK, received[0])
+                clock.ahead_ms += 5000
+        clock.ahead_ms += 60_000  # the last lease just ends
+        assert await broker.queues.receive(ORDERS) == []
+        await eventually(lambda: made(broker, "morgue"))
+        await eventually(lambda: settled_all(broker))
+        (letter,) = letters(broker, "morgue")
+        assert dict(letter.headers)["alpacamq-delivery-count"] == b"3"
+        # In its own queue it is delivered as often as it takes.
+        morgue = QueueId("queue", "morgue")
+        for _ in range(6):
+            (delivery,) = await broker.queues.receive(morgue, visibility_ms=1000)
+            clock.ahead_ms += 1001
+        assert delivery.delivery_count == 6
+
+
+async def test_a_move_repeated_after_a_crash_is_recognised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=2)
+        await broker.topics.create("orders.dlq", partitions=1)  # both partitions go into one
+        await sent(broker, "orders", *(b"%d" % number for number in range(20)), partition=0)
+        await sent(broker, "orders", *(b"%d" % number for number in range(20, 40)), partition=1)
+        with monkeypatch.context() as patch:
+            patch.setattr(QueueShard, "moved", lambda _self, _move: None)
+            patch.setattr(moves, "MAX_MOVES_AT_ONCE", 3)  # repeated, they will come in other batches
+            await reject(broker, count=25)
+            await eventually(lambda: arrived(broker, 25))
+    async with running(tmp_path) as broker:
+        await eventually(lambda: settled_all(broker))
+        assert len(letters(broker)) == 25
+        await reject(broker, count=100)
+        await eventually(lambda: settled_all(broker))
+        assert sorted(int(record.value or b"") for record in letters(broker)) == list(range(40))
+
+
+async def arrived(broker: Broker, count: int, topic: str = "orders.dlq") -> bool:
+    return len(letters(broker, topic)) == count
+
+
+async def test_a_move_cut_off_before_it_was_made_is_made_after_the_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(_self: moves.Moves, _moves: Sequence[Move], _shard: QueueShard) -> int:
+        await asyncio.Event().wait()
+        return 0
+
+    async with running(tmp_path) as broker:
+        await sent(broker, "orders", b"a", b"b", b"c")
+        with monkeypatch.context() as patch:
+            patch.setattr(moves.Moves, "_make", never)
+            await reject(broker)
+    async with running(tmp_path) as broker:
+        await eventually(lambda: settled_all(broker))
+        assert sorted(record.value or b"" for record in letters(broker)) == [b"a", b"b", b"c"]
+        assert await broker.queues.receive(ORDERS) == []
+
+
+class FussyDisk(BreakableDisk):
+    """A disk that can refuse writes to files of one topic."""
+
+    refused = "nothing"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._paths: dict[int, str] = {}
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        descriptor = super().open(path, create=create)
+        self._paths[descriptor] = str(path)
+        return descriptor
+
+    def write(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
+        if self.refused in self._paths.get(descriptor, ""):
+            raise OSError(28, "No space left on device")
+        super().write(descriptor, buffers, position)
+
+
+async def test_a_full_disk_delays_dead_letters_and_loses_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moves, "RETRY_SECONDS", 0.01)
+    disk = FussyDisk()
+    async with running(tmp_path, disk=disk) as broker:
+        await broker.topics.create("orders.dlq", partitions=1)
+        await sent(broker, "orders", b"a", b"b", b"c")
+        disk.refused = "orders.dlq"
+        await reject(broker)
+        assert not await settled_all(broker)
+        disk.refused = "nothing"
+        await eventually(lambda: settled_all(broker))
+        assert len(letters(broker)) == 3
+
+
+async def test_a_dead_letter_may_be_larger_than_a_message(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1, overrides={"max.message.bytes": "1000"})
+        await broker.topics.create("orders.dlq", partitions=1, overrides={"max.message.bytes": "1000"})
+        await sent(broker, "orders", b"x" * 900)
+        await reject(broker)
+        await eventually(lambda: settled_all(broker))
+        assert [record.value for record in letters(broker)] == [b"x" * 900]
+
+
+async def test_a_compacted_dead_letter_topic_keeps_what_has_no_key(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        await broker.topics.create("orders.dlq", partitions=1, overrides={"cleanup.policy": "compact"})
+        await sent(broker, "orders", b"a", b"b")
+        await reject(broker)
+        await eventually(lambda: settled_all(broker))
+        assert [record.key for record in letters(broker)] == [b"orders-0-0", b"orders-0-1"]
+
+
+def test_long_names_are_cut_and_stay_different() -> None:
+    one, two = "x" * MAX_NAME_LENGTH, "x" * (MAX_NAME_LENGTH - 1) + "y"
+    config = topic_config({})
+    names = {dead_letter_topic(one, config), dead_letter_topic(two, config)}
+    assert len(names) == 2
+    assert all(len(name) <= MAX_NAME_LENGTH and name.endswith(".dlq") for name in names)
+    internal = topic_config({"queue.dead.letter.topic": "__consumer_offsets"})
+    assert dead_letter_topic("orders", internal) == "orders.dlq"
+
+
+async def ended(broker: Broker, task: RedriveTask) -> RedriveTask:
+    async def is_over() -> RedriveTask | None:
+        (found,) = [each for each in broker.queues.redrives("orders.dlq") if each.id == task.id]
+        return None if found.state in ("running", "cancelling") else found
+
+    found = await eventually(is_over)
+    assert isinstance(found, RedriveTask)
+    return found
+
+
+async def with_dead_letters(broker: Broker, count: int = 3) -> None:
+    await broker.topics.create("orders", partitions=2)
+    for number in range(count):
+        await sent(broker, "orders", b"%d" % number, key=b"k%d" % number, headers=(Header("h", b"1"),))
+    await reject(broker, count=count)
+    await eventually(lambda: made(broker, "orders.dlq"))
+    await eventually(lambda: settled_all(broker))
+
+
+async def test_redrive_brings_messages_back_as_they_were(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await with_dead_letters(broker)
+        before = {record.value: record for record in letters(broker, "orders")}
+        task = await broker.queues.start_redrive("orders.dlq")
+        assert (task.state, task.to_move) == ("running", 3)
+        done = await ended(broker, task)
+        assert (done.state, done.moved, done.failure) == ("completed", 3, "")
+        received = await broker.queues.receive(ORDERS, wait_ms=5000)
+        while len(received) < 3:
+            received += await broker.queues.receive(ORDERS, wait_ms=5000)
+        for delivery in received:
+            record, former = delivery.record, before[delivery.record.value]
+            assert (record.key, record.value, record.headers) == (former.key, former.value, former.headers)
+            assert delivery.delivery_count == 1
+        assert await broker.queues.receive(DEAD) == []
+
+
+async def test_redrive_goes_where_it_is_told_and_leaves_what_comes_later(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await with_dead_letters(broker, count=10)
+        await broker.topics.create("elsewhere", partitions=1)
+        task = await broker.queues.start_redrive("orders.dlq", target="elsewhere", messages_per_second=100)
+        await sent(broker, "orders.dlq", b"later", partition=0)
+        done = await ended(broker, task)
+        assert (done.state, done.moved) == ("completed", 10)
+        assert len(letters(broker, "elsewhere")) == 10
+        assert values(await broker.queues.receive(DEAD, wait_ms=5000)) == [b"later"]
+
+
+async def test_redrive_leaves_what_does_not_say_where_it_came_from(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await with_dead_letters(broker)
+        await sent(broker, "orders.dlq", b"foundling")
+        done = await ended(broker, await broker.queues.start_redrive("orders.dlq"))
+        assert (done.state, done.moved, done.to_move) == ("completed", 3, 4)
+        assert "1 messages were left" in done.failure
+        (foundling,) = await broker.queues.receive(DEAD, wait_ms=5000)
+        assert (foundling.record.value, foundling.delivery_count) == (b"foundling", 1)
+
+
+async def test_redrive_can_be_stopped_and_bounded(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await with_dead_letters(broker, count=6)
+        task = await broker.queues.start_redrive("orders.dlq", messages_per_second=1)
+        assert broker.queues.cancel_redrive(task.id).state == "cancelling"
+        assert (await ended(broker, task)).state == "cancelled"
+        task = await broker.queues.start_redrive("orders.dlq", max_messages=2)
+        assert (await ended(broker, task)).moved == 2
+        assert broker.queues.redrives()[0].id == task.id
+        with pytest.raises(InvalidRequest):
+            broker.queues.cancel_redrive("unknown")
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "error"),
+    [
+        pytest.param("unknown", None, UnknownTopic, id="no such source"),
+        pytest.param("orders.dlq", "unknown", UnknownTopic, id="no such target"),
+        pytest.param("orders.dlq", "orders.dlq", InvalidRequest, id="into itself"),
+    ],
+)
+async def test_redrives_that_make_no_sense_are_refused(
+    tmp_path: Path, source: str, target: str | None, error: type[Exception]
+) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders.dlq")
+        with pytest.raises(error):
+            await broker.queues.start_redrive(source, target=target)
