@@ -24,6 +24,7 @@ from alpacamq.telemetry.logs import get_logger
 from . import metadata_log
 from .clock import SystemClock
 from .coordinators import Coordinators, CoordinatorSettings
+from .delayed_batches import DelayedBatches
 from .delays import Delays, DelaySettings
 from .durability import GroupCommit
 from .housekeeping import Housekeeping
@@ -120,6 +121,9 @@ class Broker:
             clock=self.clock,
             executor=self.work_threads,
             unpacked_limit_bytes=settings.unpacked_limit_bytes,
+        )
+        self.delayed_batches = DelayedBatches(
+            self.delays, self.clock, self.work_threads, settings.unpacked_limit_bytes
         )
         self.queues = Queues(
             QueueHost(

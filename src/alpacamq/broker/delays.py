@@ -146,6 +146,14 @@ class Delays:
         self._scheduled += len(messages)
         return ids
 
+    async def parted_ms(self, partition: Partition, source: Source) -> int | None:
+        """When the batch of a producer was parted, if it came before."""
+        if not self._logs:
+            return None
+        delay_log = self._logs[await self._logs.number_for(*partition.identity)]
+        machine = await delay_log.shard.loaded()
+        return machine.parted_ms(partition.topic_id.bytes, partition.identity.partition, source)
+
     async def set_aside(
         self, partition: Partition, records: Sequence[tuple[int, Record]], source: Source | None
     ) -> None:
@@ -202,6 +210,26 @@ class Delays:
             if stored is not None:
                 listed.append(_waiting(topic, entry.partition, id_, entry.due_ms, stored[1]))
         return listed
+
+    async def messages(self, topic: str, *, after_id: int = -1, limit: int = 100) -> list[DelayedMessage]:
+        """What `waiting` lists, whole."""
+        found: list[DelayedMessage] = []
+        for entry in await self.waiting(topic, after_id=after_id, limit=limit):
+            offset, number = divmod(entry.id, len(self._logs))
+            if (stored := await self._logs[number].records.message(offset)) is not None:
+                assert stored[1].value is not None
+                envelope = decode_envelope(stored[1].value)
+                found.append(
+                    DelayedMessage(
+                        topic=topic,
+                        partition=entry.partition,
+                        due_ms=entry.due_ms,
+                        key=envelope.key,
+                        value=envelope.value,
+                        headers=envelope.headers,
+                    )
+                )
+        return found
 
     async def figures(self, topic: str | None = None) -> DelayFigures:
         """Of one topic (pending and next only) or of all."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from alpacamq.model.batch import BatchHeader
+from alpacamq.model.batch import BROKER_EPOCH, BatchHeader
 from alpacamq.model.errors import AlpacaError, FencedProducer, OutOfOrderSequence
 from alpacamq.model.topics import DAY_MS
 
@@ -20,10 +20,6 @@ from .sealed_file import Unreadable
 WINDOW = 5
 IDLE_LIMIT_MS = DAY_MS
 MAX_PRODUCERS = 100_000
-
-# Of producers inside the broker, which no client can be: their sequences ascend, but one need not follow
-# the other.
-BROKER_EPOCH = 2**15 - 1
 
 _SEQUENCE_MASK = 0x7FFF_FFFF  # sequences go on at 0 after 2^31 - 1
 
@@ -103,6 +99,13 @@ class ProducerStates:
         self._enter(producer_id, epoch, batches, header, base_offset, now_ms, known)
         return None
 
+    def verdict(self, header: BatchHeader) -> SentBatch | AlpacaError | None:
+        """What `admit` would say of a batch. Between appends only."""
+        assert not self._undo
+        verdict = self.admit(header, 0, 0)
+        self.rollback()
+        return verdict
+
     def replay(self, header: BatchHeader, now_ms: int) -> None:
         """Take in a batch that is in the log already. Its producer is given a day from now."""
         known = self._states.get(header.producer_id)
@@ -168,6 +171,7 @@ def _follow(
 ) -> SentBatch | OutOfOrderSequence | None:
     """None if the sequences come next, the batch they repeat, or what is wrong with them."""
     expected = (batches[-1].last_sequence + 1) & _SEQUENCE_MASK if batches else 0
+    # What the broker itself sends ascends, but need not be without gaps.
     if first == expected or (epoch == BROKER_EPOCH and first > expected):
         return None
     for batch in reversed(batches):

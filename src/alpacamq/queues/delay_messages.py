@@ -29,12 +29,16 @@ class ToSchedule(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The batch of an idempotent producer that messages came with: what repeats it is not taken in twice."""
+    """The batch of an idempotent producer that messages came with: what repeats it is not taken in twice.
+
+    `parted_ms` is when it was decided which of its messages are for later.
+    """
 
     producer_id: int
     epoch: int
     first_sequence: int
     last_sequence: int
+    parted_ms: int
 
 
 class Listing(NamedTuple):

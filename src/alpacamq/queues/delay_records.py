@@ -59,10 +59,13 @@ class IntentId(NamedTuple):
 
 
 class SourceState(msgspec.Struct, frozen=True, array_like=True):
-    """The batches of one producer for one target whose delayed messages were taken in last."""
+    """The batches of one producer for one target whose delayed messages were taken in last.
+
+    Of each batch, its first and last sequence, and when it was parted into now and later.
+    """
 
     epoch: int
-    batches: tuple[tuple[int, int], ...]
+    batches: tuple[tuple[int, int, int], ...]
     updated_ms: int
 
 

@@ -2,7 +2,7 @@
 
 A producer's batch may hold messages for now and messages for later, and those go to different logs.
 If a crash comes between the two the producer sends the batch again, and its delayed messages must not
-wait twice.
+wait twice; nor may one be for now by then that was for later.
 """
 
 from collections import OrderedDict
@@ -27,21 +27,25 @@ class Sources:
     def __init__(self) -> None:
         self._states: OrderedDict[tuple[int, int], SourceState] = OrderedDict()
 
-    def knows(self, target: int, source: Source) -> bool:
-        """Whether this batch was taken in before."""
+    def parted_ms(self, target: int, source: Source) -> int | None:
+        """When this batch was parted, if it was taken in before."""
         known = self._states.get((target, source.producer_id))
-        return (
-            known is not None
-            and known.epoch == source.epoch
-            and (source.first_sequence, source.last_sequence) in known.batches
-        )
+        if known is None or known.epoch != source.epoch:
+            return None
+        for first, last, parted_ms in known.batches:
+            if (first, last) == (source.first_sequence, source.last_sequence):
+                return parted_ms
+        return None
 
     def note(self, target: int, source: Source, now_ms: int) -> Iterator[Change]:
         """Remember a batch; what is to be written for that, and to forget others."""
         key = target, source.producer_id
         known = self._states.get(key)
         batches = known.batches if known is not None and known.epoch == source.epoch else ()
-        batches = (*batches[1 - WINDOW :], (source.first_sequence, source.last_sequence))
+        batches = (
+            *batches[1 - WINDOW :],
+            (source.first_sequence, source.last_sequence, source.parted_ms),
+        )
         state = self._states[key] = SourceState(source.epoch, batches, now_ms)
         self._states.move_to_end(key)
         yield source_change(*key, state)

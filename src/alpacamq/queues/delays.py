@@ -80,7 +80,7 @@ class DelayMachine:
             self._journal.write(outcome, records.number_change(records.PRODUCER, self._state.producer_id))
         if source is not None:
             target = self._state.target(outcome, messages[0].target)
-            if self._sources.knows(target.index, source):
+            if self._sources.parted_ms(target.index, source) is not None:
                 outcome.replies.append(Reply(ticket, []))
                 return outcome
             for change in self._sources.note(target.index, source, now_ms):
@@ -96,6 +96,11 @@ class DelayMachine:
             ids.append(id_)
         outcome.replies.append(Reply(ticket, ids))
         return outcome
+
+    def parted_ms(self, topic_id: bytes, partition: int, source: Source) -> int | None:
+        """When a batch was parted, if its messages were taken in before."""
+        target = self._targets.find(topic_id, partition)
+        return None if target is None else self._sources.parted_ms(target.index, source)
 
     def cancel(
         self, id_: int, word: int, topic_id: bytes, partition: int, ticket: object, _now_ms: int
