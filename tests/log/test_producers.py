@@ -3,7 +3,6 @@
 import pytest
 
 from alpacamq.log.producers import (
-    BROKER_EPOCH,
     IDLE_LIMIT_MS,
     WINDOW,
     ProducerState,
@@ -13,7 +12,7 @@ from alpacamq.log.producers import (
     encode_states,
 )
 from alpacamq.log.sealed_file import Unreadable
-from alpacamq.model.batch import CONTROL, BatchHeader, read_header
+from alpacamq.model.batch import BROKER_EPOCH, CONTROL, BatchHeader, read_header
 from alpacamq.model.errors import AlpacaError, FencedProducer, OutOfOrderSequence
 from alpacamq.model.records import Record, write_batch
 
@@ -203,6 +202,8 @@ def test_a_producer_inside_the_broker_may_leave_gaps_but_not_go_back() -> None:
     assert partition.states.last_sequence(1) == 9
     assert partition.send(sent(9, epoch=BROKER_EPOCH)) == SentBatch(9, 9, 2)
     assert isinstance(partition.send(sent(2, epoch=BROKER_EPOCH)), OutOfOrderSequence)
+    for sequence in (2**30, LAST, 5):  # starting over
+        assert partition.send(sent(sequence, epoch=BROKER_EPOCH)) is None
 
 
 def test_the_next_sequence_follows_the_last_batch_of_the_same_epoch() -> None:

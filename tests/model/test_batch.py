@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpacamq.model.batch import (
+    BROKER_EPOCH,
     CONTROL,
     DELETE_HORIZON,
     HEADER,
@@ -93,6 +94,11 @@ def test_a_producer_may_send(header: BatchHeader) -> None:
         pytest.param(HEAD._replace(producer_id=1), CorruptBatch, id="a producer without an epoch"),
         pytest.param(
             HEAD._replace(producer_id=1, producer_epoch=0), CorruptBatch, id="a producer without a sequence"
+        ),
+        pytest.param(
+            HEAD._replace(producer_id=1, producer_epoch=BROKER_EPOCH, base_sequence=0),
+            CorruptBatch,
+            id="a producer that would be the broker",
         ),
     ],
 )

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
 
-from alpacamq.log.producers import BROKER_EPOCH
-from alpacamq.model.batch import Codec, read_header, stamp_append_time
+from alpacamq.log.producers import follows
+from alpacamq.model.batch import BROKER_EPOCH, Codec, read_header, stamp_append_time
 from alpacamq.model.errors import AlpacaError, TopicExists, UnknownTopic
 from alpacamq.model.murmur2 import partition_for_key
 from alpacamq.model.ports import Clock
 from alpacamq.model.records import Record, write_batch
-from alpacamq.model.topics import SETTINGS, TopicConfig
+from alpacamq.model.topics import INT32_MAX, SETTINGS, TopicConfig
 from alpacamq.queues.dead_letters import dead_letter, dead_letter_topic, origin, restored
 from alpacamq.queues.messages import Move, QueueId
 from alpacamq.telemetry.logs import get_logger
@@ -89,16 +89,9 @@ class Moves:
             moves = list(islice(line.moves, MAX_MOVES_AT_ONCE))
             try:
                 made = await self._make(moves, line.shard)
-            except AlpacaError as error:
+            except Exception as error:  # a bug costs one line of moves, not the broker
                 if wait_seconds == RETRY_SECONDS:
-                    queue, partition, _ = key
-                    log.error(
-                        "not_moved",
-                        group=queue.group,
-                        topic=queue.topic,
-                        partition=partition,
-                        reason=str(error),
-                    )
+                    self._report(moves[0], error)
                 await asyncio.sleep(wait_seconds)
                 wait_seconds = min(wait_seconds * 2, MAX_RETRY_SECONDS)
                 continue
@@ -108,6 +101,12 @@ class Moves:
                 line.sequences.discard(move.sequence)
                 line.shard.moved(move)
         del self._lines[key]
+
+    def _report(self, move: Move, error: Exception) -> None:
+        """Say once why moves do not get on."""
+        say = log.error if isinstance(error, AlpacaError) else log.exception
+        queue = move.queue
+        say("not_moved", group=queue.group, topic=queue.topic, partition=move.partition, reason=str(error))
 
     async def _make(self, moves: Sequence[Move], shard: QueueShard) -> int:
         """Make the first of these moves, as many as go into one batch; how many that were."""
@@ -123,7 +122,7 @@ class Moves:
         topic = first.target or dead_letter_topic(queue.topic, shard.settings(queue))
         target = await self._target(first, record, topic)
         last = target.log.producers.last_sequence(first.producer_id)
-        if last is not None and first.sequence <= last:
+        if last is not None and not follows(first.sequence, last):
             return 1  # made before a crash
         batch: list[Record] = []
         size = 0
@@ -193,7 +192,7 @@ def _packed(records: Sequence[Record], first: Move, config: TopicConfig, now_ms:
         codec=stored_codec(config) or Codec.NONE,
         producer_id=first.producer_id,
         producer_epoch=BROKER_EPOCH,
-        base_sequence=first.sequence,
+        base_sequence=first.sequence & INT32_MAX,
     )
     if config.message_timestamp_type == "LogAppendTime":
         stamp_append_time(batch, read_header(batch), now_ms)

@@ -166,13 +166,18 @@ class ProducerStates:
         self._states.move_to_end(producer_id)
 
 
+def follows(sequence: int, before: int) -> bool:
+    """Whether a sequence comes after another, which it may do by starting over at 0."""
+    return 0 < (sequence - before) & _SEQUENCE_MASK < 1 << 30
+
+
 def _follow(
     producer_id: int, epoch: int, batches: tuple[SentBatch, ...], first: int, last: int
 ) -> SentBatch | OutOfOrderSequence | None:
     """None if the sequences come next, the batch they repeat, or what is wrong with them."""
     expected = (batches[-1].last_sequence + 1) & _SEQUENCE_MASK if batches else 0
     # What the broker itself sends ascends, but need not be without gaps.
-    if first == expected or (epoch == BROKER_EPOCH and first > expected):
+    if first == expected or (epoch == BROKER_EPOCH and follows(first, expected)):
         return None
     for batch in reversed(batches):
         if batch.first_sequence == first and batch.last_sequence == last:

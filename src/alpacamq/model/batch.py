@@ -33,6 +33,9 @@ CONTROL = 0x20
 DELETE_HORIZON = 0x40
 KNOWN_ATTRIBUTES = 0x7F
 
+# The epoch of producers inside the broker: no client gets to have it.
+BROKER_EPOCH = 2**15 - 1
+
 _PLACE = Struct(">qii")  # base offset, batch length, leader epoch
 _CRC = Struct(">I")
 _LOG_APPEND = Struct(">hiqq")  # attributes, last offset delta, base and max timestamp
@@ -138,6 +141,8 @@ def check_produced(header: BatchHeader) -> None:
             f"producer {header.producer_id} sent epoch {header.producer_epoch}, "
             f"sequence {header.base_sequence}: both must be 0 or more"
         )
+    if header.producer_epoch == BROKER_EPOCH:
+        raise CorruptBatch(f"producer epoch {BROKER_EPOCH} is the broker's own")
 
 
 def place(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
