@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Executor
 
-from alpacamq.log.producers import BROKER_EPOCH
-from alpacamq.model.batch import HEADER_BYTES, Codec, read_header, stamp_append_time
+from alpacamq.model.batch import BROKER_EPOCH, HEADER_BYTES, Codec, read_header, stamp_append_time
 from alpacamq.model.errors import AlpacaError, DamagedLog, UnknownTopic
 from alpacamq.model.headers import DELIVER_AT
 from alpacamq.model.ports import Clock
