@@ -89,7 +89,7 @@ class Moves:
             moves = list(islice(line.moves, MAX_MOVES_AT_ONCE))
             try:
                 made = await self._make(moves, line.shard)
-            except Exception as error:  # a bug costs one line of moves, not the broker
+            except Exception as error:  # noqa: BLE001 - a bug costs one line of moves, not the broker
                 if wait_seconds == RETRY_SECONDS:
                     self._report(moves[0], error)
                 await asyncio.sleep(wait_seconds)
