@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 from alpacamq.model.ids import TopicName, TopicPartition
 
-from .errors import InvalidInput
+from .errors import ConflictingInput
 
 CURSOR_PATTERN = (
     r"^[a-zA-Z0-9._-]{1,249}(:[0-9]{1,10}@[0-9]{1,18})+"
@@ -31,7 +31,7 @@ def read_cursor(cursor: str) -> dict[TopicPartition, int]:
     positions: dict[TopicPartition, int] = {}
     for partition, offset in _places(cursor):
         if partition in positions:
-            raise InvalidInput(f"cursor: {partition} is in it twice", "cursor")
+            raise ConflictingInput(f"cursor: {partition} is in it twice", "cursor")
         positions[partition] = offset
     return positions
 

@@ -30,6 +30,10 @@ class InvalidInput(e.AlpacaError):
         self.field = field
 
 
+class ConflictingInput(InvalidInput):
+    """Fields are right one by one but not together."""
+
+
 class UnsupportedMediaType(e.AlpacaError):
     """A body comes as something else than JSON."""
 
@@ -64,6 +68,7 @@ class Degraded(e.AlpacaError):
 
 CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
     InvalidInput: HTTPStatus.BAD_REQUEST,
+    ConflictingInput: HTTPStatus.UNPROCESSABLE_ENTITY,
     UnsupportedMediaType: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     CrossOrigin: HTTPStatus.FORBIDDEN,
     UnknownPath: HTTPStatus.NOT_FOUND,

@@ -18,7 +18,7 @@ from alpacamq.model.lanes import LANES_BY_NAME
 from alpacamq.model.records import Header, Record
 from alpacamq.model.topics import INT32_MAX, INT64_MAX
 
-from .errors import InvalidInput
+from .errors import ConflictingInput, InvalidInput
 from .moments import Duration, Moment, duration_ms, moment_ms
 
 MAX_HEADERS = 1000
@@ -92,7 +92,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             key=_bytes(self.key, self.key_base64, f"{at}/key"),
             headers=() if self.headers is UNSET else _headers(self.headers),
             partition=None if self.partition is UNSET else self.partition,
-            timestamp_ms=(None if self.timestamp is UNSET else moment_ms(self.timestamp, f"{at}/timestamp")),
+            timestamp_ms=(None if self.timestamp is UNSET else moment_ms(self.timestamp)),
             lane=None if self.priority is UNSET else LANES_BY_NAME[self.priority],
             deliver_at_ms=self._due_ms(now_ms, at),
         )
@@ -110,9 +110,9 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             if value is not UNSET
         ]
         if len(given) > 1:
-            raise InvalidInput(f"{at}/{given[1]}: give one of {' and '.join(given)}", f"{at}/{given[1]}")
+            raise ConflictingInput(f"{at}/{given[1]}: give one of {' and '.join(given)}", f"{at}/{given[1]}")
         if self.deliver_at is not UNSET:
-            return moment_ms(self.deliver_at, f"{at}/deliver_at")
+            return moment_ms(self.deliver_at)
         delay_ms = self.delay_ms if self.delay is UNSET else duration_ms(self.delay)
         assert delay_ms is not UNSET
         return min(now_ms + delay_ms, INT64_MAX)
@@ -229,7 +229,7 @@ def _bytes(given: Raw | UnsetType, in_base64: bytes | UnsetType, at: str) -> byt
     if given is UNSET:
         return None if in_base64 is UNSET else in_base64
     if in_base64 is not UNSET:
-        raise InvalidInput(f"{at}_base64: is given beside {at.rpartition('/')[2]}", f"{at}_base64")
+        raise ConflictingInput(f"{at}_base64: is given beside {at.rpartition('/')[2]}", f"{at}_base64")
     content = bytes(given)
     try:
         if content[0] == 0x22:  # a quotation mark

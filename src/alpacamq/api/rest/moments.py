@@ -12,8 +12,6 @@ from msgspec import Meta
 
 from alpacamq.model.topics import INT64_MAX
 
-from .errors import InvalidInput
-
 Moment = Annotated[int, Meta(ge=0, le=INT64_MAX)] | Annotated[datetime, Meta(tz=True)]
 Duration = Annotated[str, Meta(pattern=r"^[0-9]{1,12}(ms|s|m|h|d)$", examples=["30s", "5m"])]
 
@@ -22,12 +20,10 @@ _MILLISECOND = timedelta(milliseconds=1)
 _UNITS_MS: Mapping[str, int] = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def moment_ms(moment: Moment, field: str) -> int:
-    """Milliseconds since 1970, or InvalidInput if that is in the past of then."""
+def moment_ms(moment: Moment) -> int:
+    """Milliseconds since 1970; before that, they are negative."""
     if isinstance(moment, int):
         return moment
-    if moment < _EPOCH:
-        raise InvalidInput(f"{field}: {moment.isoformat()} is before 1970", field)
     return (moment - _EPOCH) // _MILLISECOND
 
 

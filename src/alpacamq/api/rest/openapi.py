@@ -10,7 +10,7 @@ from alpacamq import __version__
 from alpacamq.api.http.messages import PROBLEM_JSON
 from alpacamq.model.errors import AlpacaError
 
-from .errors import CODES, CrossOrigin, InvalidInput, Problem, UnsupportedMediaType
+from .errors import CODES, ConflictingInput, CrossOrigin, InvalidInput, Problem, UnsupportedMediaType
 from .message_json import NEW_MESSAGE_RULES, NewMessage
 from .route import AnyRoute, Nothing
 
@@ -135,7 +135,7 @@ def _responses(route: AnyRoute, schemas: _Schemas) -> dict[str, Any]:
 
 
 def _possible_errors(route: AnyRoute) -> set[type[AlpacaError]]:
-    errors = {*route.errors, InvalidInput, CrossOrigin}
+    errors = {*route.errors, InvalidInput, ConflictingInput, CrossOrigin}
     if route.body is not Nothing:
         errors.add(UnsupportedMediaType)
     return errors

@@ -43,14 +43,19 @@ async def read_fairly(
     records: RecordReader, readings: Sequence[PartitionReading], count: int, size_bytes: int
 ) -> list[tuple[PartitionReading, Record]]:
     """A fair share of each partition, put together by time; each partition's records stay in order."""
-    found: list[list[tuple[PartitionReading, Record]]] = []
-    for left, reading in zip(range(len(readings), 0, -1), readings, strict=True):
-        if count < 1 or size_bytes < 1:
-            break
-        page = await reading.read(records, -(-count // left), -(-size_bytes // left))
-        count -= len(page.records)
-        size_bytes -= page.size_bytes
-        found.append([(reading, record) for record in page.records])
+    found: list[list[tuple[PartitionReading, Record]]] = [[] for _ in readings]
+    count_before = None
+    # Again for as long as it brings something: what some do not use, others may have.
+    while count != count_before:
+        count_before = count
+        for place, reading in enumerate(readings):
+            if count < 1 or size_bytes < 1:
+                break
+            left = len(readings) - place
+            page = await reading.read(records, -(-count // left), -(-size_bytes // left))
+            count -= len(page.records)
+            size_bytes -= page.size_bytes
+            found[place] += [(reading, record) for record in page.records]
     return list(merge(*found, key=lambda each: each[1].timestamp_ms))
 
 

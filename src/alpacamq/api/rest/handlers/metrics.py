@@ -167,8 +167,11 @@ async def _delays(text: Exposition, broker: Broker) -> None:
     text.counter("alpacamq_delayed_scheduled_total", "Messages delayed.", figures.scheduled_total)
     text.counter("alpacamq_delayed_delivered_total", "Delayed messages delivered.", figures.fired_total)
     text.counter("alpacamq_delayed_cancelled_total", "Delayed messages cancelled.", figures.cancelled_total)
-    text.gauge(
-        "alpacamq_delayed_late_seconds_p99", "How late the recent ones were.", figures.late_ms_p99 / 1000
+    text.add(
+        Kind.GAUGE,
+        "alpacamq_delayed_late_seconds",
+        "How long after their time the recent ones were delivered.",
+        [({"quantile": "0.99"}, figures.late_ms_p99 / 1000)],
     )
 
 

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from alpacamq.api.rest.coordination import ask_group
-from alpacamq.api.rest.errors import InvalidInput, Problem, problem_of
+from alpacamq.api.rest.errors import ConflictingInput, Problem, problem_of
 from alpacamq.api.rest.moments import Moment, moment_ms
 from alpacamq.api.rest.partition_reading import offset_at_time
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
@@ -146,7 +146,7 @@ async def show_offsets(call: Call[OffsetsWanted, Nothing]) -> GroupOffsets:
 async def change_offsets(call: Call[OfGroup, OffsetChanges]) -> OffsetResults:
     body = call.body
     if (body.offsets is UNSET) == (body.reset is UNSET):
-        raise InvalidInput("/offsets: give one of offsets and reset", "/offsets")
+        raise ConflictingInput("/offsets: give one of offsets and reset", "/offsets")
     if body.offsets is not UNSET:
         return await _commit(call, body.offsets)
     assert body.reset is not UNSET
@@ -176,7 +176,7 @@ async def commit_offsets(
 async def _commit(call: Call[OfGroup, OffsetChanges], offsets: Sequence[NewOffset]) -> OffsetResults:
     body = call.body
     if (body.member_id is UNSET) != (body.member_epoch is UNSET):
-        raise InvalidInput("/member_epoch: comes with member_id", "/member_epoch")
+        raise ConflictingInput("/member_epoch: comes with member_id", "/member_epoch")
     return await commit_offsets(
         call.backend.broker,
         call.parameters.group,
@@ -208,7 +208,7 @@ async def reset_places(broker: Broker, topic: str, reset: ResetPlace, at: str) -
     names = ("to", "offset", "timestamp")
     given = [name for name in names if getattr(reset, name) is not UNSET]
     if len(given) != 1:
-        raise InvalidInput(f"{at or 'the body'}: give one of {', '.join(names)}", at)
+        raise ConflictingInput(f"{at or 'the body'}: give one of {', '.join(names)}", at)
     partitions = (
         broker.topics.partitions_of(broker.topics.image.topic(topic).name)
         if reset.partition is UNSET
@@ -227,7 +227,7 @@ async def reset_places(broker: Broker, topic: str, reset: ResetPlace, at: str) -
                 )
         else:
             assert reset.timestamp is not UNSET
-            found = await offset_at_time(broker, partition, moment_ms(reset.timestamp, f"{at}/timestamp"))
+            found = await offset_at_time(broker, partition, moment_ms(reset.timestamp))
             offset = end if found is None else found
         wanted.append(OffsetToCommit(topic=topic, partition=partition.identity.partition, offset=offset))
     return wanted

@@ -11,7 +11,7 @@ from alpacamq.api.rest.arrivals import arrivals
 from alpacamq.api.rest.backend import Backend
 from alpacamq.api.rest.coordination import ask_group
 from alpacamq.api.rest.cursors import CURSOR_PATTERN, read_cursor, write_cursor
-from alpacamq.api.rest.errors import InvalidInput
+from alpacamq.api.rest.errors import ConflictingInput
 from alpacamq.api.rest.membership import Membership, heard, member
 from alpacamq.api.rest.message_json import (
     LeasedMessage,
@@ -112,7 +112,7 @@ async def poll(call: Call[Poll, Nothing]) -> QueuePoll | MemberPoll:
     if wanted.topic is not UNSET:
         return await _poll_queue(call, wanted.topic)
     if wanted.member is UNSET:
-        raise InvalidInput("topic: give one of topic (a queue) and member", "topic")
+        raise ConflictingInput("topic: give one of topic (a queue) and member", "topic")
     return await _MemberPolling(call.backend, wanted, wanted.member).run()
 
 
@@ -120,7 +120,7 @@ async def _poll_queue(call: Call[Poll, Nothing], topic: str) -> QueuePoll:
     wanted = call.parameters
     for name in ("member", "member_epoch", "cursor"):
         if getattr(wanted, name) is not UNSET:
-            raise InvalidInput(f"{name}: a queue has no members; give it or topic", name)
+            raise ConflictingInput(f"{name}: a queue has no members; give it or topic", name)
     deliveries = await call.backend.broker.queues.receive(
         QueueId(wanted.group, topic),
         consumer=wanted.consumer or call.request.peer,

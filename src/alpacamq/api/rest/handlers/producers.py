@@ -107,12 +107,18 @@ async def current_transaction(
     broker: Broker, transactional_id: str, producer: ProducerIdentity
 ) -> Transaction:
     """The transaction of a producer that may use the id; one that is ending is in the way."""
-    known: Transaction = await broker.coordinators.ask_transaction(
-        transactional_id, lambda machine, ticket, now_ms: machine.describe(transactional_id, ticket, now_ms)
-    )
+    known = await known_transaction(broker, transactional_id)
     known.check(producer)
     if known.state in PREPARED:
         raise ConcurrentTransactions(f"the last transaction of {transactional_id!r} is still being completed")
+    return known
+
+
+async def known_transaction(broker: Broker, transactional_id: str) -> Transaction:
+    """What is known of a transactional id, or TransactionalIdNotFound."""
+    known: Transaction = await broker.coordinators.ask_transaction(
+        transactional_id, lambda machine, ticket, now_ms: machine.describe(transactional_id, ticket, now_ms)
+    )
     return known
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from alpacamq.api.rest.errors import InvalidInput, Problem, problem_of
+from alpacamq.api.rest.errors import ConflictingInput, Problem, problem_of
 from alpacamq.api.rest.message_json import NewMessage
 from alpacamq.api.rest.route import AnyRoute, Call, Route
 from alpacamq.broker.publishing import Message, Published
@@ -84,7 +84,7 @@ async def publish(call: Call[OfTopic, OneOrMore]) -> PublishedMessage | Publishe
             raise result
         return _published(result)
     if msgspec.structs.replace(body, messages=UNSET) != _ONLY_MESSAGES:
-        raise InvalidInput("/messages: is given beside fields of a single message", "/messages")
+        raise ConflictingInput("/messages: is given beside fields of a single message", "/messages")
     results = await broker.publisher.publish(topic, to_messages(body.messages, now_ms))
     return published_messages(topic, results)
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from alpacamq.api.rest.backend import Backend
-from alpacamq.api.rest.errors import InvalidInput
+from alpacamq.api.rest.errors import ConflictingInput
 from alpacamq.api.rest.message_json import StoredMessage, Values, stored_message
 from alpacamq.api.rest.moments import Moment, moment_ms
 from alpacamq.api.rest.partition_reading import (
@@ -169,7 +169,7 @@ async def _reading(
 ) -> PartitionReading:
     before_offset = INT64_MAX
     if wanted.until is not UNSET:
-        found = await offset_at_time(backend.broker, partition, moment_ms(wanted.until, "until"))
+        found = await offset_at_time(backend.broker, partition, moment_ms(wanted.until))
         before_offset = INT64_MAX if found is None else found
     committed = wanted.isolation is Isolation.READ_COMMITTED
     return PartitionReading(partition, offset, before_offset, committed=committed)
@@ -177,7 +177,7 @@ async def _reading(
 
 async def _first_offset(backend: Backend, partition: Partition, wanted: PartitionPlace | TopicPlace) -> int:
     if wanted.timestamp is not UNSET:
-        found = await offset_at_time(backend.broker, partition, moment_ms(wanted.timestamp, "timestamp"))
+        found = await offset_at_time(backend.broker, partition, moment_ms(wanted.timestamp))
         return partition.high_watermark if found is None else found
     if wanted.start is Start.LATEST:
         committed = wanted.isolation is Isolation.READ_COMMITTED
@@ -189,13 +189,13 @@ def _check_one_start(wanted: PartitionPlace | TopicPlace, by_offset: str) -> Non
     names = (by_offset, "timestamp", "start")
     given = [name for name in names if getattr(wanted, name) is not UNSET]
     if len(given) > 1:
-        raise InvalidInput(f"give one of {', '.join(names)}, not {' and '.join(given)}", given[1])
+        raise ConflictingInput(f"give one of {', '.join(names)}, not {' and '.join(given)}", given[1])
 
 
 def _places(text: str) -> Mapping[int, int]:
     places = {int(index): int(offset) for index, offset in _PLACE.findall(text)}
     if len(places) != text.count(",") + 1:
-        raise InvalidInput("offsets: a partition is named twice", "offsets")
+        raise ConflictingInput("offsets: a partition is named twice", "offsets")
     return places
 
 

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from alpacamq.api.rest.backend import Backend
-from alpacamq.api.rest.errors import InvalidInput, Problem, problem_of
+from alpacamq.api.rest.errors import ConflictingInput, Problem, problem_of
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.queues import Receipted
 from alpacamq.model.errors import InvalidReceipt, NotAcquired, StaleReceipt, UnknownTopic
@@ -31,7 +31,7 @@ class Receipts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             return (self.receipt,)
         if self.receipts is not UNSET and self.receipt is UNSET:
             return self.receipts
-        raise InvalidInput("/receipt: give one of receipt and receipts", "/receipt")
+        raise ConflictingInput("/receipt: give one of receipt and receipts", "/receipt")
 
 
 class Failed(Receipts, frozen=True, kw_only=True, forbid_unknown_fields=True):

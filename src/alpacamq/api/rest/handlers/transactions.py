@@ -44,6 +44,7 @@ from .producers import (
     TransactionalIdText,
     TransactionAnswer,
     current_transaction,
+    known_transaction,
     transaction_answer,
 )
 from .publishing import PUBLISH_ERRORS, PublishedMessages, SeveralMessages, published_messages, to_messages
@@ -156,8 +157,8 @@ async def _ended(call: Call[Nothing, Producer], *, committed: bool) -> ProducerA
     try:
         producer: ProducerIdentity = await ask_transaction(broker, TransactionCoordinator.end, request)
     except InvalidTransactionState:
-        known = await current_transaction(broker, body.transactional_id, body.identity)
-        if known.state is TransactionState.ONGOING:
+        known = await known_transaction(broker, body.transactional_id)
+        if known.producer != body.identity or known.state is TransactionState.ONGOING:
             raise
         producer = known.producer  # begun, but nothing was written
     return ProducerAnswer(

@@ -1,0 +1,250 @@
+"""Being a member of a group over HTTP, and looking after groups."""
+
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka import Consumer
+
+from tests.brokers import Broker
+from tests.waiting import eventually
+
+from .problems import refused, wrong_field
+
+
+class Member:
+    """A member that polls over HTTP and keeps its cursor."""
+
+    def __init__(self, http: httpx.Client, group: str, topic: str, **options: object) -> None:
+        self._http = http
+        self.group = group
+        answer = http.post(f"/groups/{group}/join", json={"topics": [topic], **options})
+        answer.raise_for_status()
+        self.joined = answer.json()
+        self.id: str = self.joined["member_id"]
+        self.cursor = ""
+
+    def poll(self, **query: object) -> dict[str, Any]:
+        parameters = {"member": self.id, "wait_ms": 0, "max": 1000, **query}
+        if self.cursor:
+            parameters["cursor"] = self.cursor
+        answer = self._http.get(f"/groups/{self.group}/poll", params=parameters)  # type: ignore[arg-type]
+        answer.raise_for_status()
+        found: dict[str, Any] = answer.json()
+        self.cursor = found["cursor"]
+        return found
+
+    def values(self, **query: object) -> list[str]:
+        return [each["value"] for each in self.poll(**query)["messages"]]
+
+    def partitions(self) -> list[int]:
+        answer = self._http.post(f"/groups/{self.group}/heartbeat", json={"member_id": self.id})
+        answer.raise_for_status()
+        return [index for indexes in answer.json()["assignment"].values() for index in indexes]
+
+    def leave(self) -> None:
+        self._http.post(f"/groups/{self.group}/leave", json={"member_id": self.id}).raise_for_status()
+
+
+def publish(http: httpx.Client, topic: str, *values: str, partition: int = 0) -> None:
+    batch = [{"value": value, "partition": partition} for value in values]
+    http.post(f"/topics/{topic}/messages", json={"messages": batch}).raise_for_status()
+
+
+def test_a_member_gets_all_partitions_and_reads_them(http: httpx.Client, made: str) -> None:
+    publish(http, made, "a", "b")
+    publish(http, made, "c", partition=1)
+    member = Member(http, made, made)
+    assert member.joined["assignment"] == {made: [0, 1]}
+    assert sorted(member.values()) == ["a", "b", "c"]
+    assert member.values() == []
+    member.leave()
+
+
+def test_a_lost_answer_costs_no_message(http: httpx.Client, made: str) -> None:
+    publish(http, made, "a", "b")
+    member = Member(http, made, made)
+    assert member.values() == ["a", "b"]
+    member.cursor = ""  # it never arrived
+    assert member.values() == ["a", "b"]
+    member.leave()
+
+
+def test_what_is_committed_with_a_poll_is_not_read_by_the_next_member(http: httpx.Client, made: str) -> None:
+    publish(http, made, "a", "b")
+    first = Member(http, made, made)
+    first.poll()
+    publish(http, made, "c")
+    assert first.values(commit="true") == ["c"]
+    first.leave()
+    second = Member(http, made, made)
+    assert second.values() == ["c"]
+    second.leave()
+
+
+def test_offsets_are_committed_by_request(http: httpx.Client, made: str) -> None:
+    publish(http, made, "a", "b", "c")
+    member = Member(http, made, made)
+    offsets = [{"topic": made, "partition": 0, "offset": 2, "metadata": "note"}]
+    body = {"offsets": offsets, "member_id": member.id, "member_epoch": member.joined["member_epoch"]}
+    answer = http.post(f"/groups/{made}/offsets", json=body).json()
+    assert answer == {"offsets": [{"topic": made, "partition": 0, "offset": 2}], "errors": 0}
+    shown = http.get(f"/groups/{made}/offsets").json()
+    assert shown["offsets"] == [
+        {"topic": made, "partition": 0, "offset": 2, "metadata": "note", "end_offset": 3, "lag": 1}
+    ]
+    assert shown["total_lag"] == 1
+    assert member.values() == ["c"]
+    member.leave()
+
+
+def test_two_members_share_the_partitions_and_one_takes_over(http: httpx.Client, made: str) -> None:
+    first = Member(http, made, made)
+    assert first.partitions() == [0, 1]
+    second = Member(http, made, made)
+    eventually(lambda: len(first.partitions()) == len(second.partitions()) == 1)
+    assert sorted(first.partitions() + second.partitions()) == [0, 1]
+    first.leave()
+    eventually(lambda: second.partitions() == [0, 1])
+    second.leave()
+
+
+def test_a_poll_that_waits_gets_what_another_member_gives_up(http: httpx.Client, made: str) -> None:
+    publish(http, made, "a")
+    publish(http, made, "b", partition=1)
+    first = Member(http, made, made)
+    assert sorted(first.values()) == ["a", "b"]
+    second = Member(http, made, made)
+    eventually(lambda: len(first.poll()["assignment"][made]) == 1)
+    first.poll()  # who asks again has let go
+    assert second.values(wait_ms=20_000) in (["a"], ["b"])
+    first.leave()
+    second.leave()
+
+
+def test_a_kafka_client_and_an_http_member_share_a_group(
+    broker: Broker, http: httpx.Client, made: str
+) -> None:
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": made, "group.protocol": "consumer"})
+    consumer.subscribe([made])
+    member = Member(http, made, made)
+
+    def shared() -> bool:
+        consumer.poll(0)
+        return len(consumer.assignment()) == len(member.partitions()) == 1
+
+    eventually(shared)
+    member.leave()
+    consumer.close()
+
+
+def test_a_member_that_is_none_is_refused(http: httpx.Client, made: str) -> None:
+    member = Member(http, made, made)
+    member.leave()
+    query: dict[str, str | int] = {"member": member.id, "wait_ms": 0}
+    refused(http.get(f"/groups/{made}/poll", params=query), 404, "unknown-member")
+    body = {"member_id": member.id}
+    refused(http.post(f"/groups/{made}/heartbeat", json=body), 404, "unknown-member")
+    refused(http.post(f"/groups/{made}/leave", json=body), 404, "unknown-member")
+
+
+def test_a_member_that_missed_a_change_is_told_so_if_it_says_its_epoch(http: httpx.Client, made: str) -> None:
+    member = Member(http, made, made)
+    body = {"member_id": member.id, "member_epoch": member.joined["member_epoch"] + 1}
+    refused(http.post(f"/groups/{made}/heartbeat", json=body), 409, "stale-member-epoch")
+    member.leave()
+
+
+def test_a_group_is_described_listed_and_deleted(http: httpx.Client, made: str) -> None:
+    member = Member(http, made, made, client_id="tester")
+    group = http.get(f"/groups/{made}").json()
+    assert {"group": made, "type": "consumer", "state": "Stable", "queues": []}.items() <= group.items()
+    (shown,) = group["members"]
+    assert (shown["member_id"], shown["client_id"], shown["client_host"]) == (
+        member.id,
+        "tester",
+        "127.0.0.1",
+    )
+    assert shown["assignment"] == shown["target"] == {made: [0, 1]}
+    listed = [each for each in http.get("/groups").json()["groups"] if each["group"] == made]
+    assert listed == [{"group": made, "type": "consumer", "state": "Stable"}]
+    refused(http.delete(f"/groups/{made}"), 409, "non-empty-group")
+    member.leave()
+    assert http.delete(f"/groups/{made}").status_code == 204
+    refused(http.get(f"/groups/{made}"), 404, "group-id-not-found")
+
+
+@pytest.mark.parametrize(
+    ("reset", "expected"),
+    [
+        ({"to": "earliest"}, {0: 0, 1: 0}),
+        ({"to": "latest"}, {0: 3, 1: 1}),
+        ({"offset": 2, "partition": 0}, {0: 2}),
+        ({"timestamp": "2001-09-09T01:46:40.002Z"}, {0: 2, 1: 1}),
+    ],
+)
+def test_a_group_without_members_is_moved_elsewhere(
+    http: httpx.Client, made: str, reset: dict[str, object], expected: dict[int, int]
+) -> None:
+    second = 1_000_000_000_000
+    batch = [{"value": "x", "partition": 0, "timestamp": second + number} for number in range(3)]
+    batch.append({"value": "x", "partition": 1, "timestamp": second})
+    http.post(f"/topics/{made}/messages", json={"messages": batch}).raise_for_status()
+    path, body = f"/groups/{made}/offsets", {"reset": [{"topic": made, **reset}]}
+    tried = http.post(path, json={**body, "dry_run": True}).json()
+    assert {each["partition"]: each["offset"] for each in tried["offsets"]} == expected
+    refused(http.get(path), 404, "group-id-not-found")
+    done = http.post(path, json=body).json()
+    assert done == tried
+    shown = http.get(path).json()["offsets"]
+    assert {each["partition"]: each["offset"] for each in shown} == expected
+
+
+def test_a_group_with_members_is_not_moved(http: httpx.Client, made: str) -> None:
+    member = Member(http, made, made)
+    body = {"reset": [{"topic": made, "to": "earliest"}]}
+    refused(http.post(f"/groups/{made}/offsets", json=body), 409, "non-empty-group")
+    member.leave()
+
+
+def test_some_offsets_fail_without_the_others(http: httpx.Client, made: str) -> None:
+    offsets = [{"topic": made, "partition": index, "offset": 0} for index in (0, 9)]
+    answer = http.post(f"/groups/{made}/offsets", json={"offsets": offsets}).json()
+    assert answer["errors"] == 1
+    assert "error" not in answer["offsets"][0]
+    assert answer["offsets"][1]["error"]["status"] == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "/offsets"),
+        ({"offsets": [{"topic": "t", "partition": 0}]}, "/offsets/0/offset"),
+        ({"offsets": [{"topic": "t", "partition": 0, "offset": 0}], "reset": []}, "/reset"),
+        ({"reset": [{"topic": "t"}]}, "/reset/0"),
+        ({"reset": [{"topic": "t", "to": "earliest", "offset": 1}]}, "/reset/0"),
+        ({"offsets": [{"topic": "t", "partition": 0, "offset": 0}], "member_id": "m"}, "/member_epoch"),
+    ],
+)
+def test_bad_offsets_are_refused_with_their_place(http: httpx.Client, body: object, field: str) -> None:
+    assert wrong_field(http.post("/groups/g/offsets", json=body)) == field
+
+
+@pytest.mark.parametrize(
+    "query", [{}, {"topic": "t", "member": "m"}, {"member": "m", "cursor": "t:0@1:0@2"}, {"cursor": "t"}]
+)
+def test_a_poll_that_makes_no_sense_is_refused(http: httpx.Client, query: dict[str, str]) -> None:
+    assert wrong_field(http.get("/groups/g/poll", params=query))
+
+
+def test_head_does_not_poll(http: httpx.Client, made: str) -> None:
+    assert http.head(f"/groups/{made}/poll", params={"topic": made}).status_code == 405
+
+
+@pytest.mark.parametrize("group", ["a/b", "ä ö", "%", "x" * 255])
+def test_a_group_may_have_any_name(http: httpx.Client, made: str, group: str) -> None:
+    path = "/groups/" + "".join(f"%{byte:02X}" for byte in group.encode())
+    body = {"offsets": [{"topic": made, "partition": 0, "offset": 0}]}
+    http.post(f"{path}/offsets", json=body).raise_for_status()
+    assert http.get(f"{path}/offsets").json()["group"] == group
+    assert http.delete(path).status_code == 204
