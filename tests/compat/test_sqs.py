@@ -1,0 +1,152 @@
+"""Queues through boto3, and the same messages through Kafka's clients."""
+
+import base64
+import json
+
+import boto3
+import pytest
+
+from alpacamq.model.headers import LANE
+from alpacamq.model.murmur2 import partition_for_key
+from tests.brokers import Broker
+from tests.conftest import NewBroker
+
+from . import sqs as boto
+from .client import Record
+from .confluent import Confluent
+from .sqs import ACCESS_KEY_ID, SECRET_ACCESS_KEY, Sqs, drain
+
+SIGNED = f"""
+[sqs]
+access_key_id = "{ACCESS_KEY_ID}"
+secret_access_key = "{SECRET_ACCESS_KEY}"
+region = "eu-central-1"
+account_id = "123456789012"
+"""
+
+
+@pytest.fixture(scope="module")
+def sqs(broker: Broker) -> Sqs:
+    return boto.client(broker.sqs_address)
+
+
+@pytest.fixture
+def queue(sqs: Sqs, topic: str) -> str:
+    url: str = sqs.create_queue(QueueName=topic[-80:].strip("-_"))["QueueUrl"]
+    return url
+
+
+def test_what_sqs_sends_a_kafka_consumer_reads(sqs: Sqs, confluent: Confluent, queue: str) -> None:
+    attributes = {
+        "color": {"DataType": "String", "StringValue": "blau"},
+        "count": {"DataType": "Number", "StringValue": "7"},
+        "photo": {"DataType": "Binary", "BinaryValue": b"\x00\x01"},
+    }
+    sqs.send_message(
+        QueueUrl=queue, MessageBody="grüße", MessageGroupId="tenant", MessageAttributes=attributes
+    )
+    name = queue.rpartition("/")[2]
+    partition = partition_for_key(b"tenant", confluent.partition_count(name))
+    (record,) = confluent.read(name, count=1, partition=partition)
+    assert (record.key, record.value) == (b"tenant", "grüße".encode())
+    assert {("color", b"blau"), ("count", b"7"), ("photo", b"\x00\x01")} <= set(record.headers)
+
+
+def test_what_a_kafka_producer_writes_sqs_receives(sqs: Sqs, confluent: Confluent, topic: str) -> None:
+    confluent.create_topic(topic, partitions=2)
+    binary = b"\xff\x00 not text"
+    confluent.produce(
+        topic,
+        [
+            Record(
+                value=b"text",
+                key=b"key",
+                headers=(("trace", b"1-2"), ("raw", b"\xff"), ("not an attribute", b"x")),
+            ),
+            Record(value=binary, partition=1),
+            Record(value=None, key=b"tombstone", partition=1),
+        ],
+    )
+    url = sqs.get_queue_url(QueueName=topic)["QueueUrl"]
+    by_body = {message["Body"]: message for message in drain(sqs, url, 3)}
+    text = by_body.pop("text")
+    assert text["MessageAttributes"] == {
+        "trace": {"DataType": "String", "StringValue": "1-2"},
+        "raw": {"DataType": "Binary", "BinaryValue": b"\xff"},
+    }
+    assert text["Attributes"]["MessageGroupId"] == "key"
+    encoded = by_body.pop(base64.b64encode(binary).decode())
+    assert encoded["MessageAttributes"]["alpacamq-encoding"]["StringValue"] == "base64"
+    assert by_body.keys() == {""}
+
+
+def test_a_message_says_its_lane_by_an_attribute(sqs: Sqs, queue: str) -> None:
+    lanes = ["background"] * 10 + ["critical"]
+    for lane in lanes:
+        attributes = {LANE: {"DataType": "String", "StringValue": lane}}
+        # All of one group, which is one partition.
+        sqs.send_message(QueueUrl=queue, MessageBody=lane, MessageGroupId="g", MessageAttributes=attributes)
+    first_ten = sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10, MessageAttributeNames=["All"])
+    (urgent,) = [message for message in first_ten["Messages"] if message["Body"] == "critical"]
+    assert urgent["MessageAttributes"] == {LANE: {"DataType": "String", "StringValue": "critical"}}
+
+
+def test_queues_messages_and_leases_survive_a_kill(new_broker: NewBroker) -> None:
+    broker = new_broker()
+    broker.start()
+    sqs = boto.client(broker.sqs_address)
+    url = sqs.create_queue(QueueName="q", Attributes={"VisibilityTimeout": "600"}, tags={"a": "b"})[
+        "QueueUrl"
+    ]
+    sent = {sqs.send_message(QueueUrl=url, MessageBody=f"m{index}")["MessageId"] for index in range(9)}
+    held, deleted, *_ = drain(sqs, url, 2, VisibilityTimeout=600)[:2]
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=deleted["ReceiptHandle"])
+    name = "ApproximateNumberOfMessagesNotVisible"
+    in_flight = int(sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])["Attributes"][name])
+    broker.kill()
+    broker.start()
+    sqs = boto.client(broker.sqs_address)
+    assert sqs.list_queue_tags(QueueUrl=url)["Tags"] == {"a": "b"}
+    found = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["VisibilityTimeout", name])["Attributes"]
+    assert found == {"VisibilityTimeout": "600", name: str(in_flight)}
+    left = 9 - 1 - in_flight
+    rest = drain(sqs, url, left) if left else []
+    assert {message["MessageId"] for message in rest} < sent - {held["MessageId"], deleted["MessageId"]}
+    # The receipt of before is still good.
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=held["ReceiptHandle"])
+
+
+def test_signatures_are_checked_where_credentials_are_configured(new_broker: NewBroker) -> None:
+    broker = new_broker(config=SIGNED)
+    broker.start()
+    sqs = boto.client(broker.sqs_address)
+    url = sqs.create_queue(QueueName="q")["QueueUrl"]
+    assert url == f"http://{broker.sqs_address}/123456789012/q"
+    sqs.send_message(QueueUrl=url, MessageBody="x")
+    arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    assert arn == "arn:aws:sqs:eu-central-1:123456789012:q"
+    stranger = boto.client(broker.sqs_address, secret=SECRET_ACCESS_KEY[::-1])
+    with pytest.raises(stranger.exceptions.ClientError, match="SignatureDoesNotMatch"):
+        stranger.receive_message(QueueUrl=url)
+
+
+def test_boto3s_resources_work(broker: Broker, sqs: Sqs, topic: str) -> None:
+    """The object-oriented half of boto3 finds attributes and sub-resources in what we answer."""
+    resource = boto3.resource(
+        "sqs",
+        endpoint_url=f"http://{broker.sqs_address}",
+        region_name="us-east-1",
+        aws_access_key_id=ACCESS_KEY_ID,
+        aws_secret_access_key=SECRET_ACCESS_KEY,
+    )
+    dead = resource.create_queue(QueueName=f"{topic[-70:]}-dead")
+    policy = json.dumps({"deadLetterTargetArn": dead.attributes["QueueArn"], "maxReceiveCount": 5})
+    queue = resource.create_queue(QueueName=topic[-80:], Attributes={"RedrivePolicy": policy})
+    assert [source.url for source in dead.dead_letter_source_queues.all()] == [queue.url]
+    assert queue.url in {each.url for each in resource.queues.filter(QueueNamePrefix=topic[-80:])}
+    queue.send_message(MessageBody="hello")
+    (message,) = queue.receive_messages(WaitTimeSeconds=10)
+    assert message.body == "hello"
+    message.change_visibility(VisibilityTimeout=60)
+    message.delete()
+    queue.delete()
