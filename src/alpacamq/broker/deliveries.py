@@ -1,7 +1,8 @@
 """Turning leases into deliveries: records read, those past their time and those gone set aside."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from alpacamq.model.lanes import Lane
 from alpacamq.model.records import Record
@@ -17,8 +18,7 @@ log = get_logger(__name__)
 EXPIRED = "expired"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """A message and the lease on it."""
 
     topic: str
@@ -31,8 +31,7 @@ class Delivery:
     first_delivered_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
     """How much a receive takes, and from when on messages are too old for it."""
 
     max_messages: int

@@ -1,7 +1,8 @@
 """Messages that doors bring one by one, made into the batches that a partition takes."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from alpacamq.model.batch import HEADER_BYTES, Codec
 from alpacamq.model.errors import AlpacaError, InvalidRecord, InvalidTimestamp
@@ -17,8 +18,7 @@ _RECORD_BYTES = 48
 _HEADER_BYTES = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(msgspec.Struct, frozen=True, kw_only=True):
     """One message on its way into a topic."""
 
     value: bytes | None
@@ -52,8 +52,7 @@ class Message:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """A message's place among the results of its call, and the record made of it."""
 
     at: int

@@ -6,6 +6,8 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
 
+import msgspec
+
 from alpacamq.coordinator.transaction import ProducerIdentity
 from alpacamq.coordinator.transaction_messages import TransactionPartitions
 from alpacamq.model.batch import TRANSACTIONAL, Codec, stamp_producer
@@ -31,8 +33,7 @@ _COMPRESSED_ON_LOOP_BYTES = 16 << 10
 _SEQUENCE_MASK = 0x7FFF_FFFF
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class Published(msgspec.Struct, frozen=True, kw_only=True):
     """Where a message went. A delayed one has an id among the delayed of that partition, not an offset."""
 
     topic: str
@@ -43,8 +44,7 @@ class Published:
     deliver_at_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionalProducer:
+class TransactionalProducer(msgspec.Struct, frozen=True, kw_only=True):
     """Who writes inside a transaction; its partitions become part of that by being written to."""
 
     transactional_id: str

@@ -123,7 +123,11 @@ class QueueHost:
 
     async def ask(self, request: QueueRequest, queue: QueueId) -> Any:
         """Ask about one queue; the reply, or what was wrong raised."""
-        return await (await self.desk(queue)).ask(request)
+        desk = await self.desk(queue)
+        answer = await desk.submit(request)
+        if isinstance(answer, AlpacaError):
+            raise answer.with_traceback(None)
+        return answer
 
     async def ask_existing(self, request: QueueRequest, queue: QueueId) -> Any:
         """The same without making room for queues where there were none so far."""
@@ -136,7 +140,11 @@ class QueueHost:
         if not self.is_used:
             return []
         await self._shards.all()
-        return [await desk.ask(request) for desk in self._desks]
+        answers = []
+        for desk in self._desks:
+            await desk.shard.loaded()
+            answers.append(await desk.submit(request))
+        return answers
 
     async def lease(self, request: ReceiveRequest) -> tuple[Acquired, ...]:
         """What is leased for this request. Cancelling gives it back."""

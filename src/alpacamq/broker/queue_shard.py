@@ -6,7 +6,7 @@ So a thousand acknowledgements that arrive together are written as one batch of 
 import asyncio
 from typing import Any
 
-from alpacamq.model.errors import AlpacaError, CoordinatorUnavailable
+from alpacamq.model.errors import CoordinatorUnavailable
 from alpacamq.model.topics import TopicConfig
 from alpacamq.queues.engine import QueueEngine, QueueOutcome
 from alpacamq.queues.messages import Move, QueueId, QueueRequest
@@ -25,14 +25,6 @@ class QueueShard:
         self._arrivals: dict[tuple[str, int], None] = {}
         self._moved: list[Move] = []
         self._is_due = False
-
-    async def ask(self, request: QueueRequest) -> Any:
-        """The reply, or what was wrong raised. For requests that are carried out whoever still waits."""
-        await self.shard.loaded()
-        answer = await self.submit(request)
-        if isinstance(answer, AlpacaError):
-            raise answer.with_traceback(None)
-        return answer
 
     def submit(self, request: QueueRequest) -> Ticket:
         """Put a request in; the ticket's result is the reply or an AlpacaError."""

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from alpacamq.model.errors import AlpacaError, InvalidRequest, StaleReceipt
 from alpacamq.model.records import Record
@@ -20,6 +21,7 @@ from alpacamq.queues.messages import (
     ReleaseConsumerRequest,
     ResetRequest,
     Settlement,
+    SettleReply,
     SettleRequest,
     Start,
 )
@@ -39,8 +41,7 @@ _PATIENCE_SECONDS = 2.0
 _PASSED_AT_ONCE = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receipted:
+class Receipted(msgspec.Struct, frozen=True, kw_only=True):
     """A settlement by receipt handle: what consumers over HTTP and SQS bring."""
 
     receipt: str
@@ -120,18 +121,13 @@ class Queues:
                 results[place] = error.with_traceback(None)
             else:
                 by_queue.setdefault(queue, []).append((place, settlement))
-        answers = await asyncio.gather(
-            *(
-                self.settle_acquired(queue, [settlement for _, settlement in entries])
-                for queue, entries in by_queue.items()
-            ),
-            return_exceptions=True,
-        )
+        # Together, so that they go in as one event where they can.
+        asked = [
+            self._try_to_settle(queue, [settlement for _, settlement in entries])
+            for queue, entries in by_queue.items()
+        ]
+        answers = [await asked[0]] if len(asked) == 1 else await asyncio.gather(*asked)
         for entries, answer in zip(by_queue.values(), answers, strict=True):
-            if isinstance(answer, AlpacaError):
-                answer = [answer] * len(entries)
-            elif isinstance(answer, BaseException):
-                raise answer
             for (place, _), result in zip(entries, answer, strict=True):
                 results[place] = result
         return results
@@ -163,7 +159,9 @@ class Queues:
     ) -> list[AlpacaError | None]:
         """Settle by partition, offset and consumer: for Kafka's share consumers."""
         request = SettleRequest(queue=queue, settlements=tuple(settlements))
-        return list((await self._host.ask_existing(request, queue)).results)
+        reply = await self._host.ask_existing(request, queue)
+        assert isinstance(reply, SettleReply)
+        return list(reply.results)
 
     async def release_consumer(self, queue: QueueId, consumer: str) -> None:
         """Give back all that a consumer holds."""
@@ -261,6 +259,14 @@ class Queues:
 
     def topic_grown(self, topic: str) -> None:
         self._host.topic_grown(topic)
+
+    async def _try_to_settle(
+        self, queue: QueueId, settlements: Sequence[Settlement]
+    ) -> Sequence[AlpacaError | None]:
+        try:
+            return await self.settle_acquired(queue, settlements)
+        except AlpacaError as error:
+            return [error.with_traceback(None)] * len(settlements)
 
     async def _wait(self, queue: QueueId, partitions: tuple[int, ...] | None, wait_ms: int) -> bool:
         try:

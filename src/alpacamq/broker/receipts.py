@@ -6,7 +6,7 @@ It is not a secret: the checksum tells what is ours from what was mistyped or cu
 
 import binascii
 import struct
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from functools import lru_cache
 from typing import NamedTuple
 
 from fastcrc.crc32 import iscsi as crc32c
@@ -22,7 +22,9 @@ _VERSION = 1
 # Version, partition, offset, delivery count, generation, start of the topic's id, length of the group.
 _FIXED = struct.Struct(f">BIqIq{TOPIC_TAG_BYTES}sB")
 _CHECK = struct.Struct(">I")
-_ALPHABET = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
+_TO_OURS = bytes.maketrans(b"+/", b"-_")
+# What only the usual alphabet has becomes a character that no alphabet has.
+_FROM_OURS = bytes.maketrans(b"-_+/=", b"+/!!!")
 
 
 class Receipt(NamedTuple):
@@ -50,11 +52,17 @@ def check_group(group: str) -> None:
 
 def write_receipt(receipt: Receipt) -> str:
     """The receipt as text of letters, digits, '-' and '_'."""
-    queue, topic_tag, partition, offset, delivery_count, generation = receipt
-    group = queue.group.encode()
+    (group_name, topic), topic_tag, partition, offset, delivery_count, generation = receipt
+    group = group_name.encode()
     body = _FIXED.pack(_VERSION, partition, offset, delivery_count, generation, topic_tag, len(group))
-    body += group + queue.topic.encode()
-    return urlsafe_b64encode(body + _CHECK.pack(crc32c(body))).rstrip(b"=").decode()
+    body += group + topic.encode()
+    encoded = binascii.b2a_base64(body + _CHECK.pack(crc32c(body)), newline=False)
+    return encoded.translate(_TO_OURS).rstrip(b"=").decode()
+
+
+@lru_cache(maxsize=1000)
+def _queue(names: bytes, group_bytes: int) -> QueueId:
+    return QueueId(names[:group_bytes].decode(), names[group_bytes:].decode())
 
 
 def read_receipt(text: str) -> Receipt:
@@ -64,19 +72,15 @@ def read_receipt(text: str) -> Receipt:
             f"a receipt handle has 1 to {MAX_RECEIPT_CHARS} characters, this one {len(text)}"
         )
     try:
-        encoded = text.encode("ascii")
-        # The decoder passes over characters it does not know.
-        if not _ALPHABET.issuperset(encoded):
-            raise InvalidReceipt("the receipt handle holds characters that no receipt has")
-        data = urlsafe_b64decode(encoded + b"=" * (-len(encoded) % 4))
+        encoded = text.encode("ascii").translate(_FROM_OURS)
+        data = binascii.a2b_base64(encoded + b"=" * (-len(encoded) % 4), strict_mode=True)
         body, check = data[: -_CHECK.size], data[-_CHECK.size :]
         if _CHECK.unpack(check)[0] != crc32c(body):
             raise InvalidReceipt("the receipt handle is not one of ours, or not all of it")
         version, partition, offset, count, generation, tag, size = _FIXED.unpack_from(body)
         if version != _VERSION:
             raise InvalidReceipt(f"the receipt handle has version {version}, which is not known here")
-        names = body[_FIXED.size :]
-        queue = QueueId(names[:size].decode(), names[size:].decode())
+        queue = _queue(body[_FIXED.size :], size)
     except (binascii.Error, struct.error, UnicodeDecodeError, UnicodeEncodeError):
         raise InvalidReceipt("the receipt handle is not one of ours, or not all of it") from None
     return Receipt(queue, tag, partition, offset, count, generation)

@@ -123,6 +123,8 @@ class Shard(Generic[M]):
 
     async def loaded(self) -> M:
         """The machine, after a short wait if it is just being loaded; CoordinatorLoading after a long one."""
+        if self._machine is not None:
+            return self._machine
         try:
             async with asyncio.timeout(LOAD_SECONDS):
                 while self._machine is None:
