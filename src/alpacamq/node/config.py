@@ -18,6 +18,7 @@ from alpacamq.model.address import Address
 from alpacamq.model.topics import DAY_MS, INT32_MAX, INT64_MAX, MIB
 from alpacamq.telemetry import Format, Level
 
+from .delays_config import DelaysConfig
 from .http_config import HttpConfig, SqsConfig, check_http, check_sqs
 from .options import (
     PREFIX,
@@ -241,6 +242,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     log: LogConfig = LogConfig()
     groups: GroupsConfig = GroupsConfig()
     transactions: TransactionsConfig = TransactionsConfig()
+    delays: DelaysConfig = DelaysConfig()
     logging: LoggingConfig = LoggingConfig()
 
 
@@ -253,6 +255,7 @@ SECTIONS: Mapping[str, type[msgspec.Struct]] = {
     "log": LogConfig,
     "groups": GroupsConfig,
     "transactions": TransactionsConfig,
+    "delays": DelaysConfig,
     "logging": LoggingConfig,
 }
 OPTIONS: Mapping[str, Option | TopicDefault] = {

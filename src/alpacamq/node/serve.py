@@ -15,6 +15,7 @@ from alpacamq.api.kafka.listener import Listener
 from alpacamq.api.kafka.requests import KafkaRequests
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.coordinators import CoordinatorSettings
+from alpacamq.broker.delays import DelaySettings
 from alpacamq.cluster.topics import TopicLimits
 from alpacamq.coordinator.consumer_messages import ConsumerGroupSettings
 from alpacamq.coordinator.group_messages import GroupSettings
@@ -108,6 +109,7 @@ def broker_settings(config: NodeConfig) -> BrokerSettings:
         retention_check_ms=config.log.retention_check_ms,
         unpacked_limit_bytes=config.log.unpacked_limit_bytes,
         coordination=_coordination(config),
+        delays=DelaySettings(max_pending=config.delays.max_pending, max_delay_ms=config.delays.max_delay_ms),
     )
 
 
