@@ -78,8 +78,9 @@ class Block:
         place = bisect_right(self._firsts, offset) - 1
         if place < 0 or (batch := self._index(place)) is None:
             return None
-        within = bisect_left(batch.offsets, offset)
-        if within == len(batch.offsets) or batch.offsets[within] != offset:
+        offsets = batch.offsets
+        within = offset - offsets.start if isinstance(offsets, range) else bisect_left(offsets, offset)
+        if within >= len(offsets) or offsets[within] != offset:
             return None
         try:
             return batch.record(within)

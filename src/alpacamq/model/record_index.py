@@ -46,7 +46,8 @@ class IndexedBatch:
             record, _ = read_record(self._body, self._starts[place], header, append_time)
         except (IndexError, UnicodeDecodeError) as error:
             raise CorruptBatch(f"record {place} of the batch at {header.base_offset}: {error}") from error
-        return record._replace(offset=self.offsets[place])
+        offset = self.offsets[place]
+        return record if record.offset == offset else record._replace(offset=offset)
 
     def keys(self) -> list[bytes | None]:
         """The key of every record."""
