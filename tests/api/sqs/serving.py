@@ -3,11 +3,11 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import boto3
 import uvloop
@@ -24,6 +24,7 @@ TIMEOUT_S = 30.0
 ACCESS_KEY_ID = "AKIDEXAMPLE"
 SECRET_ACCESS_KEY = "an example of a secret"  # noqa: S105 - it opens nothing
 
+T = TypeVar("T")
 # boto3 has no types of its own.
 Client = Any
 
@@ -80,10 +81,16 @@ class SqsBroker:
             self._thread.join(TIMEOUT_S)
         assert not self._thread.is_alive(), "the broker did not end"
 
+    def ask(self, question: Callable[[Broker], Coroutine[Any, Any, T]]) -> T:
+        """Have the broker itself do or say something."""
+        return asyncio.run_coroutine_threadsafe(question(self._broker), self._loop).result(TIMEOUT_S)
+
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        broker = Broker(BrokerSettings(node_id=BrokerId(1), data_directory=self._path), clock=self.clock)
+        self._broker = broker = Broker(
+            BrokerSettings(node_id=BrokerId(1), data_directory=self._path), clock=self.clock
+        )
         broker.open()
         listener = HttpListener(*self.address, Limits())
         self.address = listener.bind()

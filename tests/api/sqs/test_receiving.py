@@ -1,15 +1,18 @@
 """ReceiveMessage and what becomes of messages received, through boto3."""
 
 import json
+import socket
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from alpacamq.queues.messages import BUILT_IN_GROUP, QueueId
 from tests.waiting import eventually
 
 from .refusals import refused
-from .serving import Client, SqsBroker, client
+from .serving import Client, SqsBroker, client, served
 
 Message = dict[str, Any]
 
@@ -191,6 +194,48 @@ def test_a_queue_can_have_its_receives_wait(either: Client, door: SqsBroker, nam
         send(either, url, "at last")
         assert len(waiting.result(15)) == 1
     assert receive(either, url, WaitTimeSeconds=0) == []
+
+
+def test_a_long_poll_whose_client_is_gone_takes_no_message(
+    either: Client, door: SqsBroker, queue: str
+) -> None:
+    def waiting() -> int:
+        queue_id = QueueId(BUILT_IN_GROUP, queue.rpartition("/")[2])
+        return door.ask(lambda broker: broker.queues.describe(queue_id)).waiting_receives
+
+    assert receive(either, queue) == []
+    body = json.dumps({"QueueUrl": queue, "WaitTimeSeconds": 20}).encode()
+    head = (
+        f"POST / HTTP/1.1\r\nHost: h\r\nX-Amz-Target: AmazonSQS.ReceiveMessage\r\nContent-Length: {len(body)}"
+    )
+    with socket.create_connection(door.address) as connection:
+        connection.sendall(head.encode() + b"\r\n\r\n" + body)
+        eventually(lambda: waiting() == 1)
+    eventually(lambda: waiting() == 0)
+    send(either, queue, "x")
+    assert [message["Body"] for message in receive(either, queue)] == ["x"]
+
+
+def test_more_in_flight_than_allowed_is_over_the_limit(sqs: Client, door: SqsBroker, queue: str) -> None:
+    name = queue.rpartition("/")[2]
+    limit = {"queue.max.in.flight.total": "2"}
+    door.ask(lambda broker: broker.topics.configure(name, lambda topic: {**topic.overrides, **limit}))
+    send(sqs, queue, "a", "b", "c")
+    messages = drain(sqs, queue, 2)
+    with refused("OverLimit", status=403):
+        receive(sqs, queue)
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=messages[0]["ReceiptHandle"])
+    assert len(receive(sqs, queue)) == 1
+
+
+def test_a_message_older_than_the_retention_period_is_not_received(tmp_path: Path) -> None:
+    with served(tmp_path) as broker:
+        sqs = client(broker.url)
+        url = sqs.create_queue(QueueName="q", Attributes={"MessageRetentionPeriod": "60"})["QueueUrl"]
+        send(sqs, url, "old")
+        broker.clock.ahead_s = 61
+        send(sqs, url, "new")
+        assert [message["Body"] for message in receive(sqs, url, WaitTimeSeconds=1)] == ["new"]
 
 
 def test_figures_count_what_is_visible_and_what_is_not(sqs: Client, queue: str) -> None:

@@ -130,11 +130,7 @@ NEW_QUEUE = {
     "MessageRetentionPeriod": str(4 * 24 * 3600),
     "VisibilityTimeout": "30",
 }
-NEW_TOPIC = {
-    "queue.max.deliveries": "0",
-    "queue.max.in.flight": str(MAX_IN_FLIGHT),
-    "queue.max.in.flight.total": str(MAX_IN_FLIGHT),
-}
+NEW_TOPIC = {"queue.max.deliveries": "0", "queue.max.in.flight.total": str(MAX_IN_FLIGHT)}
 NEW_FIFO_TOPIC = {**NEW_TOPIC, "queue.ordering": "key"}
 IN_SETTINGS = frozenset(NEW_QUEUE)
 

@@ -1,6 +1,7 @@
 """The door for AWS SDKs that speak SQS: finds the protocol of a request, checks who sent it, has it done."""
 
 from collections.abc import Awaitable, Mapping
+from itertools import count
 from uuid import uuid4
 
 from alpacamq.api.http.messages import Request, Response
@@ -79,12 +80,15 @@ class SqsDoor:
         self._json = JsonProtocol(actions)
         self._query = QueryProtocol(actions)
         self._signatures = Signatures(settings, broker.clock)
+        # Ids of requests look like those of AWS: the start is this door's own, the end counts.
+        self._id_start = str(uuid4())[:24]
+        self._requests = count()
 
     def __call__(self, request: Request) -> Awaitable[Response]:
         return self._serve(request, self._json if "x-amz-target" in request.headers else self._query)
 
     async def _serve(self, request: Request, protocol: JsonProtocol | QueryProtocol) -> Response:
-        request_id = str(uuid4())
+        request_id = f"{self._id_start}{next(self._requests):012x}"
         try:
             self._signatures.check(request)
             action, asked = protocol.read(request)
