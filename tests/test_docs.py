@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,12 +15,14 @@ import pytest
 
 from alpacamq.node.config import load
 
+from .brokers import Broker
 from .conftest import NewBroker
 
 ROOT = Path(__file__).parent.parent
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-ADDRESS = "localhost:9092"
+# Where pages say that the doors are.
+KAFKA, HTTP, SQS = "localhost:9092", "localhost:8080", "localhost:9324"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 EXAMPLE_S = 60
@@ -68,28 +71,35 @@ def pages_with(tool: str) -> list[Path]:
     ]
 
 
-def run_examples(page: Path, tools: set[str], address: str, directory: Path) -> None:
+def run_examples(page: Path, tools: set[str], broker: Broker, directory: Path) -> None:
     """All of a page's examples with these tools, in order: later ones may build on earlier ones."""
     alpacactl = directory / "alpacactl"
     alpacactl.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m alpacamq.cli.main "$@"\n')
     alpacactl.chmod(0o755)
     path = f"{directory}:{os.environ['PATH']}"
+    doors = {KAFKA: broker.address, HTTP: broker.http_address, SQS: broker.sqs_address}
     for example in examples(page):
         if example.tool not in tools:
             continue
         script = directory / f"example-{example.line}"
-        script.write_text(example.code.replace(ADDRESS, address))
+        script.write_text(at_these_doors(example.code, doors))
         ran = subprocess.run(
             example.command(script),
             capture_output=True,
             text=True,
             check=False,
             timeout=EXAMPLE_S,
-            env={**os.environ, "PATH": path, "ALPACACTL_BROKER": address},
+            env={**os.environ, "PATH": path, "ALPACACTL_BROKER": broker.address},
         )
         where = f"{page.name}:{example.line}"
         assert ran.returncode == 0, f"{where}\n{ran.stderr}"
-        assert ran.stdout == example.output, f"{where}\n{ran.stderr}"
+        assert ran.stdout == at_these_doors(example.output, doors), f"{where}\n{ran.stderr}"
+
+
+def at_these_doors(text: str, doors: Mapping[str, str]) -> str:
+    for door, address in doors.items():
+        text = text.replace(door, address)
+    return text
 
 
 @pytest.mark.parametrize(
@@ -100,7 +110,7 @@ def run_examples(page: Path, tools: set[str], address: str, directory: Path) -> 
 def test_python_examples_do_what_the_page_says(page: Path, new_broker: NewBroker, tmp_path: Path) -> None:
     broker = new_broker()
     broker.start()
-    run_examples(page, {"python"}, broker.address, tmp_path)
+    run_examples(page, {"python"}, broker, tmp_path)
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
@@ -108,7 +118,7 @@ def test_python_examples_do_what_the_page_says(page: Path, new_broker: NewBroker
 def test_kcat_examples_do_what_the_page_says(page: Path, new_broker: NewBroker, tmp_path: Path) -> None:
     broker = new_broker()
     broker.start()
-    run_examples(page, {"kcat"}, broker.address, tmp_path)
+    run_examples(page, {"kcat"}, broker, tmp_path)
 
 
 @pytest.mark.parametrize("page", pages_with("alpacactl"), ids=lambda page: page.stem)
@@ -116,7 +126,7 @@ def test_alpacactl_examples_do_what_the_page_says(page: Path, new_broker: NewBro
     """Together with the Python ones between them, which prepare what is looked at."""
     broker = new_broker()
     broker.start()
-    run_examples(page, {"alpacactl", "python"}, broker.address, tmp_path)
+    run_examples(page, {"alpacactl", "python"}, broker, tmp_path)
 
 
 def test_the_readme_shows_kcat_and_python() -> None:
