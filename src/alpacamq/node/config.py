@@ -30,6 +30,7 @@ from .options import (
     topic_defaults,
     variable_of,
 )
+from .queues_config import QueuesConfig
 
 __all__ = ["OPTIONS", "SECTIONS", "Address", "ConfigError", "NodeConfig", "load"]
 
@@ -242,6 +243,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     log: LogConfig = LogConfig()
     groups: GroupsConfig = GroupsConfig()
     transactions: TransactionsConfig = TransactionsConfig()
+    queues: QueuesConfig = QueuesConfig()
     delays: DelaysConfig = DelaysConfig()
     logging: LoggingConfig = LoggingConfig()
 
@@ -255,6 +257,7 @@ SECTIONS: Mapping[str, type[msgspec.Struct]] = {
     "log": LogConfig,
     "groups": GroupsConfig,
     "transactions": TransactionsConfig,
+    "queues": QueuesConfig,
     "delays": DelaysConfig,
     "logging": LoggingConfig,
 }

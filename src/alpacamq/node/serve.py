@@ -16,12 +16,14 @@ from alpacamq.api.kafka.requests import KafkaRequests
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.coordinators import CoordinatorSettings
 from alpacamq.broker.delays import DelaySettings
+from alpacamq.broker.queue_host import QueueSettings
 from alpacamq.cluster.topics import TopicLimits
 from alpacamq.coordinator.consumer_messages import ConsumerGroupSettings
 from alpacamq.coordinator.group_messages import GroupSettings
 from alpacamq.coordinator.transactions import TransactionSettings
 from alpacamq.model.address import Address
 from alpacamq.model.ids import BrokerId
+from alpacamq.queues.limits import EngineLimits
 from alpacamq.telemetry.logs import get_logger
 
 from .config import KafkaConfig, NodeConfig
@@ -109,7 +111,21 @@ def broker_settings(config: NodeConfig) -> BrokerSettings:
         retention_check_ms=config.log.retention_check_ms,
         unpacked_limit_bytes=config.log.unpacked_limit_bytes,
         coordination=_coordination(config),
+        queues=_queues(config),
         delays=DelaySettings(max_pending=config.delays.max_pending, max_delay_ms=config.delays.max_delay_ms),
+    )
+
+
+def _queues(config: NodeConfig) -> QueueSettings:
+    queues = config.queues
+    return QueueSettings(
+        limits=EngineLimits(
+            max_queues=queues.max_queues,
+            max_waiting_receives=queues.max_waiting_receives,
+            max_indexed_runs=queues.max_indexed_runs,
+            max_blocked_messages=queues.max_blocked_messages,
+        ),
+        cache_bytes=queues.cache_bytes,
     )
 
 
