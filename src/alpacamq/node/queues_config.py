@@ -46,7 +46,7 @@ class QueuesConfig(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=INT32_MAX,
-            description="How many messages a queue in key order reads ahead to find keys that are not blocked.",
+            description="How many messages a queue in key order reads ahead to find keys that are free.",
         ),
     ] = _LIMITS.max_blocked_messages
     cache_bytes: Annotated[
