@@ -33,10 +33,10 @@ class AdmittingStreamReader(StreamReader, SupportsTriggerAvailableNow):  # type:
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802 - Spark's name
         self.publish(start)
         begin = from_json(start)
-        if self._target is None:
-            end = self.ends(begin)
-        else:
-            end = {each: max(target, begin.get(each, 0)) for each, target in self._target.items()}
+        end = self.ends(begin)
+        if self._target is not None:
+            target = self._target
+            end = {each: max(min(at, target.get(each, 0)), begin.get(each, 0)) for each, at in end.items()}
         if isinstance(limit, ReadMaxRows):
             end = limited(begin, end, limit.max_rows)
         return to_json(end)

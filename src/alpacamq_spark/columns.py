@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from alpacamq.model.errors import CorruptBatch
 
+from .arrays import array, binary_scalar, flags
 from .fields import PADDING_BYTES, Fields, Ints, Spans, Unpacked, find_fields, find_headers
 from .narrowing import EVERY_NUMBER, Interval
 from .ranges import OffsetRange
@@ -63,7 +64,7 @@ def _copied(raw: bytes, spans: Spans) -> pa.Array:
     edges[2::2] = spans.end
     slots = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(edges), pa.py_buffer(raw)])
     wanted = np.arange(1, 2 * count, 2)
-    return slots.take(pa.array(wanted, mask=spans.is_null if spans.is_null.any() else None))
+    return slots.take(array(wanted, pa.int64(), spans.is_null))
 
 
 def _headers(raw: bytes, fields: Fields, _wanted: OffsetRange) -> pa.Array:
@@ -76,24 +77,26 @@ def _headers(raw: bytes, fields: Fields, _wanted: OffsetRange) -> pa.Array:
     edges = np.zeros(len(fields.header_count) + 1, dtype=np.int32)
     np.cumsum(fields.header_count, out=edges[1:])
     return pa.ListArray.from_arrays(
-        pa.array(edges), entries, type=HEADERS, mask=pa.array(fields.header_count == 0)
+        array(edges, pa.int32()), entries, type=HEADERS, mask=flags(fields.header_count == 0)
     )
 
 
 def _timestamps(timestamps_ms: Ints) -> pa.Array:
     clipped = np.clip(timestamps_ms, -_LAST_MS, _LAST_MS)
-    return pa.array(clipped * _US_PER_MS, type=pa.timestamp("us", tz="UTC"))
+    return array(clipped * _US_PER_MS, pa.timestamp("us", tz="UTC"))
 
 
 _BUILDERS: Mapping[str, Callable[[bytes, Fields, OffsetRange], pa.Array]] = {
     "key": lambda raw, fields, _: _copied(raw, fields.key),
     "value": lambda raw, fields, _: _copied(raw, fields.value),
-    "topic": lambda _, fields, wanted: pa.repeat(wanted.partition.topic, len(fields.offset)),
-    "partition": lambda _, fields, wanted: pa.repeat(
-        pa.scalar(wanted.partition.partition, pa.int32()), len(fields.offset)
+    "topic": lambda _, fields, wanted: pa.repeat(
+        binary_scalar(wanted.partition.topic.encode()), len(fields.offset)
+    ).cast(pa.string()),
+    "partition": lambda _, fields, wanted: array(
+        np.full(len(fields.offset), wanted.partition.partition, dtype=np.int32), pa.int32()
     ),
-    "offset": lambda _, fields, __: pa.array(fields.offset),
+    "offset": lambda _, fields, __: array(fields.offset, pa.int64()),
     "timestamp": lambda _, fields, __: _timestamps(fields.timestamp_ms),
-    "timestampType": lambda _, fields, __: pa.array(fields.is_append_time.astype(np.int32)),
+    "timestampType": lambda _, fields, __: array(fields.is_append_time.astype(np.int32), pa.int32()),
     "headers": _headers,
 }

@@ -21,10 +21,12 @@ from alpacamq.model.batch import (
 )
 from alpacamq.model.compression import compress
 
+from .arrays import binary_scalar
+
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
-_EMPTY = pa.scalar(b"", pa.binary())
+_EMPTY = binary_scalar(b"")
 _NO_LENGTH = 1  # -1, zigzag
 
 

@@ -34,7 +34,7 @@ class _PushFilters:
     by default. Spark tells by what is bound, so this shows what an ordinary reader would.
     """
 
-    __func__ = DataSourceReader.pushFilters
+    __func__ = staticmethod(DataSourceReader.pushFilters)
 
     def __init__(self, reader: "FilteringReader") -> None:
         self._reader = reader

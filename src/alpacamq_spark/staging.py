@@ -7,6 +7,7 @@ committed; so the driver alone ends transactions, and only those it has heard of
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +18,14 @@ from pyspark.sql.datasource import WriterCommitMessage
 from alpacamq.client.cluster import Cluster
 from alpacamq.client.errors import Refused
 from alpacamq.client.topics import find_topic
-from alpacamq.client.transactional import ProducerIdentity, add_partitions, claim, send_batches
+from alpacamq.client.transactional import (
+    ProducerIdentity,
+    add_partitions,
+    claim,
+    end_transaction,
+    send_batches,
+)
+from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.protocol.error_codes import ErrorCode
 
@@ -147,6 +155,12 @@ class StagingArea:
             rows=self._rows,
             digest=self._digest,
         )
+
+    def give_up(self) -> None:
+        """Drop everything, as the task has failed; where that fails too, it is left to the timeout."""
+        if self._producer is not None:
+            with suppress(AlpacaError):
+                end_transaction(self._cluster, self._producer, committed=False)
 
     def _places(self, batch: pa.RecordBatch, rows: pa.RecordBatch) -> dict[TopicPartition, Ints]:
         has = batch.schema.names

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 from alpacamq.client.cluster import Cluster
 
 from .committing import abort, commit
+from .ending import reap
 from .errors import InvalidOption
 from .options import WriteOptions
 from .rows import check_columns
@@ -54,6 +55,8 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
     def abort(self, messages: Messages) -> None:
         with Cluster(*self._options.servers) as cluster:
             abort(cluster, _staged(messages))
+            # Tasks that were cancelled have left no message.
+            reap(cluster, self._batch.sink, (), lambda run: run == self._batch.run)
 
 
 class StreamWriter(DataSourceStreamWriter):  # type: ignore[misc]
@@ -101,9 +104,13 @@ def _stage(options: WriteOptions, batch: Batch, rows: Iterator[pa.RecordBatch]) 
     context = _task()
     with Cluster(*options.servers) as cluster:
         area = StagingArea(cluster, options, batch, context.partitionId(), context.attemptNumber())
-        for each in rows:
-            area.write(each)
-        return area.finish()
+        try:
+            for each in rows:
+                area.write(each)
+            return area.finish()
+        except BaseException:
+            area.give_up()
+            raise
 
 
 def _task() -> TaskContext:

@@ -1,0 +1,95 @@
+"""Which filters are taken from Spark, and what they leave to be read."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+datasource = pytest.importorskip("pyspark.sql.datasource")
+if not hasattr(datasource, "Filter"):
+    pytest.skip("this version of Spark pushes no filters down", allow_module_level=True)
+
+from pyspark.sql.datasource import (  # noqa: E402
+    EqualNullSafe,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
+
+from alpacamq.model.ids import TopicName, TopicPartition  # noqa: E402
+from alpacamq_spark.narrowing import EVERY_NUMBER, Interval, Narrowing  # noqa: E402
+from alpacamq_spark.pushdown import narrowed_by  # noqa: E402
+
+TIME = ("timestamp",)
+OFFSET = ("offset",)
+# 5,500 microseconds after 1970: between the milliseconds 5 and 6.
+BETWEEN = datetime(1970, 1, 1, 0, 0, 0, 5500, tzinfo=UTC)
+SIX = datetime(1970, 1, 1, 0, 0, 0, 6000, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("condition", "left"),
+    [
+        pytest.param(EqualTo(OFFSET, 5), {"offset": Interval(5, 6)}, id="one offset"),
+        pytest.param(GreaterThan(OFFSET, 5), {"offset": Interval(low=6)}, id="offsets above"),
+        pytest.param(LessThanOrEqual(OFFSET, 5), {"offset": Interval(high=6)}, id="offsets to"),
+        pytest.param(GreaterThanOrEqual(TIME, BETWEEN), {"timestamp_ms": Interval(low=6)}, id="times from"),
+        pytest.param(GreaterThan(TIME, SIX), {"timestamp_ms": Interval(low=7)}, id="times after"),
+        pytest.param(LessThan(TIME, BETWEEN), {"timestamp_ms": Interval(high=6)}, id="times before"),
+        pytest.param(LessThanOrEqual(TIME, SIX), {"timestamp_ms": Interval(high=7)}, id="times to"),
+        pytest.param(
+            EqualNullSafe(TIME, BETWEEN), {"timestamp_ms": Interval(6, 6)}, id="no such millisecond"
+        ),
+        pytest.param(In(("topic",), ("a", "b")), {"topics": frozenset("ab")}, id="topics"),
+        pytest.param(EqualTo(("partition",), 3), {"partitions": frozenset({3})}, id="a partition"),
+        pytest.param(LessThan(("partition",), 3), {"partition": Interval(high=3)}, id="partitions below"),
+        pytest.param(IsNotNull(("offset",)), {}, id="what is always there"),
+    ],
+)
+def test_a_condition_that_can_be_held_is_taken(condition: Any, left: dict[str, Any]) -> None:
+    assert narrowed_by(Narrowing(), condition) == Narrowing(**left)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        pytest.param(EqualTo(("value",), b"x"), id="a value"),
+        pytest.param(Not(EqualTo(("partition",), 1)), id="a negation"),
+        pytest.param(IsNotNull(("key",)), id="a key that may be absent"),
+        pytest.param(IsNull(("offset",)), id="an offset that is absent"),
+        pytest.param(In(OFFSET, (1, 5)), id="some offsets"),
+        pytest.param(EqualTo(OFFSET, None), id="nothing"),
+        pytest.param(GreaterThan(TIME, datetime(2020, 1, 1)), id="a time without a zone"),  # noqa: DTZ001
+        pytest.param(EqualTo(("headers", "key"), "x"), id="a field of a field"),
+        pytest.param(EqualTo(("topic",), 7), id="a topic that is no text"),
+    ],
+)
+def test_any_other_condition_is_left_to_spark(condition: Any) -> None:
+    assert narrowed_by(Narrowing(), condition) is None
+
+
+def test_conditions_hold_together() -> None:
+    narrowing: Narrowing | None = Narrowing()
+    for condition in (
+        In(("topic",), ("a", "b")),
+        In(("topic",), ("b", "c")),
+        GreaterThan(("partition",), 1),
+        In(("partition",), (1, 2)),
+    ):
+        assert narrowing is not None
+        narrowing = narrowed_by(narrowing, condition)
+    assert narrowing is not None
+    admitted = [
+        (topic, number)
+        for topic in "abc"
+        for number in range(4)
+        if narrowing.admits(TopicPartition(TopicName(topic), number))
+    ]
+    assert admitted == [("b", 2)]
+    assert narrowing.timestamp_ms is EVERY_NUMBER

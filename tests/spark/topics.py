@@ -1,0 +1,52 @@
+"""Topics for Spark tests, filled and read without Spark."""
+
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from operator import itemgetter
+
+from confluent_kafka import Producer
+
+from alpacamq.client.cluster import Cluster
+from alpacamq.client.offsets import Isolation, extents
+from alpacamq.client.reader import Delivery, Reader
+from alpacamq.client.topics import create_topic, find_topic
+from tests.brokers import Broker
+
+
+def make_topic(cluster: Cluster, name: str, partitions: int = 2, **settings: str) -> str:
+    """A new topic, whose records may be as old as they like; settings with underscores for dots."""
+    named = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in settings.items()}}
+    create_topic(cluster, name, partitions=partitions, replicas=1, settings=named)
+    return name
+
+
+def produce(
+    broker: Broker, topic: str, values: Iterable[str], partition: int = 0, **settings: object
+) -> None:
+    """Write values to one partition with a client that is not ours."""
+    producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 50, **settings})
+    for value in values:
+        producer.produce(topic, value, partition=partition)
+    assert producer.flush(30) == 0
+
+
+def deliveries(cluster: Cluster, topic: str) -> list[Delivery]:
+    """Everything that a reader of committed records sees."""
+    partitions = find_topic(cluster, topic).all_partitions()
+    ends = extents(cluster, partitions, Isolation.COMMITTED)
+    reader = Reader(cluster, {each: ends[each].start for each in partitions}, Isolation.COMMITTED)
+    found: list[Delivery] = []
+    while any(reader.positions[each] < ends[each].end for each in partitions):
+        found += reader.read()
+    return found
+
+
+def values(cluster: Cluster, topic: str) -> list[str]:
+    """The values of a topic, sorted."""
+    return sorted((each.record.value or b"").decode() for each in deliveries(cluster, topic))
+
+
+def by_partition(cluster: Cluster, topic: str) -> Mapping[int, list[bytes | None]]:
+    """Keys by the partition they are in."""
+    found = sorted((each.partition.partition, each.record.key) for each in deliveries(cluster, topic))
+    return {number: [key for _, key in those] for number, those in groupby(found, itemgetter(0))}
