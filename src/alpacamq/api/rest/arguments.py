@@ -28,7 +28,7 @@ class Arguments:
 
     def __init__(self, route: AnyRoute) -> None:
         self._parameters = route.parameters
-        self._in_path = frozenset(route.path_names)
+        self._in_path = route.path_names
         self._body = route.body
         self._decode = msgspec.json.Decoder(route.body).decode
 

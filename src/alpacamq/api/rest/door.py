@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable
 from http import HTTPStatus
-from inspect import isawaitable
+from typing import Any
 
 import msgspec
 
@@ -11,13 +11,11 @@ from alpacamq.api.http.messages import Request, Response
 from alpacamq.broker.broker import Broker
 from alpacamq.model.errors import AlpacaError
 
-from .arguments import Arguments
 from .backend import Backend
 from .errors import CrossOrigin, refusal
 from .route import AnyRoute, Call
 from .router import Router
 from .table import ROUTES
-from .traffic import Answered
 
 _encode = msgspec.json.Encoder().encode
 _NO_CONTENT = Response(HTTPStatus.NO_CONTENT)
@@ -29,7 +27,6 @@ class RestDoor:
     def __init__(self, broker: Broker) -> None:
         self._backend = Backend(broker)
         self._router = Router(ROUTES)
-        self._arguments = {id(route): Arguments(route) for route in ROUTES}
         self._unfinished: set[asyncio.Future[object]] = set()
 
     def __call__(self, request: Request) -> Response | Awaitable[Response]:
@@ -37,18 +34,18 @@ class RestDoor:
         try:
             if "origin" in request.headers:
                 _check_origin(request)
-            route, in_path = self._router.match(request.method, request.path)
-            arguments = self._arguments[id(route)]
+            endpoint, in_path = self._router.match(request.method, request.path)
+            route, arguments = endpoint.route, endpoint.arguments
             parameters = arguments.parameters(in_path, request)
             call = Call(self._backend, request, parameters, arguments.body(request))
             answer = route.handler(call)
         except AlpacaError as error:
             return self._counted(route, refusal(error))
-        if isawaitable(answer):
+        if endpoint.is_asynchronous:
             return self._awaited(route, answer)
         return self._counted(route, _response(route, answer))
 
-    async def _awaited(self, route: AnyRoute, answer: Awaitable[object]) -> Response:
+    async def _awaited(self, route: AnyRoute, answer: Any) -> Response:
         try:
             result = await (self._finished(answer) if route.is_indivisible else answer)
         except AlpacaError as error:
@@ -64,7 +61,7 @@ class RestDoor:
 
     def _counted(self, route: AnyRoute | None, response: Response) -> Response:
         if route is not None:
-            self._backend.traffic.count(Answered(route.method, route.path, response.status))
+            self._backend.traffic.count(route.method, route.path, response.status)
         return response
 
 

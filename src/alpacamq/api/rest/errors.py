@@ -79,6 +79,7 @@ CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
     e.InvalidRequest: HTTPStatus.UNPROCESSABLE_ENTITY,
     e.CorruptBatch: HTTPStatus.INTERNAL_SERVER_ERROR,
     TooMuchData: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    e.CorruptState: HTTPStatus.INTERNAL_SERVER_ERROR,
     e.DamagedLog: HTTPStatus.INTERNAL_SERVER_ERROR,
     e.InvalidRecord: HTTPStatus.BAD_REQUEST,
     e.InvalidTimestamp: HTTPStatus.UNPROCESSABLE_ENTITY,

@@ -1,5 +1,6 @@
 """The OpenAPI 3.1 description of the API, made from the table of routes that serves it."""
 
+import re
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -14,6 +15,7 @@ from .errors import CODES, ConflictingInput, CrossOrigin, InvalidInput, Problem,
 from .message_json import NEW_MESSAGE_RULES, NewMessage
 from .route import AnyRoute, Nothing
 
+_WORD = re.compile(r"[a-z]+")
 _REFERENCE = "#/components/schemas/{name}"
 # What a type cannot say of itself: how its fields depend on each other.
 _RULES: Mapping[type, Mapping[str, object]] = {NewMessage: NEW_MESSAGE_RULES}
@@ -78,7 +80,7 @@ class _Schemas:
 
 def _operation(route: AnyRoute, schemas: _Schemas) -> dict[str, Any]:
     operation: dict[str, Any] = {
-        "operationId": route.handler.__module__.rpartition(".")[2] + "_" + route.handler.__name__,
+        "operationId": "_".join([route.method.lower(), *_WORD.findall(route.path)]),
         "summary": route.summary,
         "tags": [route.tag],
         "parameters": _parameters(route),

@@ -1,27 +1,41 @@
 """Finding the route of a request by its path: a tree of path segments, literal ones before parameters."""
 
 from collections.abc import Iterable
+from inspect import iscoroutinefunction
 from typing import NamedTuple
 from urllib.parse import unquote
 
+from .arguments import Arguments
 from .errors import InvalidInput, MethodNotAllowed, UnknownPath
 from .route import AnyRoute
 
 
-class Match(NamedTuple):
-    """A route and what the path gives for its parameters."""
+class Endpoint:
+    """A route, with what a request needs of it at hand."""
 
-    route: AnyRoute
+    __slots__ = ("arguments", "is_asynchronous", "path_names", "route")
+
+    def __init__(self, route: AnyRoute) -> None:
+        self.route = route
+        self.path_names = route.path_names
+        self.arguments = Arguments(route)
+        self.is_asynchronous = iscoroutinefunction(route.handler)
+
+
+class Match(NamedTuple):
+    """An endpoint and what the path gives for its parameters."""
+
+    endpoint: Endpoint
     values: dict[str, str]
 
 
 class _Node:
-    __slots__ = ("children", "parameter", "routes")
+    __slots__ = ("children", "endpoints", "parameter")
 
     def __init__(self) -> None:
         self.children: dict[str, _Node] = {}
         self.parameter: _Node | None = None
-        self.routes: dict[str, AnyRoute] = {}
+        self.endpoints: dict[str, Endpoint] = {}
 
 
 class Router:
@@ -37,13 +51,13 @@ class Router:
                     node = node.parameter
                 else:
                     node = node.children.setdefault(part, _Node())
-            assert route.method not in node.routes, f"two routes for {route.method} {route.path}"
-            node.routes[route.method] = route
+            assert route.method not in node.endpoints, f"two routes for {route.method} {route.path}"
+            node.endpoints[route.method] = endpoint = Endpoint(route)
             if route.method == "GET" and not route.has_effects:
-                node.routes["HEAD"] = route
+                node.endpoints["HEAD"] = endpoint
 
     def match(self, method: str, path: str) -> Match:
-        """The route for this, or UnknownPath, or MethodNotAllowed."""
+        """The endpoint for this, or UnknownPath, or MethodNotAllowed."""
         node = self._root
         segments: list[str] = []
         for part in path.split("/")[1:]:
@@ -54,11 +68,11 @@ class Router:
                 node = node.parameter
             else:
                 raise UnknownPath(f"there is nothing at {path}")
-        if (route := node.routes.get(method)) is None:
+        if (endpoint := node.endpoints.get(method)) is None:
             raise _not_served(node, method, path)
         if not segments:
-            return Match(route, {})
-        return Match(route, dict(zip(route.path_names, map(_decoded, segments), strict=True)))
+            return Match(endpoint, {})
+        return Match(endpoint, dict(zip(endpoint.path_names, map(_decoded, segments), strict=True)))
 
 
 def _decoded(segment: str) -> str:
@@ -71,7 +85,7 @@ def _decoded(segment: str) -> str:
 
 
 def _not_served(node: _Node, method: str, path: str) -> UnknownPath | MethodNotAllowed:
-    if not node.routes:
+    if not node.endpoints:
         return UnknownPath(f"there is nothing at {path}")
-    allowed = ", ".join(sorted(node.routes))
+    allowed = ", ".join(sorted(node.endpoints))
     return MethodNotAllowed(f"{path} takes {allowed}, not {method}", allowed)

@@ -19,10 +19,11 @@ class Traffic:
     __slots__ = ("_answers",)
 
     def __init__(self) -> None:
-        self._answers: Counter[Answered] = Counter()
+        self._answers: Counter[tuple[str, str, int]] = Counter()
 
-    def count(self, answered: Answered) -> None:
-        self._answers[answered] += 1
+    def count(self, method: str, path: str, status: int) -> None:
+        self._answers[method, path, status] += 1
 
     def __iter__(self) -> Iterator[tuple[Answered, int]]:
-        return iter(sorted(self._answers.items()))
+        for answered, count in sorted(self._answers.items()):
+            yield Answered(*answered), count

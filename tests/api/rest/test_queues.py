@@ -1,0 +1,237 @@
+"""Topics as queues over HTTP: leases, settling them, dead letters and their way back."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.waiting import eventually
+
+from .problems import refused, wrong_field
+
+
+def publish(http: httpx.Client, topic: str, *values: str, **fields: object) -> None:
+    batch = [{"value": value, **fields} for value in values]
+    http.post(f"/topics/{topic}/messages", json={"messages": batch}).raise_for_status()
+
+
+def poll(http: httpx.Client, topic: str, **query: object) -> list[dict[str, Any]]:
+    parameters = {"topic": topic, "wait_ms": 0, **query}
+    answer = http.get("/groups/workers/poll", params=parameters)  # type: ignore[arg-type]
+    answer.raise_for_status()
+    found: list[dict[str, Any]] = answer.json()["messages"]
+    return found
+
+
+def settle(http: httpx.Client, verb: str, *messages: dict[str, Any], **fields: object) -> httpx.Response:
+    receipts = [each["receipt"] for each in messages]
+    return http.post(f"/messages/{verb}", json={"receipts": receipts, **fields})
+
+
+def test_a_message_is_leased_and_acknowledged(http: httpx.Client, made: str) -> None:
+    publish(http, made, "work", key="k", headers={"h": "1"})
+    (message,) = poll(http, made, visibility_ms=60_000)
+    assert {
+        "topic": made,
+        "key": "k",
+        "value": "work",
+        "headers": {"h": "1"},
+        "delivery_count": 1,
+        "priority": "normal",
+    }.items() <= message.items()
+    assert message["deadline"] - message["first_delivered"] == 60_000
+    assert poll(http, made) == []
+    answer = http.post("/messages/ack", json={"receipt": message["receipt"]})
+    assert answer.json() == {"results": [{"receipt": message["receipt"]}], "errors": 0}
+    totals = http.get(f"/groups/workers/queues/{made}").json()["totals"]
+    assert (totals["acked_total"], totals["in_flight"], totals["ready"]) == (1, 0, 0)
+
+
+def test_what_is_acknowledged_stays_in_the_log(http: httpx.Client, made: str) -> None:
+    publish(http, made, "work")
+    settle(http, "ack", *poll(http, made)).raise_for_status()
+    assert len(http.get(f"/topics/{made}/messages").json()["messages"]) == 1
+
+
+def test_a_poll_waits_for_a_message(http: httpx.Client, made: str) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(poll, http, made, wait_ms=30_000)
+        publish(http, made, "at last")
+        (message,) = waiting.result()
+    assert message["value"] == "at last"
+    settle(http, "ack", message).raise_for_status()
+
+
+def test_many_are_settled_in_one_request_and_stale_ones_named(http: httpx.Client, made: str) -> None:
+    publish(http, made, *"abc")
+    messages = poll(http, made)
+    assert sorted(each["value"] for each in messages) == list("abc")
+    settle(http, "ack", messages[0]).raise_for_status()
+    answer = settle(http, "reject", *messages).json()
+    assert answer["errors"] == 1
+    assert answer["results"][0]["error"]["type"] == "urn:alpacamq:problem:stale-receipt"
+    assert [each["receipt"] for each in answer["results"]] == [each["receipt"] for each in messages]
+
+
+def test_an_acknowledgement_is_repeated_without_harm(http: httpx.Client, made: str) -> None:
+    publish(http, made, "work")
+    messages = poll(http, made)
+    for _ in range(2):
+        assert settle(http, "ack", *messages).json()["errors"] == 0
+
+
+@pytest.mark.parametrize(("verb", "more"), [("nack", {}), ("reject", {}), ("visibility", {"timeout_ms": 1})])
+def test_a_single_stale_receipt_is_a_conflict(
+    http: httpx.Client, made: str, verb: str, more: dict[str, int]
+) -> None:
+    publish(http, made, "work")
+    (message,) = poll(http, made)
+    body = {"receipt": message["receipt"]}
+    http.post("/messages/ack", json=body).raise_for_status()
+    refused(http.post(f"/messages/{verb}", json={**body, **more}), 409, "stale-receipt")
+
+
+def test_garbage_is_no_receipt(http: httpx.Client) -> None:
+    refused(http.post("/messages/ack", json={"receipt": "garbage"}), 422, "invalid-receipt")
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "field"),
+    [
+        ("ack", {}, "/receipt"),
+        ("ack", {"receipt": "a", "receipts": ["b"]}, "/receipt"),
+        ("ack", {"receipts": []}, "/receipts"),
+        ("ack", {"receipts": ["a"] * 1001}, "/receipts"),
+        ("ack", {"reciept": "a"}, "/reciept"),
+        ("nack", {"receipt": "a", "delay_ms": -1}, "/delay_ms"),
+        ("visibility", {"receipt": "a"}, "/timeout_ms"),
+    ],
+)
+def test_bad_receipts_are_refused_with_their_place(
+    http: httpx.Client, verb: str, body: dict[str, object], field: str
+) -> None:
+    assert wrong_field(http.post(f"/messages/{verb}", json=body)) == field
+
+
+def test_what_failed_is_delivered_again_after_its_delay(http: httpx.Client, made: str) -> None:
+    publish(http, made, "work")
+    settle(http, "nack", *poll(http, made), delay_ms=0).raise_for_status()
+    (again,) = poll(http, made, wait_ms=30_000)
+    assert again["delivery_count"] == 2
+    settle(http, "nack", again, delay_ms=3_600_000).raise_for_status()
+    assert poll(http, made) == []
+    assert http.get(f"/groups/workers/queues/{made}").json()["totals"]["resting"] == 1
+
+
+def test_a_lease_that_ends_is_given_to_another(http: httpx.Client, made: str) -> None:
+    publish(http, made, "work")
+    poll(http, made, visibility_ms=50)
+    (again,) = eventually(lambda: poll(http, made, wait_ms=1000))
+    assert again["delivery_count"] == 2
+
+
+def test_a_lease_is_kept_longer_or_given_back(http: httpx.Client, made: str) -> None:
+    publish(http, made, "work")
+    (message,) = poll(http, made, visibility_ms=60_000)
+    settle(http, "visibility", message, timeout_ms=120_000).raise_for_status()
+    settle(http, "visibility", message, timeout_ms=0).raise_for_status()
+    assert eventually(lambda: poll(http, made))
+
+
+def test_urgent_messages_come_first_in_strict_order(http: httpx.Client, topic: str) -> None:
+    settings = {"queue.priority.mode": "strict"}
+    http.post("/topics", json={"name": topic, "partitions": 1, "settings": settings}).raise_for_status()
+    for priority in ("background", "low", "normal", "high", "critical"):
+        publish(http, topic, priority, priority=priority)
+    messages = poll(http, topic)
+    assert [each["priority"] for each in messages] == ["critical", "high", "normal", "low", "background"]
+    stats = http.get("/priority/stats", params={"topic": topic}).json()
+    assert stats["lanes"]["critical"]["delivered_total"] == 1
+    (partition,) = stats["partitions"]
+    assert partition["lanes"]["background"]["in_flight"] == 1
+
+
+def test_a_rejected_message_is_a_dead_letter_and_comes_back_by_redrive(http: httpx.Client, made: str) -> None:
+    publish(http, made, "poison", key="k")
+    settle(http, "reject", *poll(http, made), reason="cannot be read").raise_for_status()
+
+    def dead_letters() -> list[dict[str, Any]]:
+        answer = http.get(f"/topics/{made}.dlq/messages")
+        return answer.json()["messages"] if answer.status_code == 200 else []
+
+    (letter,) = eventually(dead_letters)
+    assert (letter["key"], letter["value"]) == ("k", "poison")
+    assert letter["headers"]["alpacamq-origin-topic"] == made
+    assert letter["headers"]["alpacamq-dead-letter-reason"] == "cannot be read"
+    stats = http.get("/reliability/stats", params={"topic": made}).json()
+    assert (stats["totals"]["rejected_total"], stats["totals"]["dead_lettered_total"]) == (1, 1)
+
+    started = http.post(f"/topics/{made}.dlq/dead-letters/redrive", json={})
+    assert started.status_code == 202
+    task = started.json()["id"]
+    eventually(lambda: http.get(f"/redrives/{task}").json()["state"] == "completed")
+    assert http.get(f"/redrives/{task}").json()["moved"] == 1
+    listed = http.get("/redrives", params={"topic": f"{made}.dlq"}).json()["redrives"]
+    assert [each["id"] for each in listed] == [task]
+    (back,) = eventually(lambda: poll(http, made))
+    assert back["value"] == "poison"
+    assert back["delivery_count"] == 1
+    assert "headers" not in back
+
+
+def test_a_redrive_that_is_not_there_is_not_found(http: httpx.Client) -> None:
+    refused(http.get("/redrives/nothing"), 404, "unknown-task")
+    refused(http.delete("/redrives/nothing"), 404, "unknown-task")
+    refused(http.post("/topics/no-such.dlq/dead-letters/redrive", json={}), 404, "unknown-topic")
+
+
+def test_a_queue_has_settings_of_its_own(http: httpx.Client, made: str) -> None:
+    path = f"/groups/workers/queues/{made}"
+    settings = {"queue.visibility.timeout.ms": 90_000}
+    assert http.put(path, json={"settings": settings}).json()["settings"] == {
+        "queue.visibility.timeout.ms": "90000"
+    }
+    publish(http, made, "work")
+    (message,) = poll(http, made)
+    assert message["deadline"] - message["first_delivered"] == 90_000
+    back = http.put(path, json={"settings": {"queue.visibility.timeout.ms": None}})
+    assert back.json()["settings"] == {}
+    refused(http.put(path, json={"settings": {"retention.ms": 1}}), 422, "invalid-config")
+
+
+def test_a_queue_is_emptied_and_begun_again(http: httpx.Client, made: str) -> None:
+    path = f"/groups/workers/queues/{made}"
+    publish(http, made, *"abc", partition=0)
+    assert len(poll(http, made, max=1)) == 1
+    assert http.post(f"{path}/purge").json()["totals"]["in_flight"] == 0
+    assert poll(http, made) == []
+    http.post(f"{path}/reset", json={"to": "earliest"}).raise_for_status()
+    assert [each["value"] for each in poll(http, made)] == ["a", "b", "c"]
+    http.post(f"{path}/reset", json={"partition": 0, "offset": 2}).raise_for_status()
+    assert [each["value"] for each in poll(http, made)] == ["c"]
+
+
+def test_queues_are_shown_among_the_groups_and_deleted_with_them(http: httpx.Client, made: str) -> None:
+    group = f"group-of-{made}"
+    http.get(f"/groups/{group}/poll", params={"topic": made, "wait_ms": 0}).raise_for_status()
+    listed = [each for each in http.get("/groups").json()["groups"] if each["group"] == group]
+    assert listed == [{"group": group, "type": "queue", "topics": [made]}]
+    assert http.get(f"/groups/{group}").json()["queues"] == [made]
+    assert http.delete(f"/groups/{group}").status_code == 204
+    refused(http.get(f"/groups/{group}/queues/{made}"), 404, "group-id-not-found")
+
+
+def test_a_queue_of_no_topic_is_not_found(http: httpx.Client) -> None:
+    refused(http.get("/groups/g/poll", params={"topic": "no-such-topic", "wait_ms": 0}), 404, "unknown-topic")
+    refused(http.get("/groups/g/queues/no-such-topic"), 404, "group-id-not-found")
+
+
+def test_metrics_tell_of_queues(http: httpx.Client, made: str) -> None:
+    publish(http, made, *"abc")
+    poll(http, made, max=1)
+    text = http.get("/metrics").text
+    labels = f'{{group="workers",topic="{made}"}}'
+    assert f"alpacamq_queue_ready{labels} 2" in text
+    assert f"alpacamq_queue_in_flight{labels} 1" in text
+    assert f"alpacamq_queue_received_total{labels} 1" in text
