@@ -1,0 +1,191 @@
+"""Consumers and the broker are killed at random; every message is acknowledged or a dead letter, once."""
+
+import random
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from tests.brokers import Broker, lasting_address
+from tests.conftest import NewBroker
+from tests.waiting import eventually
+
+from .processes import Program
+from .queue_traffic import (
+    GROUP,
+    TOPIC,
+    Delivered,
+    Door,
+    Publisher,
+    Settled,
+    Settling,
+    read_notes,
+)
+
+CONSUMERS = 8
+PARTITIONS = 3
+MAX_DELIVERIES = 4
+SETTINGS = {
+    "queue.max.deliveries": MAX_DELIVERIES,
+    "queue.backoff.initial.ms": 50,
+    "queue.backoff.max.ms": 200,
+}
+DEAD_LETTERS = f"{TOPIC}.dlq"
+
+
+class Crowd:
+    """Consumers in processes of their own, each with a new file of notes for every life."""
+
+    def __init__(self, address: str, directory: Path, dice: random.Random) -> None:
+        self._address = address
+        self._directory = directory
+        self._dice = dice
+        self._lives = 0
+        self.files: list[Path] = []
+        self.members = [self._born() for _ in range(CONSUMERS)]
+
+    def kill_one(self) -> None:
+        place = self._dice.randrange(CONSUMERS)
+        self.members[place].kill()
+        self.members[place] = self._born()
+
+    def stop(self) -> None:
+        for member in self.members:
+            member.stop()
+
+    def end(self) -> None:
+        for member in self.members:
+            member.end()
+
+    def _born(self) -> Program:
+        self._lives += 1
+        name = f"consumer-{self._lives}"
+        file = self._directory / f"{name}.notes"
+        self.files.append(file)
+        seed = str(self._dice.randrange(1 << 32))
+        return Program(
+            "tests.integration.queue_consumer",
+            self._address,
+            name,
+            seed,
+            str(file),
+            log=self._directory / f"{name}.log",
+        ).start()
+
+
+class Story:
+    """What all consumers together wrote down, message by message."""
+
+    def __init__(self, files: list[Path]) -> None:
+        self.deliveries: dict[str, list[Delivered]] = defaultdict(list)
+        self.settling: dict[str, set[str]] = defaultdict(set)
+        self.confirmed: dict[tuple[str, str], int] = {}
+        for note in (note for file in files for note in read_notes(file)):
+            match note:
+                case Delivered():
+                    self.deliveries[note.value].append(note)
+                case Settling():
+                    self.settling[note.value].add(note.action)
+                case Settled():
+                    self.confirmed[note.value, note.action] = note.count
+
+
+def dead_letters(door: Door) -> dict[str, dict[str, str]]:
+    """The headers of every dead letter by its value; a message that is there twice fails."""
+    found: dict[str, dict[str, str]] = {}
+    for partition in range(PARTITIONS):
+        offset = 0
+        while True:
+            page = door.ask(
+                "GET", f"/topics/{DEAD_LETTERS}/partitions/{partition}/messages", offset=offset, limit=1000
+            )
+            for message in page["messages"]:
+                assert message["value"] not in found, f"{message} is there twice"
+                found[message["value"]] = message["headers"]
+            if page["next_offset"] >= page["end_offset"]:
+                break
+            offset = page["next_offset"]
+    return found
+
+
+def is_drained(door: Door) -> bool:
+    partitions = door.ask("GET", f"/groups/{GROUP}/queues/{TOPIC}")["partitions"]
+    return all(
+        each["start_offset"] == each["end_offset"] and not each["dead_lettering"] for each in partitions
+    )
+
+
+def check(story: Story, letters: dict[str, dict[str, str]], publisher: Publisher) -> None:
+    for value in publisher.confirmed:
+        assert story.settling[value] & {"ack"} or value in letters, (
+            f"{value} was lost: {story.deliveries[value]}"
+        )
+    sent = publisher.confirmed | publisher.unsure
+    assert story.deliveries.keys() | letters.keys() <= sent
+    for value, deliveries in story.deliveries.items():
+        counts = [delivery.count for delivery in deliveries]
+        assert len(set(counts)) == len(counts), (
+            f"{value} was delivered twice as the same delivery: {deliveries}"
+        )
+        assert max(counts) <= MAX_DELIVERIES, deliveries
+        assert len({(delivery.partition, delivery.offset) for delivery in deliveries}) == 1
+        if (acknowledged := story.confirmed.get((value, "ack"))) is not None:
+            assert max(counts) <= acknowledged, f"{value} came again after its acknowledgement: {deliveries}"
+            assert value not in letters
+        if (rejected := story.confirmed.get((value, "reject"))) is not None:
+            assert value in letters
+            assert letters[value]["alpacamq-delivery-count"] == str(rejected)
+        if value in letters:
+            count = int(letters[value]["alpacamq-delivery-count"])
+            assert max(counts) <= count
+            assert count == MAX_DELIVERIES or "reject" in story.settling[value]
+
+
+def kill_at_random(new_broker: NewBroker, directory: Path, *, seed: int, for_s: float) -> None:
+    dice = random.Random(seed)
+    ports = random.SystemRandom()
+    addresses = {name: lasting_address(ports) for name in ("kafka", "http", "sqs")}
+    broker: Broker = new_broker(**addresses).start()
+    door = Door(broker.http_address)
+    door.ask("POST", "/topics", {"name": TOPIC, "partitions": PARTITIONS, "settings": SETTINGS})
+    publisher = Publisher(broker.http_address)
+    publisher.start()
+    crowd = Crowd(broker.http_address, directory, dice)
+    try:
+        ends = time.monotonic() + for_s
+        while time.monotonic() < ends:
+            threading.Event().wait(dice.uniform(0.05, 1.2))
+            if dice.random() < 0.35:
+                broker.kill()
+                broker.start()
+            else:
+                crowd.kill_one()
+        publisher.stop()
+        door.close()
+        eventually(lambda: is_drained(door), within_s=120, what="the queue is drained")
+        crowd.stop()
+    finally:
+        crowd.end()
+    story = Story(crowd.files)
+    letters = dead_letters(door)
+    assert len(publisher.confirmed) > 100
+    check(story, letters, publisher)
+    assert not broker.errors.find("crashed"), broker.errors.text()
+
+
+@pytest.mark.timeout(120)
+def test_consumers_and_broker_are_killed_and_every_message_is_done_once(
+    new_broker: NewBroker, tmp_path: Path
+) -> None:
+    # A fixed seed: this one belongs to the everyday tests.
+    kill_at_random(new_broker, tmp_path, seed=5, for_s=6)
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(3600)
+def test_minutes_of_kills_lose_and_double_nothing(new_broker: NewBroker, tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    kill_at_random(new_broker, tmp_path, seed=seed, for_s=240)
