@@ -17,6 +17,7 @@ from alpacamq.model.errors import (
     InvalidGroupId,
     InvalidReceipt,
     InvalidRequest,
+    PolicyViolation,
     StaleReceipt,
     UnknownTopic,
 )
@@ -455,3 +456,14 @@ async def test_names_of_groups_that_no_receipt_can_carry_are_refused(tmp_path: P
             await broker.queues.receive(QueueId(group, "orders"))
         with pytest.raises(InvalidRequest):
             await broker.queues.receive(ORDERS, max_messages=0)
+
+
+async def test_topics_that_are_not_there_or_not_for_clients_are_refused(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        with pytest.raises(UnknownTopic):
+            await broker.queues.receive(ORDERS)
+        assert QUEUES_TOPIC not in broker.topics.image.topics
+        await broker.topics.create("orders")
+        await broker.queues.receive(ORDERS)
+        with pytest.raises(PolicyViolation):
+            await broker.queues.receive(QueueId("workers", QUEUES_TOPIC))

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from alpacamq.model.errors import AlpacaError, CoordinatorUnavailable, GroupIdNotFound
+from alpacamq.model.errors import AlpacaError, CoordinatorUnavailable, GroupIdNotFound, PolicyViolation
 from alpacamq.model.outcome import Outcome
 from alpacamq.model.ports import Clock, Disk
 from alpacamq.model.topics import QUEUES_TOPIC
@@ -110,6 +110,8 @@ class QueueHost:
     async def desk(self, queue: QueueId) -> QueueShard:
         """Where to ask about a queue, ready to be asked."""
         check_group(queue.group)
+        if self._topics.image.topic(queue.topic).is_internal:
+            raise PolicyViolation(f"topic {queue.topic!r} is internal and cannot be used as a queue")
         await self._shards.all()
         if self._producer_ids.is_low:
             await self._producer_ids.replenish(self._ids_wanted)
