@@ -211,24 +211,25 @@ class Delays:
                 listed.append(_waiting(topic, entry.partition, id_, entry.due_ms, stored[1]))
         return listed
 
-    async def messages(self, topic: str, *, after_id: int = -1, limit: int = 100) -> list[DelayedMessage]:
-        """What `waiting` lists, whole."""
-        found: list[DelayedMessage] = []
+    async def messages(
+        self, topic: str, *, after_id: int = -1, limit: int = 100
+    ) -> list[tuple[int, DelayedMessage]]:
+        """What `waiting` lists, whole, each with its id."""
+        found: list[tuple[int, DelayedMessage]] = []
         for entry in await self.waiting(topic, after_id=after_id, limit=limit):
             offset, number = divmod(entry.id, len(self._logs))
             if (stored := await self._logs[number].records.message(offset)) is not None:
                 assert stored[1].value is not None
                 envelope = decode_envelope(stored[1].value)
-                found.append(
-                    DelayedMessage(
-                        topic=topic,
-                        partition=entry.partition,
-                        due_ms=entry.due_ms,
-                        key=envelope.key,
-                        value=envelope.value,
-                        headers=envelope.headers,
-                    )
+                message = DelayedMessage(
+                    topic=topic,
+                    partition=entry.partition,
+                    due_ms=entry.due_ms,
+                    key=envelope.key,
+                    value=envelope.value,
+                    headers=envelope.headers,
                 )
+                found.append((entry.id, message))
         return found
 
     async def figures(self, topic: str | None = None) -> DelayFigures:

@@ -86,6 +86,7 @@ def test_only_what_is_asked_for_is_told(sqs: Client, queue: str) -> None:
         ("VisibilityTimeout", "9" * 5000),
         ("KmsDataKeyReusePeriodSeconds", "59"),
         ("SqsManagedSseEnabled", "yes"),
+        ("KmsMasterKeyId", "\x00"),
         ("Policy", "[]"),
         ("Policy", '{"a":'),
         ("RedrivePolicy", "7"),
@@ -122,6 +123,21 @@ def test_attributes_that_cannot_be_are_refused(
 ) -> None:
     with refused(code, text):
         sqs.set_queue_attributes(QueueUrl=queue, Attributes=attributes)
+
+
+def test_what_others_wrote_into_the_setting_does_no_harm(either: Client, door: SqsBroker, queue: str) -> None:
+    name = queue.rpartition("/")[2]
+    for text in (
+        "junk",
+        "[]",
+        '{"attributes": {"ReceiveMessageWaitTimeSeconds": "soon", "Policy": "{", "x": "y"}}',
+    ):
+        kept = {"sqs.attributes": text}
+        door.ask(lambda broker: broker.topics.configure(name, lambda topic: {**topic.overrides, **kept}))  # noqa: B023
+        assert attributes_of(either, queue)["ReceiveMessageWaitTimeSeconds"] == "0"
+        either.receive_message(QueueUrl=queue)
+        with refused("InvalidParameterValue", "can't find label"):
+            either.remove_permission(QueueUrl=queue, Label="l")
 
 
 def test_the_type_of_a_queue_cannot_be_changed(sqs: Client, fifo: str) -> None:
@@ -270,6 +286,7 @@ def test_permissions_that_cannot_be_are_refused(
         ('{"deadLetterTargetArn": "ARN", "maxReceiveCount": 1001}', "from 1 to 1000"),
         ('{"deadLetterTargetArn": "ARN", "maxReceiveCount": "many"}', "Not a redrive policy"),
         ('{"deadLetterTargetArn": "ARN-not", "maxReceiveCount": 3}', "does not exist"),
+        ('{"deadLetterTargetArn": "ARN", "maxReceiveCount": 3}', "its own"),
         ('{"deadLetterTargetArn": "arn:aws:sns:a:b:c", "maxReceiveCount": 3}', "ARN"),
     ],
 )

@@ -1,5 +1,6 @@
 """Queues themselves: made, found, listed, emptied and deleted."""
 
+import asyncio
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
@@ -8,6 +9,7 @@ from contextlib import suppress
 import msgspec
 
 from alpacamq.broker.broker import Broker
+from alpacamq.broker.delays import Waiting
 from alpacamq.model.errors import TopicExists, UnknownDelayed
 from alpacamq.model.ids import TopicId
 
@@ -31,7 +33,7 @@ from .tags import check_tags
 MAX_NAME_LENGTH = 80
 MAX_LISTED = 1000
 PURGE_INTERVAL_S = 60
-CANCELLED_AT_ONCE = 10_000
+CANCELLED_AT_ONCE = 1000
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 
@@ -101,10 +103,12 @@ class Administration:
         after_id = -1
         while page := await self._broker.delays.waiting(name, after_id=after_id, limit=CANCELLED_AT_ONCE):
             after_id = page[-1].id
-            for waiting in page:
-                if waiting.scheduled_ms <= until_ms:
-                    with suppress(UnknownDelayed):  # it was due just now
-                        await self._broker.delays.cancel(name, waiting.partition, waiting.id)
+            doomed = [waiting for waiting in page if waiting.scheduled_ms <= until_ms]
+            await asyncio.gather(*(self._cancel(name, waiting) for waiting in doomed))
+
+    async def _cancel(self, name: str, waiting: Waiting) -> None:
+        with suppress(UnknownDelayed):  # it was due just now
+            await self._broker.delays.cancel(name, waiting.partition, waiting.id)
 
     def _new_topic(
         self, name: str, attributes: Mapping[str, str], tags: Mapping[str, str], *, is_fifo: bool

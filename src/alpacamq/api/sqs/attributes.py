@@ -11,6 +11,7 @@ import msgspec
 
 from alpacamq.model.topics import TopicConfig
 
+from .characters import has_forbidden
 from .errors import INVALID_ATTRIBUTE_NAME, INVALID_ATTRIBUTE_VALUE, Fault
 
 KIB = 1024
@@ -18,6 +19,7 @@ FIFO_SUFFIX = ".fifo"
 MAX_VISIBILITY_S = 12 * 3600
 MAX_DELAY_S = 15 * 60
 MAX_WAIT_S = 20
+MAX_RETENTION_S = 14 * 24 * 3600
 MIN_MESSAGE_BYTES = KIB
 MAX_MESSAGE_BYTES = 1024 * KIB
 MAX_IN_FLIGHT = 120_000
@@ -36,11 +38,13 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def of(cls, config: TopicConfig) -> "Kept":
-        """What the setting says; nothing where somebody wrote something else into it."""
+        """What the setting says, without what somebody else wrote into it that could not be."""
         try:
-            return msgspec.json.decode(config.sqs_attributes or "{}", type=cls)
+            kept = msgspec.json.decode(config.sqs_attributes or "{}", type=cls)
         except msgspec.DecodeError:
             return cls()
+        fitting = {name: text for name, text in kept.attributes.items() if _fits(name, text)}
+        return msgspec.structs.replace(kept, attributes=fitting)
 
     @property
     def text(self) -> str:
@@ -99,7 +103,7 @@ _POLICY = JsonObject(8192)
 RULES: Mapping[str, Number | Word | JsonObject | Text] = {
     "DelaySeconds": Number(0, MAX_DELAY_S),
     "MaximumMessageSize": Number(MIN_MESSAGE_BYTES, MAX_MESSAGE_BYTES),
-    "MessageRetentionPeriod": Number(60, 14 * 24 * 3600),
+    "MessageRetentionPeriod": Number(60, MAX_RETENTION_S),
     "VisibilityTimeout": Number(0, MAX_VISIBILITY_S),
     "ReceiveMessageWaitTimeSeconds": Number(0, MAX_WAIT_S),
     "Policy": _POLICY,
@@ -135,10 +139,15 @@ NEW_FIFO_TOPIC = {**NEW_TOPIC, "queue.ordering": "key"}
 IN_SETTINGS = frozenset(NEW_QUEUE)
 
 
+def _fits(name: str, text: str) -> bool:
+    rule = RULES.get(name)
+    return rule is not None and rule.fits(text) and not has_forbidden(text)
+
+
 def check(attributes: Mapping[str, str], *, is_fifo: bool) -> None:
     """Refuse attributes that queues, or queues of this type, do not have, and values they cannot take."""
     for name, text in attributes.items():
-        if (rule := RULES.get(name)) is None:
+        if name not in RULES:
             raise Fault(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name[:100]}.")
         if name in FIFO_ONLY and not is_fifo:
             raise Fault(
@@ -147,7 +156,7 @@ def check(attributes: Mapping[str, str], *, is_fifo: bool) -> None:
                 if name in ("DeduplicationScope", "FifoThroughputLimit")
                 else f"Unknown Attribute {name}.",
             )
-        if not rule.fits(text):
+        if not _fits(name, text):
             raise Fault(INVALID_ATTRIBUTE_VALUE, f"Invalid value for the parameter {name}.")
 
 
@@ -195,6 +204,8 @@ def from_settings(config: TopicConfig) -> dict[str, str]:
     return {
         "DelaySeconds": str(config.queue_delay_ms // 1000),
         "MaximumMessageSize": str(max_message_bytes(config)),
-        "MessageRetentionPeriod": str(config.retention_ms // 1000),
+        "MessageRetentionPeriod": str(
+            config.retention_ms // 1000 if config.retention_ms >= 0 else MAX_RETENTION_S
+        ),
         "VisibilityTimeout": str(config.queue_visibility_timeout_ms // 1000),
     }

@@ -68,12 +68,11 @@ class Deduplication:
 
     async def _read_back(self, queue: Queue) -> SentWindow:
         since_ms = self._broker.clock.now_ms() - WINDOW_MS
+        found: list[tuple[Remembered, bytes]] = []
         # Those that wait come first: one that leaves in between is then met twice rather than never.
-        found = [
-            pair
-            for message in await self._broker.delays.messages(queue.name, limit=MAX_REMEMBERED)
-            if (pair := remembered(queue, message.partition, _as_record(message))) is not None
-        ]
+        async for message in self._delayed(queue):
+            if (pair := remembered(queue, message.partition, _as_record(message))) is not None:
+                found.append(pair)
         for index, partition in enumerate(self._broker.topics.partitions_of(queue.name)):
             async for record in self._records_since(partition, since_ms):
                 if (pair := remembered(queue, index, record)) is not None:
@@ -82,6 +81,13 @@ class Deduplication:
         for place, key in sorted(found):
             window.remember(key, place)
         return window
+
+    async def _delayed(self, queue: Queue) -> AsyncIterator[DelayedMessage]:
+        after_id = -1
+        while page := await self._broker.delays.messages(queue.name, after_id=after_id, limit=PAGE_RECORDS):
+            for _, message in page:
+                yield message
+            after_id = page[-1][0]
 
     async def _records_since(self, partition: Partition, since_ms: int) -> AsyncIterator[Record]:
         end_offset = partition.high_watermark

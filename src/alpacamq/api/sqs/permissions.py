@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from .actions import Caller
+from .attributes import check
 from .directory import Queue, QueueDirectory
 from .errors import OVER_LIMIT, Fault, invalid_value, missing
 from .queue_attributes import QueueAttributes
@@ -71,7 +72,9 @@ class Permissions:
                 "Resource": arn,
             }
         )
-        await self._attributes.change(queue, {"Policy": msgspec.json.encode(policy).decode()})
+        changed = {"Policy": msgspec.json.encode(policy).decode()}
+        check(changed, is_fifo=queue.is_fifo)
+        await self._attributes.change(queue, changed)
         return NOTHING
 
     async def remove(self, asked: RemovePermission, _caller: Caller) -> Answer:

@@ -38,6 +38,7 @@ SYSTEM_ATTRIBUTES = frozenset(
     }
 )
 ALL = "All"
+MAX_ID_BYTES = 100
 _BASE64 = AttributeValue(data_type="String", string_value="base64")
 
 
@@ -84,8 +85,8 @@ class Presentation:
         )
 
     def _message_id(self, delivery: Delivery, headers: Mapping[str, bytes]) -> str:
-        if given := headers.get(MESSAGE_ID):
-            return given.decode(errors="replace")
+        if (given := headers.get(MESSAGE_ID)) and (text := text_of(given[:MAX_ID_BYTES])):
+            return text
         topic_id: TopicId = self._queue.topic.id
         partition, offset = delivery.partition, delivery.record.offset
         if headers and (

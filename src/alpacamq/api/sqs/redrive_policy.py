@@ -45,6 +45,8 @@ def topic_settings(
     target = directory.find(directory.name_in(policy.dead_letter_target_arn, "deadLetterTargetArn"))
     if target is None:
         raise _refused(text, "Dead letter target does not exist.")
+    if target.name == name:
+        raise _refused(text, "A queue cannot be its own dead-letter queue.")
     if target.is_fifo != is_fifo:
         raise _refused(text, "Dead-letter queue must be same type of queue as the source.")
     if not _allows(target, directory.arn(name)):

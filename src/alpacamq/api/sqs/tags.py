@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from .actions import Caller
+from .characters import has_forbidden, without_forbidden
 from .directory import QueueDirectory
 from .errors import INVALID_PARAMETER, Fault, missing
 from .queue_attributes import QueueAttributes
@@ -22,6 +23,10 @@ def check_tags(tags: Mapping[str, str]) -> None:
         if not 1 <= len(key) <= MAX_KEY_LENGTH:
             raise Fault(
                 INVALID_PARAMETER, f"Tag keys must be between 1 and {MAX_KEY_LENGTH} characters in length."
+            )
+        if has_forbidden(key + value):
+            raise Fault(
+                INVALID_PARAMETER, f"The tag {without_forbidden(key)!r} has characters that tags cannot."
             )
         if len(value) > MAX_VALUE_LENGTH:
             raise Fault(
