@@ -2,6 +2,8 @@
 
 import base64
 import json
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
 
 import boto3
 import pytest
@@ -101,6 +103,9 @@ def test_queues_messages_and_leases_survive_a_kill(new_broker: NewBroker) -> Non
     sent = {sqs.send_message(QueueUrl=url, MessageBody=f"m{index}")["MessageId"] for index in range(9)}
     held, deleted, *_ = drain(sqs, url, 2, VisibilityTimeout=600)[:2]
     sqs.delete_message(QueueUrl=url, ReceiptHandle=deleted["ReceiptHandle"])
+    fifo = sqs.create_queue(QueueName="q.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+    once = {"QueueUrl": fifo, "MessageBody": "b", "MessageGroupId": "g", "MessageDeduplicationId": "d"}
+    first = sqs.send_message(**once)
     name = "ApproximateNumberOfMessagesNotVisible"
     in_flight = int(sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])["Attributes"][name])
     broker.kill()
@@ -112,8 +117,47 @@ def test_queues_messages_and_leases_survive_a_kill(new_broker: NewBroker) -> Non
     left = 9 - 1 - in_flight
     rest = drain(sqs, url, left) if left else []
     assert {message["MessageId"] for message in rest} < sent - {held["MessageId"], deleted["MessageId"]}
+    again = sqs.send_message(**once)
+    assert (again["MessageId"], again["SequenceNumber"]) == (first["MessageId"], first["SequenceNumber"])
     # The receipt of before is still good.
     sqs.delete_message(QueueUrl=url, ReceiptHandle=held["ReceiptHandle"])
+
+
+def test_order_holds_within_groups_while_consumers_work_side_by_side(
+    broker: Broker, sqs: Sqs, topic: str
+) -> None:
+    attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
+    url = sqs.create_queue(QueueName=f"{topic[-75:]}.fifo".lstrip("-_"), Attributes=attributes)["QueueUrl"]
+    groups, count = "abcde", 30
+    for number in range(0, count, 2):
+        entries = [
+            {"Id": f"{group}{each}", "MessageBody": f"{group}{each:02}", "MessageGroupId": group}
+            for group in groups
+            for each in (number, number + 1)
+        ]
+        sqs.send_message_batch(QueueUrl=url, Entries=entries)
+    done: list[str] = []
+
+    def consume(seed: int) -> None:
+        own, random = boto.client(broker.sqs_address), Random(seed)
+        while len(done) < len(groups) * count:
+            answer = own.receive_message(
+                QueueUrl=url,
+                MaxNumberOfMessages=random.randint(1, 10),
+                WaitTimeSeconds=1,
+                VisibilityTimeout=60,
+            )
+            for message in answer.get("Messages", []):
+                # Before it is deleted: after that the next of its group may be anywhere.
+                done.append(message["Body"])
+                own.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(consume, range(4)))
+    for group in groups:
+        assert [body for body in done if body.startswith(group)] == [
+            f"{group}{each:02}" for each in range(count)
+        ]
 
 
 def test_signatures_are_checked_where_credentials_are_configured(new_broker: NewBroker) -> None:

@@ -68,7 +68,7 @@ def knocking(door: SqsBroker, clients: dict[str, Client]) -> Any:
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_odd_parameters_are_refused_in_words_of_sqs(
     knocking: tuple[httpx.Client, str], action: str, data: st.DataObject
