@@ -397,22 +397,22 @@ async def test_a_receive_that_does_not_wait_finds_what_takes_long_to_unpack(
 async def test_a_share_consumer_is_woken_by_what_arrives_and_by_what_comes_back(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=2)
-        assert await broker.queues.acquire(ORDERS, consumer="one", partition=1, max_messages=5) == ()
+        assert await broker.queues.acquire(ORDERS, consumer="one", partitions=(1,), max_messages=5) == ()
         waiting = asyncio.create_task(broker.queues.wait_for_messages({ORDERS: None}, 20_000))
         await eventually(lambda: waits(broker))
         await sent(broker, "orders", b"a", partition=1)
         await waiting
-        (lease,) = await broker.queues.acquire(ORDERS, consumer="one", partition=1, max_messages=5)
+        (lease,) = await broker.queues.acquire(ORDERS, consumer="one", partitions=(1,), max_messages=5)
         unknown = QueueId("workers", "unknown")
         waiting = asyncio.create_task(broker.queues.wait_for_messages({unknown: None, ORDERS: None}, 20_000))
         await eventually(lambda: waits(broker))
         given_back = Settlement(1, lease.offset, Action.RELEASE, consumer="one")
         assert await broker.queues.settle_acquired(ORDERS, [given_back]) == [None]
         await waiting
-        (again,) = await broker.queues.acquire(ORDERS, consumer="two", partition=1, max_messages=5)
+        (again,) = await broker.queues.acquire(ORDERS, consumer="two", partitions=(1,), max_messages=5)
         assert again.delivery_count == 2
         await broker.queues.release_consumer(ORDERS, "two")
-        assert len(await broker.queues.acquire(ORDERS, consumer="two", partition=1, max_messages=5)) == 1
+        assert len(await broker.queues.acquire(ORDERS, consumer="two", partitions=(1,), max_messages=5)) == 1
 
 
 async def test_a_queue_is_described_peeked_into_purged_begun_again_and_forgotten(tmp_path: Path) -> None:

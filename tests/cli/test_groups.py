@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, ShareConsumer
 
 from tests.brokers import Broker
 from tests.waiting import eventually
@@ -186,3 +186,43 @@ def test_a_group_in_use_is_not_deleted(alpacactl: Command, broker: Broker, topic
         ran = alpacactl("groups", "delete", group)
     assert ran.code == 1
     assert "NON_EMPTY_GROUP" in ran.errors
+
+
+@contextmanager
+def share_member(broker: Broker, group: str, topic: str) -> Iterator[ShareConsumer]:
+    """A share consumer that has fetched once."""
+    consumer = ShareConsumer({"bootstrap.servers": broker.address, "group.id": group, "client.id": "sharer"})
+    consumer.subscribe([topic])
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def test_a_share_group_is_listed_described_moved_and_deleted(
+    alpacactl: Command, broker: Broker, topic: str
+) -> None:
+    alpacactl.ok("topics", "create", topic, "--partitions", "1")
+    with share_member(broker, topic, topic) as consumer:
+        eventually(lambda: not consumer.poll(0.2) and _partitions(alpacactl, topic))
+        alpacactl.ok("produce", topic, stdin=b"1\n2\n3\n")
+        eventually(lambda: consumer.poll(0.5))
+        shown = alpacactl.json("groups", "describe", topic)
+        refused = alpacactl("groups", "reset", topic, "--to", "latest", "--execute")
+    assert (shown["protocol"], shown["state"], shown["lag"]) == ("share", "Stable", 3)
+    (partition,) = shown["partitions"]
+    assert (partition["committed"], partition["end"], partition["client"]) == (0, 3, "sharer")
+    assert "stop its consumers first" in refused.errors
+    listed = {each["name"]: each for each in alpacactl.json("groups", "list")}
+    assert listed[topic] == {"name": topic, "protocol": "share", "state": "Empty"}
+    alpacactl.ok("groups", "reset", topic, "--to", "2", "--execute")
+    shown = alpacactl.json("groups", "describe", topic)
+    assert (shown["lag"], shown["partitions"][0]["committed"]) == (1, 2)
+    alpacactl.ok("groups", "delete", topic)
+    assert alpacactl("groups", "describe", topic).code == 4
+
+
+def _partitions(alpacactl: Command, group: str) -> Any:
+    """Where a group is; nothing before it is known."""
+    ran = alpacactl("groups", "describe", group, "-o", "json")
+    return ran.code == 0 and '"committed": 0' in ran.text

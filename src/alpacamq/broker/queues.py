@@ -137,19 +137,19 @@ class Queues:
         queue: QueueId,
         *,
         consumer: str,
-        partition: int,
+        partitions: tuple[int, ...],
         max_messages: int,
         lock_ms: int | None = None,
         start: Start = Start.LATEST,
     ) -> tuple[Acquired, ...]:
-        """Lease messages of one partition without reading them: for Kafka's share consumers. Never waits."""
+        """Lease messages without reading them: for Kafka's share consumers. Never waits."""
         return await self._host.lease(
             ReceiveRequest(
                 queue=queue,
                 consumer=consumer,
                 max_messages=max_messages,
                 visibility_ms=lock_ms,
-                partitions=(partition,),
+                partitions=partitions,
                 start=start,
             )
         )

@@ -5,13 +5,13 @@ found. What turns out not to fit goes back as if it had never been acquired.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.partition import Partition
 from alpacamq.coordinator.share_config import ShareConfig
-from alpacamq.model.errors import AlpacaError, TooManyInFlight
+from alpacamq.model.errors import AlpacaError, CoordinatorLoading, CoordinatorUnavailable, TooManyInFlight
 from alpacamq.model.ids import TopicId
 from alpacamq.protocol.messages.share_fetch import ShareFetchRequest
 from alpacamq.protocol.share_fetch_codec import PartitionShared
@@ -25,6 +25,8 @@ from .share_sessions import PartitionKey, ShareSession
 
 log = get_logger(__name__)
 
+# The member has to settle something first, or the queue is just being loaded.
+_PASSING = (TooManyInFlight, CoordinatorLoading, CoordinatorUnavailable)
 MAX_RECORDS = 100_000
 MAX_WAIT_MS = 300_000
 # A slice keeps its file open until it is sent. What does not fit waits for the next fetch.
@@ -77,14 +79,14 @@ class SharedFetch:
         until = loop.time() + self._wait_ms / 1000
         pause_seconds = 0.0
         while True:
-            await self._acquire_all()
-            left = until - loop.time()
-            if self._is_enough() or left <= 0:
+            places = await self._acquire_all()
+            if self._is_enough() or loop.time() + pause_seconds >= until:
                 break
             if pause_seconds:
-                await asyncio.sleep(min(pause_seconds, left))
+                await asyncio.sleep(pause_seconds)
             pause_seconds = min(max(pause_seconds * 2, MIN_PAUSE_SECONDS), MAX_PAUSE_SECONDS)
-            await self._broker.queues.wait_for_messages(self._places(), int(left * 1000) + 1)
+            left_ms = int((until - loop.time()) * 1000) + 1
+            await self._broker.queues.wait_for_messages(places, max(left_ms, 1))
         return await self._read_all()
 
     def _is_enough(self) -> bool:
@@ -94,42 +96,48 @@ class SharedFetch:
             or self._records_left <= 0
         )
 
-    def _places(self) -> dict[QueueId, tuple[int, ...]]:
-        """Where records are waited for: the session's partitions, of those topics that there are."""
-        by_topic: dict[TopicId, list[int]] = {}
-        for topic_id, index in self._session.partitions:
-            by_topic.setdefault(topic_id, []).append(index)
-        places = {}
-        for topic_id, indexes in by_topic.items():
-            if (topic := self._broker.topics.image.topic_by_id(topic_id)) is not None:
-                there_are = tuple(index for index in indexes if 0 <= index < topic.partitions)
-                places[QueueId(self._group, topic.name)] = there_are
-        return places
-
-    async def _acquire_all(self) -> None:
-        for key in [*self._session.partitions]:
-            if self._records_left <= 0 or self._probable_bytes >= self._max_bytes:
-                return
+    def _sources(self) -> dict[TopicId, list[Partition]]:
+        """The session's partitions by topic; those that cannot be shared are noted with the reason."""
+        sources: dict[TopicId, list[Partition]] = {}
+        for key in self._session.partitions:
             taken = self._taken.setdefault(key, Taken(key))
             try:
-                taken.acquired += await self._acquire(find_shared(self._broker, *key))
+                sources.setdefault(key[0], []).append(find_shared(self._broker, *key))
                 taken.error = None
-            except TooManyInFlight:
-                continue  # as if there were nothing: the member has to settle something first
             except AlpacaError as error:
                 taken.error = error
+        return sources
 
-    async def _acquire(self, partition: Partition) -> tuple[Acquired, ...]:
-        topic, index = partition.identity
-        record_bytes = average_bytes(partition)
+    async def _acquire_all(self) -> dict[QueueId, tuple[int, ...]]:
+        """Take what there is; where there may be more."""
+        places: dict[QueueId, tuple[int, ...]] = {}
+        for topic_id, partitions in self._sources().items():
+            if not partitions or not self._session.is_open:
+                continue  # of a session that has ended, everything has been given back already
+            queue = QueueId(self._group, partitions[0].identity.topic)
+            places[queue] = tuple(partition.identity.partition for partition in partitions)
+            if self._records_left <= 0 or self._probable_bytes >= self._max_bytes:
+                continue
+            try:
+                acquired = await self._acquire(queue, partitions)
+            except _PASSING:
+                continue  # as if there were nothing: clients take what they are told for more than that
+            except AlpacaError as error:
+                for index in places[queue]:
+                    self._taken[topic_id, index].error = error
+                continue
+            for entry in acquired:
+                self._taken[topic_id, entry.partition].acquired.append(entry)
+        return places
+
+    async def _acquire(self, queue: QueueId, partitions: Sequence[Partition]) -> tuple[Acquired, ...]:
+        record_bytes = max(average_bytes(partition) for partition in partitions)
         room = (self._max_bytes - self._probable_bytes) // record_bytes + 1
-        if not self._session.is_open:
-            return ()  # what its member holds has been given back already
-        self._session.topics_held.add(topic)
+        self._session.topics_held.add(queue.topic)
         acquired = await self._broker.queues.acquire(
-            QueueId(self._group, topic),
+            queue,
             consumer=self._member_id,
-            partition=index,
+            partitions=tuple(partition.identity.partition for partition in partitions),
             max_messages=min(self._records_left, room),
             lock_ms=self._lock_ms,
             start=self._start,

@@ -5,7 +5,13 @@ from uuid import UUID
 
 from alpacamq.api.kafka.door import Call, Door
 from alpacamq.api.kafka.errors import code_of
-from alpacamq.model.errors import AlpacaError, GroupIdNotFound, NonEmptyGroup, OffsetOutOfRange
+from alpacamq.model.errors import (
+    AlpacaError,
+    GroupIdNotFound,
+    NonEmptyGroup,
+    OffsetOutOfRange,
+    UnknownTopic,
+)
 from alpacamq.model.ids import TopicName
 from alpacamq.protocol.messages import share_offsets as wire
 from alpacamq.protocol.notation import ZERO_UUID
@@ -87,7 +93,7 @@ async def _described_topic(
     """The partitions wanted of one topic, or all the group has been in."""
     try:
         figures = (await door.broker.queues.describe(QueueId(group, name))).partitions
-    except GroupIdNotFound:
+    except (GroupIdNotFound, UnknownTopic):
         figures = ()
     by_index = {each.partition: each for each in figures}
     return wire.DescribeShareGroupOffsetsResponseTopic(
