@@ -4,6 +4,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from time import thread_time
 
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ports import Clock
@@ -17,10 +18,17 @@ from .stored_blocks import StoredBlocks, in_thread, read_all, verified_read
 
 log = get_logger(__name__)
 
-_SCAN_BYTES = 1 << 20
-_SCANS_AT_ONCE = 2
-# Threads share one interpreter with the event loop: they rest as long as they worked.
+# A scan is as long as it may be without keeping the interpreter, which it shares with the event loop, from
+# that for long. Batches of few records take longer than bytes.
+_MIN_SCAN_BYTES = 1 << 20
+_MAX_SCAN_BYTES = 4 << 20
+_SHORT_SECONDS = 0.004
+_LONG_SECONDS = 0.016
+# Then it rests as long as it worked.
 _LONGEST_REST_SECONDS = 0.1
+_SCANS_AT_ONCE = 2
+# How many scans go on ahead of those who ask.
+_AHEAD = 4
 _MAX_RUNS = 200_000
 
 # Called with topic and partition when more of it is known.
@@ -51,6 +59,8 @@ class BacklogScans:
         self._found: OrderedDict[tuple[Partition, int], Outline] = OrderedDict()
         self._found_runs = 0
         self._room = asyncio.Semaphore(_SCANS_AT_ONCE)
+        self._unasked: dict[Partition, set[int]] = {}
+        self._scan_bytes = _MIN_SCAN_BYTES
         self._rest_until = 0.0
         self._tasks: asyncio.TaskGroup | None = None
         self._failing: set[Partition] = set()
@@ -66,13 +76,19 @@ class BacklogScans:
 
     def found(self, partition: Partition, offset: int) -> Outline | None:
         """What a scan from `offset` found, if that is not long ago."""
-        return self._found.get((partition, offset))
+        if (outline := self._found.get((partition, offset))) is not None:
+            self._asked(partition, offset)
+        return outline
+
+    def is_under_way(self, partition: Partition, offset: int) -> bool:
+        """Whether a scan from `offset` has begun: who asked for it is told when it ends."""
+        return (partition, offset) in self._scans
 
     def start(self, partition: Partition, offset: int, told: Told, *, with_keys: bool) -> None:
         """Look at what lies from `offset` on, unless that is being done already."""
-        if self._tasks is None:
-            return
         key = (partition, offset)
+        if self._tasks is None or key in self._found:
+            return
         if (scan := self._scans.get(key)) is None:
             scan = self._scans[key] = _Scan()
             self._tasks.create_task(self._scan(partition, offset, scan, with_keys=with_keys))
@@ -100,13 +116,11 @@ class BacklogScans:
             log.error("queue_cannot_read", partition=str(partition.identity), reason=str(error))
 
     async def _scan(self, partition: Partition, offset: int, scan: _Scan, *, with_keys: bool) -> None:
+        next_offset = None
         try:
             async with self._room:
                 await asyncio.sleep(max(self._rest_until - self._clock.monotonic(), 0))
-                began = self._clock.monotonic()
-                await self._look(partition, offset, with_keys=with_keys)
-                ended = self._clock.monotonic()
-                self._rest_until = ended + min(ended - began, _LONGEST_REST_SECONDS)
+                next_offset = await self._look(partition, offset, with_keys=with_keys)
         except AlpacaError as error:
             self.report(partition, error)
         else:
@@ -116,26 +130,42 @@ class BacklogScans:
         finally:
             del self._scans[partition, offset]
             scan.ended.set_result(None)
+        if next_offset is not None and len(self._unasked.get(partition, ())) < _AHEAD:
+            for told in scan.told:
+                self.start(partition, next_offset, told, with_keys=False)
 
-    async def _look(self, partition: Partition, offset: int, *, with_keys: bool) -> None:
+    async def _look(self, partition: Partition, offset: int, *, with_keys: bool) -> int | None:
+        """Look at some of what follows; where to go on, if that is far from the end."""
         stable_offset = partition.last_stable_offset
-        part = await verified_read(partition, offset, _SCAN_BYTES, stable_offset, self._executor)
+        part = await verified_read(partition, offset, self._scan_bytes, stable_offset, self._executor)
         if part is None:
-            return
-        if with_keys or part.next_offset == stable_offset:
+            return None
+        if with_keys or (part.next_offset == stable_offset and part.length <= _MIN_SCAN_BYTES):
             part.release()
             # Near the end, what is looked at is delivered soon: it is worth keeping.
             await self._blocks.load(partition, offset, stable_offset)
-            return
+            return None
         aborted = partition.log.transactions.aborted_between(offset, part.next_offset)
-        runs = await in_thread(self._executor, part, self._runs_of, part, offset, aborted)
+        runs, seconds = await in_thread(self._executor, part, self._runs_of, part, offset, aborted)
         self._keep((partition, offset), Outline(runs, part.next_offset))
+        self._unasked.setdefault(partition, set()).add(offset)
+        if seconds < _SHORT_SECONDS:
+            self._scan_bytes = min(2 * self._scan_bytes, _MAX_SCAN_BYTES)
+        elif seconds > _LONG_SECONDS:
+            self._scan_bytes = max(self._scan_bytes // 2, _MIN_SCAN_BYTES)
+        self._rest_until = self._clock.monotonic() + min(seconds, _LONGEST_REST_SECONDS)
+        return part.next_offset
 
-    def _runs_of(self, part: Readable, offset: int, aborted: Sequence[tuple[int, int]]) -> list[Run]:
+    def _runs_of(
+        self, part: Readable, offset: int, aborted: Sequence[tuple[int, int]]
+    ) -> tuple[list[Run], float]:
+        """What lies in a slice, and how long this thread worked on it."""
+        began = thread_time()
         runs = outlined(read_all(part), aborted, self._unpacked_limit_bytes)
-        return [
+        kept = [
             run if run.first >= offset else run._replace(first=offset) for run in runs if run.last >= offset
         ]
+        return kept, thread_time() - began
 
     def _keep(self, key: tuple[Partition, int], outline: Outline) -> None:
         if key in self._found:
@@ -147,3 +177,10 @@ class BacklogScans:
 
     def _drop(self, key: tuple[Partition, int]) -> None:
         self._found_runs -= len(self._found.pop(key).runs) + 1
+        self._asked(*key)
+
+    def _asked(self, partition: Partition, offset: int) -> None:
+        if (unasked := self._unasked.get(partition)) is not None:
+            unasked.discard(offset)
+            if not unasked:
+                del self._unasked[partition]

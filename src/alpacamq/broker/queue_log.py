@@ -18,6 +18,8 @@ from .topics import Topics
 
 # What one partition may have read on the event loop in one turn of it.
 _TURN_BYTES = 4 * BLOCK_BYTES
+# With more than this behind what was read, the rest is looked through ahead of the next question.
+_FAR_MESSAGES = 2000
 
 
 class QueueLog:
@@ -52,6 +54,9 @@ class QueueLog:
         if not with_keys and (outline := self._scans.found(found, offset)) is not None:
             self._spend(found, _TURN_BYTES)
             return outline
+        if self._scans.is_under_way(found, offset):
+            self._scans.start(found, offset, told, with_keys=with_keys)  # not anew: to be told as well
+            return nothing
         block = self._blocks.cached(found, offset)
         if block is None and self._turn_bytes.get(found, 0) < _TURN_BYTES:
             self._spend(found, BLOCK_BYTES)
@@ -63,6 +68,8 @@ class QueueLog:
         if block is None:
             self._scans.start(found, offset, told, with_keys=with_keys)
             return nothing
+        if not with_keys and stable_offset - block.next_offset > _FAR_MESSAGES:
+            self._scans.start(found, block.next_offset, told, with_keys=False)
         return block.outline(offset, with_keys=with_keys)
 
     def _spend(self, partition: Partition, count: int) -> None:
