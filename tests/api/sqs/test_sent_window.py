@@ -56,8 +56,9 @@ async def test_a_claim_given_up_leaves_nothing_behind() -> None:
     assert room.used == 0
 
 
-def test_numbers_of_delayed_messages_rise_above_all_that_are_in_the_log() -> None:
+def test_numbers_of_delayed_messages_rise_above_all_that_are_in_their_partition() -> None:
     window = SentWindow(Room())
-    assert [window.next_number(5), window.next_number(5), window.next_number(20)] == [5, 6, 20]
+    assert [window.next_number(0, end_offset) for end_offset in (5, 5, 20)] == [5, 6, 20]
+    assert window.next_number(1, 3) == 3
     window.remember(KEY, Remembered(1, 0, 40, "an-id"))
-    assert window.next_number(20) == 41
+    assert window.next_number(0, 20) == 41

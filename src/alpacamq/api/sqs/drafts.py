@@ -48,7 +48,7 @@ class Draft:
     headers: list[Header]
     group_id: str | None
     deduplication_id: str | None
-    deliver_at_ms: int | None
+    deliver_at_ms: int
     size: int
     md5_of_body: str
     md5_of_attributes: str | None
@@ -106,7 +106,8 @@ def draft(queue: Queue, outgoing: Outgoing, now_ms: int) -> Draft:
         headers=headers,
         group_id=group_id,
         deduplication_id=deduplication_id,
-        deliver_at_ms=None,
+        # Said even of one that need not wait: the queue's delay may change before it is published.
+        deliver_at_ms=now_ms,
         size=size,
         md5_of_body=md5(body, usedforsecurity=False).hexdigest(),
         md5_of_attributes=message_attributes.digest(attributes) if attributes else None,
@@ -191,7 +192,6 @@ def _delay(made: Draft, queue: Queue, delay_s: int | None, now_ms: int) -> None:
             raise invalid_value(delay_s, "DelaySeconds", _WRONG_QUEUE_TYPE)
         delay_s = None
     delay_ms = queue.config.queue_delay_ms if delay_s is None else delay_s * 1000
-    # Also where it is 0: that says not to wait, whatever the queue has as its delay.
     made.deliver_at_ms = now_ms + delay_ms
     if delay_ms:
         made.message_id = given_id()

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.publishing import Published
 from alpacamq.model.errors import AlpacaError
+from alpacamq.model.murmur2 import partition_for_key
 
 from .deduplication import Deduplication, message_key
 from .directory import Queue
@@ -98,10 +99,11 @@ class FifoSending:
 
     def _number_delayed(self, queue: Queue, window: SentWindow, drafts: Sequence[Draft]) -> None:
         partitions = self._broker.topics.partitions_of(queue.name)
-        end_offset = max((partition.high_watermark for partition in partitions), default=0)
         for made in drafts:
-            if made.message_id is not None and made.number is None:
-                made.give_number(window.next_number(end_offset))
+            if made.message_id is not None and made.number is None and partitions:
+                assert made.group_id is not None
+                index = partition_for_key(made.group_id.encode(), len(partitions))
+                made.give_number(window.next_number(index, partitions[index].high_watermark))
 
 
 def _key(queue: Queue, made: Draft) -> bytes:

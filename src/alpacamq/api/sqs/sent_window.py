@@ -51,7 +51,8 @@ class SentWindow:
         # In the order of sending, so that what is too old is in front.
         self._sent: dict[bytes, bytes] = {}
         self._claims: dict[bytes, Answer] = {}
-        self._last_number = -1
+        # By partition: the highest number given to a message that had no place yet.
+        self._last_numbers: dict[int, int] = {}
 
     def find(self, key: bytes, now_ms: int) -> Remembered | Answer | None:
         """What became of a message, or what will be told about that, or None if it is new."""
@@ -82,12 +83,14 @@ class SentWindow:
         place = _PLACE.pack(remembered.sent_ms, remembered.partition, remembered.offset)
         self._sent[key] = place + remembered.message_id.encode()
         if remembered.message_id:
-            self._last_number = max(self._last_number, remembered.offset)
+            last = self._last_numbers.get(remembered.partition, -1)
+            self._last_numbers[remembered.partition] = max(last, remembered.offset)
 
-    def next_number(self, end_offset: int) -> int:
-        """A number for a message that will get its place later: above those of all that have theirs."""
-        self._last_number = max(self._last_number + 1, end_offset)
-        return self._last_number
+    def next_number(self, partition: int, least: int) -> int:
+        """A number for a message that will get its place in a partition later: above those given before."""
+        number = max(self._last_numbers.get(partition, -1) + 1, least)
+        self._last_numbers[partition] = number
+        return number
 
     def forget_before(self, limit_ms: int) -> None:
         """Forget what was sent at `limit_ms` or earlier."""
