@@ -14,7 +14,7 @@ from alpacamq.client.cluster import Cluster
 from alpacamq.client.errors import Refused
 from alpacamq.client.transactional import ProducerIdentity
 
-from .decisions import Decision, DecisionLog, Winner, winner
+from .decisions import Decision, DecisionLog, Winner, hold, winner
 from .ending import ENDED, FORGOTTEN, drop, is_dropped, not_open, reap, show
 from .errors import InDoubt, SinkFenced, StagedWriteLost
 from .staging import Batch, StagedWrite
@@ -33,7 +33,7 @@ def commit(cluster: Cluster, staged: Sequence[StagedWrite]) -> None:
         return
     for tries_left in reversed(range(_ATTEMPTS)):
         try:
-            _Commitment(cluster, written).commit()
+            _Commitment(cluster, written[0].batch, written).commit()
         except _Overtaken:
             if not tries_left:
                 raise SinkFenced(f"others keep committing under {written[0].batch.sink!r}") from None
@@ -44,15 +44,13 @@ def commit(cluster: Cluster, staged: Sequence[StagedWrite]) -> None:
             return
 
 
-def abort(cluster: Cluster, staged: Sequence[StagedWrite]) -> None:
+def abort(cluster: Cluster, batch: Batch, staged: Sequence[StagedWrite]) -> None:
     """Drop what a failed batch has written, unless it was decided before it failed."""
     written = [each for each in staged if each.producer is not None]
-    if not written:
-        return  # whatever was begun is reaped by the next commit, or by its timeout
-    if written[0].batch.is_alone:
-        _abort_alone(cluster, written)
+    if batch.is_alone:
+        _abort_alone(cluster, batch, written)
     else:
-        _Commitment(cluster, written).abort()
+        _Commitment(cluster, batch, written).abort()
 
 
 def _commit_alone(cluster: Cluster, written: Sequence[StagedWrite]) -> None:
@@ -60,16 +58,18 @@ def _commit_alone(cluster: Cluster, written: Sequence[StagedWrite]) -> None:
     batch, producers = written[0].batch, _producers(written)
     if not_open(cluster, producers) or show(cluster, producers):
         raise StagedWriteLost(_too_slow(batch))
+    hold(cluster, batch.sink)
     reap(cluster, batch.sink, producers, lambda _: True)
 
 
-def _abort_alone(cluster: Cluster, written: Sequence[StagedWrite]) -> None:
-    first, *others = _producers(written)
-    if is_dropped(cluster, first):
-        drop(cluster, others)
+def _abort_alone(cluster: Cluster, batch: Batch, written: Sequence[StagedWrite]) -> None:
+    producers = _producers(written)
+    if producers and not is_dropped(cluster, producers[0]):
+        show(cluster, producers[1:])
     else:
-        show(cluster, others)
-    reap(cluster, written[0].batch.sink, (), lambda _: True)
+        drop(cluster, producers[1:])
+    hold(cluster, batch.sink)
+    reap(cluster, batch.sink, (), lambda _: True)
 
 
 class _Overtaken(Exception):
@@ -79,12 +79,21 @@ class _Overtaken(Exception):
 class _Commitment:
     """One try at ending a batch, as the one who holds the sink's id."""
 
-    def __init__(self, cluster: Cluster, written: Sequence[StagedWrite]) -> None:
+    def __init__(self, cluster: Cluster, batch: Batch, written: Sequence[StagedWrite]) -> None:
         self._cluster = cluster
         self._written = written
-        self._log = DecisionLog(cluster, written[0].batch.sink)
+        self._log = DecisionLog(cluster, batch.sink)
+        self._batch = batch
+        # Before the id is claimed, as that ends the tasks of whoever may write.
+        self._check_not_fenced(self._log.last())
+        self._log.hold()
         self._last = self._log.last()
-        self._batch = self._numbered(written[0].batch)
+        self._check_not_fenced(self._last)
+        self._batch = self._numbered(batch)
+
+    def _check_not_fenced(self, last: Decision | None) -> None:
+        if last is not None and self._batch.run in last.superseded:
+            raise SinkFenced(self._taken(last))
 
     def _numbered(self, batch: Batch) -> Batch:
         """A job without a number is the next."""
@@ -96,8 +105,6 @@ class _Commitment:
     def commit(self) -> None:
         last, batch = self._last, self._batch
         takes_over = last is None or last.run != batch.run
-        if last is not None and batch.run in last.superseded:
-            raise SinkFenced(self._taken(last))
         if last is not None and last.covers(batch):
             self._repeat(last)
         else:

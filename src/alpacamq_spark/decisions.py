@@ -117,14 +117,24 @@ def winner(staged: StagedWrite) -> Winner:
     )
 
 
+def hold(cluster: Cluster, sink: str) -> ProducerIdentity:
+    """Claim a sink's own id, so that nobody else decides for it and attempts see that they are late."""
+    return persistently(lambda: claim(cluster, sink, _DECIDING_MS))
+
+
 class DecisionLog:
-    """The decisions of one sink, in the hands of whoever made this object last."""
+    """The decisions of one sink; to be added to by whoever holds it."""
 
     def __init__(self, cluster: Cluster, sink: str) -> None:
         self._cluster = cluster
         self._sink = sink
         self._partition = persistently(lambda: _partition(cluster, sink))
-        self._producer = persistently(lambda: claim(cluster, sink, _DECIDING_MS))
+        self._producer: ProducerIdentity | None = None
+        self._written = 0
+
+    def hold(self) -> None:
+        """Become the one who may decide, until another does."""
+        self._producer = hold(self._cluster, self._sink)
         self._written = 0
 
     def last(self) -> Decision | None:
@@ -140,17 +150,19 @@ class DecisionLog:
     def write(self, decision: Decision) -> None:
         """Decide; Refused with a fencing error if another has taken over meanwhile."""
         assert decision.sink == self._sink
+        producer = self._producer
+        assert producer is not None, "who decides holds the sink"
         record = Record(0, time.time_ns() // 1_000_000, self._sink.encode(), msgspec.json.encode(decision))
         batch = write_batch(
             [record],
             attributes=TRANSACTIONAL,
-            producer_id=self._producer.producer_id,
-            producer_epoch=self._producer.epoch,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.epoch,
             base_sequence=self._written,
         )
-        persistently(lambda: add_partitions(self._cluster, self._producer, [self._partition]))
-        persistently(lambda: send_batches(self._cluster, self._producer, {self._partition: batch}))
-        persistently(lambda: end_transaction(self._cluster, self._producer, committed=True))
+        persistently(lambda: add_partitions(self._cluster, producer, [self._partition]))
+        persistently(lambda: send_batches(self._cluster, producer, {self._partition: batch}))
+        persistently(lambda: end_transaction(self._cluster, producer, committed=True))
         self._written += 1
 
     def _last_between(self, start: int, end: int) -> Decision | None:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from alpacamq.client.cluster import Cluster
-from alpacamq.client.errors import NotFound, Refused
+from alpacamq.client.errors import Refused
 from alpacamq.client.transactional import ProducerIdentity, claim, end_transaction
-from alpacamq.client.transactions import every_transaction, find_transaction
+from alpacamq.client.transactions import every_transaction, transaction
 from alpacamq.protocol.error_codes import ErrorCode
 
 from .reconnecting import persistently
@@ -69,11 +69,8 @@ def reap(
 
 
 def _is_open(cluster: Cluster, producer: ProducerIdentity) -> bool:
-    try:
-        found = persistently(lambda: find_transaction(cluster, producer.transactional_id))
-    except NotFound:
-        return False
-    return found.state == _OPEN and found.producer_epoch == producer.epoch
+    found = persistently(lambda: transaction(cluster, producer.transactional_id))
+    return found is not None and found.state == _OPEN and found.producer_epoch == producer.epoch
 
 
 def _end(cluster: Cluster, producer: ProducerIdentity, *, committed: bool) -> None:

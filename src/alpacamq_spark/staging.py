@@ -2,7 +2,8 @@
 
 Nothing becomes visible from here. A task may be one of several attempts at the same rows, may
 be cancelled with its rows cut short and without an error, and may end after its batch was
-committed; so the driver alone ends transactions, and only those it has heard of.
+committed; so the driver alone shows transactions, and only those it has heard of. Whoever ends a
+batch first claims the sink's own transactional id: by that an attempt sees that it is late.
 """
 
 import time
@@ -25,6 +26,7 @@ from alpacamq.client.transactional import (
     end_transaction,
     send_batches,
 )
+from alpacamq.client.transactions import transaction
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.protocol.error_codes import ErrorCode
@@ -115,7 +117,7 @@ class _Waiting:
 
 
 class StagingArea:
-    """The open transaction of one attempt; begun with the first row."""
+    """The open transaction of one attempt; there is none before the first row."""
 
     def __init__(
         self, cluster: Cluster, options: WriteOptions, batch: Batch, partition: int, attempt: int
@@ -126,12 +128,17 @@ class StagingArea:
         self._partition = partition
         self._attempt_id = batch.attempt_id(partition, attempt)
         self._producer: ProducerIdentity | None = None
+        self._held_by: tuple[int, int] | None = None
         self._placements: dict[TopicName, Placement] = {}
         self._waiting: dict[TopicPartition, _Waiting] = {}
         self._joined: set[TopicPartition] = set()
         self._size = 0
         self._rows = 0
         self._digest = 0
+
+    def begin(self) -> None:
+        """Note who holds the sink, before the first row is waited for."""
+        self._held_by = self._holder()
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take rows, and send whatever fills a batch."""
@@ -146,8 +153,10 @@ class StagingArea:
         self._flush(all_of_it=self._size > _WAITING_BYTES)
 
     def finish(self) -> StagedWrite:
-        """Send the rest; the transaction stays open."""
+        """Send the rest; the transaction stays open, unless its batch was ended meanwhile."""
         self._flush(all_of_it=True)
+        if self._producer is not None and self._holder() != self._held_by:
+            raise self._lost(self._producer)
         return StagedWrite(
             batch=self._batch,
             partition=self._partition,
@@ -234,11 +243,19 @@ class StagingArea:
         except Refused as refused:
             if refused.code not in _FENCED:
                 raise
-            raise StagedWriteLost(
-                f"the transaction of {producer.transactional_id!r} was ended while its task was writing: "
-                "it was open for longer than kafka.transaction.timeout.ms="
-                f"{self._options.transaction_timeout_ms}, or another query took over {self._batch.sink!r}"
-            ) from refused
+            raise self._lost(producer) from refused
+
+    def _holder(self) -> tuple[int, int] | None:
+        """Who has claimed the sink's own id, which changes when a batch is ended."""
+        found = persistently(lambda: transaction(self._cluster, self._batch.sink))
+        return None if found is None else (found.producer_id, found.producer_epoch)
+
+    def _lost(self, producer: ProducerIdentity) -> StagedWriteLost:
+        return StagedWriteLost(
+            f"the transaction of {producer.transactional_id!r} was ended while its task was writing: its "
+            "batch is done without it, another query took over, or it was open for longer than "
+            f"kafka.transaction.timeout.ms={self._options.transaction_timeout_ms}"
+        )
 
 
 def _parts(rows: pa.RecordBatch) -> Iterable[pa.RecordBatch]:

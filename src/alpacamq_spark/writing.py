@@ -13,7 +13,6 @@ from pyspark.sql.types import StructType
 from alpacamq.client.cluster import Cluster
 
 from .committing import abort, commit
-from .ending import reap
 from .errors import InvalidOption
 from .options import WriteOptions
 from .rows import check_columns
@@ -54,9 +53,7 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def abort(self, messages: Messages) -> None:
         with Cluster(*self._options.servers) as cluster:
-            abort(cluster, _staged(messages))
-            # Tasks that were cancelled have left no message.
-            reap(cluster, self._batch.sink, (), lambda run: run == self._batch.run)
+            abort(cluster, self._batch, _staged(messages))
 
 
 class StreamWriter(DataSourceStreamWriter):  # type: ignore[misc]
@@ -87,8 +84,11 @@ class StreamWriter(DataSourceStreamWriter):  # type: ignore[misc]
             commit(cluster, _staged(messages))
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: ARG002, N803 - messages tell it
-        with Cluster(*self._options.servers) as cluster:
-            abort(cluster, _staged(messages))
+        # Without a message nothing is known of the batch: what its tasks have left is reaped when it
+        # is repeated, or by its timeout.
+        if staged := _staged(messages):
+            with Cluster(*self._options.servers) as cluster:
+                abort(cluster, staged[0].batch, staged)
 
 
 def stream_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) -> StreamWriter:
@@ -104,6 +104,7 @@ def _stage(options: WriteOptions, batch: Batch, rows: Iterator[pa.RecordBatch]) 
     context = _task()
     with Cluster(*options.servers) as cluster:
         area = StagingArea(cluster, options, batch, context.partitionId(), context.attemptNumber())
+        area.begin()
         try:
             for each in rows:
                 area.write(each)

@@ -53,15 +53,23 @@ def every_transaction(cluster: Cluster, *states: str) -> list[TransactionSummary
     return sorted(found, key=lambda transaction: transaction.id)
 
 
-@patient
 def find_transaction(cluster: Cluster, name: str) -> Transaction:
     """The state of one transactional id, or NotFound."""
+    found = transaction(cluster, name)
+    if found is None:
+        raise NotFound("transactional id", name, [other.id for other in every_transaction(cluster)])
+    return found
+
+
+@patient
+def transaction(cluster: Cluster, name: str) -> Transaction | None:
+    """The state of one transactional id, if it is known."""
     coordinator = cluster.coordinator(Coordinates.TRANSACTION, name)
     request = DescribeTransactionsRequest(transactional_ids=[name])
     answer = coordinator.call(request, DescribeTransactionsResponse)
     described = only(f"transactional id {name!r}", answer.transaction_states)
     if described.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-        raise NotFound("transactional id", name, [other.id for other in every_transaction(cluster)])
+        return None
     check(f"transactional id {name!r}", described.error_code)
     return Transaction(
         id=name,
