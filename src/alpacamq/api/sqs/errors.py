@@ -28,11 +28,6 @@ class Kind:
         """Whether who asked is to blame."""
         return self.status < 500
 
-    @property
-    def name(self) -> str:
-        """The type without its namespace."""
-        return self.type.partition("#")[2]
-
 
 QUEUE_DOES_NOT_EXIST = Kind(_SQS + "QueueDoesNotExist", _QUERY + "NonExistentQueue")
 QUEUE_NAME_EXISTS = Kind(_SQS + "QueueNameExists", "QueueAlreadyExists")
@@ -52,7 +47,6 @@ UNSUPPORTED_OPERATION = Kind(_SQS + "UnsupportedOperation", _QUERY + "Unsupporte
 RESOURCE_NOT_FOUND = Kind(_SQS + "ResourceNotFoundException", "ResourceNotFoundException", 404)
 INVALID_ADDRESS = Kind(_SQS + "InvalidAddress", "InvalidAddress", 404)
 THROTTLED = Kind(_SQS + "RequestThrottled", "RequestThrottled", 403)
-INVALID_SECURITY = Kind(_SQS + "InvalidSecurity", "InvalidSecurity", 403)
 
 INVALID_PARAMETER = Kind(_COMMON + "InvalidParameterValueException", "InvalidParameterValue")
 MISSING_PARAMETER = Kind(_COMMON + "MissingRequiredParameterException", "MissingParameter")
