@@ -133,7 +133,7 @@ class QueueHost:
 
     async def ask_existing(self, request: QueueRequest, queue: QueueId) -> Any:
         """The same without making room for queues where there were none so far."""
-        if not self.is_used:
+        if not self.is_used or not self._topics.partitions_of(queue.topic):
             raise GroupIdNotFound(f"group {queue.group!r} has never used topic {queue.topic!r} as a queue")
         return await self.ask(request, queue)
 
