@@ -20,7 +20,7 @@ from alpacamq.queues.dead_letters import dead_letter_topic
 from alpacamq.queues.messages import Action, Move, QueueId
 
 from .open_brokers import BreakableDisk, SettableClock, eventually, running, sent, stored
-from .test_queues import ORDERS, acknowledge, made, settle, values
+from .queue_steps import ORDERS, acknowledge, made, settle, values
 
 DEAD = QueueId("queue", "orders.dlq")
 

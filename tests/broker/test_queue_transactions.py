@@ -7,7 +7,7 @@ from alpacamq.broker.publishing import Message
 from alpacamq.queues.messages import QueueId
 
 from .open_brokers import eventually, running, sent
-from .test_queues import ORDERS, values, waits
+from .queue_steps import ORDERS, values, waits
 from .transactions import begun, end
 
 

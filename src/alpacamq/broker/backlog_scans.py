@@ -109,11 +109,12 @@ class BacklogScans:
             self._drop(key)
         self._failing = {partition for partition in self._failing if partition.identity.topic != topic}
 
-    def report(self, partition: Partition, error: AlpacaError) -> None:
+    def report(self, partition: Partition, error: Exception) -> None:
         """Say once that a partition cannot be read; a queue goes no further there."""
         if partition not in self._failing:
             self._failing.add(partition)
-            log.error("queue_cannot_read", partition=str(partition.identity), reason=str(error))
+            say = log.error if isinstance(error, AlpacaError) else log.exception
+            say("queue_cannot_read", partition=str(partition.identity), reason=str(error))
 
     async def _scan(self, partition: Partition, offset: int, scan: _Scan, *, with_keys: bool) -> None:
         next_offset = None
@@ -121,7 +122,7 @@ class BacklogScans:
             async with self._room:
                 await asyncio.sleep(max(self._rest_until - self._clock.monotonic(), 0))
                 next_offset = await self._look(partition, offset, with_keys=with_keys)
-        except AlpacaError as error:
+        except Exception as error:  # noqa: BLE001 - a bug costs the queues of one partition, not the broker
             self.report(partition, error)
         else:
             self._failing.discard(partition)

@@ -178,8 +178,8 @@ class Moves:
 
 
 def _dead_letter_settings(source: TopicConfig) -> dict[str, str]:
-    """Dead letters are kept at least as long as their source, and are delivered as often as it takes."""
-    settings = {"queue.max.deliveries": "0"}
+    """Dead letters are kept at least as long as their source, and are there until somebody sees to them."""
+    settings = {"cleanup.policy": "delete", "queue.max.deliveries": "0", "queue.ttl.ms": "-1"}
     usual_ms = SETTINGS["retention.ms"].default
     if source.retention_ms < 0 or source.retention_ms > usual_ms:
         settings["retention.ms"] = str(source.retention_ms)

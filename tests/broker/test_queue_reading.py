@@ -1,0 +1,155 @@
+"""What queues find in the log: lanes, gaps, damage, and the end of a long backlog."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from alpacamq.broker import stored_blocks
+from alpacamq.broker.broker import Broker
+from alpacamq.broker.partition import append
+from alpacamq.broker.queues import Delivery
+from alpacamq.model.batch import CRC_AT, HEADER_BYTES, Codec, checksum
+from alpacamq.model.headers import LANE
+from alpacamq.model.lanes import Lane
+from alpacamq.model.ports import Buffer
+from alpacamq.model.record_index import IndexedBatch
+from alpacamq.model.records import Header, Record, write_batch
+
+from .open_brokers import batch_sent, eventually, running, sent
+from .queue_steps import ORDERS, acknowledge, values
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+async def test_lanes_are_found_in_batches_of_every_compression(tmp_path: Path, codec: Codec) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1, overrides={"queue.priority.mode": "strict"})
+        lanes = [Lane.LOW, None, Lane.CRITICAL, Lane.BACKGROUND, Lane.HIGH, None]
+        await batch_sent(
+            broker,
+            "orders",
+            [
+                Record(place, 1000, None, b"alpacamq-lane", () if lane is None else (laned(lane),))
+                for place, lane in enumerate(lanes)
+            ],
+            codec=codec,
+        )
+        received = await broker.queues.receive(ORDERS)
+        assert [delivery.record.offset for delivery in received] == [2, 4, 1, 5, 0, 3]
+        assert [delivery.lane for delivery in received][:2] == [Lane.CRITICAL, Lane.HIGH]
+
+
+def laned(lane: Lane) -> Header:
+    return Header(LANE, lane.text.encode())
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+async def test_what_compaction_took_from_a_batch_is_not_missed(tmp_path: Path, codec: Codec) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        records = [Record(offset, 1000, b"k", str(offset).encode()) for offset in (2, 3, 7)]
+        await batch_sent(broker, "orders", records, base_offset=0, last_offset=9, codec=codec)
+        await sent(broker, "orders", b"10")
+        received = await broker.queues.receive(ORDERS)
+        assert [delivery.record.offset for delivery in received] == [2, 3, 7, 10]
+        await acknowledge(broker, *received)
+        (figures,) = (await broker.queues.describe(ORDERS)).partitions
+        assert figures.start_offset == 11
+
+
+async def test_a_batch_that_nobody_can_read_is_passed_over(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        await sent(broker, "orders", b"before")
+        garbage = [Record(place, 1000, None, bytes(100)) for place in range(3)]
+        await garbage_sent(broker, garbage)
+        await sent(broker, "orders", b"after")
+        received = await broker.queues.receive(ORDERS)
+        assert values(received) == [b"before", b"after"]
+        assert await broker.queues.receive(ORDERS) == []
+        await acknowledge(broker, *received)
+        (figures,) = (await broker.queues.describe(ORDERS)).partitions
+        assert (figures.start_offset, figures.in_flight) == (figures.end_offset, 0)
+
+
+async def garbage_sent(broker: Broker, records: Sequence[Record]) -> None:
+    """A batch whose checksum is right and whose records are none."""
+    batch = write_batch(records)
+    batch[HEADER_BYTES:] = b"\xff" * (len(batch) - HEADER_BYTES)
+    batch[CRC_AT : CRC_AT + 4] = checksum(batch).to_bytes(4, "big")
+    await append(broker.topics.partition("orders", 0), batch)
+
+
+async def test_nothing_behind_a_flipped_bit_is_delivered(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1, overrides={"segment.bytes": "2000"})
+        for number in range(10):
+            await sent(broker, "orders", bytes([65 + number]) * 700)
+        directory = broker.topics.partition("orders", 0).log.directory
+    segment = sorted(directory.glob("*.log"))[1]
+    data = bytearray(segment.read_bytes())
+    data[500] ^= 1
+    segment.write_bytes(data)
+    async with running(tmp_path) as broker:
+        received = await broker.queues.receive(ORDERS)
+        assert [delivery.record.offset for delivery in received] == [0, 1]
+        assert await broker.queues.receive(ORDERS) == []
+
+
+async def test_a_long_batch_is_unpacked_once_however_few_are_taken_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpacked = 0
+
+    class Counted(IndexedBatch):
+        def __init__(self, batch: Buffer, limit: int) -> None:
+            nonlocal unpacked
+            unpacked += 1
+            super().__init__(batch, limit)
+
+    monkeypatch.setattr(stored_blocks, "IndexedBatch", Counted)
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        await batch_sent(
+            broker, "orders", [Record(n, 1, None, b"x" * 50) for n in range(1000)], codec=Codec.ZSTD
+        )
+        for _ in range(100):
+            received = await broker.queues.receive(ORDERS)
+            assert len(received) == 10
+            await acknowledge(broker, *received)
+        assert unpacked == 1
+
+
+async def test_an_urgent_message_at_the_end_of_a_long_backlog_is_found(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        for batch in range(100):
+            await batch_sent(broker, "orders", [Record(n, batch, None, b"x" * 100) for n in range(1000)])
+        await sent(broker, "orders", b"urgent", lane=Lane.CRITICAL)
+        received: list[Delivery] = []
+
+        async def found() -> bool:
+            nonlocal received
+            received = await broker.queues.receive(ORDERS, max_messages=1)
+            await acknowledge(broker, *received)
+            return received[0].lane is Lane.CRITICAL
+
+        await eventually(found)
+        (figures,) = (await broker.queues.describe(ORDERS)).partitions
+        assert figures.start_offset < 50_000
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["new", "after a restart"])
+async def test_a_receive_that_does_not_wait_finds_what_takes_long_to_unpack(
+    tmp_path: Path, restarts: bool
+) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1, overrides={"segment.bytes": "100000"})
+        for _ in range(3):
+            records = [Record(n, 1, None, n.to_bytes(4, "big") * 25) for n in range(2000)]
+            await batch_sent(broker, "orders", records, codec=Codec.LZ4)
+        if not restarts:
+            assert len(await broker.queues.receive(ORDERS)) == 10
+            return
+    async with running(tmp_path) as broker:
+        assert len(await broker.queues.receive(ORDERS)) == 10
