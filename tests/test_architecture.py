@@ -22,6 +22,8 @@ MAY_IMPORT = {
     "cli": {"model", "client", "telemetry"},
     "node": {"model", "telemetry", "log", "broker", "api", "client", "cli", *PURE},
 }
+# Ours, but beyond the broker: loaded when a verb of the command line needs it.
+LATER = "alpacamq_spark"
 IMPURE_MODULES = {"asyncio", "socket", "os", "time", "random", "threading"}
 
 
@@ -72,6 +74,17 @@ def test_every_package_is_in_the_import_table() -> None:
     assert packages <= MAY_IMPORT.keys()
 
 
+def test_only_the_command_line_reaches_for_spark_and_not_before_a_verb_runs() -> None:
+    for module in modules():
+        tree = ast.parse(module.read_text())
+        if any(name.startswith("alpacamq_spark") for name in imports(module)):
+            assert package_of(module) == "cli", f"{module} may not import alpacamq_spark"
+        for node in tree.body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not any(name.startswith(LATER) for name in names), f"{module} imports {names} too early"
+
+
 def test_third_party_imports_are_declared() -> None:
     declared = (
         (SOURCE.parent / "pyproject.toml").read_text().partition("dependencies = [")[2].partition("]")[0]
@@ -79,5 +92,5 @@ def test_third_party_imports_are_declared() -> None:
     for module in modules():
         for name in imports(module):
             top = name.split(".")[0]
-            if top != "alpacamq" and top not in sys.stdlib_module_names:
+            if top not in ("alpacamq", LATER) and top not in sys.stdlib_module_names:
                 assert top.replace("_", "-") in declared, f"{module} imports {top}"

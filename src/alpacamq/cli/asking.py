@@ -24,6 +24,12 @@ class WrongUsage(Declined):
     """What was typed makes no sense, whatever the broker holds."""
 
 
+class Assumed(str):
+    """A broker's address that nobody gave on the command line."""
+
+    __slots__ = ()
+
+
 def verbs_of(noun: argparse.ArgumentParser) -> "argparse._SubParsersAction[argparse.ArgumentParser]":
     return noun.add_subparsers(metavar="VERB", required=True)
 

@@ -15,7 +15,7 @@ from typing import NoReturn, Protocol
 from alpacamq import __version__
 from alpacamq.model.errors import AlpacaError
 
-from .asking import WrongUsage
+from .asking import Assumed, WrongUsage
 from .output import FORMATS, Output, say
 
 DEFAULT_BROKER = "127.0.0.1:9092"
@@ -34,10 +34,11 @@ NOUNS: Mapping[str, str] = {
     "transactions": "list and describe transactional ids",
     "produce": "write lines from standard input to a topic",
     "consume": "read a topic",
+    "pipeline": "run, list, validate and watch data pipelines on Spark",
 }
 _EPILOG = (
     "Every noun and verb has its own --help. Exit codes: 0 ok, 1 refused, 2 wrong usage, "
-    "3 broker unreachable, 4 no such topic, group or id."
+    "3 broker unreachable, 4 no such topic, group, id or file."
 )
 
 
@@ -105,7 +106,7 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"alpacactl {__version__}")
     # What is given behind the verb counts; what is given before it, otherwise.
-    _add_common(parser, os.environ.get(BROKER_VARIABLE) or DEFAULT_BROKER, FORMATS[0])
+    _add_common(parser, Assumed(os.environ.get(BROKER_VARIABLE) or DEFAULT_BROKER), FORMATS[0])
     common = _Parser(add_help=False)
     _add_common(common, argparse.SUPPRESS, argparse.SUPPRESS)
     nouns = parser.add_subparsers(metavar="NOUN", required=True)

@@ -1,0 +1,144 @@
+"""`alpacactl pipeline`: data pipelines on Spark.
+
+Everything about pipelines is in the package `alpacamq_spark`, which is loaded when a verb runs, and
+Spark itself only by those that need it.
+"""
+
+import argparse
+import signal
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .asking import Assumed, Declined, add_verb, verbs_of
+from .output import Output, Table, say
+
+if TYPE_CHECKING:
+    from alpacamq_spark.pipelines import Pipeline
+    from alpacamq_spark.pipelines.report import Report
+
+DIRECTORY = "pipelines"
+_FILE_HELP = "the pipeline's file, TOML or YAML"
+_NO_SPARK = "pipelines run on Spark, which is not installed; install it with `pip install 'alpacamq[spark]'`"
+
+
+def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
+    verbs = verbs_of(parser)
+    run = add_verb(verbs, common, "run", "run a pipeline to its end, or until Ctrl-C", _run)
+    run.add_argument("file", type=Path, help=_FILE_HELP)
+    run.add_argument(
+        "--execute", action="store_true", help="do what a dead-letters pipeline would only show: the redrive"
+    )
+
+    lists = add_verb(verbs, common, "list", "list the pipelines of a directory", _list)
+    lists.add_argument(
+        "directory", type=Path, nargs="?", default=Path(DIRECTORY), help=f"default: {DIRECTORY}"
+    )
+
+    validate = add_verb(verbs, common, "validate", "check pipeline files without running them", _validate)
+    validate.add_argument("files", type=Path, nargs="+", metavar="file", help=_FILE_HELP)
+
+    status = add_verb(verbs, common, "status", "show where a pipeline is and how far behind", _status)
+    status.add_argument("file", type=Path, help=_FILE_HELP)
+
+    sql = add_verb(verbs, common, "sql", "ask an archive a question in SQL", _sql)
+    sql.description = (
+        "Run a Spark SQL query over the archive of a pipeline: as a table named archive, and each of its "
+        "topics as a table of its own."
+    )
+    sql.add_argument("file", type=Path, help=_FILE_HELP)
+    sql.add_argument("query", help="for instance: SELECT count(*) FROM archive")
+
+    doctor = add_verb(verbs, common, "doctor", "look for what pipelines need and this machine lacks", _doctor)
+    doctor.add_argument("file", type=Path, nargs="?", help="also check this pipeline")
+    doctor.add_argument("--start-spark", action="store_true", help="also start Spark, which takes a while")
+
+
+def _loaded(path: Path, parsed: argparse.Namespace) -> "Pipeline":
+    """A pipeline whose broker is the one on the command line, its own, or the one all verbs ask."""
+    from alpacamq_spark.pipelines import load
+
+    if not isinstance(parsed.broker, Assumed):
+        return load(path, broker=parsed.broker)
+    pipeline = load(path)
+    return pipeline if pipeline.definition.broker is not None else pipeline.at(str(parsed.broker))
+
+
+def _need_spark() -> None:
+    if find_spec("pyspark") is None:
+        raise Declined(_NO_SPARK)
+
+
+def _run(parsed: argparse.Namespace, output: Output) -> None:
+    pipeline = _loaded(parsed.file, parsed)
+    _need_spark()
+    from alpacamq_spark.pipelines.interruption import Interruption
+    from alpacamq_spark.pipelines.run import Teller
+
+    from .progress_line import ProgressLine
+
+    interruption = Interruption()
+    line = ProgressLine()
+    teller = Teller(say=line.say, batch=line.batch)
+    runnable = pipeline.executing() if parsed.execute else pipeline
+    try:
+        outcome = runnable.run(teller=teller, interruption=interruption)
+    finally:
+        line.end()
+    _show(outcome.report, output)
+    if outcome.is_stopped and interruption.signal == signal.SIGINT:
+        raise KeyboardInterrupt
+
+
+def _list(parsed: argparse.Namespace, output: Output) -> None:
+    from alpacamq.client.errors import NotFound
+    from alpacamq_spark.pipelines.status import listed
+
+    if not parsed.directory.is_dir():
+        raise NotFound("directory", str(parsed.directory))
+    _show(listed(parsed.directory), output)
+
+
+def _validate(parsed: argparse.Namespace, output: Output) -> None:
+    from alpacamq_spark.pipelines import load
+
+    pipelines = [load(path) for path in parsed.files]
+    checked = [
+        {"file": str(path), "name": each.name, "kind": each.definition.kind}
+        for path, each in zip(parsed.files, pipelines, strict=True)
+    ]
+    output.show(checked, Table(["file", "pipeline", "kind"], [list(each.values()) for each in checked]))
+
+
+def _status(parsed: argparse.Namespace, output: Output) -> None:
+    _show(_loaded(parsed.file, parsed).status(), output)
+
+
+def _sql(parsed: argparse.Namespace, output: Output) -> None:
+    pipeline = _loaded(parsed.file, parsed)
+    _need_spark()
+    from alpacamq_spark.pipelines.queries import ask_archive
+
+    _show(ask_archive(pipeline, parsed.query), output)
+
+
+def _doctor(parsed: argparse.Namespace, output: Output) -> None:
+    from alpacamq_spark.pipelines.examination import examined
+
+    pipeline = None if parsed.file is None else _loaded(parsed.file, parsed)
+    broker = str(parsed.broker) if pipeline is None else pipeline.broker
+    findings = examined(pipeline, broker, start_spark=parsed.start_spark)
+    rows = [
+        {"subject": each.subject, "well": each.is_well, "detail": each.detail, "advice": each.advice or None}
+        for each in findings
+    ]
+    output.show(rows, Table(["subject", "well", "detail", "advice"], [list(row.values()) for row in rows]))
+    if unwell := [each.subject for each in findings if not each.is_well]:
+        raise Declined(f"not all is well: {', '.join(unwell)}")
+
+
+def _show(report: "Report", output: Output) -> None:
+    tables = [Table(section.columns, section.rows, section.title) for section in report.sections]
+    output.show(report.data, *tables)
+    for note in report.notes:
+        say(note)

@@ -1,0 +1,43 @@
+"""The progress of a run on standard error: one line that is written over on a terminal, else one a batch."""
+
+import sys
+from typing import TYPE_CHECKING
+
+from .output import say
+
+if TYPE_CHECKING:
+    from alpacamq_spark.pipelines.run import BatchDone
+
+_CLEAR = "\r\x1b[K"
+
+
+class ProgressLine:
+    """Batches as they are done, and sentences between them."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._is_open = False
+
+    def batch(self, done: "BatchDone") -> None:
+        lag = "" if done.lag is None else f"  lag {done.lag:,}"
+        text = (
+            f"batch {done.batch}  {done.rows:,} rows  {done.rows_per_second:,.0f} rows/s{lag}  "
+            f"{done.total_rows:,} in all"
+        )
+        if not self._is_terminal:
+            say(text)
+            return
+        sys.stderr.write(_CLEAR + text)
+        sys.stderr.flush()
+        self._is_open = True
+
+    def say(self, text: str) -> None:
+        self.end()
+        say(text)
+
+    def end(self) -> None:
+        """Leave the line, so that what follows does not stand behind it."""
+        if self._is_open:
+            sys.stderr.write("\n")
+            sys.stderr.flush()
+            self._is_open = False

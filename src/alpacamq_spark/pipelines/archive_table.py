@@ -1,0 +1,170 @@
+"""An archive as a table: its columns, its segments on disk, and reading it exactly.
+
+    _alpacamq.json                         whose archive it is, and what columns its values have
+    batches=3f2a9c1e-0000000012-0000000012/    a segment, see `segments`
+        topic=orders/date=2026-01-31/hour=12/part-….parquet
+        _SUCCESS                           Spark's mark of a job that is done
+
+`read` counts every row once at any moment. Other tools may read the directory as a partitioned table:
+they see the same rows, save while a batch or a merge is being put in place.
+"""
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from .errors import ForeignArchive
+from .segments import COLUMN, Segment, Weighed, in_force
+from .storage import Storage, storage_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+Compression = Literal["zstd", "snappy", "gzip", "lz4", "none"]
+PARTITIONED_BY = ("topic", "date", "hour")
+DATA = "data"
+_OWNER = "_alpacamq.json"
+_WHOLE = "_SUCCESS"
+_FORMAT = 1
+# What is in the files; the columns of the directories follow.
+_STORED = (
+    "key BINARY, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>, partition INT, "
+    "offset BIGINT, timestamp TIMESTAMP, archived_at TIMESTAMP"
+)
+_DIRECTORIES = f"topic STRING, date DATE, hour INT, {COLUMN} STRING"
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose archive it is: the identity of the checkpoint with which it is written."""
+
+    format: int
+    checkpoint: str
+    data: str | None = None
+
+    @property
+    def writer(self) -> str:
+        return self.checkpoint[:8]
+
+
+class ArchiveTable:
+    """One archive."""
+
+    def __init__(self, place: str, spark: "SparkSession | None") -> None:
+        self.place = place.rstrip("/")
+        self.storage: Storage = storage_at(self.place, spark)
+
+    def owner(self) -> Owner:
+        """Whose it is, or ForeignArchive if it is none of ours."""
+        stored = self.storage.read(_OWNER)
+        if stored is None:
+            raise ForeignArchive(f"there is no archive at {self.place}")
+        try:
+            owner = msgspec.json.decode(stored, type=Owner)
+        except msgspec.MsgspecError as error:
+            raise ForeignArchive(f"{self.place}/{_OWNER} cannot be read: {error}") from None
+        if owner.format != _FORMAT:
+            raise ForeignArchive(f"{self.place} has format {owner.format}, and only {_FORMAT} is known")
+        return owner
+
+    def claim(self, checkpoint: str, data: "StructType | None") -> Owner:
+        """Make it ours, or go on with it; ForeignArchive if it belongs to another checkpoint.
+
+        A second checkpoint would start its batches from 0 again, and so overwrite the first's.
+        """
+        stored = None if data is None else data.json()
+        if self.storage.read(_OWNER) is None:
+            if self.storage.names():
+                raise ForeignArchive(
+                    f"{self.place} is not empty and no archive; give the archive its own place"
+                )
+            owner = Owner(format=_FORMAT, checkpoint=checkpoint, data=stored)
+        else:
+            before = self.owner()
+            if before.checkpoint != checkpoint:
+                raise ForeignArchive(
+                    f"the archive at {self.place} was written with another checkpoint. Use that one, or "
+                    "give this pipeline a place of its own: it would begin again at the start of its topics"
+                )
+            owner = Owner(format=_FORMAT, checkpoint=checkpoint, data=stored or before.data)
+            if owner == before:
+                return owner
+            _check_growth(before, owner, self.place)
+        self.storage.write(_OWNER, msgspec.json.encode(owner))
+        return owner
+
+    def at(self, segment: Segment) -> str:
+        return f"{self.place}/{segment.name}"
+
+    def segments(self) -> tuple[list[Segment], list[Segment]]:
+        """The segments that count, and those that do not: superfluous, or never finished."""
+        found = [segment for name in self.storage.names() if (segment := Segment.parse(name))]
+        whole = [each for each in found if self.storage.exists(f"{each.name}/{_WHOLE}")]
+        counting = in_force(whole)
+        return counting, [each for each in found if each not in set(counting)]
+
+    def weighed(self) -> list[Weighed]:
+        """The segments that count, with what they weigh."""
+        weighed = []
+        for segment in self.segments()[0]:
+            content = self.storage.content(segment.name)
+            weighed.append(Weighed(segment, content.files, content.size))
+        return weighed
+
+    def read(self, spark: "SparkSession") -> "DataFrame":
+        """Every row that was archived, once."""
+        return self.read_segments(spark, self.segments()[0])
+
+    def read_segments(self, spark: "SparkSession", segments: list[Segment]) -> "DataFrame":
+        """The rows of some segments."""
+        schema = table_schema(spark, self.owner())
+        if not segments:
+            return spark.createDataFrame([], schema).drop(COLUMN)
+        paths = [self.at(segment) for segment in segments]
+        return spark.read.schema(schema).option("basePath", self.place).parquet(*paths).drop(COLUMN)
+
+
+def table_schema(spark: "SparkSession", owner: Owner) -> "StructType":
+    """All columns, so that Spark neither looks into files for them nor guesses at those of directories."""
+    from pyspark.sql.types import StructField, StructType
+
+    stored = spark.createDataFrame([], _STORED).schema
+    directories = spark.createDataFrame([], _DIRECTORIES).schema
+    data = [] if owner.data is None else [StructField(DATA, _struct(owner.data))]
+    return StructType([*stored.fields, *data, *directories.fields])
+
+
+def _struct(stored: str) -> "StructType":
+    from pyspark.sql.types import StructType
+
+    return StructType.fromJson(msgspec.json.decode(stored))
+
+
+def _check_growth(before: Owner, after: Owner, place: str) -> None:
+    """Columns may come and go, but one that stays keeps its type, or old files could not be read."""
+    if before.data is None or after.data is None:
+        return
+    types = {field.name: field.dataType for field in _struct(before.data).fields}
+    for field in _struct(after.data).fields:
+        known = types.get(field.name)
+        if known is not None and known != field.dataType:
+            raise ForeignArchive(
+                f"the schema makes {field.name!r} {field.dataType.simpleString()}, but the archive at "
+                f"{place} has it as {known.simpleString()}; archive under another name or to another place"
+            )
+
+
+def write_segment(frame: "DataFrame", place: str, compression: Compression) -> None:
+    """One job, whose mark of success makes its segment count."""
+    (
+        frame.write.mode("overwrite")
+        .option("partitionOverwriteMode", "static")
+        .option("compression", "uncompressed" if compression == "none" else compression)
+        .partitionBy(*PARTITIONED_BY)
+        .parquet(place)
+    )
+
+
+def read_archive(spark: "SparkSession", place: str) -> "DataFrame":
+    """The rows of an archive, each once, at any moment; ForeignArchive where there is none."""
+    return ArchiveTable(place, spark).read(spark)

@@ -1,0 +1,174 @@
+"""A pipeline's memory: where Spark keeps its position, what we remember beside it, and who may use it.
+
+stream/         Spark's own checkpoint of the query
+id              a name for this memory, so that what was written with another is recognised
+last-run.json   how the last run ended
+lock            held by the process that runs the pipeline
+spark.log       what Spark logged
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+from uuid import uuid4
+
+import msgspec
+
+from alpacamq.model.ids import TopicName, TopicPartition
+
+from .errors import BadPlan, InvalidPipeline, PipelineBusy
+from .storage import Storage, local_path, storage_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+STREAM = "stream"
+SPARK_LOG = "spark.log"
+_LOCK = "lock"
+_LAST_RUN = "last-run.json"
+_ID = "id"
+
+
+class LastRun(msgspec.Struct, frozen=True, kw_only=True):
+    """How the last run ended, or that it has not."""
+
+    started_ms: int
+    ended_ms: int | None = None
+    outcome: str = "running"
+    rows: int = 0
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPosition:
+    """Where a query is by its checkpoint: the last batch that is done, and before which offsets it ended."""
+
+    batch: int
+    offsets: Mapping[TopicPartition, int]
+    is_batch_open: bool
+
+
+class Checkpoint:
+    """One pipeline's memory; `spark` is needed only where it lies on another machine."""
+
+    def __init__(self, place: str, spark: "SparkSession | None" = None) -> None:
+        self.place = place.rstrip("/") or place
+        self._path = local_path(place)
+        self.storage: Storage = storage_at(place, spark)
+
+    @property
+    def stream(self) -> str:
+        """Where Spark is told to keep the position of the query."""
+        return f"{self.place}/{STREAM}"
+
+    @property
+    def log(self) -> Path | None:
+        """The file for Spark's log, if it can be had on this machine."""
+        return None if self._path is None else self._path / SPARK_LOG
+
+    def identity(self) -> str:
+        """The name of this memory, given when it is first used."""
+        if (known := self.storage.read(_ID)) is not None:
+            return known.decode(errors="replace").strip()
+        name = uuid4().hex
+        self.storage.write(_ID, name.encode())
+        return name
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep every other process out meanwhile, or PipelineBusy. On one machine only."""
+        if self._path is None:
+            yield
+            return
+        self._path.mkdir(parents=True, exist_ok=True)
+        with (self._path / _LOCK).open("a+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.seek(0)
+                who = lock.read(20).strip()
+                raise PipelineBusy(
+                    f"the pipeline runs already{f' (process {who})' if who else ''}, "
+                    f"on the checkpoint {self.place}"
+                ) from None
+            lock.seek(0)
+            lock.truncate()
+            lock.write(str(os.getpid()))
+            lock.flush()
+            yield
+
+    def is_held(self) -> bool:
+        """Whether a process runs the pipeline now."""
+        if self._path is None or not (self._path / _LOCK).exists():
+            return False
+        with (self._path / _LOCK).open("r") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    def last_run(self) -> LastRun | None:
+        """How the last run ended; None if there was none."""
+        return self.recall(_LAST_RUN, LastRun)
+
+    def note_run(self, run: LastRun) -> None:
+        self.remember(_LAST_RUN, run)
+
+    def recall(self, name: str, kind: type[T]) -> T | None:
+        """What was remembered under a name, or BadPlan if it cannot be read."""
+        stored = self.storage.read(name)
+        if stored is None:
+            return None
+        try:
+            return msgspec.json.decode(stored, type=kind)
+        except msgspec.MsgspecError as error:
+            raise BadPlan(f"{self.place}/{name} cannot be read: {error}") from None
+
+    def remember(self, name: str, value: object) -> None:
+        """Keep a value under a name, whole or not at all."""
+        self.storage.write(name, msgspec.json.encode(value))
+
+    def position(self) -> StreamPosition | None:
+        """Where Spark's query is; None if it has not finished a batch yet."""
+        planned = _numbers(self.storage, f"{STREAM}/offsets")
+        done = set(_numbers(self.storage, f"{STREAM}/commits"))
+        finished = [number for number in planned if number in done]
+        if not finished:
+            return None
+        batch = finished[-1]
+        stored = self.storage.read(f"{STREAM}/offsets/{batch}") or b""
+        return StreamPosition(batch=batch, offsets=_offsets(stored), is_batch_open=batch != planned[-1])
+
+
+def local_checkpoint(place: str) -> Checkpoint | None:
+    """A checkpoint to look at without Spark; None if it is on another machine."""
+    try:
+        return Checkpoint(place)
+    except InvalidPipeline:
+        return None
+
+
+def _numbers(storage: Storage, directory: str) -> list[int]:
+    return sorted(int(name) for name in storage.names(directory) if name.isascii() and name.isdigit())
+
+
+def _offsets(stored: bytes) -> dict[TopicPartition, int]:
+    """The offsets in a batch of Spark's offset log: a version, metadata, then one line for each source."""
+    found: dict[TopicPartition, int] = {}
+    for line in stored.decode(errors="replace").splitlines()[2:]:
+        try:
+            source = json.loads(line)
+            for topic, offsets in source.items():
+                for partition, offset in offsets.items():
+                    found[TopicPartition(TopicName(topic), int(partition))] = int(offset)
+        except (ValueError, AttributeError, TypeError):
+            continue  # a source that is not ours
+    return found

@@ -1,0 +1,125 @@
+"""Dead letters counted: by topic, by reason, by age and by where they come from."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from .moments import parse_span, show_moment, show_span
+from .report import Plain, Section
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# Reasons can be texts of all kinds; the most frequent are shown.
+_MOST_GROUPS = 100
+
+
+class Summary:
+    """Dead letters counted by reason, by age and by where they come from, in one pass."""
+
+    _SETS = (("topic",), ("reason",), ("age",), ("origin_topic", "origin_group"))
+
+    def __init__(self, frame: "DataFrame", age_buckets: Sequence[str]) -> None:
+        from pyspark.sql import functions as f
+
+        self._buckets = _bucket_names(age_buckets)
+        age = f.lit(self._buckets[-1])
+        for bucket, name in reversed(list(zip(age_buckets, self._buckets, strict=False))):
+            age = f.when(f.col("age_ms") < parse_span(bucket), name).otherwise(age)
+        marked = frame.withColumn("age", age)
+        columns = [column for group in self._SETS for column in group]
+        sets = [[f.col(column) for column in group] for group in self._SETS]
+        counted = marked.groupingSets(sets, *columns).agg(
+            f.grouping_id().alias("set"),
+            f.count("*").alias("count"),
+            f.unix_millis(f.min("dead_lettered_at")).alias("oldest"),
+            f.unix_millis(f.max("dead_lettered_at")).alias("newest"),
+            f.avg("delivery_count").alias("deliveries"),
+        )
+        ranked = counted.orderBy(f.desc("count")).limit(len(self._SETS) * _MOST_GROUPS)
+        self._rows: dict[tuple[str, ...], list[Any]] = {group: [] for group in self._SETS}
+        for row in ranked.collect():
+            self._rows[self._set_of(row["set"])].append(row)
+
+    def _set_of(self, grouping_id: int) -> tuple[str, ...]:
+        """Which grouping a row belongs to: a bit is set for every column that it leaves out."""
+        columns = [column for group in self._SETS for column in group]
+        for group in self._SETS:
+            bits = 0
+            for column in columns:
+                bits = bits << 1 | (column not in group)
+            if bits == grouping_id:
+                return group
+        raise AssertionError(f"no grouping has the id {grouping_id}")
+
+    @property
+    def total(self) -> int:
+        return sum(row["count"] for row in self._rows[("topic",)])
+
+    def _ages(self) -> list[Any]:
+        return sorted(self._rows[("age",)], key=lambda row: self._buckets.index(row["age"]))
+
+    def plain(self) -> dict[str, Plain]:
+        return {
+            "total": self.total,
+            "topics": [{"topic": row["topic"], **_figures(row)} for row in self._rows[("topic",)]],
+            "reasons": [{"reason": row["reason"], **_figures(row)} for row in self._rows[("reason",)]],
+            "ages": [{"age": row["age"], **_figures(row)} for row in self._ages()],
+            "sources": [
+                {"topic": row["origin_topic"] or None, "group": row["origin_group"], **_figures(row)}
+                for row in self._rows[("origin_topic", "origin_group")]
+            ],
+        }
+
+    def sections(self) -> list[Section]:
+        by_source = self._rows[("origin_topic", "origin_group")]
+        return [
+            Section(
+                ["dead letters in", "count", "oldest", "newest"],
+                [[row["topic"], row["count"], *_times(row)] for row in self._rows[("topic",)]],
+            ),
+            Section(
+                ["reason", "count", "oldest", "newest"],
+                [[row["reason"], row["count"], *_times(row)] for row in self._rows[("reason",)]],
+                title="by reason",
+            ),
+            Section(["age", "count"], [[row["age"], row["count"]] for row in self._ages()], title="by age"),
+            Section(
+                ["source", "group", "count", "mean deliveries"],
+                [
+                    [row["origin_topic"], row["origin_group"], row["count"], _rounded(row["deliveries"])]
+                    for row in by_source
+                ],
+                title="by source",
+            ),
+        ]
+
+
+def _bucket_names(buckets: Sequence[str]) -> list[str]:
+    shown = [show_span(parse_span(bucket)) for bucket in buckets]
+    if not shown:
+        return ["any"]
+    middle = [f"{low} to {high}" for low, high in pairwise(shown)]
+    return [f"under {shown[0]}", *middle, f"over {shown[-1]}"]
+
+
+def _figures(row: Any) -> dict[str, Plain]:
+    oldest, newest = _times(row)
+    return {
+        "count": row["count"],
+        "oldest": oldest,
+        "newest": newest,
+        "mean_deliveries": _rounded(row["deliveries"]),
+    }
+
+
+def _times(row: Any) -> tuple[str | None, str | None]:
+    return (_shown(row["oldest"]), _shown(row["newest"]))
+
+
+def _shown(timestamp_ms: int | None) -> str | None:
+    return None if timestamp_ms is None else show_moment(timestamp_ms)
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else round(number, 2)

@@ -1,0 +1,129 @@
+"""Plots as SVG, drawn with the colours of the page they stand in, so that it can be light or dark. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from html import escape
+from math import floor, log10
+
+WIDTH, HEIGHT = 760, 240
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 28
+COLOURS = 6
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A line: a name, and its points from left to right."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+
+
+def time_plot(title: str, series: Sequence[Series], unit: str) -> str:
+    """Lines over time, from milliseconds since 1970 to a value that is not negative."""
+    points = [point for each in series for point in each.points]
+    if not points:
+        return ""
+    left, right = min(at for at, _ in points), max(at for at, _ in points)
+    scale = _Scale(left, right if right > left else left + 1, _round_up(max(value for _, value in points)))
+    parts = [_open(title), *_grid(scale, unit), *_time_marks(scale)]
+    for index, each in enumerate(series):
+        path = " ".join(f"{scale.x(at):.1f},{scale.y(value):.1f}" for at, value in each.points)
+        colour = f"c{index % COLOURS}"
+        if len(each.points) == 1:
+            at, value = each.points[0]
+            parts.append(f'<circle class="{colour}" cx="{scale.x(at):.1f}" cy="{scale.y(value):.1f}" r="3"/>')
+        else:
+            parts.append(f'<polyline class="{colour}" points="{path}"/>')
+    parts.append("</svg>")
+    return "".join(parts) + _legend([each.name for each in series])
+
+
+def bar_plot(title: str, bars: Mapping[str, float]) -> str:
+    """Horizontal bars of shares, from the first to the last."""
+    if not bars:
+        return ""
+    line = 24
+    height = line * len(bars) + 8
+    most = max(bars.values()) or 1
+    parts = [
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title, quote=True)}">',
+    ]
+    for index, (name, share) in enumerate(bars.items()):
+        y = 4 + index * line
+        width = (WIDTH - 320) * share / most
+        parts.append(f'<text class="name" x="212" y="{y + 15}">{escape(_cut(name))}</text>')
+        parts.append(f'<rect class="c0" x="220" y="{y + 3}" width="{width:.1f}" height="{line - 8}" rx="2"/>')
+        parts.append(f'<text x="{226 + width:.1f}" y="{y + 15}">{share:.1%}</text>')
+    parts.append("</svg>")
+    return "".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scale:
+    """Values to places on the drawing."""
+
+    left: float
+    right: float
+    top: float
+
+    def x(self, at: float) -> float:
+        return _LEFT + (at - self.left) / (self.right - self.left) * (WIDTH - _LEFT - _RIGHT)
+
+    def y(self, value: float) -> float:
+        return HEIGHT - _BOTTOM - max(0.0, value) / self.top * (HEIGHT - _TOP - _BOTTOM)
+
+
+def _open(title: str) -> str:
+    return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title, quote=True)}">'
+
+
+def _grid(scale: _Scale, unit: str) -> list[str]:
+    parts = []
+    for step in range(5):
+        value = scale.top * step / 4
+        y = scale.y(value)
+        parts.append(f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(
+            f'<text class="name" x="{_LEFT - 6}" y="{y + 4:.1f}">{short(value)}{escape(unit)}</text>'
+        )
+    return parts
+
+
+def _time_marks(scale: _Scale) -> list[str]:
+    form = "%m-%d %H:%M" if scale.right - scale.left < 7 * _DAY_MS else "%Y-%m-%d"
+    marks = []
+    for step in range(5):
+        at = scale.left + (scale.right - scale.left) * step / 4
+        anchor = "start" if step == 0 else "end" if step == 4 else "middle"
+        text = datetime.fromtimestamp(at / 1000, UTC).strftime(form)
+        marks.append(f'<text x="{scale.x(at):.1f}" y="{HEIGHT - 8}" text-anchor="{anchor}">{text}</text>')
+    return marks
+
+
+def _legend(names: Sequence[str]) -> str:
+    entries = (
+        f'<span><i class="c{index % COLOURS}"></i>{escape(name)}</span>' for index, name in enumerate(names)
+    )
+    return f'<p class="legend">{"".join(entries)}</p>'
+
+
+def _round_up(value: float) -> float:
+    """The next number that is easy to read: 1, 2, 2.5 or 5 times a power of ten."""
+    if value <= 0:
+        return 1.0
+    power: float = 10.0 ** floor(log10(value))
+    return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= value * 0.999_999)
+
+
+def short(value: float) -> str:
+    """A number in few characters: 950, 1.5k, 20M."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def _cut(name: str, length: int = 28) -> str:
+    return name if len(name) <= length else f"{name[: length - 1]}…"

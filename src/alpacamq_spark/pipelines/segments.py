@@ -1,0 +1,106 @@
+"""The segments of an archive: which batches each holds, which of them count, which are worth merging. Pure.
+
+A segment is a directory that Spark has written in one job and marked as whole when it was done.
+Its name says which batches of which writer it holds. A whole segment makes those inside its
+range superfluous, so that a merge is decided by one mark, and whatever a crash leaves behind is either
+not marked or superfluous.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+COLUMN = "batches"
+_NAME = re.compile(COLUMN + r"=([0-9a-f]{8})-([0-9]{10})-([0-9]{10})")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Segment:
+    """Batches of a writer, from the first to the last."""
+
+    writer: str
+    first: int
+    last: int
+
+    @property
+    def name(self) -> str:
+        """Its directory, named so that tools that know partitioned tables read it as a column."""
+        return f"{COLUMN}={self.writer}-{self.first:010}-{self.last:010}"
+
+    @property
+    def width(self) -> int:
+        return self.last - self.first + 1
+
+    def covers(self, other: "Segment") -> bool:
+        return self.writer == other.writer and self.first <= other.first and other.last <= self.last
+
+    @staticmethod
+    def parse(name: str) -> "Segment | None":
+        """The segment whose directory has this name; None for any other directory."""
+        found = _NAME.fullmatch(name)
+        if found is None or int(found[2]) > int(found[3]):
+            return None
+        return Segment(found[1], int(found[2]), int(found[3]))
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """A segment and what its files weigh."""
+
+    segment: Segment
+    files: int
+    size: int
+
+    @property
+    def mean_size(self) -> float:
+        return self.size / self.files if self.files else 0.0
+
+
+def in_force(whole: Iterable[Segment]) -> list[Segment]:
+    """The whole segments that count: those that no other covers."""
+    counting: list[Segment] = []
+    for segment in sorted(whole, key=lambda each: (each.writer, each.first, -each.last)):
+        if not counting or not counting[-1].covers(segment):
+            counting.append(segment)
+    return counting
+
+
+def merges(segments: Sequence[Weighed], *, fan_in: int, target_size: int) -> Iterator[list[Segment]]:
+    """Which neighbours to merge: `fan_in` of about the same width, with files smaller than the target.
+
+    Widths grow by that factor with every merge, so a row is written again only as often as the
+    number of batches has digits. The last batch of a writer stays alone: Spark may write it again.
+    """
+    last = {each.segment.writer: each.segment.last for each in segments}
+    for each in segments:
+        last[each.segment.writer] = max(last[each.segment.writer], each.segment.last)
+    run: list[Segment] = []
+    for weighed in sorted(segments, key=lambda each: each.segment):
+        segment = weighed.segment
+        is_small = weighed.mean_size < target_size and segment.last < last[segment.writer]
+        follows = (
+            bool(run)
+            and run[-1].writer == segment.writer
+            and run[-1].last + 1 == segment.first
+            and _level(run[-1].width, fan_in) == _level(segment.width, fan_in)
+        )
+        if not is_small:
+            run = []
+            continue
+        run = [*run, segment] if follows else [segment]
+        if len(run) == fan_in:
+            yield run
+            run = []
+
+
+def merged(run: Sequence[Segment]) -> Segment:
+    """The segment that neighbours become."""
+    return Segment(run[0].writer, run[0].first, run[-1].last)
+
+
+def _level(width: int, fan_in: int) -> int:
+    level = 0
+    while width >= fan_in:
+        width //= fan_in
+        level += 1
+    return level

@@ -1,0 +1,57 @@
+"""The Spark session of a pipeline: its settings, quiet on the terminal, with a log beside the checkpoint."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from alpacamq_spark.session import LOCAL, spark_session
+
+from .definition import SparkSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+_SETTINGS: Mapping[str, str] = {
+    # Times in SQL mean the same whatever machine it runs on.
+    "spark.sql.session.timeZone": "UTC",
+}
+_LOCAL_SETTINGS: Mapping[str, str] = {
+    # Spark's default of 200 tasks for every grouping is for clusters.
+    "spark.sql.shuffle.partitions": "8",
+}
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
+
+@contextmanager
+def session_for(name: str, settings: SparkSettings, log: Path | None) -> "Iterator[SparkSession]":
+    """A session as the pipeline asks for, stopped afterwards."""
+    given = {key: _text(value) for key, value in settings.settings.items()}
+    if settings.remote is not None:
+        session = spark_session(name, master=settings.remote, settings={**_SETTINGS, **given})
+    else:
+        master = settings.master or LOCAL
+        own = {**_SETTINGS, **(_LOCAL_SETTINGS if master.startswith("local") else {}), **given}
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            own[_JAVA_OPTIONS] = f"{given.get(_JAVA_OPTIONS, '')} {_logging_to(log)}".strip()
+        if master.startswith("local"):
+            # Spares a warning on machines that do not know themselves by name.
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        # What the interpreter of a task has to say of its packages is not for the terminal.
+        os.environ.setdefault("PYTHONWARNINGS", "ignore")
+        session = spark_session(name, master=master, settings=own)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _logging_to(log: Path) -> str:
+    return f'-Dlog4j2.configurationFile="{_LOGGING.as_uri()}" -Dalpacamq.log="{log.resolve()}"'
+
+
+def _text(value: str | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
