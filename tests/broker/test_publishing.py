@@ -224,3 +224,41 @@ async def test_an_instance_that_was_replaced_cannot_publish(tmp_path: Path) -> N
         (refused,) = await broker.publisher.publish("orders", [Message(value=b"late")], producer=former)
         assert isinstance(refused, FencedProducer)
         assert stored(broker, "orders") == []
+
+
+async def test_a_delayed_message_waits_and_has_an_id_instead_of_an_offset(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1, overrides={"max.message.bytes": "1000"})
+        now_ms = broker.clock.now_ms()
+        results = await broker.publisher.publish(
+            "orders",
+            [
+                Message(value=b"later", deliver_at_ms=now_ms + 60_000, lane=Lane.LOW),
+                Message(value=b"past", deliver_at_ms=now_ms - 60_000),
+                Message(value=b"never", deliver_at_ms=2**62),
+                Message(value=bytes(1000), deliver_at_ms=now_ms + 60_000),
+                Message(value=b"too", deliver_at_ms=now_ms + 50_000),
+            ],
+        )
+        later, past, never, large, too = results
+        assert isinstance(never, InvalidDelay)
+        assert isinstance(large, BatchTooLarge)
+        assert published(past).offset == 0
+        assert published(later).offset is None
+        assert published(later).deliver_at_ms == now_ms + 60_000
+        waiting = await broker.delays.waiting("orders")
+        ids = {published(later).delayed_id, published(too).delayed_id}
+        assert {each.id for each in waiting} == ids
+        assert [record.value for record in stored(broker, "orders")] == [b"past"]
+
+
+async def test_a_topics_delay_is_for_messages_without_one_of_their_own(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1, overrides={"queue.delay.ms": "60000"})
+        now_ms = broker.clock.now_ms()
+        by_topic, at_once = await publish(
+            broker, "orders", Message(value=b"a"), Message(value=b"b", deliver_at_ms=now_ms)
+        )
+        assert by_topic.delayed_id is not None
+        assert (by_topic.deliver_at_ms or 0) >= now_ms + 60_000
+        assert (at_once.delayed_id, at_once.offset) == (None, 0)

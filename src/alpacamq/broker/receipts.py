@@ -6,7 +6,6 @@ It is not a secret: the checksum tells what is ours from what was mistyped or cu
 
 import binascii
 import struct
-from functools import lru_cache
 from typing import NamedTuple
 
 from fastcrc.crc32 import iscsi as crc32c
@@ -60,11 +59,6 @@ def write_receipt(receipt: Receipt) -> str:
     return encoded.translate(_TO_OURS).rstrip(b"=").decode()
 
 
-@lru_cache(maxsize=1000)
-def _queue(names: bytes, group_bytes: int) -> QueueId:
-    return QueueId(names[:group_bytes].decode(), names[group_bytes:].decode())
-
-
 def read_receipt(text: str) -> Receipt:
     """What the text says, or InvalidReceipt."""
     if not 0 < len(text) <= MAX_RECEIPT_CHARS:
@@ -80,7 +74,8 @@ def read_receipt(text: str) -> Receipt:
         version, partition, offset, count, generation, tag, size = _FIXED.unpack_from(body)
         if version != _VERSION:
             raise InvalidReceipt(f"the receipt handle has version {version}, which is not known here")
-        queue = _queue(body[_FIXED.size :], size)
+        names = body[_FIXED.size :]
+        queue = QueueId(names[:size].decode(), names[size:].decode())
     except (binascii.Error, struct.error, UnicodeDecodeError, UnicodeEncodeError):
         raise InvalidReceipt("the receipt handle is not one of ours, or not all of it") from None
     return Receipt(queue, tag, partition, offset, count, generation)
