@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from alpacamq.api.rest.reference import routes_page
 from alpacamq.node.reference import options_page, topic_settings_page
 from alpacamq.protocol.apis import APIS
 
@@ -23,6 +24,7 @@ def apis_page() -> str:
 
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "apis": apis_page,
+    "http-routes": routes_page,
     "options": options_page,
     "topic-settings": topic_settings_page,
 }

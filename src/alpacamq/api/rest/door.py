@@ -12,7 +12,7 @@ from alpacamq.broker.broker import Broker
 from alpacamq.model.errors import AlpacaError
 
 from .backend import Backend
-from .errors import CrossOrigin, refusal
+from .errors import LINE_END, CrossOrigin, refusal
 from .route import AnyRoute, Call
 from .router import Router
 from .table import ROUTES
@@ -70,7 +70,7 @@ def _response(route: AnyRoute, answer: object) -> Response:
         return answer
     if answer is None:
         return _NO_CONTENT
-    return Response(route.status, _encode(answer))
+    return Response(route.status, _encode(answer) + LINE_END)
 
 
 def _check_origin(request: Request) -> None:

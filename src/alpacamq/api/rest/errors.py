@@ -14,6 +14,8 @@ from alpacamq.api.http.messages import PROBLEM_JSON, Response
 from alpacamq.model import errors as e
 from alpacamq.model.compression import TooMuchData
 
+# Answers end with one, for those who read them on a terminal.
+LINE_END = b"\n"
 _WORD = re.compile(r"[A-Z][a-z]*")
 # What passes by itself, and so soon that a client may wait for it.
 _RETRY_AFTER = (("Retry-After", "1"),)
@@ -191,7 +193,8 @@ def refusal(error: e.AlpacaError) -> Response:
         headers = (("Allow", error.allowed),)
     elif type(error) in _PASSING:
         headers = _RETRY_AFTER
-    return Response(status_of(error), msgspec.json.encode(problem_of(error)), PROBLEM_JSON, headers)
+    body = msgspec.json.encode(problem_of(error)) + LINE_END
+    return Response(status_of(error), body, PROBLEM_JSON, headers)
 
 
 @cache
