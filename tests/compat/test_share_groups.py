@@ -1,9 +1,11 @@
 """Share groups with confluent-kafka's share consumer, unmodified."""
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from itertools import chain
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from confluent_kafka import AcknowledgeType, Consumer, KafkaException, Producer, TopicPartition
@@ -193,6 +195,17 @@ def test_aborted_transactions_are_not_delivered(new_queue: NewQueue) -> None:
     with queue.consumer() as consumer:
         assert drain(consumer, 3) == [f"committed {number}" for number in range(3)]
     eventually(queue.is_done)
+
+
+def test_a_share_group_is_seen_over_http(new_queue: NewQueue, broker: Broker) -> None:
+    queue = new_queue()
+    queue.publish("a")
+    with queue.consumer() as consumer:
+        take(consumer)
+        with urlopen(f"http://{broker.http_address}/groups/{queue.group}") as answer:
+            group = json.load(answer)
+    assert (group["type"], group["state"], group["queues"]) == ("share", "Stable", [queue.topic])
+    assert group["members"][0]["assignment"] == {queue.topic: [0]}
 
 
 def test_a_groups_settings_are_kept_and_bad_ones_refused(new_queue: NewQueue) -> None:

@@ -28,6 +28,7 @@ from alpacamq.coordinator.group_messages import (
     ListRequest,
 )
 from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.coordinator.share_messages import ShareGroupDescription, ShareMemberDescription
 from alpacamq.model.errors import (
     FencedInstanceId,
     FencedMemberEpoch,
@@ -168,6 +169,16 @@ async def describe_group(call: Call[OfGroup, Nothing]) -> GroupAnswer:
             epoch=found.epoch,
             assignor=found.assignor,
         )
+    if isinstance(found, ShareGroupDescription):
+        return GroupAnswer(
+            group=group,
+            type="share",
+            queues=queues,
+            members=[_sharer(broker, each) for each in found.members],
+            state=found.state,
+            epoch=found.epoch,
+            assignor=found.assignor,
+        )
     assert isinstance(found, GroupDescription)
     return GroupAnswer(
         group=group, type="classic", queues=queues, members=_classic_members(found), state=found.state
@@ -248,6 +259,18 @@ def _consumer(broker: Broker, found: ConsumerMemberDescription) -> MemberDescrip
         pattern=found.subscribed_regex,
         assignment=dict(partitions_by_topic(broker, found.assignment)),
         target=dict(partitions_by_topic(broker, found.target_assignment)),
+    )
+
+
+def _sharer(broker: Broker, found: ShareMemberDescription) -> MemberDescription:
+    return MemberDescription(
+        member_id=found.member_id,
+        instance_id=None,
+        client_id=found.client_id,
+        client_host=found.client_host,
+        member_epoch=found.member_epoch,
+        topics=list(found.subscribed_topics),
+        assignment=dict(partitions_by_topic(broker, found.assignment)),
     )
 
 
