@@ -184,7 +184,9 @@ class QueueEngine:
                 self._forget(self._queues.get(request.queue), deleted, out)
                 return SettleReply()
             case DescribeRequest():
-                return describe(self._queues.get(request.queue))
+                queue = self._queues.get(request.queue)
+                self._touched[queue] = None  # it may find that leased messages are no longer in the log
+                return describe(queue)
             case ListRequest():
                 return ListReply(queues=tuple(queue.id for queue in self._queues))
             case _:

@@ -15,11 +15,17 @@ class PartitionBacklog:
         self._turns = turns
         self._counted_to = 0
         self.enqueued_total = [0] * len(ALL_LANES)
-        self.begin(0, in_key_order=False)
+        self.begin(0, 0, in_key_order=False)
 
-    def begin(self, offset: int, *, in_key_order: bool) -> None:
-        """Forget everything; the log will be read again from here."""
+    def begin(self, offset: int, touched_end: int, *, in_key_order: bool) -> None:
+        """Forget everything; the log will be read again from here.
+
+        In key order nobody's turn comes before everything is read that was ever delivered: others of the
+        same key may be leased.
+        """
         self.read_to = offset
+        self._touched_end = touched_end
+        self._withheld: list[Next] = []
         self.order = KeyOrder() if in_key_order else None
         self.lanes = [Backlog() for _ in ALL_LANES]
         self.ready = [0] * len(ALL_LANES)
@@ -55,7 +61,7 @@ class PartitionBacklog:
         """A message of a key was read that can be delivered when its turn comes."""
         assert self.order is not None
         self.ready[lane] += 1
-        self._announce(self.order.join(key, offset, lane))
+        self._call(self.order.join(key, offset, lane))
 
     def add_single(self, offset: int, lane: Lane) -> None:
         """A message that was delivered before can be delivered at once."""
@@ -69,8 +75,10 @@ class PartitionBacklog:
         elif offset < self.read_to:
             # What is not read yet has no place so far: it gets one when it is read.
             self.ready[lane] += 1
-            in_line = self.order.knows(offset)
-            self._announce(self.order.come_back(offset, lane) if in_line else Next(offset, lane))
+            if self.order.knows(offset):
+                self._call(self.order.come_back(offset, lane))
+            else:
+                self._announce(Next(offset, lane))
 
     def finish(self, offset: int, lane: Lane, *, was_waiting: bool) -> None:
         """A message is done that had been delivered."""
@@ -79,7 +87,7 @@ class PartitionBacklog:
         elif offset < self.read_to:
             self.ready[lane] -= was_waiting
             if self.order.knows(offset):
-                self._announce(self.order.finish(offset, lane, was_waiting=was_waiting))
+                self._call(self.order.finish(offset, lane, was_waiting=was_waiting))
 
     def cut(self, offset: int) -> None:
         """What was never delivered before `offset` is no more; for backlogs that keep no order."""
@@ -92,7 +100,25 @@ class PartitionBacklog:
         if not self.lanes[lane]:
             self._turns.clear(lane, self._number)
 
-    def _announce(self, following: Next | None) -> None:
-        if following is not None:
-            self.lanes[following.lane].add_single(following.offset)
-            self._turns.mark(following.lane, self._number)
+    def catch_up(self, *, is_full: bool = False) -> bool:
+        """Let those go who were withheld, if all was read that has to be, or can be; whether some were."""
+        if not is_full and self.read_to < self._touched_end:
+            return False
+        self._touched_end = 0
+        withheld, self._withheld = self._withheld, []
+        for following in withheld:
+            self._announce(following)
+        return bool(withheld)
+
+    def _call(self, following: Next | None) -> None:
+        """The turn of a key's next message has come."""
+        if following is None:
+            return
+        if self.read_to < self._touched_end:
+            self._withheld.append(following)
+        else:
+            self._announce(following)
+
+    def _announce(self, following: Next) -> None:
+        self.lanes[following.lane].add_single(following.offset)
+        self._turns.mark(following.lane, self._number)

@@ -97,7 +97,11 @@ class Queue:
 
     @property
     def settings(self) -> TopicConfig:
-        """The topic's settings with this group's overrides; UnknownTopic if there is no such topic."""
+        """As `refresh`."""
+        return self.refresh()
+
+    def refresh(self) -> TopicConfig:
+        """The topic's settings with this group's overrides, taken up if they are new; or UnknownTopic."""
         config = self.log.config(self.id.topic)
         if config is None:
             raise UnknownTopic(f"there is no topic {self.id.topic!r}")

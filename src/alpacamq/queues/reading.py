@@ -1,5 +1,7 @@
 """Reading on in the log: what its outline says becomes a partition's backlog."""
 
+from typing import NamedTuple
+
 from alpacamq.model.lanes import Lane
 
 from .chunks import State
@@ -7,15 +9,22 @@ from .share_partition import SharePartition
 from .views import LogView
 
 
-def read_on(partition: SharePartition, log: LogView) -> bool:
-    """Read some of what follows; whether there may be more."""
+class Read(NamedTuple):
+    """What came of reading on."""
+
+    has_moved: bool  # something was read, be it only that there is nothing
+    is_more: bool  # there may be more to read
+
+
+def read_on(partition: SharePartition, log: LogView) -> Read:
+    """Read some of what follows."""
     topic, number = partition.queue.topic, partition.number
     log_start, log_end = log.bounds(topic, number)
     partition.cut(log_start)
     backlog = partition.backlog
     asked = position = backlog.read_to
     if asked >= log_end:
-        return False
+        return Read(has_moved=False, is_more=False)
     outline = log.outline(topic, number, asked, with_keys=backlog.order is not None)
     for first, last, lane, keys in outline.runs:
         assert first >= position, f"outline of {topic}-{number} goes back from {position} to {first}"
@@ -32,7 +41,8 @@ def read_on(partition: SharePartition, log: LogView) -> bool:
     if outline.next_offset > position:
         partition.skip(position, outline.next_offset)
         backlog.read_to = outline.next_offset
-    return asked < backlog.read_to < log_end
+    backlog.catch_up()
+    return Read(has_moved=asked < backlog.read_to, is_more=asked < backlog.read_to < log_end)
 
 
 def _place_in_line(partition: SharePartition, offset: int, lane: Lane, key: bytes | None) -> None:

@@ -155,10 +155,12 @@ def _read_some(queue: Queue, among: int, limits: EngineLimits) -> bool:
         partition = queue.partitions[number]
         backlog = partition.backlog
         if backlog.runs >= limits.max_indexed_runs or backlog.in_line >= limits.max_blocked_messages:
+            if backlog.catch_up(is_full=True):
+                return True
             continue
-        position = backlog.read_to
-        if not read_on(partition, queue.log):
+        read = read_on(partition, queue.log)
+        if not read.is_more:
             queue.unread &= ~(1 << number)
-        if backlog.read_to != position:
+        if read.has_moved:
             return True
     return False

@@ -200,7 +200,8 @@ class SharePartition:
     def read_again(self, *, in_key_order: bool) -> None:
         """Forget what is ready; what came back is so at once, unless it has to find its place in line."""
         self.progress.forget_absent()
-        self.backlog.begin(self.progress.start_offset, in_key_order=in_key_order)
+        progress = self.progress
+        self.backlog.begin(progress.start_offset, progress.touched_end, in_key_order=in_key_order)
         if not in_key_order:
             for hold in self.progress.holds():
                 if hold.state is State.AVAILABLE:

@@ -49,6 +49,7 @@ class WaitingLine:
         replies: list[Reply] = []
         full: set[str] = set()
         try:
+            queue.refresh()
             for ticket, request in queue.waiting.items():
                 if not queue.turns.lanes and not queue.unread:
                     break

@@ -1,0 +1,101 @@
+"""A log in memory, as the queue engine sees it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from alpacamq.model.lanes import Lane
+from alpacamq.model.topics import TopicConfig, topic_config
+from alpacamq.queues.views import Outline, Run
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A message."""
+
+    lane: Lane = Lane.NORMAL
+    key: bytes | None = None
+
+
+@dataclass(slots=True)
+class FakePartition:
+    """Entries from `start` on; None is an offset without a message: a marker, an aborted record."""
+
+    start: int = 0
+    entries: list[Entry | None] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.entries)
+
+    def append(self, *entries: Entry | None) -> int:
+        """The offset of the first."""
+        first = self.end
+        self.entries += entries
+        return first
+
+    def cut(self, start: int) -> None:
+        """Retention: nothing before `start` is kept."""
+        del self.entries[: start - self.start]
+        self.start = start
+
+    def truncate(self, end: int) -> None:
+        """A crash: nothing from `end` on was kept."""
+        del self.entries[end - self.start :]
+
+
+class FakeTopic:
+    """A topic and its settings."""
+
+    def __init__(self, partitions: int, settings: Mapping[str, str]) -> None:
+        self.partitions = [FakePartition() for _ in range(partitions)]
+        self.settings = dict(settings)
+        self.config: TopicConfig = topic_config(self.settings)
+
+    def alter(self, settings: Mapping[str, str]) -> None:
+        self.settings |= settings
+        self.config = topic_config(self.settings)
+
+
+class FakeLog:
+    """Every topic; outlines say at most `slab` offsets at once."""
+
+    def __init__(self, slab: int = 4096) -> None:
+        self.topics: dict[str, FakeTopic] = {}
+        self.slab = slab
+        self.outlines = 0
+
+    def add(self, topic: str, partitions: int = 1, **settings: str) -> FakeTopic:
+        named = {name.replace("_", "."): text for name, text in settings.items()}
+        self.topics[topic] = FakeTopic(partitions, named)
+        return self.topics[topic]
+
+    def config(self, topic: str) -> TopicConfig | None:
+        found = self.topics.get(topic)
+        return None if found is None else found.config
+
+    def partitions(self, topic: str) -> int:
+        return len(self.topics[topic].partitions)
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        log = self.topics[topic].partitions[partition]
+        return log.start, log.end
+
+    def outline(self, topic: str, partition: int, offset: int, *, with_keys: bool) -> Outline:
+        self.outlines += 1
+        log = self.topics[topic].partitions[partition]
+        assert offset >= log.start, "what is no longer there was asked for"
+        end = min(offset + self.slab, log.end)
+        runs: list[Run] = []
+        for at in range(offset, end):
+            entry = log.entries[at - log.start]
+            if entry is None:
+                continue
+            keys: tuple[bytes | None, ...] | None = (entry.key,) if with_keys else None
+            if runs and runs[-1].last == at - 1 and runs[-1].lane is entry.lane:
+                before = runs.pop()
+                if before.keys is not None:
+                    keys = (*before.keys, entry.key)
+                runs.append(Run(before.first, at, entry.lane, keys))
+            else:
+                runs.append(Run(at, at, entry.lane, keys))
+        return Outline(runs, end)

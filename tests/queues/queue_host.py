@@ -1,0 +1,203 @@
+"""What a broker does around the queue engine, in memory: keeps the changes, delivers the replies."""
+
+from collections.abc import Iterable
+from itertools import count
+
+from alpacamq.model.errors import AlpacaError
+from alpacamq.model.lanes import Lane
+from alpacamq.model.outcome import Change, Reply
+from alpacamq.queues.engine import EngineLimits, QueueEngine, QueueOutcome
+from alpacamq.queues.messages import (
+    Acquired,
+    Action,
+    DescribeReply,
+    DescribeRequest,
+    Move,
+    QueueId,
+    QueueRequest,
+    ReceiveReply,
+    ReceiveRequest,
+    Settlement,
+    SettleReply,
+    SettleRequest,
+    Start,
+)
+
+from .fake_log import Entry, FakeLog
+
+START_MS = 1_000_000
+QUEUE = QueueId("workers", "orders")
+
+
+def contents(changes: Iterable[Change]) -> dict[bytes, bytes]:
+    """What a compacted log of `changes` comes to."""
+    latest = {change.key: change.value for change in changes}
+    return {key: value for key, value in latest.items() if value is not None}
+
+
+class QueueHost:
+    """One shard: its engine, its log, its clock, the answers given so far and the moves to be done."""
+
+    def __init__(self, log: FakeLog, limits: EngineLimits | None = None) -> None:
+        self.now_ms = START_MS
+        self.log = log
+        self.changes: list[Change] = []
+        self.waiting: dict[object, QueueRequest] = {}  # requests without an answer so far
+        self.answers: dict[object, object] = {}
+        self.moves: list[Move] = []
+        self._limits = limits or EngineLimits()
+        self._tickets = count(1)
+        self._producer_ids = count(100)
+        self.engine = self._new_engine()
+
+    def publish(
+        self, count: int = 1, lane: Lane = Lane.NORMAL, key: bytes | None = None, partition: int = 0
+    ) -> int:
+        """The offset of the first of so many messages."""
+        return self.append(*[Entry(lane, key)] * count, partition=partition)
+
+    def append(self, *entries: Entry | None, partition: int = 0, topic: str = QUEUE.topic) -> int:
+        first = self.log.topics[topic].partitions[partition].append(*entries)
+        self.take(self.engine.records_arrived(topic, partition, self.now_ms))
+        return first
+
+    def send(self, *requests: QueueRequest) -> list[int]:
+        """Bring requests to the engine at once; their tickets are the keys of their answers."""
+        pairs = [(request, next(self._tickets)) for request in requests]
+        self.waiting |= {ticket: request for request, ticket in pairs}
+        self.take(self.engine.perform(pairs, self.now_ms))
+        return [ticket for _, ticket in pairs]
+
+    def ask(self, request: QueueRequest) -> object:
+        """The answer to a request, None as long as there is none."""
+        (ticket,) = self.send(request)
+        return self.answers.get(ticket)
+
+    def refusal(self, request: QueueRequest) -> AlpacaError:
+        """The error that is the answer to a request."""
+        answer = self.ask(request)
+        assert isinstance(answer, AlpacaError), answer
+        return answer
+
+    def receive(
+        self,
+        max_messages: int = 10,
+        consumer: str = "c1",
+        *,
+        visibility_ms: int | None = None,
+        partitions: tuple[int, ...] | None = None,
+        start: Start = Start.EARLIEST,
+        key_runs: bool = False,
+        queue: QueueId = QUEUE,
+    ) -> tuple[Acquired, ...]:
+        """What is leased at once."""
+        request = ReceiveRequest(
+            queue=queue, consumer=consumer, max_messages=max_messages, visibility_ms=visibility_ms,
+            partitions=partitions, start=start, key_runs=key_runs,
+        )  # fmt: skip
+        reply = self.ask(request)
+        assert isinstance(reply, ReceiveReply), reply
+        return reply.messages
+
+    def wait(self, max_messages: int = 10, consumer: str = "c1", wait_ms: int = 20_000) -> int:
+        """A receive that may wait; its ticket."""
+        request = ReceiveRequest(queue=QUEUE, consumer=consumer, max_messages=max_messages, wait_ms=wait_ms)
+        (ticket,) = self.send(request)
+        return ticket
+
+    def received(self, ticket: int) -> list[int] | None:
+        """The offsets a receive was answered with, None if it still waits."""
+        reply = self.answers.get(ticket)
+        if reply is None:
+            return None
+        assert isinstance(reply, ReceiveReply), reply
+        return [message.offset for message in reply.messages]
+
+    def settle(
+        self,
+        action: Action,
+        *messages: Acquired,
+        delay_ms: int | None = None,
+        reason: str = "",
+        target: str = "",
+    ) -> list[AlpacaError | None]:
+        """Settle deliveries by their receipts."""
+        settlements = tuple(
+            Settlement(
+                message.partition, message.offset, action, message.delivery_count, message.generation,
+                delay_ms=delay_ms, reason=reason, target=target,
+            )
+            for message in messages
+        )  # fmt: skip
+        return self.settle_all(*settlements)
+
+    def settle_all(self, *settlements: Settlement) -> list[AlpacaError | None]:
+        reply = self.ask(SettleRequest(queue=QUEUE, settlements=settlements))
+        assert isinstance(reply, SettleReply), reply
+        return [*reply.results]
+
+    def ack(self, *messages: Acquired) -> None:
+        """Acknowledge, which is to succeed."""
+        assert self.settle(Action.ACK, *messages) == [None] * len(messages)
+
+    def describe(self, queue: QueueId = QUEUE) -> DescribeReply:
+        reply = self.ask(DescribeRequest(queue=queue))
+        assert isinstance(reply, DescribeReply), reply
+        return reply
+
+    def carry_out(self, count: int | None = None) -> list[Move]:
+        """Do the first of the moves that are to be done, and say so."""
+        done, self.moves = self.moves[:count], self.moves[len(self.moves[:count]) :]
+        self.take(self.engine.moved(done, self.now_ms))
+        return done
+
+    def advance(self, duration_ms: int) -> None:
+        """Let time pass, with a tick whenever the engine asked for one."""
+        end_ms = self.now_ms + duration_ms
+        while (due_ms := self.engine.next_deadline_ms) is not None and due_ms <= end_ms:
+            self.now_ms = max(self.now_ms, due_ms)
+            self.take(self.engine.tick(self.now_ms))
+        self.now_ms = end_ms
+
+    def restart(self) -> None:
+        """Rebuild the engine from what was written, as after a crash."""
+        self.check_changes()
+        self.engine = self._rebuilt(self.changes)
+        self.moves.clear()
+        self.waiting.clear()
+        self.take(self.engine.loaded(self.now_ms))
+
+    def compact(self) -> None:
+        """Let a snapshot take the place of the changes."""
+        self.check_changes()
+        self.changes = [*self.engine.snapshot()]
+
+    def check_changes(self) -> None:
+        """Everything durable was written, and what was written is all there is."""
+        durable = contents(self.engine.snapshot())
+        assert contents(self.changes) == durable
+        for changes in (
+            self.changes,
+            [Change(key, value) for key, value in contents(self.changes).items()],
+            [*self.engine.snapshot()],
+            [*self.engine.snapshot()][::-1],
+        ):
+            assert contents(self._rebuilt(changes).snapshot()) == durable
+
+    def take(self, outcome: QueueOutcome) -> None:
+        self.changes += outcome.changes
+        self.moves += outcome.moves
+        for reply in outcome.replies:
+            self.answer(self.waiting.pop(reply.to), reply)
+
+    def answer(self, _request: QueueRequest, reply: Reply) -> None:
+        self.answers[reply.to] = reply.answer
+
+    def _rebuilt(self, changes: Iterable[Change]) -> QueueEngine:
+        engine = self._new_engine()
+        for key, value in changes:
+            engine.replay(key, value)
+        return engine
+
+    def _new_engine(self) -> QueueEngine:
+        return QueueEngine(self.log, lambda: next(self._producer_ids), self._limits)
