@@ -258,8 +258,8 @@ async def test_a_queue_is_described_peeked_into_purged_begun_again_and_forgotten
         first, *_ = await broker.queues.receive(ORDERS, max_messages=1, partitions=(0,))
         await acknowledge(broker, first)
         peeked = await broker.queues.peek(ORDERS, 10)
-        assert [record.value for record in peeked] == [b"b", b"c", b"d"]
-        assert [record.value for record in await broker.queues.peek(ORDERS, 1)] == [b"b"]
+        assert [(place, record.value) for place, record in peeked] == [(0, b"b"), (0, b"c"), (1, b"d")]
+        assert [record.value for _, record in await broker.queues.peek(ORDERS, 1)] == [b"b"]
         assert sum(figures.ready for figures in broker.queues.figures()[0].partitions) == 3
         await broker.queues.purge(ORDERS)
         assert await broker.queues.receive(ORDERS) == []

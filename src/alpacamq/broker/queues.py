@@ -218,17 +218,17 @@ class Queues:
         """Forget a group on a topic."""
         await self._host.ask_existing(DeleteRequest(queue=queue), queue)
 
-    async def peek(self, queue: QueueId, max_messages: int) -> list[Record]:
-        """The next messages that are not done, without leasing them, partition by partition."""
-        records: list[Record] = []
+    async def peek(self, queue: QueueId, max_messages: int) -> list[tuple[int, Record]]:
+        """The next messages that are not done, with their partitions, without leasing them."""
+        found: list[tuple[int, Record]] = []
         for figures in (await self.describe(queue)).partitions:
             machine = await self._host.used_desk(queue).shard.loaded()
             is_done = partial(machine.is_done, queue, figures.partition)
-            room = max_messages - len(records)
-            records += await self._host.reader.unfinished(
-                queue.topic, figures.partition, figures.start_offset, is_done, room
+            records = await self._host.reader.unfinished(
+                queue.topic, figures.partition, figures.start_offset, is_done, max_messages - len(found)
             )
-        return records
+            found += ((figures.partition, record) for record in records)
+        return found
 
     def figures(self) -> list[DescribeReply]:
         """Every queue as it is, without waiting: what is being loaded is left out."""

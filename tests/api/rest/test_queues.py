@@ -212,6 +212,18 @@ def test_a_queue_is_emptied_and_begun_again(http: httpx.Client, made: str) -> No
     assert [each["value"] for each in poll(http, made)] == ["c"]
 
 
+def test_what_is_not_done_is_looked_at_without_being_taken(http: httpx.Client, made: str) -> None:
+    path = f"/groups/workers/queues/{made}"
+    refused(http.get(f"{path}/messages"), 404, "group-id-not-found")
+    publish(http, made, *"abc", partition=0)
+    settle(http, "ack", *poll(http, made, max=1)).raise_for_status()
+    leased = poll(http, made, max=1)
+    peeked = http.get(f"{path}/messages").json()["messages"]
+    assert [(each["partition"], each["value"]) for each in peeked] == [(0, "b"), (0, "c")]
+    assert len(http.get(f"{path}/messages", params={"limit": 1}).json()["messages"]) == 1
+    settle(http, "ack", *leased).raise_for_status()
+
+
 def test_queues_are_shown_among_the_groups_and_deleted_with_them(http: httpx.Client, made: str) -> None:
     group = f"group-of-{made}"
     http.get(f"/groups/{group}/poll", params={"topic": made, "wait_ms": 0}).raise_for_status()

@@ -1,4 +1,4 @@
-"""A group on a topic as a queue: what it is like, its settings, beginning again, emptying it."""
+"""A group on a topic as a queue: what it is like and holds, its settings, beginning again, emptying it."""
 
 from http import HTTPStatus
 from typing import Annotated
@@ -6,6 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from alpacamq.api.rest.message_json import StoredMessage, Values, stored_message
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.model.errors import (
     GroupIdNotFound,
@@ -58,6 +59,21 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ]
 
 
+class Peek(OfQueue, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much of a queue to look at."""
+
+    limit: Annotated[int, Meta(ge=1, le=1000, description="messages at most")] = 10
+    values: Values = Values.TEXT
+
+
+class QueueMessages(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages that are not done, partition by partition, each partition's in order."""
+
+    group: str
+    topic: str
+    messages: list[StoredMessage]
+
+
 async def describe_queue(call: Call[OfQueue, Nothing]) -> QueueDescription:
     return _described(await call.backend.broker.queues.describe(_queue(call.parameters)))
 
@@ -84,6 +100,16 @@ async def purge_queue(call: Call[OfQueue, Nothing]) -> QueueDescription:
     broker, queue = call.backend.broker, _queue(call.parameters)
     await broker.queues.purge(queue)
     return _described(await broker.queues.describe(queue))
+
+
+async def peek_queue(call: Call[Peek, Nothing]) -> QueueMessages:
+    wanted = call.parameters
+    found = await call.backend.broker.queues.peek(_queue(wanted), wanted.limit)
+    return QueueMessages(
+        group=wanted.group,
+        topic=wanted.topic,
+        messages=[stored_message(partition, record, wanted.values) for partition, record in found],
+    )
 
 
 def _queue(parameters: OfQueue) -> QueueId:
@@ -166,6 +192,16 @@ ROUTES: tuple[AnyRoute, ...] = (
         parameters=OfQueue,
         body=Nothing,
         answers=(QueueDescription,),
+        errors=_ERRORS,
+    ),
+    Route(
+        method="GET",
+        path=f"{_PATH}/messages",
+        summary="Look at the next messages that are not done, without taking them",
+        handler=peek_queue,
+        parameters=Peek,
+        body=Nothing,
+        answers=(QueueMessages,),
         errors=_ERRORS,
     ),
 )
