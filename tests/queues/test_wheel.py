@@ -17,6 +17,7 @@ DELAYS_MS = st.one_of(
     st.integers(-DAY_MS, 366 * DAY_MS),
     st.builds(lambda edge, around: edge + around, st.sampled_from(EDGES_MS), st.integers(-25, 25)),
     st.integers(0, 3000),
+    st.integers(0, 60),
 )
 
 
@@ -54,7 +55,11 @@ class WheelMachine(RuleBasedStateMachine):
         assert self.wheel.remove(id_, self.waiting[id_])
         assert not self.wheel.remove(id_, self.waiting.pop(id_))
 
-    @rule(step_ms=st.one_of(st.integers(0, 60), st.integers(0, 20 * DAY_MS), st.sampled_from(EDGES_MS)))
+    @rule(
+        step_ms=st.one_of(
+            st.integers(0, 20), st.integers(0, 60), st.integers(0, 20 * DAY_MS), st.sampled_from(EDGES_MS)
+        )
+    )
     def pass_time(self, step_ms: int) -> None:
         self.now_ms += step_ms
         self.check_due()
@@ -115,7 +120,7 @@ class WheelMachine(RuleBasedStateMachine):
 
 
 TestWheel = WheelMachine.TestCase
-TestWheel.settings = settings(max_examples=60, stateful_step_count=40)
+TestWheel.settings = settings(max_examples=100, stateful_step_count=40)
 
 
 @given(st.integers(0, 40 * 365 * DAY_MS))

@@ -15,8 +15,6 @@ import msgspec
 
 from .slots import Slot
 
-BLOCK_MESSAGES = 4096
-
 
 class Block(msgspec.Struct, kw_only=True):
     """Where a block lies in the delay log, and what it no longer stands for."""

@@ -1,12 +1,15 @@
 """Between memory and disk: which messages of the far future are written out, and when they come back."""
 
-from .delay_blocks import BLOCK_MESSAGES, Block, Blocks
+from .delay_blocks import Block, Blocks
 from .delay_departures import Departures
 from .delay_messages import DelayOutcome, Journal, ReadBlock
 from .delay_records import block_change
 from .delay_targets import Targets
 from .slots import Slot, target_of
 from .wheel import DAY_SHIFT, LAST, TICK_MS, TimerWheel, reached_at_ms, reached_day
+
+# Enough that reading one is worth it, and few enough that a day with fewer need not be written out.
+BLOCK_MESSAGES = 4096
 
 
 class FarFuture:

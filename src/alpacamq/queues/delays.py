@@ -5,7 +5,6 @@ so. The id of a message is the offset of its record. What the log says of a mess
 it has been delivered or taken back; compaction then frees its room.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from alpacamq.model.errors import TooManyDelayed, UnknownDelayed
@@ -27,6 +26,7 @@ from .delay_messages import (
 from .delay_records import IntentId, message_key
 from .delay_state import DelayState
 from .slots import MAX_TARGETS, Slot, pack_word, target_of
+from .wheel import LAST
 
 __all__ = ["LEAD_MS", "DelayMachine", "Deliver", "Dropped", "ReadBlock"]
 
@@ -49,7 +49,8 @@ class DelayMachine:
         self._targets, self._sources = state.targets, state.sources
         self._departures, self._far = state.departures, state.far
         self.replay, self.snapshot = state.replay, state.snapshot
-        self._to_sweep: deque[tuple[int, int]] = deque()
+        # The level and slot where messages of deleted topics are looked for next, if there may be some.
+        self._sweep_at: tuple[int, int] | None = None
         self._is_busy = True
         self._not_before_ms = 0
 
@@ -144,9 +145,9 @@ class DelayMachine:
             departures.take_in(slot)
         departures.leave(outcome, self._state.producer_id)
         self._far.step(outcome, now_ms)
-        if self._to_sweep:
-            self._sweep(outcome)
-        self._is_busy |= bool(departures.due_count or self._to_sweep)
+        if self._sweep_at is not None:
+            self._sweep(outcome, *self._sweep_at)
+        self._is_busy |= bool(departures.due_count or self._sweep_at)
         self._not_before_ms = 0
         due_ms = self.next_deadline_ms
         if due_ms is None or due_ms > now_ms:
@@ -177,7 +178,7 @@ class DelayMachine:
             if target.name is not None and not self._topic_exists(target.name.topic_id):
                 target.is_gone = True
         if any(target.pending for target in self._targets.gone()):
-            self._to_sweep = deque((level, number) for level, number, _ in self._wheel.slots())
+            self._sweep_at = LAST, 0
             self._blocks.suspect_all()
             self._is_busy = True
         self._drop_spent_targets(outcome)
@@ -191,15 +192,17 @@ class DelayMachine:
         self._departures.again(outcome, self._state.producer_id)
         return outcome
 
-    def _sweep(self, outcome: DelayOutcome) -> None:
-        """Let go of messages of deleted topics, in one slot. What is moved meanwhile goes when it is due."""
-        level, number = self._to_sweep.popleft()
-        slot = self._wheel.levels[level].get(number, ())
+    def _sweep(self, outcome: DelayOutcome, level: int, number: int) -> None:
+        """Let go of messages of deleted topics, in one slot. From the top: messages only move down."""
+        slots = self._wheel.levels[level]
+        number = min((other for other in slots if other >= number), default=-1)
+        if number < 0:
+            self._sweep_at = (level - 1, 0) if level else None
+            return
         gone = {target.index for target in self._targets.gone()}
-        unwanted = [(id_, word) for id_, word in slot if target_of(word) in gone]
-        if len(unwanted) > _SWEPT_AT_ONCE:
-            self._to_sweep.append((level, number))
-            del unwanted[_SWEPT_AT_ONCE:]
+        unwanted = [(id_, word) for id_, word in slots[number] if target_of(word) in gone]
+        self._sweep_at = (level, number if len(unwanted) > _SWEPT_AT_ONCE else number + 1)
+        del unwanted[_SWEPT_AT_ONCE:]
         for id_, word in unwanted:
             self._state.remove(id_, word)
         if unwanted:

@@ -1,0 +1,146 @@
+"""A delay log in memory and the machine on it: events in, deliveries out, crashes and restarts at will."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from alpacamq.model.outcome import Change
+from alpacamq.queues.delay_messages import (
+    DelayOutcome,
+    Deliver,
+    Dropped,
+    ReadBlock,
+    Source,
+    TargetName,
+    ToSchedule,
+)
+from alpacamq.queues.delay_records import decode_block, read_message_key
+from alpacamq.queues.delays import DelayMachine
+
+START_MS = 1_790_000_123_457
+PRODUCER_ID = 77
+
+
+def name(topic: str = "orders", partition: int = 0) -> TargetName:
+    return TargetName(topic.encode().ljust(16, b"."), topic, partition)
+
+
+@dataclass
+class DelayLog:
+    """What is on the medium, and what was done outside: the targets' own memory survives every crash."""
+
+    now_ms: int = START_MS
+    records: list[Change] = field(default_factory=list)
+    # Offsets that compaction has removed.
+    removed: set[int] = field(default_factory=set)
+    deleted: set[bytes] = field(default_factory=set)
+    # By target: ids in the order they arrived, and the sequence of the last.
+    arrived: dict[TargetName, list[int]] = field(default_factory=dict)
+    last_sequence: dict[TargetName, int] = field(default_factory=dict)
+    dropped: int = 0
+    snapshot: tuple[int, list[Change]] | None = None
+
+    def __post_init__(self) -> None:
+        self.effects: list[Deliver | ReadBlock] = []
+        self.start()
+
+    def start(self) -> None:
+        """Rebuild the machine: from the snapshot, if there is one, and the records since."""
+        self.machine = DelayMachine(
+            len(self.records), lambda: PRODUCER_ID, lambda topic_id: topic_id not in self.deleted
+        )
+        offset = 0
+        if self.snapshot is not None:
+            offset, changes = self.snapshot
+            for change in changes:
+                self.machine.replay(*change)
+        for at in range(offset, len(self.records)):
+            if at not in self.removed:
+                self.machine.replay(*self.records[at])
+        self.effects = []
+        self.carry_out(self.machine.loaded(self.now_ms))
+
+    def take_snapshot(self) -> None:
+        self.snapshot = len(self.records), list(self.machine.snapshot())
+
+    def compact(self) -> None:
+        """Keep the last record of each key, and no tombstone. The snapshot is newer, or there is none."""
+        last = {change.key: at for at, change in enumerate(self.records)}
+        self.removed |= {
+            at for at, change in enumerate(self.records) if last[change.key] != at or change.value is None
+        }
+        self.snapshot = None
+
+    def carry_out(self, outcome: DelayOutcome) -> list[Any]:
+        """Write what is to be written; the replies."""
+        for change in outcome.changes:
+            self.records.append(change)
+        for effect in outcome.effects:
+            if isinstance(effect, Dropped):
+                self.dropped += effect.messages
+            else:
+                self.effects.append(effect)
+        return [reply.answer for reply in outcome.replies]
+
+    def schedule(
+        self, *delays_ms: int, target: TargetName | None = None, source: Source | None = None
+    ) -> list[int]:
+        messages = [ToSchedule(target or name(), self.now_ms + delay_ms, b"e") for delay_ms in delays_ms]
+        [ids] = self.carry_out(self.machine.schedule(messages, source, "ticket", self.now_ms))
+        assert isinstance(ids, list)
+        for id_ in ids:
+            key = read_message_key(self.records[id_].key)
+            assert key is not None
+            assert key[0] == id_
+        return ids
+
+    def cancel(self, id_: int, target: TargetName | None = None) -> Any:
+        """None, or the error."""
+        key = read_message_key(self.records[id_].key)
+        assert key is not None
+        wanted = target or name()
+        [answer] = self.carry_out(
+            self.machine.cancel(*key, wanted.topic_id, wanted.partition, "ticket", self.now_ms)
+        )
+        return answer
+
+    def pass_time(self, step_ms: int) -> None:
+        """Let time pass, and the machine do what it has to at the times it asks for."""
+        until_ms = self.now_ms + step_ms
+        while True:
+            due_ms = self.machine.next_deadline_ms
+            if due_ms is None or due_ms > until_ms:
+                break
+            self.now_ms = max(self.now_ms, due_ms)
+            self.carry_out(self.machine.tick(self.now_ms))
+            self.read_blocks()
+        self.now_ms = until_ms
+
+    def read_blocks(self) -> None:
+        reads = [effect for effect in self.effects if isinstance(effect, ReadBlock)]
+        self.effects = [effect for effect in self.effects if not isinstance(effect, ReadBlock)]
+        for read in reads:
+            value = self.records[read.offset].value
+            assert value is not None
+            offset, content = decode_block(value)
+            assert offset == read.offset
+            self.carry_out(self.machine.block_read(read, content, self.now_ms))
+
+    def deliver(self, *, crash_after: str = "") -> None:
+        """Carry out what is to be delivered, in order; "append" crashes before that is noted."""
+        batches = [effect for effect in self.effects if isinstance(effect, Deliver)]
+        self.effects = [effect for effect in self.effects if not isinstance(effect, Deliver)]
+        for batch in batches:
+            self._append(batch)
+            if crash_after != "append":
+                self.carry_out(self.machine.arrived([batch.intent], self.now_ms))
+
+    def _append(self, batch: Deliver) -> None:
+        assert batch.producer_id == PRODUCER_ID
+        if batch.target.topic_id in self.deleted:
+            return
+        arrived = self.arrived.setdefault(batch.target, [])
+        done = max(self.last_sequence.get(batch.target, -1) + 1 - batch.intent.sequence, 0)
+        arrived += batch.ids[done:]
+        self.last_sequence[batch.target] = max(
+            self.last_sequence.get(batch.target, -1), batch.intent.sequence + len(batch.ids) - 1
+        )

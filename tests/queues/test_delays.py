@@ -1,0 +1,341 @@
+"""The delay machine on a log in memory: what is delivered when, and what is left after crashes."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from alpacamq.model.errors import UnknownDelayed
+from alpacamq.queues import delay_departures, delay_far
+from alpacamq.queues.delay_messages import Deliver, ReadBlock, Source
+from alpacamq.queues.delays import LEAD_MS
+from alpacamq.queues.wheel import TICK_MS
+
+from .delay_log import DelayLog, name
+
+DAY_MS = 86_400_000
+# Far beyond what the wheel reaches.
+FAR_MS = 40 * DAY_MS
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of four, so that a few messages are many."""
+    monkeypatch.setattr(delay_far, "BLOCK_MESSAGES", 4)
+
+
+def test_messages_are_delivered_by_time_then_by_id() -> None:
+    log = DelayLog()
+    a, b, c, d = log.schedule(500, 100, 500, 103)
+    log.pass_time(50)
+    assert log.effects == []
+    log.pass_time(600)
+    log.deliver()
+    assert log.arrived == {name(): [b, d, a, c]}
+    assert log.machine.pending == 0
+
+
+def test_a_batch_is_written_down_a_little_before_it_is_due() -> None:
+    log = DelayLog()
+    log.schedule(1000)
+    log.pass_time(1000 - LEAD_MS - 1)
+    assert log.effects == []
+    log.pass_time(TICK_MS)
+    [batch] = log.effects
+    assert isinstance(batch, Deliver)
+
+
+def test_many_that_are_due_at_once_go_in_batches_that_are_not_too_large() -> None:
+    log = DelayLog()
+    count = delay_departures.BATCH_MESSAGES * 3 + 7
+    ids = log.schedule(*[100] * count)
+    log.pass_time(1000)
+    sizes = [len(effect.ids) for effect in log.effects if isinstance(effect, Deliver)]
+    assert sum(sizes) == count
+    assert max(sizes) <= delay_departures.BATCH_MESSAGES
+    log.deliver()
+    assert log.arrived[name()] == ids
+
+
+def test_what_is_taken_back_is_not_delivered_and_not_taken_back_twice() -> None:
+    log = DelayLog()
+    first, second = log.schedule(100, 100)
+    assert log.cancel(first) is None
+    assert isinstance(log.cancel(first), UnknownDelayed)
+    log.start()
+    assert isinstance(log.cancel(first), UnknownDelayed)
+    log.pass_time(200)
+    assert isinstance(log.cancel(second), UnknownDelayed)
+    log.deliver()
+    assert log.arrived == {name(): [second]}
+
+
+def test_a_message_is_only_taken_back_by_who_names_its_partition() -> None:
+    log = DelayLog()
+    [id_] = log.schedule(100)
+    log.schedule(100, target=name("orders", 1))
+    assert isinstance(log.cancel(id_, name("orders", 1)), UnknownDelayed)
+    assert isinstance(log.cancel(id_, name("other", 0)), UnknownDelayed)
+    assert log.cancel(id_) is None
+
+
+@pytest.mark.parametrize("snapshot", ["none", "before", "amid"])
+@pytest.mark.parametrize("crash", ["waiting", "intent", "append", "done"])
+def test_a_crash_at_any_step_loses_nothing_and_repeats_nothing(crash: str, snapshot: str) -> None:
+    log = DelayLog()
+    ids = log.schedule(*range(100, 2000, 100))
+    if snapshot == "before":
+        log.take_snapshot()
+    if crash != "waiting":
+        log.pass_time(2000)
+    if crash in ("append", "done"):
+        log.deliver(crash_after=crash)
+    if snapshot == "amid":
+        log.take_snapshot()
+    for _ in range(2):
+        log.start()
+        log.pass_time(5000)
+        log.deliver()
+        assert log.arrived == {name(): ids}
+    assert log.machine.pending == 0
+
+
+def test_a_crash_between_two_writes_of_the_log_changes_nothing_either() -> None:
+    """Wherever the log is cut, what was delivered by then is not delivered again."""
+    whole = DelayLog()
+    ids = whole.schedule(*[100] * 3, 200)
+    scheduled = len(whole.records)
+    whole.pass_time(150)
+    whole.deliver()
+    whole.pass_time(1000)
+    whole.deliver()
+    for cut in range(scheduled, len(whole.records) + 1):
+        log = DelayLog(records=whole.records[:cut], now_ms=whole.now_ms)
+        # The targets have all that had left by then.
+        sent = [record for record in whole.records[:cut] if record.key[:1] == b"i" and record.value]
+        log.arrived = {name(): ids[: 3 * (len(sent) > 0) + (len(sent) > 1)]}
+        log.last_sequence = {name(): len(log.arrived[name()]) - 1}
+        log.pass_time(1000)
+        log.deliver()
+        assert log.arrived == {name(): ids}, cut
+
+
+def test_what_fell_due_while_nobody_ran_is_delivered_at_once_in_order() -> None:
+    log = DelayLog()
+    ids = log.schedule(3000, 1000, 2000)
+    log.now_ms += DAY_MS
+    log.start()
+    log.pass_time(10)
+    log.deliver()
+    assert log.arrived == {name(): [ids[1], ids[2], ids[0]]}
+
+
+def test_messages_of_a_deleted_topic_are_dropped_and_its_namesake_gets_none() -> None:
+    log = DelayLog()
+    log.schedule(1000, 20 * DAY_MS, target=name("gone"))
+    [kept] = log.schedule(1000)
+    log.deleted.add(name("gone").topic_id)
+    log.carry_out(log.machine.topics_deleted(log.now_ms))
+    log.pass_time(100)
+    assert (log.dropped, log.machine.pending) == (2, 1)
+    log.pass_time(30 * DAY_MS)
+    log.deliver()
+    assert log.arrived == {name(): [kept]}
+
+
+def test_a_topic_deleted_while_a_batch_is_on_its_way_is_forgotten() -> None:
+    log = DelayLog()
+    log.schedule(100)
+    log.pass_time(1000)
+    log.deleted.add(name().topic_id)
+    log.carry_out(log.machine.topics_deleted(log.now_ms))
+    log.deliver()
+    log.start()
+    assert log.effects == []
+    assert log.machine.pending == 0
+
+
+def test_the_batch_of_a_producer_is_taken_in_once() -> None:
+    log = DelayLog()
+    source = Source(producer_id=5, epoch=0, first_sequence=0, last_sequence=9, parted_ms=log.now_ms)
+    assert len(log.schedule(100, 200, source=source)) == 2
+    assert log.machine.parted_ms(name().topic_id, 0, source) == log.now_ms
+    assert log.schedule(100, 200, source=source) == []
+    log.start()
+    assert log.schedule(100, 200, source=source) == []
+    later = Source(producer_id=5, epoch=0, first_sequence=10, last_sequence=10, parted_ms=log.now_ms)
+    assert len(log.schedule(100, source=later)) == 1
+    log.take_snapshot()
+    log.start()
+    assert log.schedule(100, source=later) == []
+    assert len(log.schedule(100, target=name("other"), source=later)) == 1
+    assert len(log.schedule(100, source=later._replace(epoch=1))) == 1
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_the_far_future_is_written_out_and_comes_back_in_time() -> None:
+    log = DelayLog()
+    ids = log.schedule(*[FAR_MS + at for at in range(10)])
+    log.pass_time(100)
+    wheel = log.machine._wheel
+    assert len(wheel) == 2
+    assert log.machine.pending == 10
+    log.pass_time(20 * DAY_MS)
+    assert len(wheel) == 2
+    log.start()
+    assert len(log.machine._wheel) == 2
+    log.pass_time(13 * DAY_MS)
+    assert len(log.machine._wheel) == 10
+    log.pass_time(FAR_MS)
+    log.deliver()
+    assert log.arrived == {name(): ids}
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_what_is_taken_back_from_disk_stays_away() -> None:
+    log = DelayLog()
+    ids = log.schedule(*[FAR_MS] * 8)
+    log.pass_time(100)
+    for id_ in ids[:3]:
+        assert log.cancel(id_) is None
+        assert isinstance(log.cancel(id_), UnknownDelayed)
+    log.start()
+    assert isinstance(log.cancel(ids[0]), UnknownDelayed)
+    log.pass_time(100)  # the block is written again without them
+    assert log.machine.pending == 5
+    assert not any(block.struck for block in log.machine._blocks)
+    log.start()
+    assert isinstance(log.cancel(ids[1]), UnknownDelayed)
+    log.pass_time(2 * FAR_MS)
+    log.deliver()
+    assert log.arrived == {name(): ids[3:]}
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_blocks_are_forgotten_when_their_day_is_over() -> None:
+    log = DelayLog()
+    log.schedule(*[FAR_MS] * 8)
+    log.pass_time(FAR_MS + DAY_MS)
+    log.deliver()
+    log.schedule(10 * DAY_MS)
+    log.pass_time(10 * DAY_MS)
+    log.deliver()
+    assert list(log.machine._blocks) == []
+    log.compact()
+    log.start()
+    assert log.machine.pending == 0
+    kept = {change.key[:1] for at, change in enumerate(log.records) if at not in log.removed}
+    assert kept == {b"p", b"t"}
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_messages_of_a_deleted_topic_are_let_go_on_disk_too() -> None:
+    log = DelayLog()
+    log.schedule(*[FAR_MS] * 9, target=name("gone"))
+    log.schedule(*[FAR_MS] * 3)
+    log.pass_time(100)
+    log.deleted.add(name("gone").topic_id)
+    log.carry_out(log.machine.topics_deleted(log.now_ms))
+    log.pass_time(1000)
+    assert (log.dropped, log.machine.pending) == (9, 3)
+
+
+class DelayMachineModel(RuleBasedStateMachine):
+    """Anything in any order, with crashes at every point: each message arrives once and in its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = delay_far.BLOCK_MESSAGES
+        delay_far.BLOCK_MESSAGES = 4
+        self.log = DelayLog()
+        self.waiting: dict[int, tuple[int, int]] = {}
+        self.due: dict[int, tuple[int, int]] = {}
+        self.seen: set[int] = set()
+
+    def teardown(self) -> None:
+        delay_far.BLOCK_MESSAGES = self.blocks
+
+    @rule(
+        delays_ms=st.lists(
+            st.one_of(
+                st.integers(0, 300),
+                st.integers(0, 400 * DAY_MS),
+                st.integers(7 * DAY_MS, 10 * DAY_MS),
+            ),
+            min_size=1,
+            max_size=6,
+        ),
+        partition=st.integers(0, 1),
+    )
+    def schedule(self, delays_ms: list[int], partition: int) -> None:
+        ids = self.log.schedule(*delays_ms, target=name("orders", partition))
+        for id_, delay_ms in zip(ids, delays_ms, strict=True):
+            self.waiting[id_] = (self.log.now_ms + delay_ms, partition)
+        self.due |= self.waiting
+
+    @rule(count=st.integers(4, 12), days=st.integers(9, 12), partition=st.integers(0, 1))
+    def schedule_on_one_far_day(self, count: int, days: int, partition: int) -> None:
+        self.schedule([days * DAY_MS + at for at in range(count)], partition)
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        id_ = data.draw(st.sampled_from(sorted(self.waiting)))
+        due_ms, partition = self.waiting[id_]
+        answer = self.log.cancel(id_, name("orders", partition))
+        if due_ms > self.log.now_ms + LEAD_MS + TICK_MS:
+            assert answer is None
+        if answer is None:
+            del self.waiting[id_]
+
+    @rule(
+        step_ms=st.one_of(st.integers(0, 100), st.integers(0, 3 * DAY_MS), st.integers(0, 40 * DAY_MS)),
+        crash=st.sampled_from(["", "", "intent", "append"]),
+    )
+    def pass_time(self, step_ms: int, crash: str) -> None:
+        self.log.pass_time(step_ms)
+        if crash != "intent":
+            self.log.deliver(crash_after=crash)
+        if crash:
+            self.log.start()
+
+    @rule(down_ms=st.one_of(st.just(0), st.integers(0, 30 * DAY_MS)))
+    def restart(self, down_ms: int) -> None:
+        self.log.deliver()
+        self.log.now_ms += down_ms
+        self.log.start()
+
+    @rule()
+    def take_snapshot(self) -> None:
+        self.log.take_snapshot()
+
+    @rule()
+    def compact(self) -> None:
+        self.log.deliver()
+        self.log.compact()
+
+    @invariant()
+    def each_arrives_once_and_in_its_time(self) -> None:
+        log = self.log
+        for target, ids in log.arrived.items():
+            assert len(ids) == len(set(ids))
+            for id_ in set(ids) - self.seen:
+                due_ms, partition = self.due[id_]
+                assert partition == target.partition
+                assert log.now_ms >= due_ms - LEAD_MS - TICK_MS
+                assert id_ in self.waiting, "it was taken back"
+                del self.waiting[id_]
+                self.seen.add(id_)
+        assert not any(isinstance(effect, ReadBlock) for effect in log.effects)
+        leaving = {id_ for effect in log.effects if isinstance(effect, Deliver) for id_ in effect.ids}
+        leaving -= self.seen
+        assert log.machine.pending + len(leaving) == len(self.waiting)
+        deadline_ms = log.machine.next_deadline_ms
+        for id_, (due_ms, _) in self.waiting.items():
+            if id_ not in leaving:
+                assert deadline_ms is not None
+                assert deadline_ms <= due_ms + TICK_MS
+
+
+TestDelayMachine = DelayMachineModel.TestCase
+TestDelayMachine.settings = settings(max_examples=60, stateful_step_count=30)
