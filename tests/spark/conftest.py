@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -11,6 +12,8 @@ from alpacamq.client.address import parse_address
 from alpacamq.client.cluster import Cluster
 from alpacamq_spark.session import spark_session
 from tests.brokers import Broker
+
+from .pipeline_files import Workshop
 
 CONFIG = """
 [topics]
@@ -50,3 +53,9 @@ def spark() -> Iterator[SparkSession]:
         yield session
     finally:
         session.stop()
+
+
+@pytest.fixture
+def workshop(broker: Broker, spark: SparkSession, tmp_path: Path) -> Workshop:
+    """Where a test writes and runs pipelines."""
+    return Workshop(tmp_path, broker, spark)

@@ -1,0 +1,84 @@
+"""Pipelines for tests: files in a directory of their own, run on the session of all tests."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from alpacamq_spark.pipelines import Pipeline, load
+from alpacamq_spark.pipelines.interruption import Interruption
+from alpacamq_spark.pipelines.run import BatchDone, Outcome, Teller
+from tests.brokers import Broker
+
+HOUR_MS = 3_600_000
+# A time that lies within an hour, so that records a little later are in the same directory.
+NOON_MS = 1_769_860_800_000  # 2026-01-31T12:00:00Z
+EXAMPLES = Path(__file__).parents[2] / "examples" / "pipelines"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """A record to be sent."""
+
+    value: str
+    key: str | None = None
+    partition: int = 0
+    timestamp_ms: int = NOON_MS
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def send(broker: Broker, topic: str, records: Iterable[Sent]) -> None:
+    """Write records with a client that is not ours."""
+    producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 20})
+    for record in records:
+        producer.produce(
+            topic,
+            record.value,
+            key=record.key,
+            partition=record.partition,
+            timestamp=record.timestamp_ms,
+            headers=list(record.headers.items()),
+        )
+    assert producer.flush(30) == 0
+
+
+@dataclass
+class Told:
+    """What a run said."""
+
+    sentences: list[str] = field(default_factory=list)
+    batches: list[BatchDone] = field(default_factory=list)
+
+    @property
+    def teller(self) -> Teller:
+        return Teller(say=self.sentences.append, batch=self.batches.append)
+
+
+@dataclass
+class Workshop:
+    """A directory with pipelines, a broker and a Spark session to run them."""
+
+    directory: Path
+    broker: Broker
+    spark: SparkSession
+
+    def pipeline(self, text: str, name: str = "pipeline.toml") -> Pipeline:
+        path = self.directory / name
+        path.write_text(text)
+        return load(path, broker=self.broker.address)
+
+    def example(self, name: str, **replaced: str) -> Pipeline:
+        """An example of the documentation, with topics of this test's own."""
+        text = (EXAMPLES / name).read_text()
+        for old, new in replaced.items():
+            assert old in text
+            text = text.replace(old, new)
+        return self.pipeline(text, name)
+
+    def run(
+        self, pipeline: Pipeline, told: Told | None = None, interruption: Interruption | None = None
+    ) -> Outcome:
+        teller = None if told is None else told.teller
+        return pipeline.run(spark=self.spark, teller=teller, interruption=interruption)

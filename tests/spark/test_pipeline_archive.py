@@ -1,0 +1,175 @@
+"""Archives: each record once, whatever is run again, merged or left half done."""
+
+import json
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from alpacamq.client.cluster import Cluster
+from alpacamq.client.committed import committed_offsets
+from alpacamq_spark.pipelines import Pipeline, read_archive
+from alpacamq_spark.pipelines.archive_table import ArchiveTable
+from alpacamq_spark.pipelines.errors import ForeignArchive, InvalidPipeline, PipelineBusy
+from alpacamq_spark.pipelines.storage import SparkStorage
+from tests.brokers import Broker
+
+from .pipeline_files import HOUR_MS, NOON_MS, Sent, Told, Workshop, send
+from .topics import make_topic
+
+TEXT = """
+kind = "archive"
+schema = "id BIGINT, name STRING"
+
+[source]
+topics = ["{topic}"]
+max_records = {most}
+
+[sink]
+path = "archive"
+
+[[steps]]
+do = "compact"
+fan_in = {fan_in}
+"""
+
+
+def archive(workshop: Workshop, topic: str, *, most: int = 1000, fan_in: int = 100) -> Pipeline:
+    return workshop.pipeline(TEXT.format(topic=topic, most=most, fan_in=fan_in))
+
+
+def numbered(first: int, last: int) -> list[Sent]:
+    return [
+        Sent(
+            value=json.dumps({"id": number, "name": f"n{number}"}), key=f"k{number % 3}", partition=number % 2
+        )
+        for number in range(first, last)
+    ]
+
+
+def ids(spark: SparkSession, path: Path) -> Counter[int]:
+    """How often each record is in an archive."""
+    return Counter(row.id for row in read_archive(spark, str(path)).select("data.id").collect())
+
+
+def test_records_are_archived_with_all_that_belongs_to_them(
+    workshop: Workshop, cluster: Cluster, topic: str, spark: SparkSession
+) -> None:
+    make_topic(cluster, topic)
+    late = Sent(value='{"id": 1, "name": "tea"}', key="k", timestamp_ms=NOON_MS + HOUR_MS, headers={"a": "b"})
+    send(workshop.broker, topic, [Sent(value="no json"), late])
+    told = Told()
+    outcome = workshop.run(archive(workshop, topic), told)
+    assert (outcome.rows, outcome.is_stopped) == (2, False)
+    assert [each.rows for each in told.batches] == [2]
+    rows = read_archive(spark, str(workshop.directory / "archive")).orderBy("offset").collect()
+    assert [(row.topic, str(row.date), row.hour, row.partition, row.offset) for row in rows] == [
+        (topic, "2026-01-31", 12, 0, 0),
+        (topic, "2026-01-31", 13, 0, 1),
+    ]
+    assert [bytes(row.value) for row in rows] == [b"no json", b'{"id": 1, "name": "tea"}']
+    assert rows[0].data is None
+    assert rows[1].data.asDict() == {"id": 1, "name": "tea"}
+    assert bytes(rows[1].key) == b"k"
+    assert [(header.key, bytes(header.value)) for header in rows[1].headers] == [("a", b"b")]
+    assert rows[1].timestamp.astimezone(UTC) == datetime(2026, 1, 31, 13, tzinfo=UTC)
+    files = sorted(path.parent for path in (workshop.directory / "archive").rglob("*.parquet"))
+    assert [path.parts[-3:] for path in files] == [
+        (f"topic={topic}", "date=2026-01-31", "hour=12"),
+        (f"topic={topic}", "date=2026-01-31", "hour=13"),
+    ]
+    # Operators see that nothing is left to do.
+    assert sum(committed_offsets(cluster, "pipeline-pipeline").values()) == 2
+
+
+def test_every_run_adds_what_has_come_since_and_a_batch_that_is_written_again_replaces_itself(
+    workshop: Workshop, cluster: Cluster, topic: str, spark: SparkSession
+) -> None:
+    make_topic(cluster, topic)
+    pipeline = archive(workshop, topic)
+    send(workshop.broker, topic, numbered(0, 10))
+    assert workshop.run(pipeline).rows == 10
+    # As if Spark had died before it could note that the batch is done.
+    commits = Path(pipeline.checkpoint_place) / "stream" / "commits"
+    for name in ("0", ".0.crc"):
+        (commits / name).unlink()
+    send(workshop.broker, topic, numbered(10, 15))
+    workshop.run(pipeline)
+    assert ids(spark, workshop.directory / "archive") == Counter(range(15))
+
+
+def test_merging_small_files_loses_and_doubles_nothing(
+    workshop: Workshop, cluster: Cluster, topic: str, spark: SparkSession
+) -> None:
+    make_topic(cluster, topic)
+    send(workshop.broker, topic, numbered(0, 40))
+    pipeline = archive(workshop, topic, most=8, fan_in=2)
+    told = Told()
+    outcome = workshop.run(pipeline, told)
+    assert len(told.batches) >= 5
+    path = workshop.directory / "archive"
+    table = ArchiveTable(str(path), spark)
+    whole, rest = table.segments()
+    assert not rest
+    assert max(segment.width for segment in whole) >= 4
+    assert outcome.report.data["merged_segments"]
+    assert ids(spark, path) == Counter(range(40))
+    # Tools that know nothing of segments see the same.
+    assert spark.read.parquet(str(path)).count() == 40
+
+    # A merge that died half way does not count, and is cleared away by the next.
+    half = path / "batches=00000000-0000000000-0000000001" / f"topic={topic}" / "date=2026-01-31" / "hour=12"
+    half.mkdir(parents=True)
+    source = next(path.rglob("*.parquet"))
+    (half / "part-0.parquet").write_bytes(source.read_bytes())
+    assert ids(spark, path) == Counter(range(40))
+    send(workshop.broker, topic, numbered(40, 42))
+    workshop.run(pipeline)
+    assert not half.exists()
+    assert ids(spark, path) == Counter(range(42))
+
+
+def test_an_archive_belongs_to_one_checkpoint(workshop: Workshop, cluster: Cluster, topic: str) -> None:
+    make_topic(cluster, topic)
+    send(workshop.broker, topic, numbered(0, 2))
+    workshop.run(archive(workshop, topic))
+    other = workshop.pipeline(TEXT.format(topic=topic, most=10, fan_in=10), "other.toml")
+    with pytest.raises(ForeignArchive, match="another checkpoint"):
+        workshop.run(other)
+    assert other.status().data["state"] == "failed"
+
+
+def test_a_pipeline_runs_once_at_a_time(workshop: Workshop, cluster: Cluster, topic: str) -> None:
+    from alpacamq_spark.pipelines.checkpoint import Checkpoint
+
+    make_topic(cluster, topic)
+    pipeline = archive(workshop, topic)
+    with Checkpoint(pipeline.checkpoint_place).held():
+        assert pipeline.status().data["state"] == "running"
+        with pytest.raises(PipelineBusy, match="runs already"):
+            workshop.run(pipeline)
+
+
+def test_a_filter_that_makes_no_sense_is_named(workshop: Workshop, cluster: Cluster, topic: str) -> None:
+    make_topic(cluster, topic)
+    text = TEXT.format(topic=topic, most=10, fan_in=10) + '[[steps]]\ndo = "filter"\nwhere = "no_such > 1"\n'
+    with pytest.raises(InvalidPipeline, match=r"steps\[2\]\.where.*no_such"):
+        workshop.run(workshop.pipeline(text))
+
+
+def test_storage_through_spark_does_what_that_of_this_machine_does(
+    spark: SparkSession, tmp_path: Path, broker: Broker
+) -> None:
+    storage = SparkStorage(spark, tmp_path.as_uri())
+    assert storage.names("nothing") == []
+    assert storage.read("a/b.json") is None
+    storage.write("a/b.json", b"one")
+    storage.write("a/b.json", b"two")
+    assert storage.read("a/b.json") == b"two"
+    assert storage.names("a") == ["b.json"]
+    assert storage.content("").files == 1
+    assert storage.content("").size == 3
+    storage.delete("a")
+    assert not storage.exists("a/b.json")
