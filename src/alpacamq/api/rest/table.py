@@ -12,6 +12,7 @@ from .handlers import (
     delayed,
     groups,
     health,
+    lane_figures,
     metrics,
     offsets,
     polling,
@@ -54,6 +55,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     *transactions.ROUTES,
     *transaction_list.ROUTES,
     *queue_figures.ROUTES,
+    *lane_figures.ROUTES,
     *health.ROUTES,
     *metrics.ROUTES,
     Route(

@@ -55,6 +55,7 @@ class DelayStats(msgspec.Struct, frozen=True, kw_only=True):
     scheduled_total: int
     delivered_total: int
     cancelled_total: int
+    dropped_total: int
     late_ms_p99: float
 
 
@@ -98,6 +99,7 @@ def stats_of(figures: DelayFigures) -> DelayStats:
         scheduled_total=figures.scheduled_total,
         delivered_total=figures.fired_total,
         cancelled_total=figures.cancelled_total,
+        dropped_total=figures.dropped_total,
         late_ms_p99=figures.late_ms_p99,
     )
 

@@ -45,7 +45,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     messages: int
     size_bytes: int
     groups: int | None
-    queues: int | None
+    queues: int
     delayed: int | None
     open_transactions: int | None
     requests: int
@@ -70,12 +70,10 @@ def version(call: Call[Nothing, Nothing]) -> Version:
 async def stats(call: Call[Nothing, Nothing]) -> Stats:
     backend = call.backend
     broker = backend.broker
-    groups = queues = delayed = open_transactions = None
+    groups = delayed = open_transactions = None
     topics = broker.topics.image.topics
     with suppress(AlpacaError):
         groups = len(await group_names(broker)) if OFFSETS_TOPIC in topics else 0
-    with suppress(AlpacaError):
-        queues = len(await broker.queues.queues())
     with suppress(AlpacaError):
         delayed = (await broker.delays.figures()).pending
     with suppress(AlpacaError):
@@ -93,7 +91,7 @@ async def stats(call: Call[Nothing, Nothing]) -> Stats:
         messages=sum(each.high_watermark - each.log.start_offset for each in partitions),
         size_bytes=sum(each.log.size_bytes for each in partitions),
         groups=groups,
-        queues=queues,
+        queues=len(broker.queues.figures()),
         delayed=delayed,
         open_transactions=open_transactions,
         requests=sum(count for _, count in backend.traffic),

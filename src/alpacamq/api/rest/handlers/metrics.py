@@ -9,7 +9,6 @@ import resource
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http import HTTPStatus
-from itertools import islice
 from pathlib import Path
 
 from alpacamq import __version__
@@ -25,7 +24,7 @@ from alpacamq.model.errors import AlpacaError
 from alpacamq.model.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from alpacamq.queues.messages import DescribeReply, PartitionFigures
 
-from .queue_figures import described_queues, lanes_of
+from .queue_figures import lanes_of
 from .transaction_list import all_transactions, stats_of
 
 MAX_TOPICS = 1000
@@ -40,7 +39,8 @@ async def metrics(call: Call[Nothing, Nothing]) -> Response:
     text = Exposition()
     _process(text, backend)
     _topics(text, backend.broker)
-    for part in (_groups, _queues, _delays, _transactions):
+    _queues(text, backend.broker)
+    for part in (_groups, _delays, _transactions):
         # A part that cannot answer now is left out: the others are of use without it.
         with suppress(AlpacaError):
             await part(text, backend.broker)
@@ -115,10 +115,10 @@ async def _groups(text: Exposition, broker: Broker) -> None:
     )
 
 
-async def _queues(text: Exposition, broker: Broker) -> None:
-    queues = sorted(await broker.queues.queues())
+def _queues(text: Exposition, broker: Broker) -> None:
+    queues = sorted(broker.queues.figures(), key=lambda each: each.queue)
     text.gauge("alpacamq_queues", "Groups that use a topic as a queue.", len(queues))
-    found = await described_queues(broker, islice(queues, MAX_QUEUES))
+    found = queues[:MAX_QUEUES]
 
     def held(name: str, description: str, number: Callable[[PartitionFigures], int]) -> None:
         samples = [(_labels(each), sum(map(number, each.partitions))) for each in found]
@@ -166,6 +166,9 @@ async def _delays(text: Exposition, broker: Broker) -> None:
     text.gauge("alpacamq_delayed_messages", "Messages that wait for their time.", figures.pending)
     text.counter("alpacamq_delayed_scheduled_total", "Messages delayed.", figures.scheduled_total)
     text.counter("alpacamq_delayed_delivered_total", "Delayed messages delivered.", figures.fired_total)
+    text.counter(
+        "alpacamq_delayed_dropped_total", "Delayed messages whose topic was deleted.", figures.dropped_total
+    )
     text.counter("alpacamq_delayed_cancelled_total", "Delayed messages cancelled.", figures.cancelled_total)
     text.add(
         Kind.GAUGE,

@@ -1,7 +1,6 @@
-"""Figures of queues: how reliable deliveries are, and how the lanes fare."""
+"""Figures of queues: how reliable deliveries are."""
 
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Annotated
 
 import msgspec
@@ -9,8 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.broker import Broker
-from alpacamq.model.errors import GroupIdNotFound, UnknownTopic
-from alpacamq.queues.messages import DescribeReply, LaneFigures, PartitionFigures, QueueId
+from alpacamq.queues.messages import DescribeReply, LaneFigures, PartitionFigures
 
 from .names import GroupText, TopicText
 
@@ -59,32 +57,16 @@ class ReliabilityStats(msgspec.Struct, frozen=True, kw_only=True):
     queues: list[QueueStats]
 
 
-class PartitionLanes(msgspec.Struct, frozen=True, kw_only=True):
-    """The lanes of one partition of a queue."""
-
-    group: str
-    topic: str
-    partition: int
-    lanes: dict[str, LaneStats]
-
-
-class PriorityStats(msgspec.Struct, frozen=True, kw_only=True):
-    """The lanes of these queues together, and of each partition of each queue."""
-
-    lanes: dict[str, LaneStats]
-    partitions: list[PartitionLanes]
-
-
 class QueuesWanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which queues to look at."""
 
     group: GroupText | UnsetType = UNSET
     topic: TopicText | UnsetType = UNSET
-    limit: Annotated[int, Meta(ge=1, le=MAX_QUEUES, description="queues at most")] = MAX_QUEUES
+    limit: Annotated[int, Meta(ge=1, le=MAX_QUEUES, description="queues at most")] = 100
 
 
-async def reliability_stats(call: Call[QueuesWanted, Nothing]) -> ReliabilityStats:
-    found = await _wanted(call)
+def reliability_stats(call: Call[QueuesWanted, Nothing]) -> ReliabilityStats:
+    found = queues_wanted(call.backend.broker, call.parameters)
     return ReliabilityStats(
         totals=totals_of(found),
         queues=[
@@ -94,30 +76,14 @@ async def reliability_stats(call: Call[QueuesWanted, Nothing]) -> ReliabilitySta
     )
 
 
-async def priority_stats(call: Call[QueuesWanted, Nothing]) -> PriorityStats:
-    found = await _wanted(call)
-    return PriorityStats(
-        lanes=lanes_of(partition for each in found for partition in each.partitions),
-        partitions=[
-            PartitionLanes(
-                group=each.queue.group,
-                topic=each.queue.topic,
-                partition=partition.partition,
-                lanes=lanes_of([partition]),
-            )
-            for each in found
-            for partition in each.partitions
-        ],
-    )
-
-
-async def described_queues(broker: Broker, queues: Iterable[QueueId]) -> list[DescribeReply]:
-    """These queues, save those that are deleted meanwhile."""
-    found = []
-    for queue in queues:
-        with suppress(GroupIdNotFound, UnknownTopic):
-            found.append(await broker.queues.describe(queue))
-    return found
+def queues_wanted(broker: Broker, wanted: QueuesWanted) -> list[DescribeReply]:
+    """The queues that are asked for, in order, as many as are asked for."""
+    found = [
+        each
+        for each in broker.queues.figures()
+        if wanted.group in (UNSET, each.queue.group) and wanted.topic in (UNSET, each.queue.topic)
+    ]
+    return sorted(found, key=lambda each: each.queue)[: wanted.limit]
 
 
 def totals_of(queues: Iterable[DescribeReply]) -> QueueTotals:
@@ -158,16 +124,6 @@ def lanes_of(partitions: Iterable[PartitionFigures]) -> dict[str, LaneStats]:
     }
 
 
-async def _wanted(call: Call[QueuesWanted, Nothing]) -> list[DescribeReply]:
-    broker, wanted = call.backend.broker, call.parameters
-    queues = sorted(
-        queue
-        for queue in await broker.queues.queues()
-        if wanted.group in (UNSET, queue.group) and wanted.topic in (UNSET, queue.topic)
-    )
-    return await described_queues(broker, queues[: wanted.limit])
-
-
 ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
@@ -177,14 +133,5 @@ ROUTES: tuple[AnyRoute, ...] = (
         parameters=QueuesWanted,
         body=Nothing,
         answers=(ReliabilityStats,),
-    ),
-    Route(
-        method="GET",
-        path="/priority/stats",
-        summary="Figures of priority lanes",
-        handler=priority_stats,
-        parameters=QueuesWanted,
-        body=Nothing,
-        answers=(PriorityStats,),
     ),
 )
