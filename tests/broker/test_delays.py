@@ -1,16 +1,27 @@
-"""Delayed messages in a broker at work: scheduled, delivered, listed, taken back, and still there after a crash."""
+"""Delayed messages in a broker at work: scheduled, delivered, listed, taken back, restarted."""
 
-import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from alpacamq.broker.broker import Broker
+from alpacamq.broker.clock import SystemClock
 from alpacamq.broker.delays import DelayedMessage, DelaySettings
-from alpacamq.model.errors import InvalidDelay, TooManyDelayed, UnknownDelayed, UnknownTopic
+from alpacamq.model.errors import (
+    InvalidDelay,
+    InvalidTopicName,
+    TooManyDelayed,
+    UnknownDelayed,
+    UnknownTopic,
+)
 from alpacamq.model.headers import DELIVER_AT
-from alpacamq.model.records import Header
+from alpacamq.model.ids import TimestampMs
+from alpacamq.model.ports import Buffer
+from alpacamq.model.records import Header, Record
+from alpacamq.model.topics import DELAYS_TOPIC
+from alpacamq.queues import delay_far
 
 from .open_brokers import BreakableDisk, SettableClock, eventually, running, stored
 
@@ -31,7 +42,11 @@ def delayed(
 
 
 async def schedule(broker: Broker, *messages: tuple[bytes, int]) -> list[int]:
-    return await broker.delays.schedule([delayed(broker, *message) for message in messages])
+    """Values and delays, all of them from now on."""
+    now_ms = broker.clock.now_ms()
+    return await broker.delays.schedule(
+        [replace(delayed(broker, value, 0), due_ms=now_ms + delay_ms) for value, delay_ms in messages]
+    )
 
 
 async def values(broker: Broker, topic: str = "orders", partition: int = 0) -> list[bytes | None]:
@@ -43,6 +58,25 @@ async def delivered(broker: Broker, expected: Sequence[bytes], topic: str = "ord
         return await values(broker, topic) == list(expected)
 
     await eventually(is_there)
+
+
+class SetClock(SystemClock):
+    """A wall clock that is set while time goes on as it does."""
+
+    ahead_ms = 0
+
+    def now_ms(self) -> TimestampMs:
+        return TimestampMs(super().now_ms() + self.ahead_ms)
+
+
+class RefusingDisk(BreakableDisk):
+    """Counts what it refuses."""
+
+    refused = 0
+
+    def write(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
+        self.refused += self.full
+        super().write(descriptor, buffers, position)
 
 
 async def test_a_message_appears_when_it_is_due_as_it_was_sent(tmp_path: Path) -> None:
@@ -59,3 +93,183 @@ async def test_a_message_appears_when_it_is_due_as_it_was_sent(tmp_path: Path) -
         figures = await broker.delays.figures()
         assert (figures.pending, figures.next_due_ms) == (0, None)
         assert (figures.scheduled_total, figures.fired_total) == (1, 1)
+
+
+async def test_messages_come_in_the_order_of_their_times_and_share_batches(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        wanted = [(f"{number}".encode(), 200 - number % 3) for number in range(2500)]
+        await schedule(broker, *wanted)
+        await delivered(broker, [value for value, _ in sorted(wanted, key=lambda each: each[1])])
+        assert broker.topics.partition("orders", 0).log.end_offset == 2500
+        assert len({record.timestamp_ms for record in stored(broker, "orders")}) < 100
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"compression.type": "zstd"}, id="compressed"),
+        pytest.param({"message.timestamp.type": "LogAppendTime"}, id="stamped by the broker"),
+        pytest.param({"max.message.bytes": "2000"}, id="in small batches"),
+        pytest.param({"flush.messages": "1"}, id="synced at once"),
+        pytest.param({"cleanup.policy": "compact"}, id="compacted"),
+    ],
+)
+async def test_topics_of_every_kind_take_delayed_messages(tmp_path: Path, settings: dict[str, str]) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1, overrides=settings)
+        sent = [f"{number:0500}".encode() for number in range(20)]
+        await schedule(broker, *[(value, 30) for value in sent])
+        await delivered(broker, sent)
+        assert min(record.timestamp_ms for record in stored(broker, "orders")) > 0
+
+
+async def test_what_waits_and_what_fell_due_meanwhile_survives_a_restart(tmp_path: Path) -> None:
+    clock = SettableClock()
+    async with running(tmp_path, clock=clock) as broker:
+        await broker.topics.create("orders", partitions=1)
+        ids = await schedule(broker, (b"soon", 60_000), (b"later", 40 * DAY_MS), (b"never", 60_000))
+        await broker.delays.cancel("orders", 0, ids[2])
+    clock.ahead_ms = 120_000
+    async with running(tmp_path, clock=clock) as broker:
+        await delivered(broker, [b"soon"])
+        [waiting] = await broker.delays.waiting("orders")
+        assert waiting.id == ids[1]
+    clock.ahead_ms = 41 * DAY_MS
+    async with running(tmp_path, clock=clock) as broker:
+        await delivered(broker, [b"soon", b"later"])
+
+
+async def test_a_clock_that_is_set_forward_is_noticed(tmp_path: Path) -> None:
+    clock = SetClock()
+    async with running(tmp_path, clock=clock) as broker:
+        await broker.topics.create("orders", partitions=1)
+        await schedule(broker, (b"later", 3_600_000))
+        clock.ahead_ms = 3_700_000
+        await delivered(broker, [b"later"])
+
+
+async def test_a_target_that_refuses_gets_its_messages_when_it_takes_them_again(tmp_path: Path) -> None:
+    disk = RefusingDisk()
+    async with running(tmp_path, disk=disk) as broker:
+        await broker.topics.create("orders", partitions=1)
+        await schedule(broker, (b"a", 150), (b"b", 160))
+        disk.full = True
+
+        async def is_refused() -> bool:
+            return disk.refused > 1
+
+        await eventually(is_refused)
+        assert await values(broker) == []
+        disk.full = False
+        await delivered(broker, [b"a", b"b"])
+
+
+async def test_a_topic_made_anew_gets_nothing_that_waited_for_its_namesake(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        await schedule(broker, (b"lost", 200), (b"lost", 10 * DAY_MS))
+        await broker.topics.delete("orders")
+        await broker.topics.create("orders", partitions=1)
+        assert await broker.delays.waiting("orders") == []
+        await schedule(broker, (b"found", 250))
+        await delivered(broker, [b"found"])
+        figures = await broker.delays.figures()
+        assert (figures.pending, figures.dropped_total) == (0, 2)
+
+
+async def test_a_message_that_is_taken_back_does_not_appear(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=2)
+        first, second = await schedule(broker, (b"first", 300), (b"second", 300))
+        waiting = await broker.delays.cancel("orders", 0, first)
+        assert (waiting.id, waiting.partition, waiting.size_bytes) == (first, 0, 6)
+        for topic, partition, id_ in [("orders", 0, first), ("orders", 1, second), ("orders", 0, 10**12)]:
+            with pytest.raises(UnknownDelayed, match=f"no message {id_} waits"):
+                await broker.delays.cancel(topic, partition, id_)
+        with pytest.raises(UnknownTopic):
+            await broker.delays.cancel("nowhere", 0, second)
+        await delivered(broker, [b"second"])
+        with pytest.raises(UnknownDelayed):
+            await broker.delays.cancel("orders", 0, second)
+
+
+async def test_what_waits_is_listed_page_by_page(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=3)
+        await broker.topics.create("other", partitions=1)
+        assert await broker.delays.waiting("orders") == []
+        ids = await broker.delays.schedule(
+            [delayed(broker, b"v", DAY_MS * (number + 1), "orders", number % 3) for number in range(30)]
+        )
+        await broker.delays.schedule([delayed(broker, b"v", DAY_MS, "other")])
+        assert len(set(ids)) == 30
+        listed: list[int] = []
+        after_id = -1
+        while page := await broker.delays.waiting("orders", after_id=after_id, limit=7):
+            listed += [waiting.id for waiting in page]
+            after_id = listed[-1]
+        assert listed == sorted(ids)
+        of_one = await broker.delays.waiting("orders", partition=1)
+        assert [waiting.id for waiting in of_one] == sorted(ids[1::3])
+        figures = await broker.delays.figures("orders")
+        assert (figures.pending, figures.next_due_ms) == (30, min(w.due_ms for w in of_one) - DAY_MS)
+        with pytest.raises(UnknownTopic):
+            await broker.delays.waiting("nowhere")
+
+
+async def test_what_is_on_disk_only_is_listed_and_taken_back_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delay_far, "BLOCK_MESSAGES", 4)
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        ids = await schedule(broker, *[(b"v", 30 * DAY_MS + at) for at in range(10)])
+
+        async def are_written_out() -> bool:
+            return "f" in {record.key[:1].decode() for record in stored_everywhere(broker) if record.key}
+
+        await eventually(are_written_out)
+        await broker.delays.cancel("orders", 0, ids[1])
+        with pytest.raises(UnknownDelayed):
+            await broker.delays.cancel("orders", 0, ids[1])
+        listed = await broker.delays.waiting("orders")
+        assert [waiting.id for waiting in listed] == [ids[0], *ids[2:]]
+        assert [w.id for w in await broker.delays.waiting("orders", after_id=ids[2], limit=3)] == ids[3:6]
+        figures = await broker.delays.figures("orders")
+        assert (figures.pending, figures.next_due_ms) == (9, listed[0].due_ms)
+
+
+def stored_everywhere(broker: Broker) -> list[Record]:
+    return [record for number in range(8) for record in stored(broker, DELAYS_TOPIC, number)]
+
+
+async def test_limits_are_kept_and_named(tmp_path: Path) -> None:
+    settings = DelaySettings(max_pending=3, max_delay_ms=30 * DAY_MS)
+    async with running(tmp_path, delays=settings) as broker:
+        await broker.topics.create("orders", partitions=1)
+        await schedule(broker, (b"a", 30 * DAY_MS))
+        with pytest.raises(InvalidDelay, match="max_delay_ms=2592000000"):
+            await schedule(broker, (b"a", 30 * DAY_MS + 10_000))
+        with pytest.raises(TooManyDelayed, match="max_pending=3"):
+            await schedule(broker, *[(b"a", DAY_MS)] * 3)
+        ids = await schedule(broker, *[(b"a", DAY_MS)] * 2)
+        with pytest.raises(TooManyDelayed):
+            await schedule(broker, (b"a", DAY_MS))
+        await broker.delays.cancel("orders", 0, ids[0])
+        await schedule(broker, (b"a", DAY_MS))
+        with pytest.raises(UnknownTopic):
+            await broker.delays.schedule([delayed(broker, b"a", 1, "nowhere")])
+        with pytest.raises(UnknownTopic, match="no partition 7"):
+            await broker.delays.schedule([delayed(broker, b"a", 1, "orders", 7)])
+        with pytest.raises(InvalidTopicName):
+            await broker.delays.schedule([delayed(broker, b"a", 1, DELAYS_TOPIC)])
+
+
+async def test_nothing_is_made_for_a_broker_without_delays(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        assert (await broker.delays.figures()).pending == 0
+        with pytest.raises(UnknownDelayed):
+            await broker.delays.cancel("orders", 0, 0)
+        assert DELAYS_TOPIC not in broker.topics.image.topics
