@@ -32,8 +32,8 @@ from alpacamq.protocol.error_codes import ErrorCode
 from .errors import ReadStalled
 from .reconnecting import PATIENCE_S, persistently
 from .staging import Batch, StagedWrite
+from .subscription import COMMITS_TOPIC
 
-TOPIC = "alpacamq-spark-commits"
 _PARTITIONS = 8
 _SETTINGS = {
     "cleanup.policy": "compact",
@@ -192,19 +192,19 @@ def _read(record: Record) -> Decision | None:
         return msgspec.json.decode(record.value, type=Decision)
     except msgspec.MsgspecError as error:
         raise CorruptBatch(
-            f"the decision at offset {record.offset} of {TOPIC} cannot be read: {error}"
+            f"the decision at offset {record.offset} of {COMMITS_TOPIC} cannot be read: {error}"
         ) from error
 
 
 def _partition(cluster: Cluster, sink: str) -> TopicPartition:
     """Where the decisions of a sink are; makes the topic when it is first needed."""
     try:
-        topic = find_topic(cluster, TOPIC)
+        topic = find_topic(cluster, COMMITS_TOPIC)
     except NotFound:
         try:
-            create_topic(cluster, TOPIC, partitions=_PARTITIONS, replicas=-1, settings=_SETTINGS)
+            create_topic(cluster, COMMITS_TOPIC, partitions=_PARTITIONS, replicas=-1, settings=_SETTINGS)
         except Refused as refused:
             if refused.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
-        topic = find_topic(cluster, TOPIC)
+        topic = find_topic(cluster, COMMITS_TOPIC)
     return TopicPartition(topic.name, partition_for_key(sink.encode(), len(topic.partitions)))

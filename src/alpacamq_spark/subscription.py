@@ -14,6 +14,8 @@ from alpacamq.model.topics import check_topic_name
 from .errors import InvalidOption
 from .json_options import parse_json, show
 
+# Where the connector keeps which batches of a sink were written; of no interest to who reads by pattern.
+COMMITS_TOPIC = TopicName("alpacamq-spark-commits")
 _WAYS = ("subscribe", "subscribePattern", "assign")
 
 
@@ -31,7 +33,8 @@ class Subscription:
         if self.pattern is not None:
             # Java's matcher is what Spark's users know: the pattern is for the whole name.
             matches = re.compile(self.pattern).fullmatch
-            named = [name for name, topic in every.items() if not topic.is_internal and matches(name)]
+            hidden = {COMMITS_TOPIC, *(name for name, topic in every.items() if topic.is_internal)}
+            named = [name for name in every if name not in hidden and matches(name)]
         else:
             named = [*self.topics, *dict.fromkeys(each.topic for each in self.assigned)]
         for name in named:

@@ -1,143 +1,96 @@
-"""Streaming reads by a real Spark: limits, new partitions, progress for operators, lost data."""
+"""Streaming reads: limits, new partitions, progress for operators, lost data."""
 
-from pathlib import Path
-from typing import Any
+from itertools import chain
 
 import pytest
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from confluent_kafka import Consumer
 
 from alpacamq.client.cluster import Cluster
 from alpacamq.client.committed import committed_offsets
 from alpacamq.client.offsets import extents
 from alpacamq.client.topics import delete_topic, find_topic, widen_topic
+from alpacamq_spark.errors import DataLost, InvalidOption
 from tests.brokers import Broker
 from tests.waiting import eventually
 
+from .driving import HAS_ADMISSION_CONTROL, Stream, values
 from .topics import make_topic, produce
-
-try:
-    import alpacamq_spark.admission
-except ImportError:
-    HAS_ADMISSION_CONTROL = False
-else:
-    HAS_ADMISSION_CONTROL = alpacamq_spark.admission is not None
-
-needs_admission_control = pytest.mark.skipif(
-    not HAS_ADMISSION_CONTROL, reason="this version of Spark lets no source limit its batches"
-)
-
-
-class Archive:
-    """A query from a topic to Parquet files, run to the end of the topic again and again."""
-
-    def __init__(self, spark: SparkSession, broker: Broker, directory: Path, **options: Any) -> None:
-        self._spark = spark
-        self._files = str(directory / "files")
-        self._checkpoint = str(directory / "checkpoint")
-        reader = spark.readStream.format("alpacamq").option("kafka.bootstrap.servers", broker.address)
-        for name, value in {"startingOffsets": "earliest", **options}.items():
-            reader = reader.option(name, value)
-        self._frame = reader.load()
-
-    def start(self, **trigger: Any) -> StreamingQuery:
-        writer = self._frame.selectExpr("CAST(value AS STRING) value", "topic", "partition", "offset")
-        writing = writer.writeStream.format("parquet").option("checkpointLocation", self._checkpoint)
-        return writing.trigger(**trigger).start(self._files)
-
-    def run(self) -> list[int]:
-        """Read everything there is; the rows of each batch."""
-        query = self.start(availableNow=True)
-        assert query.awaitTermination(60)
-        return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
-
-    def rows(self) -> DataFrame:
-        # Spark finds no schema where no batch has been written yet.
-        schema = "value string, topic string, partition int, offset bigint"
-        return self._spark.read.schema(schema).parquet(self._files)
-
-    def values(self) -> list[str]:
-        return sorted(row.value for row in self.rows().collect())
 
 
 def numbers(*some: int) -> list[str]:
     return [f"{n:04}" for n in some]
 
 
-@needs_admission_control
-def test_batches_are_limited_and_every_partition_moves(
-    spark: SparkSession, broker: Broker, cluster: Cluster, topic: str, tmp_path: Path
-) -> None:
+def test_positions_have_the_form_of_sparks_kafka_source(broker: Broker, cluster: Cluster, topic: str) -> None:
+    make_topic(cluster, topic)
+    produce(broker, topic, numbers(1, 2), partition=1)
+    stream = Stream(broker, subscribe=topic)
+    assert stream.position == {topic: {"0": 0, "1": 0}}
+    assert values(stream.batch()) == numbers(1, 2)
+    assert stream.position == {topic: {"0": 0, "1": 2}}
+    assert Stream(broker, subscribe=topic, startingOffsets="latest").position == stream.position
+    stream.stop()
+
+
+def test_batches_are_limited_and_every_partition_moves(broker: Broker, cluster: Cluster, topic: str) -> None:
     make_topic(cluster, topic, partitions=3)
     produce(broker, topic, numbers(*range(100)), partition=0)
     produce(broker, topic, numbers(*range(100, 106)), partition=1)
     produce(broker, topic, numbers(*range(106, 112)), partition=2)
-    archive = Archive(spark, broker, tmp_path, subscribe=topic, maxOffsetsPerTrigger="40")
-    batches = archive.run()
-    assert max(batches) <= 40
-    assert archive.values() == numbers(*range(112))
-    # The small partitions were through with the first batch, in spite of the big one.
-    assert len(batches) == 3
+    stream = Stream(broker, subscribe=topic, maxOffsetsPerTrigger=40)
+    batches = [values(stream.batch()) for _ in range(4)]
+    assert [len(batch) for batch in batches] == [40, 40, 32, 0]
+    # The small partitions are through with the first batch, in spite of the big one.
+    assert set(numbers(*range(100, 112))) < set(batches[0])
+    assert sorted(chain(*batches)) == numbers(*range(112))
+    stream.stop()
 
 
-def test_a_query_goes_on_where_it_was_and_finds_new_partitions(
-    spark: SparkSession, broker: Broker, cluster: Cluster, topic: str, tmp_path: Path
+def test_partitions_and_topics_that_are_added_are_read_from_their_first_record(
+    broker: Broker, cluster: Cluster, topic: str
 ) -> None:
     make_topic(cluster, topic, partitions=1)
-    produce(broker, topic, numbers(1, 2))
-    archive = Archive(spark, broker, tmp_path, subscribe=topic, groupId=f"of-{topic}")
-    archive.run()
-    produce(broker, topic, numbers(3))
+    stream = Stream(broker, subscribePattern=f"{topic}.*", startingOffsets="latest")
+    produce(broker, topic, numbers(1))
+    assert values(stream.batch()) == numbers(1)
     widen_topic(cluster, topic, 2)
-    produce(broker, topic, numbers(4), partition=1)
-    archive.run()
-    assert archive.values() == numbers(1, 2, 3, 4)
+    make_topic(cluster, f"{topic}-too", partitions=1)
+    produce(broker, topic, numbers(2), partition=1)
+    produce(broker, f"{topic}-too", numbers(3))
+    assert values(stream.batch()) == numbers(2, 3)
+    stream.stop()
 
 
-def test_partitions_added_while_a_query_runs_are_read_from_their_first_record(
-    spark: SparkSession, broker: Broker, cluster: Cluster, topic: str, tmp_path: Path
+@pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="Spark has it from 4.2 on")
+def test_a_query_with_available_now_ends_where_the_log_did_when_it_began(
+    broker: Broker, cluster: Cluster, topic: str
 ) -> None:
     make_topic(cluster, topic, partitions=1)
-    archive = Archive(spark, broker, tmp_path, subscribePattern=f"{topic}.*", startingOffsets="latest")
-    query = archive.start(processingTime="0 seconds")
-    try:
-        produce(broker, topic, numbers(1))
-        eventually(lambda: (tmp_path / "files").exists() and archive.values() == numbers(1), within_s=60)
-        widen_topic(cluster, topic, 2)
-        make_topic(cluster, f"{topic}-too", partitions=1)
-        produce(broker, topic, numbers(2), partition=1)
-        produce(broker, f"{topic}-too", numbers(3))
-        eventually(lambda: archive.values() == numbers(1, 2, 3), within_s=60)
-    finally:
-        query.stop()
+    produce(broker, topic, numbers(1, 2, 3))
+    stream = Stream(broker, subscribe=topic, maxOffsetsPerTrigger=2)
+    stream.reader.prepareForTriggerAvailableNow()
+    produce(broker, topic, numbers(4))
+    widen_topic(cluster, topic, 2)
+    produce(broker, topic, numbers(5), partition=1)
+    assert [values(stream.batch()) for _ in range(3)] == [numbers(1, 2), numbers(3), []]
+    assert stream.reader.reportLatestOffset() == {topic: {"0": 4, "1": 1}}
+    stream.stop()
 
 
-def test_progress_is_a_groups_so_that_lag_is_seen(
-    spark: SparkSession, broker: Broker, cluster: Cluster, topic: str, tmp_path: Path
-) -> None:
-    make_topic(cluster, topic, partitions=2)
+def test_progress_is_a_groups_so_that_lag_is_seen(broker: Broker, cluster: Cluster, topic: str) -> None:
+    """Whatever a batch begins at has been processed, also where Spark never says so."""
+    make_topic(cluster, topic)
     produce(broker, topic, numbers(1, 2, 3), partition=0)
-    produce(broker, topic, numbers(4), partition=1)
-    archive = Archive(spark, broker, tmp_path, subscribe=topic, groupId=f"lag-of-{topic}")
-    query = archive.start(processingTime="0 seconds")
+    stream = Stream(broker, subscribe=topic, groupId=f"of-{topic}")
+    stream.batch()
     first, second = find_topic(cluster, topic).all_partitions()
-    try:
-        # On Spark before 4.2 the last batch of an idle query is published with the next.
-        expected = {first: 3, second: 1}
-        if not HAS_ADMISSION_CONTROL:
-            eventually(lambda: (tmp_path / "files").exists() and len(archive.values()) == 4, within_s=60)
-            produce(broker, topic, numbers(5), partition=0)
-        eventually(lambda: committed_offsets(cluster, f"lag-of-{topic}") == expected, within_s=60)
-    finally:
-        query.stop()
+    assert committed_offsets(cluster, f"of-{topic}") == {first: 0, second: 0}
+    stream.batch()
+    assert committed_offsets(cluster, f"of-{topic}") == {first: 3, second: 0}
+    stream.stop()
 
 
-def test_a_group_with_members_is_not_taken_over(
-    spark: SparkSession, broker: Broker, cluster: Cluster, topic: str, tmp_path: Path
-) -> None:
-    from confluent_kafka import Consumer
-
+def test_a_group_with_members_is_not_taken_over(broker: Broker, cluster: Cluster, topic: str) -> None:
     make_topic(cluster, topic, partitions=1)
     produce(broker, topic, numbers(1))
     consumer = Consumer(
@@ -146,42 +99,53 @@ def test_a_group_with_members_is_not_taken_over(
     try:
         consumer.subscribe([topic])
         eventually(lambda: consumer.poll(0.5))
-        archive = Archive(spark, broker, tmp_path, subscribe=topic, groupId=f"taken-{topic}")
-        with pytest.raises(PySparkException, match="belongs to a consumer group with members"):
-            archive.run()
+        stream = Stream(broker, subscribe=topic, groupId=f"taken-{topic}")
+        with pytest.raises(InvalidOption, match="belongs to a consumer group with members"):
+            stream.batch()
+        stream.stop()
     finally:
         consumer.close()
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_retention_that_passed_a_checkpoint_is_named_or_skipped(
-    spark: SparkSession, broker: Broker, cluster: Cluster, topic: str, tmp_path: Path, fail: str
+    broker: Broker, cluster: Cluster, topic: str, fail: str
 ) -> None:
     make_topic(cluster, topic, partitions=1, segment_bytes="1024", retention_bytes="4096")
-    produce(broker, topic, numbers(1))
-    archive = Archive(spark, broker, tmp_path, subscribe=topic, failOnDataLoss=fail)
-    archive.run()
     produce(broker, topic, [f"{n:0400}" for n in range(60)], **{"batch.num.messages": 1})
     [place] = find_topic(cluster, topic).all_partitions()
     eventually(lambda: extents(cluster, [place])[place].start > 1)
+    stream = Stream(broker, {topic: {"0": 1}}, subscribe=topic, failOnDataLoss=fail)
     if fail == "true":
-        with pytest.raises(PySparkException, match=f"the records 1 to [0-9]+ of {topic}-0 are gone"):
-            archive.run()
+        with pytest.raises(DataLost, match=f"the records 1 to [0-9]+ of {topic}-0 are gone"):
+            stream.batch()
     else:
-        archive.run()
-        kept = archive.values()
-        assert {numbers(1)[0], f"{59:0400}"} < set(kept)
-        assert f"{0:0400}" not in kept
+        kept = values(stream.batch())
+        assert kept[-1] == f"{59:0400}"
+        assert f"{1:0400}" not in kept
+    stream.stop()
 
 
-def test_a_topic_that_was_deleted_is_named(
-    spark: SparkSession, broker: Broker, cluster: Cluster, topic: str, tmp_path: Path
+def test_a_topic_that_was_deleted_or_made_anew_is_named_or_left_alone(
+    broker: Broker, cluster: Cluster, topic: str
 ) -> None:
     make_topic(cluster, topic, partitions=1)
     make_topic(cluster, f"{topic}-too", partitions=1)
-    produce(broker, topic, numbers(1))
-    archive = Archive(spark, broker, tmp_path, subscribePattern=f"{topic}.*")
-    archive.run()
+    produce(broker, topic, numbers(1, 2))
+    stream = Stream(broker, subscribePattern=f"{topic}.*")
+    stream.batch()
+    reached = stream.position
+    lenient = Stream(broker, reached, subscribePattern=f"{topic}.*", failOnDataLoss="false")
+    if not HAS_ADMISSION_CONTROL:
+        return  # Spark does not say what was reached before a restart, so nothing can be missed
     delete_topic(cluster, topic)
-    with pytest.raises(PySparkException, match=f"{topic}-0 was read to 1 and is no more"):
-        archive.run()
+    with pytest.raises(DataLost, match=f"{topic}-0 was read to 2 and is no more"):
+        stream.batch()
+    produce(broker, f"{topic}-too", numbers(3))
+    assert values(lenient.batch()) == numbers(3)
+    make_topic(cluster, topic, partitions=1)
+    produce(broker, topic, numbers(4))
+    with pytest.raises(DataLost, match=f"{topic}-0 was read to 2 and now ends at 1"):
+        stream.batch()
+    for each in (stream, lenient):
+        each.stop()

@@ -1,0 +1,142 @@
+"""Dead letters: counted by reason, age and source; sent back by a condition, once."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alpacamq.client.cluster import Cluster
+from alpacamq.client.errors import NotFound
+from alpacamq.client.topics import delete_topic
+from alpacamq.model import headers
+from alpacamq_spark.pipelines import Pipeline
+from alpacamq_spark.pipelines.errors import InvalidPipeline
+from alpacamq_spark.pipelines.redrive import covering, packed
+
+from .pipeline_files import Sent, Workshop, send
+from .topics import deliveries, make_topic
+
+DAY_MS = 86_400_000
+TEXT = """
+kind = "dead-letters"
+schema = "amount INT"
+
+[source]
+topics = ["{topic}"]
+
+[redrive]
+where = "{where}"
+execute = {execute}
+"""
+
+
+def letter(topic: str, number: int, *, reason: str, age_days: float = 0, partition: int = 1) -> Sent:
+    """A dead letter as the broker writes them."""
+    now_ms = time.time_ns() // 1_000_000
+    return Sent(
+        value=json.dumps({"amount": number}),
+        key=f"k{number}",
+        headers={
+            "own": "kept",
+            headers.ORIGIN_TOPIC: topic,
+            headers.ORIGIN_PARTITION: str(partition),
+            headers.ORIGIN_OFFSET: str(number),
+            headers.ORIGIN_TIMESTAMP: str(now_ms),
+            headers.ORIGIN_GROUP: "kitchen",
+            headers.DELIVERY_COUNT: "4",
+            headers.DEAD_LETTER_REASON: reason,
+            headers.DEAD_LETTERED_AT: str(now_ms - int(age_days * DAY_MS)),
+        },
+    )
+
+
+def pipeline(workshop: Workshop, topic: str, where: str, *, execute: bool) -> Pipeline:
+    return workshop.pipeline(TEXT.format(topic=topic, where=where, execute=str(execute).lower()))
+
+
+@pytest.fixture
+def given_up(workshop: Workshop, cluster: Cluster, topic: str) -> str:
+    """A topic, six of whose messages were given up on."""
+    make_topic(cluster, topic)
+    make_topic(cluster, f"{topic}.dlq", partitions=1)
+    send(
+        workshop.broker,
+        f"{topic}.dlq",
+        [
+            *(letter(topic, number, reason="timeout") for number in range(3)),
+            letter(topic, 3, reason="rejected", age_days=2),
+            letter(topic, 4, reason="rejected", age_days=30),
+            Sent(value="not from us", key="k"),
+        ],
+    )
+    return topic
+
+
+def test_dead_letters_are_counted_and_nothing_is_sent_back_until_it_is_executed(
+    workshop: Workshop, cluster: Cluster, given_up: str
+) -> None:
+    found = workshop.run(
+        workshop.example("dead-letters.toml", **{'topics = ["orders"]': f'topics = ["{given_up}"]'})
+    ).report
+    data = found.data
+    assert data["total"] == 6
+    counts = {
+        name: {row[name[:-1]]: row["count"] for row in data[name]}  # type: ignore[index, union-attr]
+        for name in ("reasons", "ages")
+    }
+    # What has no header for when it became one is as old as its record.
+    assert counts == {
+        "reasons": {"timeout": 3, "rejected": 2, "unknown": 1},
+        "ages": {"under 1h": 3, "1d to 7d": 1, "over 7d": 2},
+    }
+    sources = {(row["topic"], row["group"]): row["count"] for row in data["sources"]}  # type: ignore[index, union-attr]
+    assert sources == {(given_up, "kitchen"): 5, (given_up, None): 1}
+    redrive = data["redrive"]
+    assert isinstance(redrive, dict)
+    assert (redrive["executed"], redrive["matching"]) == (False, 3)
+    assert "--execute" in found.notes[0]
+    assert deliveries(cluster, given_up) == []
+
+
+def test_what_fits_the_condition_goes_back_as_it_was_and_only_once(
+    workshop: Workshop, cluster: Cluster, given_up: str
+) -> None:
+    shown = pipeline(workshop, given_up, "reason = 'timeout' AND data.amount > 0", execute=False)
+    assert workshop.run(shown.executing()).rows == 2
+    found = deliveries(cluster, given_up)
+    assert sorted((each.partition.partition, each.record.key) for each in found) == [(1, b"k1"), (1, b"k2")]
+    assert [list(each.record.headers) for each in found] == [[("own", b"kept")]] * 2
+
+    # As if it had died after the messages were sent and before that was noted.
+    (Path(shown.checkpoint_place) / "redrive-done.json").unlink()
+    wider = pipeline(workshop, given_up, "reason IN ('timeout', 'unknown')", execute=True)
+    workshop.run(wider)
+    assert sorted(each.record.key or b"" for each in deliveries(cluster, given_up)) == [
+        b"k",
+        b"k0",
+        b"k1",
+        b"k2",
+    ]
+    assert workshop.run(wider).rows == 0
+
+
+def test_what_cannot_be_sent_back_is_said(workshop: Workshop, cluster: Cluster, given_up: str) -> None:
+    with pytest.raises(InvalidPipeline, match=r"redrive\.where.*reson"):
+        workshop.run(pipeline(workshop, given_up, "reson = 'x'", execute=True))
+    delete_topic(cluster, given_up)
+    with pytest.raises(NotFound, match="topic to send dead letters back to"):
+        workshop.run(pipeline(workshop, given_up, "true", execute=True))
+    with pytest.raises(NotFound, match=r"dead-letter topic 'nothing\.dlq'"):
+        pipeline(workshop, "nothing", "true", execute=True).check_broker()
+
+
+@given(st.sets(st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.integers(0, 30))))
+def test_offsets_are_packed_without_gain_or_loss(places: set[tuple[str, int, int]]) -> None:
+    spans = packed(sorted(places))
+    assert {
+        (span.topic, span.partition, offset) for span in spans for offset in range(span.start, span.end)
+    } == places
+    assert len(covering(spans)) == len({place[:2] for place in places})

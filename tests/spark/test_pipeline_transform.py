@@ -1,0 +1,129 @@
+"""Transformations: topics as tables, values in columns, results as records."""
+
+import json
+
+import pytest
+
+from alpacamq.client.cluster import Cluster
+from alpacamq_spark.pipelines.errors import InvalidPipeline, PipelineFailed
+
+from .pipeline_files import NOON_MS, Sent, Told, Workshop, send
+from .topics import deliveries, make_topic
+
+
+def test_a_topic_is_a_table_whose_columns_are_inferred_once(
+    workshop: Workshop, cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster, topic, partitions=1)
+    make_topic(cluster, f"{topic}-big", partitions=1)
+    first = [
+        Sent(value='{"id": 1, "price": 2, "tags": ["a"]}', key="x", headers={"from": "web"}),
+        Sent(value='{"id": 2, "price": 2.5, "tags": []}', key="y"),
+        Sent(value="not json", key="z"),
+    ]
+    send(workshop.broker, topic, first)
+    pipeline = workshop.pipeline(
+        f'''
+kind = "transform"
+sql = """
+SELECT id, price * 2 AS double, tags, _headers['from'] AS origin, _offset AS at, _key
+FROM dear
+"""
+[sources.items]
+topic = "{topic}"
+malformed = "drop"
+[[steps]]
+name = "dear"
+sql = "SELECT * FROM items WHERE price >= 2"
+[sink]
+topic = "{topic}-big"
+'''
+    )
+    told = Told()
+    assert workshop.run(pipeline, told).rows == 3
+    assert f"columns of {topic}, by a sample of its values: id BIGINT, price DOUBLE, tags ARRAY<STRING>" in (
+        told.sentences
+    )
+    # Another kind of value does not change the columns of a query that has begun.
+    send(workshop.broker, topic, [Sent(value='{"id": "three", "price": 4, "new": 1}', key="w")])
+    workshop.run(pipeline, told)
+    assert len(told.sentences) == 1
+    found = {each.record.key: json.loads(each.record.value or b"") for each in deliveries(cluster, f"{topic}-big")}
+    assert found == {
+        b"x": {"id": 1, "double": 4.0, "tags": ["a"], "origin": "web", "at": 0},
+        b"y": {"id": 2, "double": 5.0, "tags": [], "at": 1},
+    }
+
+
+def test_windows_close_by_the_watermark_of_their_source(
+    workshop: Workshop, cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster, topic, partitions=1)
+    minutes = (0, 0, 1, 30)
+    send(
+        workshop.broker,
+        topic,
+        [
+            Sent(value=json.dumps({"item": "tea", "amount": 2.0}), timestamp_ms=NOON_MS + minute * 60_000)
+            for minute in minutes
+        ],
+    )
+    names = {"[sources.orders]": f'[sources.orders]\ntopic = "{topic}"'}
+    workshop.run(workshop.example("windows.toml", **names))
+    rows = workshop.spark.read.parquet(str(workshop.directory / "revenue")).orderBy("minute").collect()
+    assert [(row.item, row.orders, row.amount) for row in rows] == [("tea", 2, 4.0), ("tea", 1, 2.0)]
+
+
+def test_streams_are_joined(workshop: Workshop, cluster: Cluster, topic: str) -> None:
+    for name in ("orders", "payments", "paid"):
+        make_topic(cluster, f"{topic}-{name}", partitions=1)
+    order = {"id": 1, "customer": "ann", "item": "tea", "amount": 3.5}
+    send(workshop.broker, f"{topic}-orders", [Sent(value=json.dumps(order)), Sent(value='{"id": 2}')])
+    payments = [
+        Sent(value='{"id": 1, "paid": 3.5}', timestamp_ms=NOON_MS + 60_000),
+        Sent(value='{"id": 2, "paid": 1.0}', timestamp_ms=NOON_MS + 7_200_000),
+    ]
+    send(workshop.broker, f"{topic}-payments", payments)
+    pipeline = workshop.example(
+        "transform.yaml",
+        **{
+            "  orders:\n": f"  orders:\n    topic: {topic}-orders\n",
+            "  payments:\n": f"  payments:\n    topic: {topic}-payments\n",
+            "topic: paid-orders": f"topic: {topic}-paid",
+        },
+    )
+    workshop.run(pipeline)
+    [found] = deliveries(cluster, f"{topic}-paid")
+    assert found.record.key == b"ann"
+    assert json.loads(found.record.value or b"") == {"id": 1, "customer": "ann", "amount": 3.5, "paid": 3.5}
+
+
+@pytest.mark.parametrize(
+    ("sql", "sink", "message"),
+    [
+        pytest.param("SELECT no_such FROM t", 'topic = "x"', "no_such", id="an unknown column"),
+        pytest.param("SELECT 1 AS one", 'topic = "x"', "none of the sources", id="no source"),
+        pytest.param("SELECT a FROM t", 'topic = "x"\nkey = "b"', "no column 'b'", id="an unknown key"),
+        pytest.param("SELECT a AS value, 1 AS more FROM t", 'topic = "x"', "more", id="more than a record"),
+        pytest.param("SELECT a, count(*) FROM t GROUP BY a", 'topic = "x"', "watermark", id="no watermark"),
+    ],
+)
+def test_a_query_that_cannot_run_says_why(
+    workshop: Workshop, cluster: Cluster, topic: str, sql: str, sink: str, message: str
+) -> None:
+    make_topic(cluster, topic, partitions=1)
+    pipeline = workshop.pipeline(
+        f'kind = "transform"\nsql = "{sql}"\n[sources.t]\ntopic = "{topic}"\nschema = "a INT"\n[sink]\n{sink}\n'
+    )
+    with pytest.raises((InvalidPipeline, PipelineFailed), match=message):
+        workshop.run(pipeline)
+
+
+def test_columns_cannot_be_inferred_from_nothing(workshop: Workshop, cluster: Cluster, topic: str) -> None:
+    make_topic(cluster, topic, partitions=1)
+    send(workshop.broker, topic, [Sent(value="plain text")])
+    pipeline = workshop.pipeline(
+        f'kind = "transform"\nsql = "SELECT * FROM t"\n[sources.t]\ntopic = "{topic}"\n[sink]\ntopic = "x"\n'
+    )
+    with pytest.raises(InvalidPipeline, match="declare them with schema"):
+        workshop.run(pipeline)
