@@ -1,8 +1,10 @@
 """The topics of a broker: what survives a restart, and what a failure leaves behind."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,3 +110,21 @@ async def test_producer_ids_are_never_given_twice_not_even_after_a_restart(tmp_p
         async with running(tmp_path) as broker:
             given += [await broker.producer_ids.new() for _ in range(1500)]
     assert len(set(given)) == len(given)
+
+
+async def test_a_change_is_carried_to_its_end_although_nobody_waits_for_it(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        changes: list[Coroutine[Any, Any, object]] = [
+            broker.topics.create("made", partitions=5),
+            broker.topics.grow("made", 7),
+            broker.topics.delete("made"),
+        ]
+        for change, partitions in zip(changes, (5, 7, 0), strict=True):
+            task = asyncio.create_task(change)
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled()
+            await broker.topics.finish()
+            assert len(broker.topics.partitions_of("made")) == partitions
+        await broker.topics.create("made", partitions=1)

@@ -167,6 +167,7 @@ class Broker:
     async def close(self) -> None:
         """Flush and mark everything clean, then let the data directory go. Doors are closed by now."""
         loop = asyncio.get_running_loop()
+        await self.topics.finish()
         # Housekeeping may still be at work in a thread, on files that are about to be closed.
         await loop.run_in_executor(None, self.work_threads.shutdown)
         for partition in list(self._all_partitions()):

@@ -94,8 +94,8 @@ class Shards(Generic[M]):
             except TimeoutError:
                 raise CoordinatorLoading("the broker is starting") from None
         assert self._tasks is not None
-        if self.topic not in self._topics.image.topics:
-            await self._topics.create_internal(self.topic, partitions=COUNT, overrides=self._overrides)
+        # Also where it is known already: it may be about to be made for somebody who has gone since.
+        await self._topics.create_internal(self.topic, partitions=COUNT, overrides=self._overrides)
         shards = [self._make(partition) for partition in self._topics.partitions_of(self.topic)]
         for shard in shards:
             self._tasks.create_task(shard.run())

@@ -2,15 +2,16 @@
 
 Changes are made one at a time: decided against the image, written to the metadata log, then
 carried out on disk. After a crash between the last two, partitions that should be there are made at the
-next start; files that should not be are named and left alone.
+next start; files that should not be are named and left alone. A change that has begun is carried to its
+end although whoever asked for it may go away.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import uuid4
 
 from alpacamq.cluster.image import ClusterImage, topic_change, topic_removal
@@ -29,6 +30,7 @@ from .progress import RecoveryProgress
 
 log = get_logger(__name__)
 T = TypeVar("T")
+P = ParamSpec("P")
 
 MAX_NAME_IN_PATH = 180
 
@@ -39,6 +41,21 @@ def directory_name(identity: TopicPartition, topic_id: TopicId) -> str:
     A long name is cut: file names end at 255 bytes, and the id tells such topics apart.
     """
     return f"{identity.topic[:MAX_NAME_IN_PATH]}-{identity.partition}.{topic_id.hex[:12]}"
+
+
+def _to_its_end(
+    change: Callable[Concatenate["Topics", P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate["Topics", P], Coroutine[Any, Any, T]]:
+    """Let a change go on when the task that waits for it is cancelled: half of one is worse than none."""
+
+    @wraps(change)
+    async def undisturbed(self: "Topics", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        task = asyncio.ensure_future(change(self, *args, **kwargs))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return await asyncio.shield(task)
+
+    return undisturbed
 
 
 class Topics:
@@ -65,6 +82,7 @@ class Topics:
         # Requests bring a name or an id as bytes: looking those up directly saves decoding them.
         self._partitions: dict[bytes, list[Partition]] = {}
         self._changing = asyncio.Lock()
+        self._under_way: set[asyncio.Future[Any]] = set()
         self.on_delete: Callable[[TopicName], None] = lambda _name: None
         self.on_grow: Callable[[TopicName], None] = lambda _name: None
 
@@ -104,6 +122,7 @@ class Topics:
             partitions = [self._open(topic, index, progress) for index in range(topic.partitions)]
             self._admit(topic, partitions)
 
+    @_to_its_end
     async def create(
         self,
         name: str,
@@ -128,6 +147,7 @@ class Topics:
                 await self._make(topic)
             return topic
 
+    @_to_its_end
     async def create_internal(
         self, name: TopicName, *, partitions: int, overrides: Mapping[str, str]
     ) -> None:
@@ -138,6 +158,7 @@ class Topics:
                     Topic(name=name, id=uuid4(), partitions=partitions, overrides=dict(overrides))
                 )
 
+    @_to_its_end
     async def delete(self, name: str) -> Topic:
         """The topic is gone when this returns; its files follow."""
         async with self._changing:
@@ -159,6 +180,7 @@ class Topics:
             self.on_delete(topic.name)
             return topic
 
+    @_to_its_end
     async def grow(self, name: str, partitions: int, *, dry_run: bool = False) -> Topic:
         """Add partitions so that there are `partitions` in all."""
         async with self._changing:
@@ -177,6 +199,7 @@ class Topics:
             self.on_grow(topic.name)
             return topic
 
+    @_to_its_end
     async def configure(
         self, name: str, change: Callable[[Topic], Mapping[str, str]], *, dry_run: bool = False
     ) -> Topic:
@@ -191,6 +214,11 @@ class Topics:
                 partition.configure(config)
             log.info("topic_configured", topic=topic.name, settings=dict(topic.overrides))
             return topic
+
+    async def finish(self) -> None:
+        """Return once no change is under way."""
+        while self._under_way:
+            await asyncio.wait(self._under_way)
 
     async def _make(self, topic: Topic) -> None:
         await self._metadata.write([topic_change(topic)])

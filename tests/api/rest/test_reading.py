@@ -95,6 +95,13 @@ def test_reading_waits_for_what_is_to_come(http: httpx.Client, made: str) -> Non
         assert [each["value"] for each in waiting.result().json()["messages"]] == ["at last"]
 
 
+def test_a_topic_that_is_deleted_while_it_is_read_is_not_found(http: httpx.Client, made: str) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(http.get, f"/topics/{made}/messages", params={"wait_ms": 30_000})
+        http.delete(f"/topics/{made}").raise_for_status()
+        assert waiting.result().status_code == 404
+
+
 def test_waiting_ends_when_the_time_is_over(http: httpx.Client, made: str) -> None:
     assert http.get(f"/topics/{made}/messages", params={"wait_ms": 10}).json()["messages"] == []
 

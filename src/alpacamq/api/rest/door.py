@@ -1,6 +1,5 @@
 """The door for HTTP clients that speak JSON: finds the route, reads what was sent, sends what is answered."""
 
-import asyncio
 from collections.abc import Awaitable
 from http import HTTPStatus
 from typing import Any
@@ -27,7 +26,6 @@ class RestDoor:
     def __init__(self, broker: Broker) -> None:
         self._backend = Backend(broker)
         self._router = Router(ROUTES)
-        self._unfinished: set[asyncio.Future[object]] = set()
 
     def __call__(self, request: Request) -> Response | Awaitable[Response]:
         route: AnyRoute | None = None
@@ -47,17 +45,10 @@ class RestDoor:
 
     async def _awaited(self, route: AnyRoute, answer: Any) -> Response:
         try:
-            result = await (self._finished(answer) if route.is_indivisible else answer)
+            result = await answer
         except AlpacaError as error:
             return self._counted(route, refusal(error))
         return self._counted(route, _response(route, result))
-
-    async def _finished(self, answer: Awaitable[object]) -> object:
-        """Wait for what goes on although the client may go away."""
-        task = asyncio.ensure_future(answer)
-        self._unfinished.add(task)
-        task.add_done_callback(self._unfinished.discard)
-        return await asyncio.shield(task)
 
     def _counted(self, route: AnyRoute | None, response: Response) -> Response:
         if route is not None:

@@ -6,16 +6,21 @@ from heapq import merge
 
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.partition import Partition
-from alpacamq.broker.record_reader import Limits, Page, RecordReader
+from alpacamq.broker.record_reader import Limits, Page
+from alpacamq.model.errors import UnknownTopic
 from alpacamq.model.records import Record
 
 from .arrivals import arrivals
+from .backend import Backend
 
 
 class PartitionReading:
     """One partition being read: where it is, and where it ends if that was said."""
 
-    def __init__(self, partition: Partition, offset: int, before_offset: int, *, committed: bool) -> None:
+    def __init__(
+        self, backend: Backend, partition: Partition, offset: int, before_offset: int, *, committed: bool
+    ) -> None:
+        self._backend = backend
         self.partition = partition
         self.next_offset = offset
         self._before_offset = before_offset
@@ -31,16 +36,21 @@ class PartitionReading:
         end_offset = partition.last_stable_offset if self._committed else partition.high_watermark
         return min(end_offset, max(self._before_offset, partition.log.start_offset))
 
-    async def read(self, records: RecordReader, count: int, size_bytes: int) -> Page:
-        """Read on, up to so many records and bytes."""
+    async def read(self, count: int, size_bytes: int) -> Page:
+        """Read on, up to so many records and bytes; UnknownTopic if the partition is no more."""
+        topic, index = self.partition.identity
+        if self._backend.broker.topics.find(topic.encode(), index) is not self.partition:
+            raise UnknownTopic(f"topic {topic!r} has been deleted")
         limits = Limits(records=count, size_bytes=size_bytes, before_offset=self._before_offset)
-        page = await records.read(self.partition, self.next_offset, limits, committed=self._committed)
+        page = await self._backend.records.read(
+            self.partition, self.next_offset, limits, committed=self._committed
+        )
         self.next_offset = page.next_offset
         return page
 
 
 async def read_fairly(
-    records: RecordReader, readings: Sequence[PartitionReading], count: int, size_bytes: int
+    readings: Sequence[PartitionReading], count: int, size_bytes: int
 ) -> list[tuple[PartitionReading, Record]]:
     """A fair share of each partition, put together by time; each partition's records stay in order."""
     found: list[list[tuple[PartitionReading, Record]]] = [[] for _ in readings]
@@ -52,7 +62,7 @@ async def read_fairly(
             if count < 1 or size_bytes < 1:
                 break
             left = len(readings) - place
-            page = await reading.read(records, -(-count // left), -(-size_bytes // left))
+            page = await reading.read(-(-count // left), -(-size_bytes // left))
             count -= len(page.records)
             size_bytes -= page.size_bytes
             found[place] += [(reading, record) for record in page.records]

@@ -57,8 +57,6 @@ class Route(Generic[P, B]):
     content_type: str = "application/json"
     # What can go wrong beyond bad input, and beyond what can always go wrong.
     errors: tuple[type[AlpacaError], ...] = ()
-    # Carried to its end although the client has gone: it would leave things half done.
-    is_indivisible: bool = False
     # A GET that changes something, which HEAD must not do.
     has_effects: bool = False
 

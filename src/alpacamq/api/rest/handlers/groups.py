@@ -324,7 +324,6 @@ ROUTES: tuple[AnyRoute, ...] = (
         body=Nothing,
         status=HTTPStatus.NO_CONTENT,
         errors=(GroupIdNotFound, NonEmptyGroup),
-        is_indivisible=True,
     ),
     Route(
         method="POST",

@@ -193,14 +193,16 @@ class _MemberPolling:
         await self._find_positions(membership, partitions)
         readings = {
             identity: PartitionReading(
-                partition, self._in_range(partition, self._positions[identity]), INT64_MAX, committed=True
+                self._backend,
+                partition,
+                self._in_range(partition, self._positions[identity]),
+                INT64_MAX,
+                committed=True,
             )
             for identity, partition in partitions.items()
             if identity in self._positions
         }
-        found = await read_fairly(
-            self._backend.records, list(readings.values()), wanted.max, wanted.max_bytes
-        )
+        found = await read_fairly(list(readings.values()), wanted.max, wanted.max_bytes)
         for identity, reading in readings.items():
             self._positions[identity] = reading.next_offset
         return [

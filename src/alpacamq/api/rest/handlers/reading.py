@@ -118,7 +118,7 @@ async def read_partition(call: Call[PartitionPlace, Nothing]) -> PartitionMessag
     messages: list[StoredMessage] = []
 
     async def read() -> bool:
-        page = await reading.read(backend.records, wanted.limit, wanted.max_bytes)
+        page = await reading.read(wanted.limit, wanted.max_bytes)
         messages.extend(stored_message(reading.index, record, wanted.values) for record in page.records)
         return bool(messages)
 
@@ -151,7 +151,7 @@ async def read_topic(call: Call[TopicPlace, Nothing]) -> TopicMessages:
     messages: list[StoredMessage] = []
 
     async def read() -> bool:
-        found = await read_fairly(backend.records, readings, wanted.limit, wanted.max_bytes)
+        found = await read_fairly(readings, wanted.limit, wanted.max_bytes)
         messages.extend(stored_message(part.index, record, wanted.values) for part, record in found)
         return bool(messages)
 
@@ -172,7 +172,7 @@ async def _reading(
         found = await offset_at_time(backend.broker, partition, moment_ms(wanted.until))
         before_offset = INT64_MAX if found is None else found
     committed = wanted.isolation is Isolation.READ_COMMITTED
-    return PartitionReading(partition, offset, before_offset, committed=committed)
+    return PartitionReading(backend, partition, offset, before_offset, committed=committed)
 
 
 async def _first_offset(backend: Backend, partition: Partition, wanted: PartitionPlace | TopicPlace) -> int:

@@ -236,7 +236,6 @@ ROUTES: tuple[AnyRoute, ...] = (
             InvalidConfig,
             StorageFailed,
         ),
-        is_indivisible=True,
     ),
     Route(
         method="GET",
@@ -257,7 +256,6 @@ ROUTES: tuple[AnyRoute, ...] = (
         body=Nothing,
         status=HTTPStatus.NO_CONTENT,
         errors=(UnknownTopic, PolicyViolation),
-        is_indivisible=True,
     ),
     Route(
         method="PATCH",
@@ -268,7 +266,6 @@ ROUTES: tuple[AnyRoute, ...] = (
         body=SettingChanges,
         answers=(TopicDescription,),
         errors=(UnknownTopic, InvalidConfig, PolicyViolation),
-        is_indivisible=True,
     ),
     Route(
         method="POST",
@@ -279,6 +276,5 @@ ROUTES: tuple[AnyRoute, ...] = (
         body=PartitionCount,
         answers=(TopicDescription,),
         errors=(UnknownTopic, InvalidPartitionCount, PolicyViolation, StorageFailed),
-        is_indivisible=True,
     ),
 )
