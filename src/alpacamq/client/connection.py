@@ -4,11 +4,9 @@ Requests go one at a time. A connection on which anything went wrong is closed a
 what the broker still sends could be taken for the answer to something else.
 """
 
-import socket
 import time
 from collections.abc import Mapping
 from struct import Struct
-from threading import Thread
 from typing import TypeVar
 
 from alpacamq import __version__
@@ -26,6 +24,7 @@ from alpacamq.protocol.messages.transactions import AddPartitionsToTxnRequest, E
 from alpacamq.protocol.notation import Message
 from alpacamq.protocol.schema import decode, encode
 
+from .dialling import dial
 from .errors import Refused, Unreachable, check
 
 R = TypeVar("R", bound=Message)
@@ -36,6 +35,7 @@ CONNECT_S = 4.0
 REQUEST_S = 30.0
 MAX_RESPONSE_BYTES = 256 << 20
 _HANDSHAKE_VERSION = 3
+_NAMED_BY = "--broker HOST:PORT or ALPACACTL_BROKER"
 
 # Versions narrower than those we can read and write: above, topics go by id instead of name, and
 # every transaction ends with a new epoch, which whoever ends it for another could not pass on;
@@ -63,7 +63,7 @@ class Connection:
         self.address = address
         self._correlation_id = 0
         self._deadline = time.monotonic() + connect_s
-        self._socket = _connect(address, self._deadline)
+        self._socket = dial(address, self._deadline, named_by=_NAMED_BY)
         try:
             self._spoken = self._handshake()
         except BaseException:
@@ -166,49 +166,3 @@ class Connection:
         if left <= 0:
             raise TimeoutError
         return left
-
-
-def _connect(address: Address, deadline: float) -> socket.socket:
-    reason: object = "no time left"
-    for family, kind, protocol, _, place in _resolve(address, deadline):
-        left_s = deadline - time.monotonic()
-        if left_s <= 0:
-            break
-        attempt = socket.socket(family, kind, protocol)
-        try:
-            # An address that swallows packets must not eat the time of the next.
-            attempt.settimeout(left_s / 2)
-            attempt.connect(place)
-            attempt.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError as error:
-            attempt.close()
-            reason = error.strerror or error
-        else:
-            return attempt
-    raise Unreachable(
-        f"no broker answers at {address} ({reason}); is it running there? "
-        "Start one with `alpacamq serve`, or name another with --broker HOST:PORT or ALPACACTL_BROKER"
-    )
-
-
-def _resolve(address: Address, deadline: float) -> list[tuple[int, int, int, str, tuple[object, ...]]]:
-    """The places a host name stands for."""
-    found: list[tuple[int, int, int, str, tuple[object, ...]]] = []
-    failures: list[OSError] = []
-
-    def look_up() -> None:
-        try:
-            found.extend(socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM))
-        except (OSError, UnicodeError) as error:
-            failures.append(error if isinstance(error, OSError) else OSError(str(error)))
-
-    # In a thread, as the system's resolver knows no deadline.
-    thread = Thread(target=look_up, daemon=True)
-    thread.start()
-    thread.join(max(0.0, deadline - time.monotonic()))
-    if not found:
-        why = (failures[0].strerror or failures[0]) if failures else "the name server does not answer"
-        raise Unreachable(
-            f"the host {address.host!r} cannot be found ({why}); check the address of the broker"
-        )
-    return list(found)
