@@ -95,10 +95,15 @@ def _broker(text: str) -> Finding:
 
 
 def _session() -> Finding:
+    from pyspark.errors import PySparkException
+
     from .session import spark_session
 
     def look() -> str:
-        session = spark_session("alpacamq doctor", master="local[1]")
+        try:
+            session = spark_session("alpacamq doctor", master="local[1]")
+        except PySparkException as error:
+            raise AlpacaError(f"Spark does not start: {error}") from error
         try:
             counted = session.range(1000).selectExpr("id % 7 AS rest").distinct().count()
             return f"Spark {session.version} starts and counts to {counted}"

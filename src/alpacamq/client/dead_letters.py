@@ -119,7 +119,7 @@ def find_dead_letter_topic(api: HttpApi, name: str) -> str:
     try:
         return api.get(("topics", topic.dead_letter_topic), _Topic).name
     except Problem:
-        raise NotFound(f"dead letter of topic {name!r}: no topic", topic.dead_letter_topic) from None
+        raise NotFound("dead letter of topic", name) from None
 
 
 def dead_letters(api: HttpApi, topic: str, max_messages: int) -> list[DeadLetter]:

@@ -1,6 +1,6 @@
 """Topics as queues over HTTP: leasing messages, settling them, and looking after queues."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
@@ -171,7 +171,7 @@ def receive(
 
 
 def settle(
-    api: HttpApi, how: Settle, receipts: Sequence[str], **details: str | int
+    api: HttpApi, how: Settle, receipts: Iterable[str], **details: str | int
 ) -> Iterator[tuple[str, Problem | None]]:
     """Settle deliveries; each receipt with what was wrong with it, if anything."""
     remaining = iter(receipts)
