@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, ShareConsumer
 
 from tests.brokers import Broker
 from tests.waiting import eventually
@@ -136,6 +136,33 @@ def test_a_kafka_client_and_an_http_member_share_a_group(
     eventually(shared)
     member.leave()
     consumer.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "consumer", "settings"),
+    [
+        ("classic", Consumer, {"group.protocol": "classic"}),
+        ("consumer", Consumer, {"group.protocol": "consumer"}),
+        ("share", ShareConsumer, {}),
+    ],
+)
+def test_groups_of_kafka_clients_are_shown(
+    broker: Broker, http: httpx.Client, made: str, kind: str, consumer: Any, settings: dict[str, str]
+) -> None:
+    client = consumer({"bootstrap.servers": broker.address, "group.id": made, "client.id": "it", **settings})
+    client.subscribe([made])
+
+    def member() -> Any:
+        client.poll(0.1)
+        answer = http.get(f"/groups/{made}")
+        members = answer.json()["members"] if answer.status_code == 200 else []
+        return members[0] if members and members[0].get("assignment") != {} else None
+
+    shown = eventually(member)
+    assert shown["client_id"] == "it"
+    assert shown.get("assignment", {made: [0, 1]}) == {made: [0, 1]}
+    assert http.get(f"/groups/{made}").json()["type"] == kind
+    client.close()
 
 
 def test_a_member_that_is_none_is_refused(http: httpx.Client, made: str) -> None:

@@ -10,7 +10,13 @@ from alpacamq.api.rest.backend import Backend
 from alpacamq.api.rest.errors import UnknownTask
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.queues import RedriveTask
-from alpacamq.model.errors import InvalidRequest, PolicyViolation, UnknownTopic
+from alpacamq.model.errors import (
+    InvalidRequest,
+    PolicyViolation,
+    TooManyGroups,
+    TooManyInFlight,
+    UnknownTopic,
+)
 from alpacamq.model.topics import INT32_MAX
 
 from .names import OfTopic, TopicText
@@ -112,7 +118,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         body=Redrive,
         answers=(RedriveDescription,),
         status=HTTPStatus.ACCEPTED,
-        errors=(UnknownTopic, InvalidRequest, PolicyViolation),
+        errors=(UnknownTopic, InvalidRequest, PolicyViolation, TooManyInFlight, TooManyGroups),
     ),
     Route(
         method="GET",

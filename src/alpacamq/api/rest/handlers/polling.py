@@ -48,7 +48,7 @@ from alpacamq.model.ids import TopicPartition
 from alpacamq.model.topics import DAY_MS, INT32_MAX, INT64_MAX
 from alpacamq.queues.messages import QueueId, Start
 
-from .groups import MembershipAnswer, membership_answer
+from .members import MembershipAnswer, membership_answer
 from .names import MemberText, OfGroup, TopicText, WaitMs
 from .offsets import commit_offsets
 

@@ -11,6 +11,7 @@ from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.model.errors import (
     GroupIdNotFound,
     InvalidConfig,
+    InvalidGroupId,
     InvalidRequest,
     OffsetOutOfRange,
     PolicyViolation,
@@ -142,6 +143,8 @@ def _described(reply: DescribeReply) -> QueueDescription:
 
 _PATH = "/groups/{group}/queues/{topic}"
 _ERRORS = (GroupIdNotFound, UnknownTopic)
+# Of what makes the queue where there is none.
+_MAKING_ERRORS = (*_ERRORS, InvalidGroupId, InvalidRequest, PolicyViolation, TooManyGroups)
 
 ROUTES: tuple[AnyRoute, ...] = (
     Route(
@@ -162,7 +165,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         parameters=OfQueue,
         body=QueueSettings,
         answers=(QueueDescription,),
-        errors=(*_ERRORS, InvalidConfig, InvalidRequest, PolicyViolation, TooManyGroups),
+        errors=(*_MAKING_ERRORS, InvalidConfig),
     ),
     Route(
         method="DELETE",
@@ -182,7 +185,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         parameters=OfQueue,
         body=ResetPlace,
         answers=(QueueDescription,),
-        errors=(*_ERRORS, OffsetOutOfRange, InvalidRequest),
+        errors=(*_MAKING_ERRORS, OffsetOutOfRange),
     ),
     Route(
         method="POST",
@@ -192,7 +195,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         parameters=OfQueue,
         body=Nothing,
         answers=(QueueDescription,),
-        errors=_ERRORS,
+        errors=_MAKING_ERRORS,
     ),
     Route(
         method="GET",
