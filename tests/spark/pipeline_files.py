@@ -1,8 +1,10 @@
 """Pipelines for tests: files in a directory of their own, run on the session of all tests."""
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
@@ -42,6 +44,11 @@ def send(broker: Broker, topic: str, records: Iterable[Sent]) -> None:
             headers=list(record.headers.items()),
         )
     assert producer.flush(30) == 0
+
+
+def told_to_programs(outcome: Outcome) -> Any:
+    """What `-o json` prints of a run."""
+    return json.loads(json.dumps(outcome.report.data))
 
 
 @dataclass

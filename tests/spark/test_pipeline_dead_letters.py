@@ -16,7 +16,7 @@ from alpacamq_spark.pipelines import Pipeline
 from alpacamq_spark.pipelines.errors import InvalidPipeline
 from alpacamq_spark.pipelines.redrive import covering, packed
 
-from .pipeline_files import Sent, Workshop, send
+from .pipeline_files import Sent, Workshop, send, told_to_programs
 from .topics import deliveries, make_topic
 
 DAY_MS = 86_400_000
@@ -78,26 +78,20 @@ def given_up(workshop: Workshop, cluster: Cluster, topic: str) -> str:
 def test_dead_letters_are_counted_and_nothing_is_sent_back_until_it_is_executed(
     workshop: Workshop, cluster: Cluster, given_up: str
 ) -> None:
-    found = workshop.run(
-        workshop.example("dead-letters.toml", **{'topics = ["orders"]': f'topics = ["{given_up}"]'})
-    ).report
-    data = found.data
+    named = {'topics = ["orders"]': f'topics = ["{given_up}"]'}
+    outcome = workshop.run(workshop.example("dead-letters.toml", **named))
+    data = told_to_programs(outcome)
     assert data["total"] == 6
-    counts = {
-        name: {row[name[:-1]]: row["count"] for row in data[name]}  # type: ignore[index, union-attr]
-        for name in ("reasons", "ages")
-    }
+    counts = {name: {row[name[:-1]]: row["count"] for row in data[name]} for name in ("reasons", "ages")}
     # What has no header for when it became one is as old as its record.
     assert counts == {
         "reasons": {"timeout": 3, "rejected": 2, "unknown": 1},
         "ages": {"under 1h": 3, "1d to 7d": 1, "over 7d": 2},
     }
-    sources = {(row["topic"], row["group"]): row["count"] for row in data["sources"]}  # type: ignore[index, union-attr]
+    sources = {(row["topic"], row["group"]): row["count"] for row in data["sources"]}
     assert sources == {(given_up, "kitchen"): 5, (given_up, None): 1}
-    redrive = data["redrive"]
-    assert isinstance(redrive, dict)
-    assert (redrive["executed"], redrive["matching"]) == (False, 3)
-    assert "--execute" in found.notes[0]
+    assert (data["redrive"]["executed"], data["redrive"]["matching"]) == (False, 3)
+    assert "--execute" in outcome.report.notes[0]
     assert deliveries(cluster, given_up) == []
 
 

@@ -39,7 +39,12 @@ def replay(workshop: Workshop, topic: str, *, batch: int = 1000, begin: int = 2,
 
 def ten(partition: int) -> list[Sent]:
     return [
-        Sent(value=f"{partition}-{number}", key=f"k{number}", partition=partition, timestamp_ms=NOON_MS + number)
+        Sent(
+            value=f"{partition}-{number}",
+            key=f"k{number}",
+            partition=partition,
+            timestamp_ms=NOON_MS + number,
+        )
         for number in range(10)
     ]
 
@@ -110,9 +115,7 @@ def test_times_choose_from_an_archive_however_records_are_ordered(
     )
     orders = f'topics = ["{topic}"]'
     told = Told()
-    workshop.run(
-        workshop.example("archive.toml", **{'topics = ["orders", "payments"]': orders}), told
-    )
+    workshop.run(workshop.example("archive.toml", **{'topics = ["orders", "payments"]': orders}), told)
     names = {'topics = ["orders"]': orders, '"orders-again"': f'"{topic}-again"'}
     outcome = workshop.run(workshop.example("replay.toml", **names), told)
     assert outcome.rows == 2

@@ -22,23 +22,22 @@ def test_a_topic_is_a_table_whose_columns_are_inferred_once(
         Sent(value="not json", key="z"),
     ]
     send(workshop.broker, topic, first)
-    pipeline = workshop.pipeline(
-        f'''
+    text = '''
 kind = "transform"
 sql = """
 SELECT id, price * 2 AS double, tags, _headers['from'] AS origin, _offset AS at, _key
 FROM dear
 """
 [sources.items]
-topic = "{topic}"
+topic = "TOPIC"
 malformed = "drop"
 [[steps]]
 name = "dear"
 sql = "SELECT * FROM items WHERE price >= 2"
 [sink]
-topic = "{topic}-big"
+topic = "TOPIC-big"
 '''
-    )
+    pipeline = workshop.pipeline(text.replace("TOPIC", topic))
     told = Told()
     assert workshop.run(pipeline, told).rows == 3
     assert f"columns of {topic}, by a sample of its values: id BIGINT, price DOUBLE, tags ARRAY<STRING>" in (
@@ -48,7 +47,9 @@ topic = "{topic}-big"
     send(workshop.broker, topic, [Sent(value='{"id": "three", "price": 4, "new": 1}', key="w")])
     workshop.run(pipeline, told)
     assert len(told.sentences) == 1
-    found = {each.record.key: json.loads(each.record.value or b"") for each in deliveries(cluster, f"{topic}-big")}
+    found = {
+        each.record.key: json.loads(each.record.value or b"") for each in deliveries(cluster, f"{topic}-big")
+    }
     assert found == {
         b"x": {"id": 1, "double": 4.0, "tags": ["a"], "origin": "web", "at": 0},
         b"y": {"id": 2, "double": 5.0, "tags": [], "at": 1},
@@ -113,7 +114,8 @@ def test_a_query_that_cannot_run_says_why(
 ) -> None:
     make_topic(cluster, topic, partitions=1)
     pipeline = workshop.pipeline(
-        f'kind = "transform"\nsql = "{sql}"\n[sources.t]\ntopic = "{topic}"\nschema = "a INT"\n[sink]\n{sink}\n'
+        f'kind = "transform"\nsql = "{sql}"\nsources = {{ t = {{ topic = "{topic}", schema = "a INT" }} }}\n'
+        f"[sink]\n{sink}\n"
     )
     with pytest.raises((InvalidPipeline, PipelineFailed), match=message):
         workshop.run(pipeline)
@@ -122,8 +124,7 @@ def test_a_query_that_cannot_run_says_why(
 def test_columns_cannot_be_inferred_from_nothing(workshop: Workshop, cluster: Cluster, topic: str) -> None:
     make_topic(cluster, topic, partitions=1)
     send(workshop.broker, topic, [Sent(value="plain text")])
-    pipeline = workshop.pipeline(
-        f'kind = "transform"\nsql = "SELECT * FROM t"\n[sources.t]\ntopic = "{topic}"\n[sink]\ntopic = "x"\n'
-    )
+    text = 'kind = "transform"\nsql = "SELECT * FROM t"\n[sources.t]\ntopic = "TOPIC"\n[sink]\ntopic = "x"\n'
+    pipeline = workshop.pipeline(text.replace("TOPIC", topic))
     with pytest.raises(InvalidPipeline, match="declare them with schema"):
         workshop.run(pipeline)

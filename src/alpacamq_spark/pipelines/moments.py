@@ -1,11 +1,12 @@
 """Times and spans of time as users write them in a pipeline. Pure but for the zone, which is UTC."""
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 _SPAN = re.compile(
     r"([0-9]{1,12}) ?(ms|s|m|h|d|w|milliseconds?|seconds?|minutes?|hours?|days?|weeks?)", re.ASCII
 )
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 SPANS = "a time span like 30s, 15m, 1h, 7d or '10 minutes'"
 MOMENTS = "a time like 2026-01-31T12:00:00Z, or how long ago like 15m, 1h or 7d"
@@ -33,14 +34,14 @@ def parse_moment(text: str, now_ms: int) -> int:
     except ValueError:
         raise ValueError(f"{text!r} is not {MOMENTS}") from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 def show_moment(timestamp_ms: int) -> str:
     """A time as people read it."""
     try:
-        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    except (ValueError, OverflowError, OSError):
+        return (_EPOCH + timedelta(milliseconds=timestamp_ms)).isoformat(timespec="milliseconds")
+    except OverflowError:
         return f"{timestamp_ms} ms"
 
 

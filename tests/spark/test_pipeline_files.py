@@ -1,0 +1,192 @@
+"""Pipeline files: what is in them, and words for what is wrong."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alpacamq.client.errors import NotFound, Unreachable
+from alpacamq_spark.pipelines import load
+from alpacamq_spark.pipelines.definition import Archive, Compact, Replay, Transform
+from alpacamq_spark.pipelines.errors import InvalidPipeline, PipelineFailed
+from alpacamq_spark.pipelines.failures import explanation
+from alpacamq_spark.pipelines.files import define, read_definition
+from alpacamq_spark.pipelines.moments import parse_moment, parse_span, show_moment, show_span
+
+from .pipeline_files import EXAMPLES, NOON_MS
+
+ARCHIVE = {"kind": "archive", "source": {"topics": ["a"]}, "sink": {"path": "x"}}
+TRANSFORM = {"kind": "transform", "sources": {"a": {}}, "sql": "SELECT 1", "sink": {"topic": "y"}}
+REPLAY = {"kind": "replay", "source": {"topics": ["a"]}, "sink": {"topic": "y"}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        pytest.param({"kind": "archiv"}, "did you mean archive?", id="kind"),
+        pytest.param({"kind": None}, "no key kind", id="no kind"),
+        pytest.param({"sorce": {}}, "no key sorce; did you mean source?", id="key"),
+        pytest.param(
+            {"source": {"topic": ["a"]}}, r"no key source\.topic; did you mean topics\?", id="inner"
+        ),
+        pytest.param({"source": {}}, "source needs either topics or pattern", id="no topics"),
+        pytest.param({"sink": None}, "sink: Expected object", id="wrong type"),
+        pytest.param(
+            {"steps": [{"do": "sort"}]}, r"steps\[1\] has do = 'sort'; .* filter, compact", id="step"
+        ),
+        pytest.param({"steps": [{}]}, r"steps\[1\] lacks the key do", id="no step"),
+        pytest.param({"steps": [{"do": "compact", "fan": 3}]}, "did you mean fan_in", id="key of a step"),
+        pytest.param({"steps": [{"do": "compact", "fan_in": 1}]}, r"steps\[1\]\.fan_in", id="too few"),
+        pytest.param({"trigger": "soon"}, "trigger: 'soon' is not a time span", id="trigger"),
+        pytest.param({"name": "a/b"}, "a name is of letters", id="name"),
+        pytest.param({"spark": {"remote": "host"}}, "sc://HOST:PORT", id="remote"),
+        pytest.param({"spark": {"remote": "sc://h", "master": "yarn"}}, "exclude", id="master and remote"),
+    ],
+)
+def test_what_is_wrong_is_named(changed: dict[str, object], message: str) -> None:
+    given = {
+        key: value for key, value in {**ARCHIVE, **changed}.items() if value is not None or key == "sink"
+    }
+    with pytest.raises(InvalidPipeline, match=message):
+        define(given)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            {**TRANSFORM, "sources": {"a": {"watermak": {}}}},
+            r"no key sources\.a\.watermak; did you mean watermark",
+        ),
+        (
+            {**TRANSFORM, "sources": {"a": {"watermark": {"delay": "1x"}}}},
+            r"sources\.a\.watermark\.delay: '1x'",
+        ),
+        ({**TRANSFORM, "sources": {}}, "name at least one topic"),
+        ({**TRANSFORM, "sink": {"topic": "x", "path": "y"}}, "either topic or path"),
+        (
+            {**REPLAY, "source": {"topics": ["a"], "from": "yesterday"}},
+            r"source\.from: 'yesterday' is not a time",
+        ),
+        ({**REPLAY, "source": {"topics": ["a"], "from": -1}}, "an offset is 0 or more"),
+        ({**REPLAY, "source": {"topics": ["a"], "to": {"a": {"x": 1}}}}, "not a partition and its offset"),
+        ({**REPLAY, "source": {}}, "needs archive, topics or pattern"),
+        ([], "a pipeline is a table"),
+    ],
+)
+def test_what_is_wrong_inside_other_kinds_is_named(data: object, message: str) -> None:
+    with pytest.raises(InvalidPipeline, match=message):
+        define(data)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.iterdir()), ids=lambda path: path.name)
+def test_the_examples_are_pipelines(path: Path) -> None:
+    assert load(path).name == path.stem
+
+
+def test_toml_and_yaml_say_the_same(tmp_path: Path) -> None:
+    toml, yaml = tmp_path / "p.toml", tmp_path / "p.yaml"
+    toml.write_text(
+        'kind = "replay"\n[source]\ntopics = ["a"]\nfrom = 2026-01-31T12:00:00Z\n'
+        'to = { a = { 0 = 5 } }\n[sink]\ntopic = "b"\n'
+    )
+    yaml.write_text(
+        "kind: replay\nsource:\n  topics: [a]\n  from: 2026-01-31T12:00:00Z\n  to: {a: {0: 5}}\n"
+        "sink: {topic: b}\n"
+    )
+    definition = read_definition(toml)
+    assert definition == read_definition(yaml)
+    assert isinstance(definition, Replay)
+    assert parse_moment(str(definition.source.begin), 0) == NOON_MS
+
+
+def test_places_begin_where_the_file_is_and_the_broker_can_be_overruled(tmp_path: Path) -> None:
+    path = tmp_path / "shop.toml"
+    path.write_text('kind = "archive"\nbroker = "one:1"\n[source]\ntopics = ["a"]\n[sink]\npath = "../x"\n')
+    pipeline = load(path)
+    assert isinstance(pipeline.definition, Archive)
+    assert pipeline.place(pipeline.definition.sink.path) == str(tmp_path.parent / "x")
+    assert pipeline.place("s3a://bucket/x") == "s3a://bucket/x"
+    assert pipeline.checkpoint_place == str(tmp_path / ".checkpoints" / "shop")
+    assert (pipeline.broker, load(path, broker="two:2").broker) == ("one:1", "two:2")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.toml", b"kind = ", "not TOML"),
+        ("a.yaml", b"kind: [", "not YAML"),
+        ("a.toml", b"\xff", "not text"),
+        ("a.ini", b"kind = 1", "ends in .toml"),
+        ("a b.toml", b'kind = "archive"\nsource = {topics=["a"]}\nsink = {path="x"}', "name = …"),
+    ],
+)
+def test_files_that_are_none_are_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InvalidPipeline, match=message):
+        load(path)
+
+
+def test_a_file_that_is_not_there_is_not_found_and_a_near_one_suggested(tmp_path: Path) -> None:
+    (tmp_path / "orders.toml").write_text("")
+    with pytest.raises(NotFound, match=r"did you mean '.*/orders\.toml'"):
+        load(tmp_path / "order.toml")
+
+
+def test_defaults_are_what_the_guide_says() -> None:
+    archive, transform = define(ARCHIVE), define(TRANSFORM)
+    assert isinstance(archive, Archive)
+    assert isinstance(transform, Transform)
+    assert (archive.trigger, archive.source.start, archive.sink.compression) == (
+        "available-now",
+        "earliest",
+        "zstd",
+    )
+    assert Compact() == Compact(fan_in=10, target_mb=128)
+    assert transform.sources["a"].malformed == "keep"
+    assert msgspec.structs.asdict(archive.spark) == {"master": None, "remote": None, "settings": {}}
+
+
+@given(
+    st.integers(0, 10**9), st.sampled_from([("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)])
+)
+def test_spans_of_time_are_read_and_shown(number: int, unit: tuple[str, int]) -> None:
+    span_ms = number * unit[1]
+    assert parse_span(f"{number}{unit[0]}") == span_ms
+    assert parse_span(show_span(span_ms)) == span_ms
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("10 minutes", 600_000),
+        ("1 hour", 3_600_000),
+        ("250 ms", 250),
+        ("2 weeks", 1_209_600_000),
+        ("3 milliseconds", 3),
+    ],
+)
+def test_units_may_be_spelt_out(text: str, expected: int) -> None:
+    assert parse_span(text) == expected
+
+
+@given(st.integers(0, 4_102_444_800_000))
+def test_times_are_read_as_they_are_shown(timestamp_ms: int) -> None:
+    assert parse_moment(show_moment(timestamp_ms), 0) == timestamp_ms
+    assert parse_moment("1h", timestamp_ms) == max(0, timestamp_ms - 3_600_000)
+
+
+def test_our_own_errors_are_found_inside_of_those_of_spark() -> None:
+    text = (
+        "[PYTHON_DATA_SOURCE_ERROR] Failed when Python data source instance: Traceback:\n  File x\n"
+        "alpacamq_spark.errors.DataLost: the records 3 to 4 of t-0 are gone\n\n\tat org.apache.spark.Foo\n"
+    )
+    found = explanation(text)
+    assert isinstance(found, PipelineFailed)
+    assert str(found) == "the records 3 to 4 of t-0 are gone"
+    gone = explanation("x\nalpacamq.client.errors.Unreachable: no broker answers at h:1\n")
+    assert isinstance(gone, Unreachable)
+    assert str(explanation("[PARSE] wrong here\nJVM stacktrace:\nmore")) == "[PARSE] wrong here"
