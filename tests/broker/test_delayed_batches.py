@@ -1,0 +1,113 @@
+"""Batches of Kafka clients with records for later among them."""
+
+from pathlib import Path
+
+import pytest
+
+from alpacamq.broker.broker import Broker
+from alpacamq.broker.delayed_batches import may_hold_delays, part
+from alpacamq.broker.partition import append
+from alpacamq.model.batch import TRANSACTIONAL, Codec, read_header
+from alpacamq.model.errors import InvalidDelay, InvalidRecord, OutOfOrderSequence
+from alpacamq.model.headers import DELIVER_AT
+from alpacamq.model.records import Header, Record, read_records, write_batch
+
+from .open_brokers import eventually, running, stored
+
+NOW_MS = 1_790_000_000_000
+
+
+def record(offset: int, due_ms: int | None, timestamp_ms: int = NOW_MS) -> Record:
+    headers = () if due_ms is None else (Header("a", None), Header(DELIVER_AT, str(due_ms).encode()))
+    return Record(offset, timestamp_ms + offset, b"k", f"{offset}".encode(), headers)
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_what_is_left_keeps_its_places_and_its_sequences(codec: Codec) -> None:
+    records = [record(0, None), record(1, NOW_MS + 5), record(2, NOW_MS - 5), record(3, NOW_MS + 9)]
+    batch = write_batch(records, codec=codec, producer_id=9, producer_epoch=0, base_sequence=100)
+    assert may_hold_delays(memoryview(batch), read_header(batch))
+    parted = part(batch, read_header(batch), NOW_MS, 1 << 20)
+    assert parted is not None
+    assert parted.later == [(NOW_MS + 5, records[1]), (NOW_MS + 9, records[3])]
+    left, header = parted.now
+    assert list(read_records(left)) == [records[0], records[2]]
+    assert (header.last_offset_delta, header.record_count, header.codec) == (3, 2, codec)
+    assert (header.producer_id, header.base_sequence) == (9, 100)
+
+
+def test_a_batch_that_is_all_for_later_leaves_its_range_behind() -> None:
+    batch = write_batch([record(0, NOW_MS + 5), record(1, NOW_MS + 5)], codec=Codec.ZSTD)
+    parted = part(batch, read_header(batch), NOW_MS, 1 << 20)
+    assert parted is not None
+    left, header = parted.now
+    assert list(read_records(left)) == []
+    assert header.last_offset_delta == 1
+
+
+def test_a_batch_without_delays_is_left_alone() -> None:
+    batch = write_batch([record(0, None), record(1, NOW_MS)])
+    assert part(batch, read_header(batch), NOW_MS, 1 << 20) is None
+    plain = write_batch([record(0, None)])
+    assert not may_hold_delays(memoryview(plain), read_header(plain))
+
+
+@pytest.mark.parametrize("value", [b"", b"soon", b"-5", b"1e9", b" 17", b"9" * 30, None])
+def test_a_time_that_is_none_is_refused(value: bytes | None) -> None:
+    batch = write_batch([Record(0, NOW_MS, None, None, (Header(DELIVER_AT, value),))])
+    with pytest.raises(InvalidDelay, match="record 0 of the batch has alpacamq-deliver-at="):
+        part(batch, read_header(batch), NOW_MS, 1 << 20)
+
+
+def test_a_transaction_holds_nothing_for_later() -> None:
+    batch = write_batch(
+        [record(0, NOW_MS + 5)], attributes=TRANSACTIONAL, producer_id=9, producer_epoch=0, base_sequence=0
+    )
+    with pytest.raises(InvalidRecord, match="cannot be part of a transaction"):
+        part(batch, read_header(batch), NOW_MS, 1 << 20)
+
+
+def batch_of(broker: Broker, delays_ms: list[int | None], sequence: int) -> bytearray:
+    now_ms = broker.clock.now_ms()
+    records = [
+        record(offset, None if delay_ms is None else now_ms + delay_ms, now_ms)
+        for offset, delay_ms in enumerate(delays_ms)
+    ]
+    return write_batch(records, producer_id=9, producer_epoch=0, base_sequence=sequence)
+
+
+async def test_a_batch_sent_again_after_a_crash_half_way_is_neither_delayed_nor_delivered_twice(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        partition = broker.topics.partition("orders", 0)
+        batch = batch_of(broker, [None, 80, 60_000], 0)
+        await broker.delayed_batches.without_delayed(partition, batch, read_header(batch))
+        # Here it crashes: what was left of the batch is not in the partition.
+    async with running(tmp_path) as broker:
+        partition = broker.topics.partition("orders", 0)
+
+        async def one_is_delivered() -> bool:
+            return [record.value for record in stored(broker, "orders")] == [b"1"]
+
+        await eventually(one_is_delivered)
+        data, _ = await broker.delayed_batches.without_delayed(partition, batch, read_header(batch))
+        await append(partition, bytearray(data))
+        assert [record.value for record in stored(broker, "orders")] == [b"1", b"0"]
+        assert (await broker.delays.figures()).pending == 1
+        # And again, when all of it is known.
+        data, _ = await broker.delayed_batches.without_delayed(partition, batch, read_header(batch))
+        assert (await append(partition, bytearray(data))).duplicate
+        assert (await broker.delays.figures()).pending == 1
+
+
+async def test_a_batch_that_the_partition_would_refuse_schedules_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        partition = broker.topics.partition("orders", 0)
+        await append(partition, batch_of(broker, [None], 0))
+        batch = batch_of(broker, [60_000], 7)
+        with pytest.raises(OutOfOrderSequence):
+            await broker.delayed_batches.without_delayed(partition, batch, read_header(batch))
+        assert (await broker.delays.figures()).pending == 0
