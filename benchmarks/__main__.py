@@ -28,6 +28,8 @@ BENCHMARKS = (
     "offset_commits",
     "transactions",
     "coordinator_loading",
+    "queue_engine",
+    "queue_throughput",
 )
 
 
