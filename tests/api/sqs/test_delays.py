@@ -84,3 +84,16 @@ def test_a_delayed_fifo_message_is_received_under_its_number(either: Client, nam
     assert [(m["MessageId"], m["Attributes"]["SequenceNumber"]) for m in messages] == [
         (each["MessageId"], each["SequenceNumber"]) for each in sent
     ]
+
+
+def test_a_number_given_to_a_delayed_message_stays_its_own_when_others_before_it_are_purged(
+    either: Client, name: str
+) -> None:
+    attributes = {"FifoQueue": "true", "DelaySeconds": "900", "ContentBasedDeduplication": "true"}
+    url = either.create_queue(QueueName=f"{name}.fifo", Attributes=attributes)["QueueUrl"]
+    either.send_message(QueueUrl=url, MessageBody="never", MessageGroupId="g")
+    either.purge_queue(QueueUrl=url)
+    either.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": "1"})
+    sent = either.send_message(QueueUrl=url, MessageBody="later", MessageGroupId="g")
+    (message,) = receive(either, url, 10)
+    assert message["Attributes"]["SequenceNumber"] == sent["SequenceNumber"]

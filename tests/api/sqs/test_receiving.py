@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+from alpacamq.broker.broker import Broker
+from alpacamq.broker.publishing import Message as PublishedMessage
+from alpacamq.model.headers import ORIGIN_OFFSET, ORIGIN_PARTITION, ORIGIN_TOPIC
+from alpacamq.model.records import Header
 from alpacamq.queues.messages import BUILT_IN_GROUP, QueueId
 from tests.waiting import eventually
 
@@ -331,6 +335,22 @@ def test_what_is_received_too_often_is_a_dead_letter_and_still_the_same_message(
     assert letter["Attributes"]["DeadLetterQueueSourceArn"].endswith(f":{url.rpartition('/')[2]}")
     sources = either.list_dead_letter_source_queues(QueueUrl=dead)
     assert sources["queueUrls"] == [url]
+
+
+def test_headers_that_no_dead_letter_has_keep_nobody_from_the_message(
+    either: Client, door: SqsBroker, queue: str, name: str
+) -> None:
+    async def publish(broker: Broker) -> None:
+        headers = (
+            Header(ORIGIN_TOPIC, name.encode()),
+            Header(ORIGIN_PARTITION, b"9" * 19),
+            Header(ORIGIN_OFFSET, b"9" * 19),
+        )
+        await broker.publisher.publish(name, [PublishedMessage(value=b"from elsewhere", headers=headers)])
+
+    door.ask(publish)
+    (message,) = drain(either, queue, 1)
+    assert message["Body"] == "from elsewhere"
 
 
 def test_dead_letters_are_moved_back(sqs: Client, name: str) -> None:

@@ -14,6 +14,7 @@ from alpacamq.model.headers import (
     ORIGIN_TOPIC,
 )
 from alpacamq.model.ids import TopicId
+from alpacamq.model.topics import INT32_MAX
 
 from . import message_attributes
 from .directory import Queue, QueueDirectory
@@ -39,6 +40,8 @@ SYSTEM_ATTRIBUTES = frozenset(
 )
 ALL = "All"
 MAX_ID_BYTES = 100
+MAX_DIGITS = 20  # sequence numbers have as many
+INT64_MAX = 2**63 - 1
 _BASE64 = AttributeValue(data_type="String", string_value="base64")
 
 
@@ -94,7 +97,7 @@ class Presentation:
         ):
             # A dead letter is still the message it was.
             topic_id = origin.topic.id
-            partition = _number(headers, ORIGIN_PARTITION, partition)
+            partition = _number(headers, ORIGIN_PARTITION, partition, INT32_MAX)
             offset = _number(headers, ORIGIN_OFFSET, offset)
         return derived_id(topic_id, partition, offset)
 
@@ -123,6 +126,10 @@ class Presentation:
         return {name: value for name, value in found.items() if name in self._wanted}
 
 
-def _number(headers: Mapping[str, bytes], name: str, otherwise: int) -> int:
+def _number(headers: Mapping[str, bytes], name: str, otherwise: int, maximum: int = INT64_MAX) -> int:
+    """The number in a header, which anybody may have written."""
     value = headers.get(name, b"")
-    return int(value) if value.isdigit() and len(value) < 20 else otherwise
+    if not value.isdigit() or len(value) > MAX_DIGITS:
+        return otherwise
+    number = int(value)
+    return number if number <= maximum else otherwise
