@@ -15,7 +15,14 @@ from alpacamq.api.sqs.actions import Action
 from alpacamq.api.sqs.errors import INVALID_RECEIPT, Fault
 from alpacamq.api.sqs.query_protocol import NAMESPACE, QueryProtocol
 from alpacamq.api.sqs.requests import Asked, AttributeValue
-from alpacamq.api.sqs.results import NOTHING, Answer, ReceivedMessage, ReceiveMessageResult
+from alpacamq.api.sqs.results import (
+    NOTHING,
+    Answer,
+    Failure,
+    ReceivedMessage,
+    ReceiveMessageResult,
+    SendMessageBatchResult,
+)
 
 
 async def never(*_: Any) -> Answer:
@@ -175,3 +182,10 @@ def test_a_refusal_is_xml_whatever_it_quotes(message: str) -> None:
         return
     answer = PROTOCOL.refusal(Fault(INVALID_RECEIPT, message), "id")
     parsed(answer)
+
+
+@given(st.text(st.characters(blacklist_categories=["Cs"])))
+def test_a_batch_of_which_one_entry_failed_is_xml_whatever_that_quotes(message: str) -> None:
+    failed = Failure(id="a", sender_fault=True, code="InvalidParameterValue", message=message)
+    action = Action("SendMessageBatch", requests.SendMessageBatch, never)
+    parsed(PROTOCOL.answer(action, SendMessageBatchResult(failed=[failed]), "id"))

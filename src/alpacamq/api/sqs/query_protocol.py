@@ -102,7 +102,7 @@ class QueryProtocol:
         body = [
             f'<?xml version="1.0"?><ErrorResponse xmlns="{NAMESPACE}"><Error>',
             f"<Type>{'Sender' if kind.is_senders else 'Receiver'}</Type><Code>{kind.code}</Code>",
-            f"<Message>{_text(without_forbidden(fault.message))}</Message><Detail/></Error>",
+            f"<Message>{_text(fault.message)}</Message><Detail/></Error>",
             f"<RequestId>{request_id}</RequestId></ErrorResponse>",
         ]
         return _response(kind.status, body, request_id)
@@ -216,4 +216,5 @@ def _element(name: str, content: object, entry: str) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    return escape(text, _ENTITIES)
+    # Whatever is quoted in it, one piece of text must not make the whole answer unreadable.
+    return escape(without_forbidden(text), _ENTITIES)
