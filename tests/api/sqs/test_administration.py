@@ -1,13 +1,19 @@
 """Queues themselves: made, listed, described, changed and deleted, through boto3."""
 
+import gc
 import json
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from alpacamq.api.sqs.directory import Queue
+
 from .refusals import refused
-from .serving import Client, SqsBroker
+from .serving import Client, SqsBroker, client, served
 
 
 def attributes_of(sqs: Client, url: str, *names: str) -> dict[str, str]:
@@ -84,6 +90,8 @@ def test_only_what_is_asked_for_is_told(sqs: Client, queue: str) -> None:
         ("VisibilityTimeout", "43201"),
         ("VisibilityTimeout", "٣"),
         ("VisibilityTimeout", "9" * 5000),
+        ("VisibilityTimeout", "0" * 20 + "43201"),
+        ("VisibilityTimeout", "0" * 5000),
         ("KmsDataKeyReusePeriodSeconds", "59"),
         ("SqsManagedSseEnabled", "yes"),
         ("KmsMasterKeyId", "\x00"),
@@ -206,6 +214,16 @@ def test_a_deleted_queue_is_gone_and_a_new_one_of_its_name_is_empty(
     assert "Messages" not in sqs.receive_message(QueueUrl=queue)
 
 
+def test_of_queues_that_come_and_go_nothing_is_kept(tmp_path: Path) -> None:
+    with served(tmp_path) as broker:
+        sqs = client(broker.url)
+        for index in range(60):
+            url = sqs.create_queue(QueueName=f"short-lived-{index}")["QueueUrl"]
+            sqs.delete_queue(QueueUrl=url)
+        kept = [each for each in gc.get_objects() if isinstance(each, Queue)]
+    assert sum(queue.name.startswith("short-lived") for queue in kept) < 30
+
+
 def test_urls_lead_where_the_client_found_us(either: Client, door: SqsBroker, queue: str, name: str) -> None:
     answer = httpx.post(
         door.url,
@@ -237,6 +255,29 @@ def test_tags_are_kept(sqs: Client, name: str) -> None:
         sqs.tag_queue(QueueUrl=url, Tags={"k" * 129: ""})
     with refused("InvalidParameterValue", "50"):
         sqs.tag_queue(QueueUrl=url, Tags={f"k{index}": "" for index in range(51)})
+
+
+def test_of_many_who_tag_at_once_none_undoes_what_another_did(door: SqsBroker, queue: str) -> None:
+    def tag(index: int) -> None:
+        client(door.url).tag_queue(QueueUrl=queue, Tags={f"k{index}": ""})
+
+    with ThreadPoolExecutor(8) as pool:
+        deque(pool.map(tag, range(16)), 0)
+    assert len(client(door.url).list_queue_tags(QueueUrl=queue)["Tags"]) == 16
+
+
+def test_of_many_who_add_permissions_at_once_none_undoes_what_another_did(
+    door: SqsBroker, queue: str
+) -> None:
+    def add(index: int) -> None:
+        client(door.url).add_permission(
+            QueueUrl=queue, Label=f"l{index}", AWSAccountIds=["111111111111"], Actions=["SendMessage"]
+        )
+
+    with ThreadPoolExecutor(8) as pool:
+        deque(pool.map(add, range(16)), 0)
+    policy = json.loads(attributes_of(client(door.url), queue, "Policy")["Policy"])
+    assert len(policy["Statement"]) == 16
 
 
 def test_permissions_are_statements_of_the_policy(sqs: Client, queue: str, name: str) -> None:

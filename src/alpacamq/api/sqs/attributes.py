@@ -23,6 +23,7 @@ MAX_RETENTION_S = 14 * 24 * 3600
 MIN_MESSAGE_BYTES = KIB
 MAX_MESSAGE_BYTES = 1024 * KIB
 MAX_IN_FLIGHT = 120_000
+MAX_DIGITS = 20  # of a number, with whatever zeros it begins
 # A batch of one message is larger than what SQS counts of it: by its frame, by our own headers (the types of
 # ten attributes with their names are most of that), and by what a dead letter is given on top.
 MESSAGE_OVERHEAD_BYTES = 16 * KIB
@@ -59,7 +60,9 @@ class Number:
     maximum: int
 
     def fits(self, text: str) -> bool:
-        return text.isascii() and text.isdecimal() and self.minimum <= int(text[:20]) <= self.maximum
+        if not (text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS):
+            return False
+        return self.minimum <= int(text) <= self.maximum
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,7 @@ class QueueDirectory:
             self._known.pop(name, None)
             return None
         if (queue := self._known.get(name)) is None or queue.topic is not topic:
+            self._forget_deleted()
             queue = self._known[name] = self._as_queue(topic)
         return queue
 
@@ -97,6 +98,12 @@ class QueueDirectory:
         if len(parts) != 6 or parts[0] != "arn" or parts[2] != _SERVICE or not parts[5]:
             raise invalid_value(arn[:200], parameter, "The ARN is not that of a queue.")
         return parts[5]
+
+    def _forget_deleted(self) -> None:
+        """Keep no more of queues that are gone, and never asked for again, than of those that are there."""
+        topics = self._topics.image.topics
+        if len(self._known) > 2 * len(topics):
+            self._known = {name: queue for name, queue in self._known.items() if name in topics}
 
     def _as_queue(self, topic: Topic) -> Queue:
         config = self._topics.config_of(topic)

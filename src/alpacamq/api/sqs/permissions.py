@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from .actions import Caller
-from .attributes import check
-from .directory import Queue, QueueDirectory
+from .attributes import Kept, check
+from .directory import QueueDirectory
 from .errors import OVER_LIMIT, Fault, invalid_value, missing
-from .queue_attributes import QueueAttributes
+from .queue_attributes import QueueAttributes, Wanted
 from .requests import AddPermission, RemovePermission
 from .results import NOTHING, Answer
 
@@ -51,41 +51,48 @@ class Permissions:
         queue = self._directory.by_url(asked.queue_url)
         _check(asked)
         arn = self._directory.arn(queue.name)
-        policy = _policy(queue) or {
-            "Version": POLICY_VERSION,
-            "Id": f"{arn}/SQSDefaultPolicy",
-            "Statement": [],
-        }
-        statements = policy["Statement"]
-        if any(statement.get("Sid") == asked.label for statement in statements):
-            raise invalid_value(asked.label, "Label", "Already exists.")
-        if len(statements) >= MAX_STATEMENTS:
-            raise Fault(OVER_LIMIT, f"{MAX_STATEMENTS} is the maximum number of statements in a policy.")
-        statements.append(
-            {
-                "Sid": asked.label,
-                "Effect": "Allow",
-                "Principal": {
-                    "AWS": _one_or_all([f"arn:aws:iam::{each}:root" for each in asked.account_ids])
-                },
-                "Action": _one_or_all([f"SQS:{action}" for action in asked.actions]),
-                "Resource": arn,
-            }
-        )
-        changed = {"Policy": msgspec.json.encode(policy).decode()}
-        check(changed, is_fifo=queue.is_fifo)
-        await self._attributes.change(queue, changed)
+
+        def added(kept: Kept) -> Wanted:
+            changed = {"Policy": _with_statement(_policy(kept), asked, arn)}
+            check(changed, is_fifo=queue.is_fifo)
+            return Wanted(changed)
+
+        await self._attributes.change(queue, added)
         return NOTHING
 
     async def remove(self, asked: RemovePermission, _caller: Caller) -> Answer:
-        queue = self._directory.by_url(asked.queue_url)
-        policy = _policy(queue) or {"Statement": []}
-        statements = [each for each in policy["Statement"] if each.get("Sid") != asked.label]
-        if len(statements) == len(policy["Statement"]):
-            raise invalid_value(asked.label[:100], "Label", "can't find label.")
-        text = msgspec.json.encode(policy | {"Statement": statements}).decode() if statements else ""
-        await self._attributes.change(queue, {"Policy": text})
+        def removed(kept: Kept) -> Wanted:
+            return Wanted({"Policy": _without_statement(_policy(kept), asked.label)})
+
+        await self._attributes.change(self._directory.by_url(asked.queue_url), removed)
         return NOTHING
+
+
+def _with_statement(policy: Policy | None, asked: AddPermission, arn: str) -> str:
+    policy = policy or {"Version": POLICY_VERSION, "Id": f"{arn}/SQSDefaultPolicy", "Statement": []}
+    statements = policy["Statement"]
+    if any(statement.get("Sid") == asked.label for statement in statements):
+        raise invalid_value(asked.label, "Label", "Already exists.")
+    if len(statements) >= MAX_STATEMENTS:
+        raise Fault(OVER_LIMIT, f"{MAX_STATEMENTS} is the maximum number of statements in a policy.")
+    statements.append(
+        {
+            "Sid": asked.label,
+            "Effect": "Allow",
+            "Principal": {"AWS": _one_or_all([f"arn:aws:iam::{each}:root" for each in asked.account_ids])},
+            "Action": _one_or_all([f"SQS:{action}" for action in asked.actions]),
+            "Resource": arn,
+        }
+    )
+    return msgspec.json.encode(policy).decode()
+
+
+def _without_statement(policy: Policy | None, label: str) -> str:
+    policy = policy or {"Statement": []}
+    statements = [each for each in policy["Statement"] if each.get("Sid") != label]
+    if len(statements) == len(policy["Statement"]):
+        raise invalid_value(label[:100], "Label", "can't find label.")
+    return msgspec.json.encode(policy | {"Statement": statements}).decode() if statements else ""
 
 
 def _check(asked: AddPermission) -> None:
@@ -109,9 +116,9 @@ def _check(asked: AddPermission) -> None:
         raise Fault(OVER_LIMIT, f"{len(asked.actions)} Actions were found, maximum allowed is {MAX_ACTIONS}.")
 
 
-def _policy(queue: Queue) -> Policy | None:
+def _policy(kept: Kept) -> Policy | None:
     """The queue's policy, as far as it has the shape of one."""
-    if not (text := queue.attributes.get("Policy", "")):
+    if not (text := kept.attributes.get("Policy", "")):
         return None
     policy: Policy = msgspec.json.decode(text)
     statements = policy.get("Statement", [])

@@ -1,6 +1,7 @@
 """GetQueueAttributes and SetQueueAttributes: what a queue is, as settings of its topic and as figures."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -71,6 +72,13 @@ def described(queue: Queue, directory: QueueDirectory) -> dict[str, str]:
     return found
 
 
+class Wanted(NamedTuple):
+    """Attributes to be set, checked already, and where given exactly the tags to have."""
+
+    attributes: Mapping[str, str]
+    tags: Mapping[str, str] | None = None
+
+
 class QueueAttributes:
     """Reads and changes what queues are."""
 
@@ -98,25 +106,24 @@ class QueueAttributes:
                 INVALID_ATTRIBUTE_VALUE,
                 "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported.",
             )
-        await self.change(queue, asked.attributes)
+        await self.change(queue, lambda _: Wanted(asked.attributes))
         return NOTHING
 
-    async def change(
-        self, queue: Queue, attributes: Mapping[str, str], tags: Mapping[str, str] | None = None
-    ) -> None:
-        """Give a queue these attributes, checked already, and where given exactly these tags."""
+    async def change(self, queue: Queue, wish: Callable[[Kept], Wanted]) -> None:
+        """Give a queue what `wish` makes of what it has; others may change the same queue meanwhile."""
 
         def changed(topic: Topic) -> Mapping[str, str]:
             kept = Kept.of(self._broker.topics.config_of(topic))
+            wanted = wish(kept)
             kept = msgspec.structs.replace(
                 kept,
                 modified=self._broker.clock.now_ms() // 1000,
-                tags=kept.tags if tags is None else dict(tags),
+                tags=kept.tags if wanted.tags is None else dict(wanted.tags),
             )
             return with_attributes(
                 topic.overrides,
                 kept,
-                attributes,
+                wanted.attributes,
                 name=topic.name,
                 is_fifo=queue.is_fifo,
                 directory=self._directory,

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 
 from .actions import Caller
+from .attributes import Kept
 from .characters import has_forbidden, without_forbidden
 from .directory import QueueDirectory
 from .errors import INVALID_PARAMETER, Fault, missing
-from .queue_attributes import QueueAttributes
+from .queue_attributes import QueueAttributes, Wanted
 from .requests import ListQueueTags, TagQueue, UntagQueue
 from .results import NOTHING, Answer, ListQueueTagsResult
 
@@ -46,17 +47,25 @@ class Tags:
         queue = self._directory.by_url(asked.queue_url)
         if not asked.tags:
             raise missing("Tags")
-        tags = queue.kept.tags | asked.tags
-        check_tags(tags)
-        await self._attributes.change(queue, {}, tags)
+
+        def tagged(kept: Kept) -> Wanted:
+            tags = kept.tags | asked.tags
+            check_tags(tags)
+            return Wanted({}, tags)
+
+        await self._attributes.change(queue, tagged)
         return NOTHING
 
     async def untag(self, asked: UntagQueue, _caller: Caller) -> Answer:
         queue = self._directory.by_url(asked.queue_url)
         if not asked.tag_keys:
             raise missing("TagKeys")
-        tags = {key: value for key, value in queue.kept.tags.items() if key not in asked.tag_keys}
-        await self._attributes.change(queue, {}, tags)
+        gone = frozenset(asked.tag_keys)
+
+        def untagged(kept: Kept) -> Wanted:
+            return Wanted({}, {key: value for key, value in kept.tags.items() if key not in gone})
+
+        await self._attributes.change(queue, untagged)
         return NOTHING
 
     async def list(self, asked: ListQueueTags, _caller: Caller) -> ListQueueTagsResult:
