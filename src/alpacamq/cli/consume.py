@@ -1,15 +1,15 @@
 """`alpacactl consume`: records of a topic on standard output, byte for byte unless told otherwise."""
 
 import argparse
-import base64
 import json
 import sys
 from typing import TYPE_CHECKING
 
 from .asking import count, index, reach
-from .output import Output, moment
+from .output import Output
 from .position import HELP, Earliest, Latest, locate, parse_position
-from .yaml import Plain, yaml
+from .record_forms import plain
+from .yaml import yaml
 
 if TYPE_CHECKING:
     from alpacamq.client.reader import Delivery
@@ -86,9 +86,9 @@ class _Printer:
     def __call__(self, delivery: "Delivery") -> None:
         match self._form:
             case "json":
-                print(json.dumps(plain(delivery), ensure_ascii=False))
+                print(json.dumps(plain(*delivery), ensure_ascii=False))
             case "yaml":
-                print(f"---\n{yaml(plain(delivery))}")
+                print(f"---\n{yaml(plain(*delivery))}")
             case _:
                 self._raw(delivery)
 
@@ -97,27 +97,3 @@ class _Printer:
         if self._separator is not None:
             out.write((delivery.record.key or b"") + self._separator)
         out.write((delivery.record.value or b"") + self._delimiter)
-
-
-def plain(delivery: "Delivery") -> Plain:
-    """A record as plain data; bytes that are no text get a field of their own, in base64."""
-    record = delivery.record
-    return {
-        "topic": delivery.partition.topic,
-        "partition": delivery.partition.partition,
-        "offset": record.offset,
-        "timestamp_ms": record.timestamp_ms,
-        "time": moment(record.timestamp_ms),
-        **_bytes("key", record.key),
-        **_bytes("value", record.value),
-        "headers": [{"name": header.key, **_bytes("value", header.value)} for header in record.headers],
-    }
-
-
-def _bytes(name: str, data: bytes | None) -> dict[str, Plain]:
-    if data is None:
-        return {name: None}
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(data).decode()}

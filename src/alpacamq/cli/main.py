@@ -20,6 +20,8 @@ from .output import FORMATS, Output, say
 
 DEFAULT_BROKER = "127.0.0.1:9092"
 BROKER_VARIABLE = "ALPACACTL_BROKER"
+DEFAULT_HTTP = "127.0.0.1:8080"
+HTTP_VARIABLE = "ALPACACTL_HTTP"
 
 FAILED = 1
 USAGE = 2
@@ -34,8 +36,13 @@ NOUNS: Mapping[str, str] = {
     "transactions": "list and describe transactional ids",
     "produce": "write lines from standard input to a topic",
     "consume": "read a topic",
+    "queue": "receive and settle messages of a topic as a queue, and look after queues",
+    "dlq": "see dead letters and move them back",
+    "delayed": "list and cancel messages that wait for their time",
     "pipeline": "run, list, validate and watch data pipelines on Spark",
 }
+# Nouns that are asked over HTTP instead of Kafka's protocol; produce uses both.
+_OVER_HTTP = frozenset({"queue", "dlq", "delayed"})
 _EPILOG = (
     "Every noun and verb has its own --help. Exit codes: 0 ok, 1 refused, 2 wrong usage, "
     "3 broker unreachable, 4 no such topic, group, id or file."
@@ -106,11 +113,17 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"alpacactl {__version__}")
     # What is given behind the verb counts; what is given before it, otherwise.
-    _add_common(parser, Assumed(os.environ.get(BROKER_VARIABLE) or DEFAULT_BROKER), FORMATS[0])
-    common = _Parser(add_help=False)
-    _add_common(common, argparse.SUPPRESS, argparse.SUPPRESS)
+    _add_broker(parser, Assumed(os.environ.get(BROKER_VARIABLE) or DEFAULT_BROKER))
+    _add_http(parser, os.environ.get(HTTP_VARIABLE) or DEFAULT_HTTP)
+    _add_output(parser, FORMATS[0])
     nouns = parser.add_subparsers(metavar="NOUN", required=True)
     for name, summary in NOUNS.items():
+        common = _Parser(add_help=False)
+        if name not in _OVER_HTTP:
+            _add_broker(common, argparse.SUPPRESS)
+        if name in _OVER_HTTP or name == "produce":
+            _add_http(common, argparse.SUPPRESS)
+        _add_output(common, argparse.SUPPRESS)
         is_verb = name in ("produce", "consume")
         options = [common] if is_verb else []
         noun = nouns.add_parser(name, help=summary, description=summary, parents=options)
@@ -120,15 +133,27 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _add_common(parser: argparse.ArgumentParser, broker: str, output: str) -> None:
+def _add_broker(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument(
         "--broker",
         metavar="HOST:PORT",
-        default=broker,
+        default=default,
         help=f"broker to ask (default: ${BROKER_VARIABLE} or {DEFAULT_BROKER})",
     )
+
+
+def _add_http(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument(
-        "-o", "--output", choices=FORMATS, default=output, help="how results are printed (default: table)"
+        "--http",
+        metavar="HOST:PORT",
+        default=default,
+        help=f"HTTP address of the broker (default: ${HTTP_VARIABLE} or {DEFAULT_HTTP})",
+    )
+
+
+def _add_output(parser: argparse.ArgumentParser, default: str) -> None:
+    parser.add_argument(
+        "-o", "--output", choices=FORMATS, default=default, help="how results are printed (default: table)"
     )
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from alpacamq.model.ids import TopicPartition
 
+from .asking import UNIT_MS
+
 if TYPE_CHECKING:
     from alpacamq.client.cluster import Cluster
     from alpacamq.client.offsets import Extent
@@ -19,7 +21,6 @@ HELP = (
     "or how long ago (30s, 15m, 1h, 7d)"
 )
 _AGO = re.compile(r"-?([0-9]+)(ms|s|m|h|d|w)")
-_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _MAX_OFFSET = 2**63 - 1
 
 
@@ -58,13 +59,25 @@ def parse_position(text: str) -> Position:
     if text.isascii() and text.isdigit() and int(text) <= _MAX_OFFSET:
         return AtOffset(int(text))
     if ago := _AGO.fullmatch(text):
-        return AtTime(max(0, time.time_ns() // 1_000_000 - int(ago[1]) * _UNIT_MS[ago[2]]))
+        return AtTime(max(0, time.time_ns() // 1_000_000 - int(ago[1]) * UNIT_MS[ago[2]]))
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+        return AtTime(_moment_ms(text))
+    except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(f"{text!r} is none of: {HELP}") from None
+
+
+def parse_moment(text: str) -> int:
+    """A date with a time, in milliseconds since 1970, or what argparse needs to say it is none."""
+    try:
+        return max(0, _moment_ms(text))
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 2026-01-31T12:00:00Z") from None
+
+
+def _moment_ms(text: str) -> int:
+    moment = datetime.fromisoformat(text)
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return AtTime(int(moment.timestamp() * 1000))
+    return int(moment.timestamp() * 1000)
 
 
 def locate(

@@ -2,15 +2,24 @@
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from select import select
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from .asking import Declined, index, pair, reach
-from .output import Output, say
+from alpacamq.model.lanes import LANES_BY_NAME
+
+from .asking import Declined, duration, index, pair, reach, reach_http
+from .output import Output, moment
+from .position import parse_moment
 
 if TYPE_CHECKING:
+    from alpacamq.client.cluster import Cluster
+    from alpacamq.client.delayed import Sent
+    from alpacamq.client.http import HttpApi
     from alpacamq.client.producer import Written
+    from alpacamq.model.records import Header
 
 MAX_LINE_BYTES = 64 << 20
 CHUNK_BYTES = 64 << 10
@@ -32,30 +41,151 @@ def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) ->
     parser.add_argument(
         "--partition", type=index, metavar="N", help="default: by key, as every Kafka client does it"
     )
+    parser.add_argument(
+        "--priority", choices=tuple(LANES_BY_NAME), help="lane for consumers of queues (default: normal)"
+    )
+    due = parser.add_mutually_exclusive_group()
+    due.add_argument(
+        "--delay", type=duration, metavar="TIME", help="let them appear only after this long, such as 15m"
+    )
+    due.add_argument(
+        "--deliver-at", type=parse_moment, metavar="WHEN",
+        help="let them appear only then (2026-01-31T12:00:00Z; without a zone it is UTC)",
+    )  # fmt: skip
     parser.set_defaults(run=_produce)
 
 
+class _Sink(Protocol):
+    """Where records go."""
+
+    def add(self, key: bytes | None, value: bytes) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def report(self, output: Output) -> None:
+        """Say what was written."""
+
+
 def _produce(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.producer import Producer
+    if parsed.delay is None and parsed.deliver_at is None:
+        with reach(parsed) as cluster:
+            _write(_Now(cluster, parsed), parsed, output)
+    else:
+        with reach_http(parsed) as api:
+            _write(_Later(api, parsed), parsed, output)
+
+
+def _write(sink: _Sink, parsed: argparse.Namespace, output: Output) -> None:
+    separator = (parsed.key_separator or "").encode(errors="surrogateescape")
+    try:
+        for number, line in _numbered_lines(STANDARD_INPUT):
+            if line is None:
+                sink.flush()
+            else:
+                sink.add(*_split(line, separator, number))
+        sink.flush()
+    except Declined:
+        # What stands before a line we cannot take was meant to be written.
+        with suppress(Declined):
+            sink.flush()
+        sink.report(output)
+        raise
+    sink.report(output)
+
+
+def _headers(parsed: argparse.Namespace) -> "list[Header]":
     from alpacamq.model.records import Header
 
-    headers = [Header(name, value.encode(errors="surrogateescape")) for name, value in parsed.header]
-    separator = (parsed.key_separator or "").encode(errors="surrogateescape")
-    written: list[Written] = []
-    with reach(parsed) as cluster:
-        producer = Producer(cluster, parsed.topic, partition=parsed.partition)
-        try:
-            for number, line in _numbered_lines(STANDARD_INPUT):
-                if line is None:
-                    written += producer.flush()
-                else:
-                    key, value = _split(line, separator, number)
-                    written += producer.add(key, value, headers)
-        except Declined:
-            # What stands before a line we cannot take was meant to be written.
-            _report(parsed.topic, written + producer.flush(), output)
-            raise
-        _report(parsed.topic, written + producer.flush(), output)
+    return [Header(name, value.encode(errors="surrogateescape")) for name, value in parsed.header]
+
+
+class _Now:
+    """Records that are written at once."""
+
+    def __init__(self, cluster: "Cluster", parsed: argparse.Namespace) -> None:
+        from alpacamq.client.producer import Producer
+        from alpacamq.model.headers import LANE
+        from alpacamq.model.records import Header
+
+        self._topic: str = parsed.topic
+        self._headers = _headers(parsed)
+        if parsed.priority is not None:
+            self._headers.append(Header(LANE, parsed.priority.encode()))
+        self._producer = Producer(cluster, parsed.topic, partition=parsed.partition)
+        self._written: list[Written] = []
+
+    def add(self, key: bytes | None, value: bytes) -> None:
+        self._written += self._producer.add(key, value, self._headers)
+
+    def flush(self) -> None:
+        self._written += self._producer.flush()
+
+    def report(self, output: Output) -> None:
+        total = sum(batch.count for batch in self._written)
+        batches = [
+            {"partition": batch.partition, "first_offset": batch.first_offset, "count": batch.count}
+            for batch in self._written
+        ]
+        output.done(
+            {"topic": self._topic, "written": total, "batches": batches},
+            f"wrote {total} {_records(total)} to {self._topic}",
+        )
+
+
+class _Later:
+    """Records that wait for their time."""
+
+    def __init__(self, api: "HttpApi", parsed: argparse.Namespace) -> None:
+        from alpacamq.client.delayed import DelayedProducer
+
+        self._topic: str = parsed.topic
+        due = {"delay_ms": parsed.delay} if parsed.delay is not None else {"deliver_at": parsed.deliver_at}
+        self._producer = DelayedProducer(
+            api,
+            parsed.topic,
+            due=due,
+            partition=parsed.partition,
+            lane=parsed.priority,
+            headers=_headers(parsed),
+        )
+        self._at_once = 0
+        # Numbers of the messages that wait, by partition and the time they are due.
+        self._waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
+
+    def add(self, key: bytes | None, value: bytes) -> None:
+        self._take(self._producer.add(key, value))
+
+    def flush(self) -> None:
+        self._take(self._producer.flush())
+
+    def _take(self, sent: "Sequence[Sent]") -> None:
+        for each in sent:
+            if each.delayed_id is not None and each.deliver_at is not None:
+                self._waiting[each.partition, each.deliver_at].append(each.delayed_id)
+            else:
+                self._at_once += each.error is None
+        if refused := [each.failure for each in sent if each.failure is not None]:
+            raise Declined(f"{len(refused)} of {len(sent)} records were refused: {refused[0]}")
+
+    def report(self, output: Output) -> None:
+        waiting = sum(map(len, self._waiting.values()))
+        batches = [
+            {
+                "partition": partition,
+                "deliver_at": moment(due_ms),
+                "ids": [f"{partition}:{number}" for number in numbers],
+            }
+            for (partition, due_ms), numbers in self._waiting.items()
+        ]
+        at_once = f", and wrote {self._at_once} whose time had come" if self._at_once else ""
+        output.done(
+            {"topic": self._topic, "written": self._at_once, "delayed": waiting, "batches": batches},
+            f"delayed {waiting} {_records(waiting)} for {self._topic}{at_once}",
+        )
+
+
+def _records(number: int) -> str:
+    return "record" if number == 1 else "records"
 
 
 def _numbered_lines(source: int) -> Iterator[tuple[int, bytes | None]]:
@@ -85,15 +215,3 @@ def _split(line: bytes, separator: bytes, number: int) -> tuple[bytes | None, by
     if not found:
         raise Declined(f"line {number} has no {separator.decode(errors='replace')!r} in it")
     return key, value
-
-
-def _report(topic: str, written: "list[Written]", output: Output) -> None:
-    total = sum(batch.count for batch in written)
-    if output.form == "table":
-        say(f"wrote {total} {'record' if total == 1 else 'records'} to {topic}")
-        return
-    batches = [
-        {"partition": batch.partition, "first_offset": batch.first_offset, "count": batch.count}
-        for batch in written
-    ]
-    output.show({"topic": topic, "written": total, "batches": batches})

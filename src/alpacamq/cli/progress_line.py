@@ -1,4 +1,4 @@
-"""The progress of a run on standard error: one line that is written over on a terminal, else one a batch."""
+"""Progress on standard error: one line that is written over on a terminal, else line by line."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -15,16 +15,19 @@ class ProgressLine:
     """Batches as they are done, and sentences between them."""
 
     def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
+        self.is_terminal = sys.stderr.isatty()
         self._is_open = False
 
     def batch(self, done: "BatchDone") -> None:
         lag = "" if done.lag is None else f"  lag {done.lag:,}"
-        text = (
+        self.show(
             f"batch {done.batch}  {done.rows:,} rows  {done.rows_per_second:,.0f} rows/s{lag}  "
             f"{done.total_rows:,} in all"
         )
-        if not self._is_terminal:
+
+    def show(self, text: str) -> None:
+        """How far things are now."""
+        if not self.is_terminal:
             say(text)
             return
         sys.stderr.write(_CLEAR + text)

@@ -179,7 +179,7 @@ class HttpApi:
     def _content(self, connection: HTTPConnection, response: HTTPResponse) -> bytes:
         data = bytearray()
         # The socket is the response's alone where the broker wants to close it afterwards.
-        while part := response.read1(_CHUNK_BYTES):
+        while part := response.read(_CHUNK_BYTES):
             data += part
             if len(data) > MAX_ANSWER_BYTES:
                 self.close()
@@ -187,6 +187,8 @@ class HttpApi:
             left_s = self._left_s()
             if connection.sock is not None:
                 connection.sock.settimeout(left_s)
+        if response.length:
+            raise ConnectionError(f"{response.length} bytes of the answer are missing")
         return bytes(data)
 
     def _problem(self, response: HTTPResponse, content: bytes) -> AlpacaError:

@@ -58,13 +58,14 @@ def naming(
     try:
         yield
     except Problem as problem:
-        if problem.kind == _UNKNOWN_TOPIC:
-            known = topic_names(api)
-            if topic not in known:
-                raise NotFound("topic", topic, known) from None
-            if partition is not None:
-                raise NotFound("partition", str(TopicPartition(TopicName(topic), partition))) from None
+        if problem.kind not in (_UNKNOWN_TOPIC, _UNKNOWN_GROUP):
+            raise
+        known = topic_names(api)
+        if topic not in known:
+            raise NotFound("topic", topic, known) from None
         if problem.kind == _UNKNOWN_GROUP and group is not None:
             groups = [each for each, of in queue_names(api) if of == topic]
             raise NotFound(f"queue on topic {topic!r} of the group", group, groups) from None
+        if partition is not None:
+            raise NotFound("partition", str(TopicPartition(TopicName(topic), partition))) from None
         raise
