@@ -1,7 +1,8 @@
 """Batches of Kafka clients with records for later among them: those are taken out and wait elsewhere.
 
-What is left goes into the partition as a batch with gaps: the records keep their places and the batch
-its range of sequences, so that idempotent producers find what they expect.
+What is left goes into the partition as a batch with gaps, or as a placeholder where nothing is left: the
+records keep their places and the batch its range of sequences, so that idempotent producers find what
+they expect.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ from concurrent.futures import Executor
 from typing import NamedTuple
 
 from alpacamq.model.batch import LOG_APPEND_TIME, BatchHeader, Codec, check_batch
+from alpacamq.model.control import placeholder_batch
 from alpacamq.model.errors import (
     AlpacaError,
     CoordinatorLoading,
@@ -101,11 +103,14 @@ def part(data: bytearray | memoryview, header: BatchHeader, now_ms: int, limit_b
         return None
     if header.is_transactional:
         raise InvalidRecord("a delayed record cannot be part of a transaction")
+    if not now:
+        left = placeholder_batch(header)
+        return Parted(later, (left, check_batch(left)))
     left = write_batch(
         now,
         base_offset=header.base_offset,
         last_offset=header.last_offset,
-        codec=header.codec if now else Codec.NONE,
+        codec=header.codec,
         attributes=header.attributes,
         base_timestamp=header.base_timestamp,
         max_timestamp=header.max_timestamp if header.attributes & LOG_APPEND_TIME else None,

@@ -1,13 +1,14 @@
-"""Control batches: the markers that end a producer's transaction in a partition.
+"""Control batches, which clients know and pass over: markers and placeholders.
 
-A marker is an ordinary batch with the control bit set and one record, whose key says commit or
-abort. Clients know them and pass over them.
+A marker ends a producer's transaction in a partition. It is an ordinary batch with the control bit
+set and one record, whose key says commit or abort. A placeholder keeps the offsets and sequences of
+a batch that has no records here.
 """
 
 from struct import Struct
 from typing import NamedTuple
 
-from .batch import CONTROL, TRANSACTIONAL
+from .batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, BatchHeader
 from .errors import CorruptBatch
 from .ports import Buffer
 from .records import Record, read_records, write_batch
@@ -16,6 +17,7 @@ _ABORT, _COMMIT = 0, 1
 _VERSION = 0
 _KEY = Struct(">hh")  # version, type
 _VALUE = Struct(">hi")  # version, coordinator epoch
+_NOTHING = _VALUE.pack(_VERSION, -1)
 
 
 class Marker(NamedTuple):
@@ -40,6 +42,23 @@ def marker_batch(
         attributes=CONTROL | TRANSACTIONAL,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
+    )
+
+
+def placeholder_batch(header: BatchHeader) -> bytearray:
+    """A batch in place of the one with this header, with its offsets and sequences but none of its records.
+
+    To clients it is the marker of a commit. A batch that is merely empty makes some of them believe that
+    they have to ask for more bytes, and in the end that there is a record they cannot get.
+    """
+    record = Record(header.base_offset, header.max_timestamp, _KEY.pack(_VERSION, _COMMIT), _NOTHING)
+    return write_batch(
+        [record],
+        last_offset=header.last_offset,
+        attributes=(header.attributes & LOG_APPEND_TIME) | CONTROL,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
     )
 
 
