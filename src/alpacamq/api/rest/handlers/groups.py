@@ -122,16 +122,6 @@ async def describe_group(call: Call[OfGroup, Nothing]) -> GroupAnswer:
             epoch=found.epoch,
             assignor=found.assignor,
         )
-    if isinstance(found, ShareGroupDescription):
-        return GroupAnswer(
-            group=group,
-            type="share",
-            queues=queues,
-            members=[_share_member(broker, each) for each in found.members],
-            state=found.state,
-            epoch=found.epoch,
-            assignor=found.assignor,
-        )
     assert isinstance(found, GroupDescription)
     return GroupAnswer(
         group=group, type="classic", queues=queues, members=_classic_members(found), state=found.state
@@ -169,18 +159,6 @@ def _consumer(broker: Broker, found: ConsumerMemberDescription) -> MemberDescrip
 
 
 def _sharer(broker: Broker, found: ShareMemberDescription) -> MemberDescription:
-    return MemberDescription(
-        member_id=found.member_id,
-        instance_id=None,
-        client_id=found.client_id,
-        client_host=found.client_host,
-        member_epoch=found.member_epoch,
-        topics=list(found.subscribed_topics),
-        assignment=dict(partitions_by_topic(broker, found.assignment)),
-    )
-
-
-def _share_member(broker: Broker, found: ShareMemberDescription) -> MemberDescription:
     return MemberDescription(
         member_id=found.member_id,
         instance_id=None,
