@@ -1,0 +1,25 @@
+"""Records for later, written and read around by every client."""
+
+import time
+
+from alpacamq.model.headers import DELIVER_AT
+
+from .client import Client, Record
+from .confluent import Confluent
+
+HOUR_MS = 3_600_000
+
+
+def test_every_client_passes_over_what_is_for_later_and_reads_what_is_not(
+    client: Client, confluent: Confluent, topic: str
+) -> None:
+    confluent.create_topic(topic, settings={"message.delays": "true"})
+    later = ((DELIVER_AT, b"%d" % (time.time_ns() // 1_000_000 + HOUR_MS)),)
+    past = ((DELIVER_AT, b"1"),)
+    client.produce(topic, [Record(value=b"later", headers=later)] * 5)
+    client.produce(topic, [Record(value=b"a", headers=past), Record(value=b"later", headers=later)])
+    client.produce(topic, [Record(value=b"later", headers=later)])
+    client.produce(topic, [Record(value=b"b")])
+
+    assert [record.value for record in client.read(topic, count=2)] == [b"a", b"b"]
+    assert confluent.ends(topic) == (0, 9)
