@@ -86,13 +86,18 @@ class QueueModel(RuleBasedStateMachine):
     limits = EngineLimits()
     slab = 7
 
-    @initialize(partitions=st.integers(1, 3), ordering=st.sampled_from(["none", "key"]))
-    def start(self, partitions: int, ordering: str) -> None:
+    @initialize(
+        starts=st.lists(st.sampled_from([0, 250, 256, 510]), min_size=1, max_size=3),
+        ordering=st.sampled_from(["none", "key"]),
+    )
+    def start(self, starts: list[int], ordering: str) -> None:
         log = FakeLog(self.slab)
         self.topic = log.add(
-            QUEUE.topic, partitions, queue_ordering=ordering, queue_max_deliveries=str(MAX_DELIVERIES),
+            QUEUE.topic, len(starts), queue_ordering=ordering, queue_max_deliveries=str(MAX_DELIVERIES),
             queue_max_in_flight=str(MAX_IN_FLIGHT), queue_max_in_flight_total=str(MAX_TOTAL),
         )  # fmt: skip
+        for partition, start in zip(self.topic.partitions, starts, strict=True):
+            partition.start = start
         self.host = ModelHost(log, self.limits)
         self.host.model = self
         self.messages: dict[tuple[int, int], Message] = {}
@@ -114,6 +119,11 @@ class QueueModel(RuleBasedStateMachine):
             if entry is not None:
                 self.messages[number, offset] = Message(number, offset, entry)
         self.host.append(*entries, partition=number)
+
+    @rule(data=st.data(), length=st.sampled_from([200, 256, 600]), is_empty=st.booleans())
+    def publish_far_apart(self, data: st.DataObject, length: int, is_empty: bool) -> None:
+        if sum(partition.end for partition in self.topic.partitions) < 4000:
+            self.publish(data, [None if is_empty or at % 60 else Entry() for at in range(length)])
 
     @rule(
         consumer=CONSUMERS,
@@ -391,9 +401,7 @@ class QueueModel(RuleBasedStateMachine):
     def nobody_waits_for_what_could_be_delivered(self) -> None:
         if self.limits != EngineLimits():
             return
-        for _ in range(50):
-            self.host.advance(1)
-        self.expire()
+        self.settle_down()
         for request in self.host.waiting.values():
             assert isinstance(request, ReceiveRequest)
             if self.room(request.consumer):
@@ -402,8 +410,8 @@ class QueueModel(RuleBasedStateMachine):
 
     @invariant()
     def figures_add_up(self) -> None:
-        self.expire()
         self.host.describe()  # which may find that leased messages are gone, and serve who waits
+        self.settle_down()
         for figures in self.host.describe().partitions:
             mine = [
                 message.state for message in self.messages.values()
@@ -415,16 +423,23 @@ class QueueModel(RuleBasedStateMachine):
             # What was not read yet may hold offsets without messages.
             assert figures.ready >= mine.count(READY)
 
+    def settle_down(self) -> None:
+        """Let the engine read on for those who wait."""
+        while (due_ms := self.host.engine.next_deadline_ms) is not None and due_ms <= self.host.now_ms + 1:
+            self.host.advance(1)
+        self.expire()
+
     def teardown(self) -> None:
         """Let everybody do their work: in the end every message is done."""
         if not hasattr(self, "host"):
             return
         self.broker_restarts(from_snapshot=False)
         for _ in range(5 + 2 * len(self.messages)):
-            self.time_passes(60_000)
-            self.moves_are_done(99)
-            self.host.send(ReceiveRequest(queue=QUEUE, consumer="c1", max_messages=9, key_runs=True))
+            self.receive("c1", 9, 20_000, runs=True)
+            self.time_passes(20_000)
             self.acknowledge_all_as_consumer("c1")
+            self.time_passes(40_000)
+            self.moves_are_done(99)
         assert [message for message in self.messages.values() if message.state != DONE] == []
         for figures in self.host.describe().partitions:
             assert (figures.ready, figures.in_flight, figures.oldest_offset) == (0, 0, None)

@@ -34,7 +34,7 @@ NEXT_STATES: Mapping[State, frozenset[State | None]] = {
     State.ACQUIRED: frozenset({State.ACQUIRED, State.RESTING, State.AVAILABLE, State.MOVING, None}),
     State.RESTING: frozenset({State.AVAILABLE, None}),
     State.AVAILABLE: frozenset({State.ACQUIRED, None}),
-    State.MOVING: frozenset({None}),
+    State.MOVING: frozenset({State.AVAILABLE, None}),
 }
 
 

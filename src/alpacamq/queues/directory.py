@@ -6,11 +6,11 @@ from alpacamq.model.errors import GroupIdNotFound, InvalidGroupId, TooManyGroups
 from alpacamq.model.outcome import Change
 from alpacamq.model.topics import INT64_MAX
 
-from .chunks import Chunk
+from .chunks import Chunk, Hold
 from .deadlines import Deadlines, Timed
 from .journal import Journal
 from .limits import EngineLimits, fits
-from .messages import QueueId
+from .messages import Move, QueueId
 from .queue import Queue
 from .restoring import restore
 from .share_partition import SharePartition
@@ -59,6 +59,17 @@ class QueueDirectory:
 
     def of_topic(self, topic: str) -> list[Queue]:
         return list(self._by_topic.get(topic, {}).values())
+
+    def moving(self, move: Move) -> tuple[Queue, SharePartition, Hold] | None:
+        """The message that a move is about and where it is, if it is still to be moved so."""
+        queue = self._queues.get(move.queue)
+        partition = None if queue is None else queue.partitions.get(move.partition)
+        if queue is None or partition is None or partition.producer_id != move.producer_id:
+            return None
+        hold = partition.progress.find(move.offset)
+        if hold is None or hold.move is None or hold.move.sequence != move.sequence:
+            return None
+        return queue, partition, hold
 
     def open(self, queue_id: QueueId, now_ms: int) -> Queue:
         """The queue, made if there is none and there may be one."""

@@ -93,13 +93,18 @@ class QueueEngine:
     def moved(self, moves: Sequence[Move], now_ms: int) -> QueueOutcome:
         """These moves have been carried out: their messages are done."""
         for move in moves:
-            queue = self._queues.find(move.queue)
-            partition = None if queue is None else queue.partitions.get(move.partition)
-            if queue is None or partition is None or partition.producer_id != move.producer_id:
-                continue
-            hold = partition.progress.find(move.offset)
-            if hold is not None and hold.move is not None and hold.move.sequence == move.sequence:
+            if (found := self._queues.moving(move)) is not None:
+                queue, partition, hold = found
                 partition.finish(hold, move.offset)
+                self._touched[queue] = None
+        return self._finished(QueueOutcome(), now_ms)
+
+    def returned(self, moves: Sequence[Move], now_ms: int) -> QueueOutcome:
+        """There is nowhere to carry these moves out to: their messages stay, as if nobody had had them."""
+        for move in moves:
+            if (found := self._queues.moving(move)) is not None:
+                queue, partition, hold = found
+                partition.free(hold, move.offset, hold.count - 1)
                 self._touched[queue] = None
         return self._finished(QueueOutcome(), now_ms)
 

@@ -2,7 +2,8 @@
 
 Lanes take turns. At the beginning of its turn a lane is granted as many messages as its weight, and what it
 has not used when a receive is full it uses in the next, so shares hold over time whatever the
-sizes of receives. A lane that runs empty forfeits what is left of its turn.
+sizes of receives. A lane that runs empty forfeits what is left of its turn. Where lanes have not been
+competing, the first round begins with the most urgent.
 """
 
 from alpacamq.model.lanes import WEIGHTS, Lane
@@ -15,20 +16,22 @@ class LaneScheduler:
     """The turns of one queue's lanes. `active` is always a mask of the lanes that have messages."""
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         self._deficits = [0] * len(ALL_LANES)
-        self._turn = 0
+        self._turn = len(ALL_LANES) - 1
         # Since when each lane has had messages while others were served.
         self._waiting_since_ms: list[int | None] = [None] * len(ALL_LANES)
-        self._someone_waits = False
+        self._is_contended = False
 
     def starved(self, active: int, now_ms: int, starvation_ms: int) -> list[Lane]:
         """Lanes that have waited too long, the longest first: each is to go first with one message."""
         if not active & (active - 1):
-            if self._someone_waits:
-                self._waiting_since_ms = [None] * len(ALL_LANES)
-                self._someone_waits = False
+            if self._is_contended:
+                self._begin()
             return []
-        self._someone_waits = True
+        self._is_contended = True
         starved = []
         for lane in ALL_LANES:
             since_ms = self._waiting_since_ms[lane]
@@ -55,7 +58,7 @@ class LaneScheduler:
     def served(self, lane: Lane, count: int, now_ms: int, *, is_empty: bool) -> None:
         """So many messages of the lane that was chosen have been delivered."""
         self._deficits[lane] = 0 if is_empty else max(self._deficits[lane] - count, 0)
-        if count and self._someone_waits:
+        if count and self._is_contended:
             self._waiting_since_ms[lane] = now_ms
 
 

@@ -1,10 +1,12 @@
 """Serving receives: which messages a receive is given, reading on in the log where that is needed."""
 
 from collections.abc import Iterable
+from itertools import islice
 
 from alpacamq.model.errors import InvalidRequest, UnknownTopic
 from alpacamq.model.lanes import Lane
 
+from .chunks import bits_of
 from .delivering import Terms, take
 from .lane_scheduler import most_urgent
 from .limits import EngineLimits, fits
@@ -18,9 +20,12 @@ MAX_LEASE_MS = 12 * 3_600_000
 MAX_CONSUMER_BYTES = 255
 # One event reads at most so many times on behalf of one receive.
 _MAX_READS = 8
-# Beyond what is needed the log is read ahead, so that urgent messages are found behind many others, but no
-# more often than this.
+# The log is read beyond what is needed, so that urgent messages are found behind many others: at once where
+# this few are unread, else no more often than this.
+_NEAR_MESSAGES = 1000
 _READ_AHEAD_PAUSE_MS = 5
+# Of queues with very many partitions less often: so many are looked at in a millisecond between.
+_LOOKED_AT_PER_MS = 16
 
 
 def check_receive(request: ReceiveRequest, log: LogView) -> None:
@@ -76,6 +81,13 @@ def grant(
     )
     among = _mask_of(request)
     terms = Terms(request.consumer, now_ms, now_ms + min(lease_ms, MAX_LEASE_MS), request.key_runs)
+    is_time_to_look = now_ms >= queue.read_ahead_ms
+    if is_time_to_look:
+        # While there is enough to deliver nobody waits, and who does not wait is not told of arrivals.
+        queue.read_ahead_ms = now_ms + _READ_AHEAD_PAUSE_MS + len(queue.partitions) // _LOOKED_AT_PER_MS
+        _notice_growth(queue, ALL_PARTITIONS)
+    if queue.unread & among:
+        _read_arrivals(queue, among, limits)
     _take_fairly(queue, among, room, terms)
     reads = _MAX_READS
     while len(terms.found) < room and reads and queue.unread & among:
@@ -84,8 +96,7 @@ def grant(
             break
         _take_fairly(queue, among, room, terms)
     queue.is_behind = not reads and not terms.found
-    if queue.unread and now_ms >= queue.read_ahead_ms:
-        queue.read_ahead_ms = now_ms + _READ_AHEAD_PAUSE_MS
+    if queue.unread and is_time_to_look:
         _read_some(queue, ALL_PARTITIONS, limits)
     queue.totals.received += len(terms.found)
     queue.totals.redelivered += terms.redelivered
@@ -142,6 +153,17 @@ def _serve(queue: Queue, lane: Lane, among: int, room: int, terms: Terms) -> Non
     partition.cut(queue.log.bounds(queue.id.topic, partition.number)[0])
     taken = take(partition, lane, room, terms)
     queue.lanes.served(lane, taken, terms.now_ms, is_empty=not queue.turns.lanes >> lane & 1)
+
+
+def _read_arrivals(queue: Queue, among: int, limits: EngineLimits) -> None:
+    """Read the partitions to their ends that have only a little left."""
+    near = 0
+    for number in islice(bits_of(queue.unread & among, 0), _MAX_READS):
+        _, log_end = queue.log.bounds(queue.id.topic, number)
+        if log_end - queue.partitions[number].backlog.read_to <= _NEAR_MESSAGES:
+            near |= 1 << number
+    for _ in range(near.bit_count()):
+        _read_some(queue, near, limits)
 
 
 def _read_some(queue: Queue, among: int, limits: EngineLimits) -> bool:

@@ -186,6 +186,8 @@ def _unpack_hold(reader: "_Reader", chunk: Chunk) -> Hold:
     owner = reader.decoded(length)
     move = None
     if state is State.MOVING:
+        if mask.bit_count() > 1:
+            raise CorruptState(f"queue chunk {chunk.index} moves several messages as one")
         (sequence,) = reader.unpack(_SEQUENCE)
         move = PendingMove(sequence, reader.text(_LENGTH), reader.text(_LENGTH))
     return Hold(chunk, mask, state, lane, count, due_ms, acquired_ms, first_ms, owner, move)
