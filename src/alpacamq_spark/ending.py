@@ -10,7 +10,7 @@ from alpacamq.client.transactions import every_transaction, transaction
 from alpacamq.protocol.error_codes import ErrorCode
 
 from .reconnecting import persistently
-from .staging import run_of
+from .staging import AttemptId, alone
 
 # The transaction is another's by now, or was ended the other way.
 ENDED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE})
@@ -60,12 +60,25 @@ def not_open(cluster: Cluster, producers: Sequence[ProducerIdentity]) -> list[Pr
 def reap(
     cluster: Cluster, sink: str, kept: Iterable[ProducerIdentity], is_over: Callable[[str], bool]
 ) -> None:
-    """Abort what attempts at a sink have left open, of runs that are over, but for those to be kept."""
+    """Abort what attempts at a sink have left open, of runs that are over, but for those to be kept.
+
+    And what attempts of other jobs have left that were over before: such a job has nobody else.
+    """
     spared = {producer.transactional_id for producer in kept}
     for summary in persistently(lambda: every_transaction(cluster, _OPEN)):
-        run = run_of(sink, summary.id)
-        if run is not None and is_over(run) and summary.id not in spared:
+        attempt = AttemptId.parse(summary.id)
+        if attempt is None or summary.id in spared:
+            continue
+        mine = attempt.sink == sink
+        if is_over(attempt.run) if mine else _is_orphan(cluster, attempt):
             persistently(lambda name=summary.id: claim(cluster, name, _REAPING_MS))  # type: ignore[misc]
+
+
+def _is_orphan(cluster: Cluster, attempt: AttemptId) -> bool:
+    """Whether an attempt is of a job without a name that has ended: by then it has claimed its own id."""
+    if attempt.sink != alone(attempt.run):
+        return False
+    return persistently(lambda: transaction(cluster, attempt.sink)) is not None
 
 
 def _is_open(cluster: Cluster, producer: ProducerIdentity) -> bool:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -90,10 +91,17 @@ def alone(run: str) -> str:
     return f"spark-{run}"
 
 
-def run_of(sink: str, transactional_id: str) -> str | None:
-    """The run whose attempt at this sink has this id, if it is one."""
-    name, *rest = transactional_id.rsplit("/", 4)
-    return rest[0] if name == sink and len(rest) == 4 else None
+class AttemptId(NamedTuple):
+    """Whose attempt a transactional id belongs to."""
+
+    sink: str
+    run: str
+
+    @classmethod
+    def parse(cls, transactional_id: str) -> "AttemptId | None":
+        """What `Batch.attempt_id` has put together; None if it is another's id."""
+        sink, *rest = transactional_id.rsplit("/", 4)
+        return cls(sink, rest[0]) if len(rest) == 4 else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -379,6 +379,18 @@ class TestJobs:
         sink.give_up(late)
         assert sink.values() == []
 
+    def test_what_a_killed_task_left_after_its_job_had_failed_is_dropped_by_the_next_job(
+        self, sink: Sink
+    ) -> None:
+        failed = Batch(sink=alone("r5"), query=JOBS, run="r5", number=-1)
+        sink.abort(failed)
+        sink.stage(failed, ["a"])
+        running = Batch(sink=alone("r6"), query=JOBS, run="r6", number=-1)
+        other = sink.stage(running, ["b"])
+        sink.commit(sink.stage(self.job(sink, "one"), ["c"]))
+        sink.commit(other)
+        assert sink.values() == ["b", "c"]
+
 
 def expire(sink: Sink, *staged: StagedWrite) -> None:
     """What the broker does when a transaction was open for too long: abort it under a new epoch."""
