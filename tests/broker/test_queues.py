@@ -84,6 +84,25 @@ async def test_a_receive_that_waits_notices_new_partitions(tmp_path: Path) -> No
         assert values(await receiving) == [b"a"]
 
 
+async def test_a_receive_that_came_while_its_topic_was_being_made_spoils_none_that_wait_later(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("other", partitions=1)
+        await broker.queues.receive(QueueId("workers", "other"))  # from here on nothing else has to be made
+        making = asyncio.create_task(broker.topics.create("orders", partitions=1))
+        while "orders" not in broker.topics.image.topics:  # noqa: ASYNC110 - each turn counts
+            await asyncio.sleep(0)
+        with pytest.raises(UnknownTopic):
+            await broker.queues.receive(ORDERS, wait_ms=1000)
+        await making
+        waiting = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=60_000))
+        await eventually(lambda: waits(broker))
+        await sent(broker, "orders", b"a")
+        async with asyncio.timeout(10):
+            assert values(await waiting) == [b"a"]
+
+
 async def test_a_receive_that_waits_is_told_when_its_topic_is_deleted(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders")

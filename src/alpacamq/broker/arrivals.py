@@ -47,7 +47,9 @@ class Arrivals:
         self._watched.pop(topic, None)
 
     def _watch(self, topic: str) -> None:
-        partitions = self._watched[topic] = list(self._topics.partitions_of(topic))
+        if not (partitions := list(self._topics.partitions_of(topic))):
+            return  # being made or deleted: there is nothing to watch yet, and who comes next looks again
+        self._watched[topic] = partitions
         for index, partition in enumerate(partitions):
             partition.watch(self, partial(self._wake, topic, index))
 
