@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from alpacamq.broker import stored_blocks
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.partition import append
+from alpacamq.broker.queue_host import QueueSettings
 from alpacamq.broker.queues import Delivery
 from alpacamq.model.batch import CRC_AT, HEADER_BYTES, Codec, checksum
 from alpacamq.model.headers import LANE
@@ -153,3 +155,16 @@ async def test_a_receive_that_does_not_wait_finds_what_takes_long_to_unpack(
             return
     async with running(tmp_path) as broker:
         assert len(await broker.queues.receive(ORDERS)) == 10
+
+
+@pytest.mark.parametrize("ordering", ["none", "key"])
+async def test_a_batch_larger_than_all_that_is_kept_in_memory_is_delivered(
+    tmp_path: Path, ordering: str
+) -> None:
+    async with running(tmp_path, queues=QueueSettings(cache_bytes=64 << 10)) as broker:
+        await broker.topics.create("orders", partitions=1, overrides={"queue.ordering": ordering})
+        noise = Random(5)
+        records = [Record(place, 1000, b"%d" % place, noise.randbytes(10_000)) for place in range(30)]
+        await batch_sent(broker, "orders", records, codec=Codec.ZSTD)
+        received = await broker.queues.receive(ORDERS, max_messages=30, wait_ms=5000)
+        assert [delivery.record.offset for delivery in received] == [*range(30)]

@@ -149,9 +149,8 @@ class StoredBlocks:
         if block.size_bytes != counted:
             self._bytes += block.size_bytes - counted
             self._blocks[key] = (block, block.size_bytes)
-            self._make_room()
-        if key in self._blocks:
-            self._blocks.move_to_end(key)
+        self._blocks.move_to_end(key)
+        self._make_room()
         return block
 
     def load_now(self, partition: Partition, offset: int, limit_offset: int) -> Block | None:
@@ -202,7 +201,8 @@ class StoredBlocks:
         self._make_room()
 
     def _make_room(self) -> None:
-        while self._bytes > self._limit_bytes and self._blocks:
+        # The one used last stays, however large: who had it loaded is about to ask for it.
+        while self._bytes > self._limit_bytes and len(self._blocks) > 1:
             (partition, first), (_, counted) = self._blocks.popitem(last=False)
             self._bytes -= counted
             firsts = self._firsts[partition]
