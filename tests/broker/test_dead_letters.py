@@ -266,6 +266,34 @@ async def test_redrive_leaves_what_does_not_say_where_it_came_from(tmp_path: Pat
         assert (foundling.record.value, foundling.delivery_count) == (b"foundling", 1)
 
 
+async def test_dead_letters_whose_way_leads_nowhere_any_more_stay_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, may_go_on = moves.Moves._make, asyncio.Event()
+
+    async def make_late(mover: moves.Moves, wanted: Sequence[Move], shard: QueueShard) -> int:
+        await may_go_on.wait()
+        return await make(mover, wanted, shard)
+
+    async def are_on_their_way() -> bool:
+        return sum(each.dead_lettering for each in (await broker.queues.describe(DEAD)).partitions) == 3
+
+    async with running(tmp_path) as broker:
+        await with_dead_letters(broker)
+        await broker.topics.create("elsewhere", partitions=1)
+        monkeypatch.setattr(moves.Moves, "_make", make_late)
+        task = await broker.queues.start_redrive("orders.dlq", target="elsewhere")
+        await eventually(are_on_their_way)
+        await broker.topics.delete("elsewhere")
+        may_go_on.set()
+        await ended(broker, task)
+        await eventually(lambda: settled_all(broker, DEAD))
+        received = await broker.queues.receive(DEAD, wait_ms=5000)
+        assert [delivery.delivery_count for delivery in received] == [1, 1, 1]
+        await settle(broker, Action.RELEASE, *received)
+        assert (await ended(broker, await broker.queues.start_redrive("orders.dlq"))).moved == 3
+
+
 async def test_redrive_can_be_stopped_and_bounded(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await with_dead_letters(broker, count=6)

@@ -2,7 +2,7 @@
 
 A move is appended to its target under a producer id and a sequence of its own, so that a move repeated
 after a crash is recognised. What cannot be moved now is tried again until it can: a dead letter is
-never lost to a full disk.
+never lost to a full disk. Only what was to go to a topic that is no more stays where it is.
 """
 
 import asyncio
@@ -52,6 +52,16 @@ class _Line:
             self.sequences.add(move.sequence)
             self.moves.append(move)
 
+    def take(self) -> Move:
+        """The first, which is seen to."""
+        move = self.moves.popleft()
+        self.sequences.discard(move.sequence)
+        return move
+
+
+class _NowhereToGo(Exception):
+    """The topic that a message was to be moved to, which is not one for dead letters, is no more."""
+
 
 class Moves:
     """Every move under way. `run` owns their tasks."""
@@ -89,6 +99,9 @@ class Moves:
             moves = list(islice(line.moves, MAX_MOVES_AT_ONCE))
             try:
                 made = await self._make(moves, line.shard)
+            except _NowhereToGo:
+                line.shard.returned(line.take())
+                continue
             except Exception as error:  # noqa: BLE001 - a bug costs one line of moves, not the broker
                 if wait_seconds == RETRY_SECONDS:
                     self._report(moves[0], error)
@@ -97,9 +110,7 @@ class Moves:
                 continue
             wait_seconds = RETRY_SECONDS
             for _ in range(made):
-                move = line.moves.popleft()
-                line.sequences.discard(move.sequence)
-                line.shard.moved(move)
+                line.shard.moved(line.take())
         del self._lines[key]
 
     def _report(self, move: Move, error: Exception) -> None:
@@ -151,7 +162,9 @@ class Moves:
         if (found := self._find(move, record, topic)) is not None:
             return found
         if move.target:
-            raise UnknownTopic(f"no topic is named {topic!r}")
+            if topic in self._topics.image.topics:
+                raise UnknownTopic(f"topic {topic!r} is being made")
+            raise _NowhereToGo
         source = self._topics.image.topic(move.queue.topic)
         with suppress(TopicExists):
             await self._topics.create(

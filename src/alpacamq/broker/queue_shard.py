@@ -24,6 +24,7 @@ class QueueShard:
         self._requests: list[tuple[QueueRequest, Ticket]] = []
         self._arrivals: dict[tuple[str, int], None] = {}
         self._moved: list[Move] = []
+        self._returned: list[Move] = []
         self._is_due = False
 
     def submit(self, request: QueueRequest) -> Ticket:
@@ -57,6 +58,11 @@ class QueueShard:
         self._moved.append(move)
         self._hand_over_soon()
 
+    def returned(self, move: Move) -> None:
+        """There is nowhere to carry a move out to."""
+        self._returned.append(move)
+        self._hand_over_soon()
+
     def _hand_over_soon(self) -> None:
         if not self._is_due:
             self._is_due = True
@@ -64,11 +70,13 @@ class QueueShard:
 
     def _hand_over(self) -> None:
         self._is_due = False
-        moved, arrivals, requests = self._moved, self._arrivals, self._requests
-        self._moved, self._arrivals, self._requests = [], {}, []
+        moved, returned, arrivals, requests = self._moved, self._returned, self._arrivals, self._requests
+        self._moved, self._returned, self._arrivals, self._requests = [], [], {}, []
 
         def event(machine: QueueEngine, now_ms: int) -> QueueOutcome:
             outcome = machine.moved(moved, now_ms) if moved else QueueOutcome()
+            if returned:
+                outcome += machine.returned(returned, now_ms)
             for topic, partition in arrivals:
                 outcome += machine.records_arrived(topic, partition, now_ms)
             # Those who were waiting are served before those who come now.
