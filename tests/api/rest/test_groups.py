@@ -201,6 +201,18 @@ def test_a_group_is_described_listed_and_deleted(http: httpx.Client, made: str) 
     refused(http.get(f"/groups/{made}"), 404, "group-id-not-found")
 
 
+def test_groups_are_listed_page_by_page(http: httpx.Client, made: str) -> None:
+    names = [f"{made}-{letter}" for letter in "abc"]
+    for name in names:
+        body = {"offsets": [{"topic": made, "partition": 0, "offset": 0}]}
+        http.post(f"/groups/{name}/offsets", json=body).raise_for_status()
+    first = http.get("/groups", params={"prefix": f"{made}-", "limit": 2}).json()
+    assert [each["group"] for each in first["groups"]] == names[:2]
+    rest = http.get("/groups", params={"prefix": f"{made}-", "after": first["next"]}).json()
+    assert [each["group"] for each in rest["groups"]] == names[2:]
+    assert rest["next"] is None
+
+
 @pytest.mark.parametrize(
     ("reset", "expected"),
     [

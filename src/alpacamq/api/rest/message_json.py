@@ -240,6 +240,8 @@ def _bytes(given: Raw | UnsetType, in_base64: bytes | UnsetType, at: str) -> byt
         return msgspec.json.format(content, indent=-1)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise InvalidInput(f"{at}: is not UTF-8", at) from None
+    except RecursionError:
+        raise InvalidInput(f"{at}: is nested too deeply", at) from None
 
 
 def _headers(headers: Headers) -> tuple[Header, ...]:

@@ -1,9 +1,10 @@
 """Groups: which there are, and who is in them."""
 
 from http import HTTPStatus
+from typing import Annotated
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from alpacamq.api.rest.coordination import ask_group
 from alpacamq.api.rest.membership import partitions_by_topic
@@ -42,10 +43,19 @@ class ListedGroup(msgspec.Struct, frozen=True, kw_only=True):
     topics: list[str] | UnsetType = UNSET
 
 
+class GroupsWanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which groups to list."""
+
+    prefix: Annotated[str, Meta(description="of their names")] = ""
+    after: Annotated[str, Meta(description="go on after this name")] = ""
+    limit: Annotated[int, Meta(ge=1, le=10_000, description="names at most")] = 1000
+
+
 class GroupList(msgspec.Struct, frozen=True, kw_only=True):
-    """Every group there is. A name may be that of a group of members and of queues."""
+    """Groups by name, which may be that of a group of members and of queues; after `next` there are more."""
 
     groups: list[ListedGroup]
+    next: str | None
 
 
 class MemberDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,8 +84,8 @@ class GroupAnswer(msgspec.Struct, frozen=True, kw_only=True):
     assignor: str | UnsetType = UNSET
 
 
-async def list_groups(call: Call[Nothing, Nothing]) -> GroupList:
-    broker = call.backend.broker
+async def list_groups(call: Call[GroupsWanted, Nothing]) -> GroupList:
+    broker, wanted = call.backend.broker, call.parameters
     replies: list[ListReply] = await broker.coordinators.ask_every_group_shard(
         lambda machine, ticket, now_ms: machine.list_groups(ListRequest(), ticket, now_ms)
     )
@@ -90,7 +100,16 @@ async def list_groups(call: Call[Nothing, Nothing]) -> GroupList:
     listed += [
         ListedGroup(group=group, type=QUEUE, topics=sorted(topics)) for group, topics in by_group.items()
     ]
-    return GroupList(groups=sorted(listed, key=lambda each: (each.group, each.type)))
+    names = sorted(
+        {each.group for each in listed if each.group.startswith(wanted.prefix) and each.group > wanted.after}
+    )
+    shown = frozenset(names[: wanted.limit])
+    return GroupList(
+        groups=sorted(
+            (each for each in listed if each.group in shown), key=lambda each: (each.group, each.type)
+        ),
+        next=names[wanted.limit - 1] if len(names) > wanted.limit else None,
+    )
 
 
 async def describe_group(call: Call[OfGroup, Nothing]) -> GroupAnswer:
@@ -188,7 +207,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         path="/groups",
         summary="List groups",
         handler=list_groups,
-        parameters=Nothing,
+        parameters=GroupsWanted,
         body=Nothing,
         answers=(GroupList,),
     ),
