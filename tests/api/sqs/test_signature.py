@@ -81,6 +81,14 @@ def verdict(request: Request, clock: SettableClock = CLOCK, settings: SqsSetting
         pytest.param(
             signed(url="http://h:1/000000000000/q.fifo", body=b"Action=PurgeQueue"), id="a queue's path"
         ),
+        pytest.param(
+            signed(url="http://h/?a.10=x&a.1=y&a=z&a-b=0&a=b"),
+            id="names that others begin with, and one twice",
+        ),
+        pytest.param(
+            signed(url="http://h//000000000000/./p/../q/"), id="a path that is not as short as it could be"
+        ),
+        pytest.param(signed(url="http://h/.."), id="a path to the root"),
         pytest.param(signed(method="GET", body=b""), id="no body"),
         pytest.param(signed(headers={"x-amz-note": "two  spaces "}), id="spaces in headers"),
         pytest.param(signed(region="mars-north-1"), id="any region"),

@@ -124,20 +124,32 @@ def _canonical(request: Request, claim: Claim) -> str:
         pairs = parse_qsl(request.query_string, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
     except ValueError:
         raise _incomplete("The query has too many fields.") from None
-    query = "&".join(
-        sorted(f"{quote(name, safe='-_.~')}={quote(value, safe='-_.~')}" for name, value in pairs)
-    )
+    # By name, then by value: a name comes before those that begin with it.
+    encoded = sorted((quote(name, safe="-_.~"), quote(value, safe="-_.~")) for name, value in pairs)
+    query = "&".join(f"{name}={value}" for name, value in encoded)
     headers = "".join(f"{name}:{_trimmed(request.headers, name)}\n" for name in claim.signed_headers)
     return "\n".join(
         (
             request.method,
-            quote(request.path, safe="/-_.~"),
+            quote(_shortest(request.path), safe="/-_.~"),
             query,
             headers,
             ";".join(claim.signed_headers),
             _sha256(request.body),
         )
     )
+
+
+def _shortest(path: str) -> str:
+    """The path without empty parts and detours, which signers leave out."""
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del parts[-1:]
+        elif part not in ("", "."):
+            parts.append(part)
+    end = "/" if parts and path.endswith("/") else ""
+    return "/" + "/".join(parts) + end
 
 
 def _trimmed(headers: Mapping[str, str], name: str) -> str:
