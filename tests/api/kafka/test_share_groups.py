@@ -113,6 +113,14 @@ def test_what_is_no_share_group_is_not_described(wire: Wire, made: str) -> None:
     assert described(wire, made).error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
+def test_a_group_asked_for_twice_is_described_once(wire: Wire, member: Member) -> None:
+    groups = wire.ask(ShareGroupDescribeRequest(group_ids=[member.group] * 3)).groups
+    assert [group.group_id for group in groups] == [member.group]
+    asked = DescribeShareGroupOffsetsRequestGroup(group_id=member.group, topics=None)
+    places = wire.ask(DescribeShareGroupOffsetsRequest(groups=[asked] * 3)).groups
+    assert [group.group_id for group in places] == [member.group]
+
+
 def test_a_share_group_is_not_described_as_another(wire: Wire, member: Member) -> None:
     (found,) = wire.ask(DescribeGroupsRequest(groups=[member.group])).groups
     assert found.error_code == ErrorCode.GROUP_ID_NOT_FOUND

@@ -113,6 +113,21 @@ def test_a_session_has_a_maximum_of_partitions(stage: Stage, monkeypatch: pytest
         stage.sessions.proceed(KEY, 1, 0.0, added=[(TOPIC, 9)])
 
 
+def test_all_sessions_together_have_a_maximum_of_partitions(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share_sessions, "MAX_CACHED_PARTITIONS", 4)
+    idle = stage.open(0, 1, key=("group", "idle"))
+    stage.now = IDLE_SECONDS
+    growing = stage.open(0)
+    stage.sessions.proceed(KEY, 1, stage.now, added=[(TOPIC, 1), (TOPIC, 2), (TOPIC, 3)])
+    assert not idle.is_open
+    with pytest.raises(ShareSessionLimitReached):
+        stage.sessions.proceed(KEY, 2, stage.now, added=[(TOPIC, 4)])
+    assert not growing.is_open
+    assert not stage.sessions
+
+
 def test_what_had_records_goes_last(stage: Stage) -> None:
     session = stage.open(0, 1, 2)
     session.served((TOPIC, 0))

@@ -171,6 +171,7 @@ class SharedFetch:
         """Find the batches of one partition's records, and give back what they do not hold."""
         acquired = sorted(taken.acquired)
         taken.acquired = []
+        taken.error = None  # that there could not be more is no reason to keep back what there is
         try:
             partition = find_shared(self._broker, *taken.key)
         except AlpacaError as error:

@@ -97,12 +97,13 @@ class ShareSessions:
         if (former := self._sessions.get(key)) is not None:
             topics_held = former.topics_held
             self._remove(former)
-        self._make_room(now)
+        if len(self._sessions) >= MAX_SESSIONS or self._cached_partitions >= MAX_CACHED_PARTITIONS:
+            self._make_room(now)
         session = ShareSession(key, ended)
         session.topics_held = topics_held
-        self._sessions[key] = session
-        self._update(session, partitions, ())
         session.used_at = now
+        self._sessions[key] = session
+        self._update(session, partitions, (), now)
         return session
 
     def proceed(
@@ -119,10 +120,10 @@ class ShareSessions:
             raise InvalidShareSessionEpoch(
                 f"the share session of member {key[1]!r} is at epoch {session.next_epoch}, not {epoch}"
             )
-        self._update(session, added, forgotten)
-        session.next_epoch = session.next_epoch % _MAX_INT32 + 1
         session.used_at = now
         self._sessions.move_to_end(key)
+        self._update(session, added, forgotten, now)
+        session.next_epoch = session.next_epoch % _MAX_INT32 + 1
         return session
 
     def find(self, key: SessionKey) -> ShareSession:
@@ -149,24 +150,36 @@ class ShareSessions:
         return session.departure()
 
     def _make_room(self, now: float) -> None:
-        if len(self._sessions) < MAX_SESSIONS and self._cached_partitions < MAX_CACHED_PARTITIONS:
-            return
+        """End the session that was not used for longest, if that is long enough."""
         idlest = next(iter(self._sessions.values()))
         if now - idlest.used_at < IDLE_SECONDS:
-            raise ShareSessionLimitReached(f"{len(self._sessions)} share sessions are in use already")
+            raise ShareSessionLimitReached(
+                f"{len(self._sessions)} share sessions with {self._cached_partitions} partitions "
+                "are in use already"
+            )
         self.drop(idlest)
 
     def _update(
-        self, session: ShareSession, added: Iterable[PartitionKey], forgotten: Iterable[PartitionKey]
+        self,
+        session: ShareSession,
+        added: Iterable[PartitionKey],
+        forgotten: Iterable[PartitionKey],
+        now: float,
     ) -> None:
         before = len(session.partitions)
         session.update(added, forgotten)
-        self._cached_partitions += len(session.partitions) - before
-        if len(session.partitions) > MAX_SESSION_PARTITIONS:
+        grown = len(session.partitions) - before
+        self._cached_partitions += grown
+        try:
+            if len(session.partitions) > MAX_SESSION_PARTITIONS:
+                raise ShareSessionLimitReached(
+                    f"a share session may have {MAX_SESSION_PARTITIONS} partitions at most"
+                )
+            while grown > 0 and self._cached_partitions > MAX_CACHED_PARTITIONS:
+                self._make_room(now)
+        except ShareSessionLimitReached:
             self.drop(session)
-            raise ShareSessionLimitReached(
-                f"a share session may have {MAX_SESSION_PARTITIONS} partitions at most"
-            )
+            raise
 
     def _remove(self, session: ShareSession) -> None:
         del self._sessions[session.key]

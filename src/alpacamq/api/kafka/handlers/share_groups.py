@@ -64,7 +64,7 @@ async def share_group_describe(
     door: Door, request: wire.ShareGroupDescribeRequest, _call: Call
 ) -> wire.ShareGroupDescribeResponse:
     return wire.ShareGroupDescribeResponse(
-        groups=[await _described(door, group) for group in request.group_ids]
+        groups=[await _described(door, group) for group in dict.fromkeys(request.group_ids)]
     )
 
 

@@ -23,8 +23,10 @@ from .share_groups import find_share_group, queue_topics
 async def describe_share_group_offsets(
     door: Door, request: wire.DescribeShareGroupOffsetsRequest, _call: Call
 ) -> wire.DescribeShareGroupOffsetsResponse:
+    # Each once, however often it is named: an answer may be much larger than its question.
+    groups = {group.group_id: group for group in request.groups}
     return wire.DescribeShareGroupOffsetsResponse(
-        groups=[await _described_group(door, group) for group in request.groups]
+        groups=[await _described_group(door, group) for group in groups.values()]
     )
 
 

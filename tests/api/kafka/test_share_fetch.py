@@ -1,0 +1,56 @@
+"""Share fetches that something goes wrong with half-way."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from alpacamq.api.kafka.share_fetch import SharedFetch
+from alpacamq.api.kafka.share_sessions import ShareSession
+from alpacamq.broker.partition import append
+from alpacamq.coordinator.share_config import ShareConfig
+from alpacamq.model.errors import DiskFull
+from alpacamq.model.records import Record, write_batch
+from alpacamq.protocol.messages.share_fetch import ShareFetchRequest
+from alpacamq.queues.messages import QueueId
+from tests.broker.open_brokers import running
+
+
+async def test_what_was_acquired_before_something_went_wrong_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as broker:
+        topic = await broker.topics.create("t", partitions=1)
+        await append(broker.topics.partition("t", 0), write_batch([Record(0, 1000, None, b"x")]))
+        session = ShareSession(("group", "member"), lambda _: None)
+        session.update([(topic.id, 0)], ())
+        request = ShareFetchRequest(
+            group_id="group",
+            member_id="member",
+            share_session_epoch=0,
+            max_wait_ms=300,
+            min_bytes=1 << 20,
+            max_bytes=1 << 20,
+            max_records=10,
+            batch_size=10,
+            topics=[],
+            forgotten_topics_data=[],
+        )
+        acquire = broker.queues.acquire
+        # The first queue of a broker takes its time.
+        await acquire(QueueId("another", "t"), consumer="", partitions=(0,), max_messages=1)
+
+        async def acquire_once(*args: Any, **options: Any) -> Any:
+            monkeypatch.setattr(broker.queues, "acquire", fail)
+            return await acquire(*args, **options)
+
+        async def fail(*_: Any, **__: Any) -> Any:
+            raise DiskFull("there is no room for more leases")
+
+        monkeypatch.setattr(broker.queues, "acquire", acquire_once)
+        config = ShareConfig(auto_offset_reset="earliest")
+        (taken,) = await SharedFetch(broker, session, request, config).run()
+        told = taken.shared(10)
+        assert [entry.offset for entry in taken.acquired] == [0]
+        assert (told.error_code, told.records_bytes) == (0, taken.covering.length)
+        taken.covering.release()
