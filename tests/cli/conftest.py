@@ -6,7 +6,7 @@ import pytest
 
 from tests.brokers import Broker
 
-from .command import Command
+from .command import Command, InProcess
 
 CONFIG = """
 [topics]
@@ -26,4 +26,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture
 def alpacactl(broker: Broker) -> Command:
-    return Command(broker.address)
+    return Command(broker.address, broker.http_address)
+
+
+@pytest.fixture
+def ctl(broker: Broker) -> Command:
+    return InProcess(broker.address, broker.http_address)

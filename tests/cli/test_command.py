@@ -1,6 +1,7 @@
 """What holds for every verb: exit codes, streams, formats, width, and a broker that is not there."""
 
 import json
+import shlex
 import socket
 import subprocess
 import sys
@@ -10,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from alpacamq.cli.asking import compact
-from alpacamq.cli.main import NOUNS, main
+from alpacamq.cli.main import NOUNS, main, parser_of
 from tests.brokers import Broker
 
 from .command import Command
 
-VERBS = [
+OVER_KAFKA = [
     ["topics", "list"],
     ["topics", "describe", "x"],
     ["topics", "create", "x"],
@@ -32,6 +33,30 @@ VERBS = [
     ["consume", "x"],
     ["cluster", "describe"],
 ]
+OVER_HTTP = [
+    ["queue", "receive", "x"],
+    ["queue", "ack", "x"],
+    ["queue", "nack", "x"],
+    ["queue", "reject", "x"],
+    ["queue", "extend", "x", "--for", "1m"],
+    ["queue", "peek", "x"],
+    ["queue", "list"],
+    ["queue", "describe", "x"],
+    ["queue", "configure", "x", "--unset", "queue.ttl.ms"],
+    ["queue", "purge", "x", "--yes"],
+    ["queue", "reset", "x", "--to", "earliest"],
+    ["dlq", "list"],
+    ["dlq", "show", "x"],
+    ["dlq", "redrive", "x"],
+    ["dlq", "redrives"],
+    ["dlq", "cancel", "x"],
+    ["delayed", "list", "x"],
+    ["delayed", "cancel", "x", "0:1", "--yes"],
+]
+VERBS = [(verb, "--broker") for verb in OVER_KAFKA] + [(verb, "--http") for verb in OVER_HTTP]
+each_verb = pytest.mark.parametrize(
+    ("verb", "option"), VERBS, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
 
 
 @pytest.fixture
@@ -48,20 +73,21 @@ def silent_port() -> Iterator[str]:
         yield f"127.0.0.1:{server.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+@each_verb
 def test_a_broker_that_is_not_there_has_its_own_exit_code(
-    verb: list[str], closed_port: str, capfd: pytest.CaptureFixture[str]
+    verb: list[str], option: str, closed_port: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    code = main(["--broker", closed_port, *verb])
+    code = main([option, closed_port, *verb])
     out, errors = capfd.readouterr()
     assert (code, out) == (3, "")
     assert f"no broker answers at {closed_port}" in errors
     assert "alpacamq serve" in errors
-    assert "--broker" in errors
+    assert option in errors
 
 
-def test_something_that_never_answers_is_given_up_on(silent_port: str) -> None:
-    ran = Command(silent_port)("topics", "list")
+@pytest.mark.parametrize("noun", ["topics", "queue"])
+def test_something_that_never_answers_is_given_up_on(noun: str, silent_port: str) -> None:
+    ran = Command(silent_port)(noun, "list")
     assert ran.code == 3
     assert "does not answer" in ran.errors
 
@@ -71,10 +97,13 @@ def test_a_host_that_does_not_exist_is_named(capfd: pytest.CaptureFixture[str]) 
     assert "no-such-host.invalid" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(("noun", "option"), [("topics", "--broker"), ("queue", "--http")])
 @pytest.mark.parametrize("broker", ["localhost:port", ":9092", "::1:9092", "localhost:0"])
-def test_an_address_that_is_none_is_wrong_usage(broker: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["topics", "list", "--broker", broker]) == 2
-    assert "--broker" in capfd.readouterr().err
+def test_an_address_that_is_none_is_wrong_usage(
+    noun: str, option: str, broker: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([noun, "list", option, broker]) == 2
+    assert option in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -92,6 +121,15 @@ def test_an_address_that_is_none_is_wrong_usage(broker: str, capfd: pytest.Captu
         ["groups", "reset", "x", "--to", "whenever"],
         ["groups", "reset", "x", "--to", "earliest", "--topic", "t:a"],
         ["consume", "x", "--max", "-1"],
+        ["produce", "x", "--priority", "urgent"],
+        ["produce", "x", "--delay", "soon"],
+        ["produce", "x", "--delay", "1m", "--deliver-at", "2030-01-01"],
+        ["produce", "x", "--deliver-at", "tomorrow"],
+        ["queue", "ack"],
+        ["queue", "extend", "x"],
+        ["queue", "receive", "x", "--visibility", "30"],
+        ["queue", "reset", "x"],
+        ["delayed", "cancel", "x", "17"],
     ],
     ids=" ".join,
 )
@@ -103,17 +141,32 @@ def test_wrong_usage_has_its_own_exit_code(arguments: list[str], capfd: pytest.C
     assert "--help" in errors
 
 
-@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+@each_verb
 def test_every_verb_takes_the_options_of_all_and_explains_itself(
-    verb: list[str], capfd: pytest.CaptureFixture[str]
+    verb: list[str], option: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     words = verb[:1] if verb[0] in ("produce", "consume") else verb[:2]
     with pytest.raises(SystemExit) as ended:
         main([*words, "--help"])
     assert ended.value.code == 0
     shown = capfd.readouterr().out
-    assert "--broker" in shown
+    assert option in shown
     assert "--output" in shown
+
+
+@pytest.mark.parametrize("verb", OVER_HTTP, ids=" ".join)
+def test_examples_can_be_typed_as_they_are_shown(
+    verb: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    with pytest.raises(SystemExit):
+        main([*verb[:2], "--help"])
+    _, _, examples = capfd.readouterr().out.partition("examples:\n")
+    for example in examples.splitlines():
+        for command in example.split("|"):
+            words = shlex.split(command)
+            if words[0] == "alpacactl":
+                assert hasattr(parser_of(words[1:]).parse_args(words[1:]), "run")
 
 
 def test_a_name_that_is_no_text_is_wrong_usage(alpacactl: Command) -> None:

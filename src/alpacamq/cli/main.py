@@ -59,7 +59,7 @@ class Noun(Protocol):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    parsed = _parser(given).parse_args(given)
+    parsed = parser_of(given).parse_args(given)
     # Data has one encoding whatever the terminal's; what cannot be said in it must not end the command.
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
@@ -105,7 +105,8 @@ class _Parser(argparse.ArgumentParser):
         self.exit(USAGE, f"{self.prog}: {message}; see `{self.prog} --help`\n")
 
 
-def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
+def parser_of(given: Sequence[str]) -> argparse.ArgumentParser:
+    """What reads this command line: only the nouns that are on it know their verbs."""
     parser = _Parser(
         prog="alpacactl",
         description="See and steer an AlpacaMQ broker, or any broker that speaks Kafka's protocol.",
