@@ -94,7 +94,12 @@ def run_examples(page: Path, tools: set[str], broker: Broker, directory: Path) -
             text=True,
             check=False,
             timeout=EXAMPLE_S,
-            env={**os.environ, "PATH": path, "ALPACACTL_BROKER": broker.address},
+            env={
+                **os.environ,
+                "PATH": path,
+                "ALPACACTL_BROKER": broker.address,
+                "ALPACACTL_HTTP": broker.http_address,
+            },
         )
         where = f"{page.name}:{example.line}"
         assert ran.returncode == 0, f"{where}\n{ran.stderr}"
