@@ -64,9 +64,8 @@ class FakeLog:
         self.slab = slab
         self.outlines = 0
 
-    def add(self, topic: str, partitions: int = 1, **settings: str) -> FakeTopic:
-        named = {name.replace("_", "."): text for name, text in settings.items()}
-        self.topics[topic] = FakeTopic(partitions, named)
+    def add(self, topic: str, settings: Mapping[str, str] | None = None, *, partitions: int = 1) -> FakeTopic:
+        self.topics[topic] = FakeTopic(partitions, settings or {})
         return self.topics[topic]
 
     def config(self, topic: str) -> TopicConfig | None:

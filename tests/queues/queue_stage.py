@@ -116,8 +116,7 @@ class Stage:
     def _topic(self, _plain: list[str], options: Mapping[str, str]) -> None:
         settings = dict(options)
         partitions = int(settings.pop("partitions", "1"))
-        topic = self.log.add(QUEUE.topic, partitions)
-        topic.alter(settings)
+        self.log.add(QUEUE.topic, settings, partitions=partitions)
 
     def _publish(self, names: list[str], options: Mapping[str, str]) -> None:
         """publish a b c lane=high key=k partition=0, or publish a count=40"""

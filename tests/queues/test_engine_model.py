@@ -92,10 +92,9 @@ class QueueModel(RuleBasedStateMachine):
     )
     def start(self, starts: list[int], ordering: str) -> None:
         log = FakeLog(self.slab)
-        self.topic = log.add(
-            QUEUE.topic, len(starts), queue_ordering=ordering, queue_max_deliveries=str(MAX_DELIVERIES),
-            queue_max_in_flight=str(MAX_IN_FLIGHT), queue_max_in_flight_total=str(MAX_TOTAL),
-        )  # fmt: skip
+        limits = {"queue.max.in.flight": str(MAX_IN_FLIGHT), "queue.max.in.flight.total": str(MAX_TOTAL)}
+        order = {"queue.ordering": ordering, "queue.max.deliveries": str(MAX_DELIVERIES)}
+        self.topic = log.add(QUEUE.topic, limits | order, partitions=len(starts))
         for partition, start in zip(self.topic.partitions, starts, strict=True):
             partition.start = start
         self.host = ModelHost(log, self.limits)

@@ -205,7 +205,12 @@ class Queue:
         )
 
     def _overridden(self, config: TopicConfig) -> TopicConfig:
-        values = {name.replace(".", "_"): check_setting(name, text) for name, text in self.overrides.items()}
+        values = {}
+        for name, text in self.overrides.items():
+            try:
+                values[name.replace(".", "_")] = check_setting(name, text)
+            except InvalidConfig:
+                continue  # stored by another version, to which it meant something
         return msgspec.structs.replace(config, **values)
 
     def _keep_order(self, settings: TopicConfig) -> None:
