@@ -30,6 +30,7 @@ BENCHMARKS = (
     "coordinator_loading",
     "queue_engine",
     "queue_throughput",
+    "delays",
 )
 
 
