@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from alpacamq import __version__
@@ -27,6 +27,7 @@ from alpacamq.queues.limits import EngineLimits
 from alpacamq.telemetry.logs import get_logger
 
 from .config import KafkaConfig, NodeConfig
+from .http_config import HttpConfig
 from .http_doors import HttpDoor, open_doors
 
 log = get_logger(__name__)
@@ -35,12 +36,12 @@ log = get_logger(__name__)
 _SPARE_DESCRIPTORS = 256
 _MIN_SEGMENT_FILES = 64
 
-TRY = """\
-  echo hello | {alpacactl} produce greetings
-  {alpacactl} consume greetings --exit
-  {alpacactl} topics list
-or any Kafka client on {kafka}.
-"""
+_TRY = (
+    "echo hello | {over_kafka} produce greetings",
+    "{over_kafka} consume greetings --exit",
+    "{over_kafka} topics list",
+)
+_TRY_QUEUE = "{over_http} queue receive greetings --ack --exit"
 
 
 async def serve(config: NodeConfig, started_at: float) -> None:
@@ -83,16 +84,23 @@ def announce(config: NodeConfig, kafka: Address, http_doors: Sequence[HttpDoor],
     for name, place in {**addresses, "data": str(data)}.items():
         print(f"  {name:<7} {place}")
     print("\nTry:")
-    print(TRY.format(alpacactl=_alpacactl(kafka), kafka=kafka))
+    for line in _to_try(kafka, http_doors):
+        print(f"  {line}")
+    print(f"or any Kafka client on {kafka}.\n")
     print("Ctrl-C stops it.", flush=True)
     log.info("ready", **addresses, data_dir=str(data))
 
 
-def _alpacactl(kafka: Address) -> str:
-    """The command as it can be typed here: it lies beside ours."""
+def _to_try(kafka: Address, http_doors: Sequence[HttpDoor]) -> Iterator[str]:
+    """Commands as they can be typed here: ours lies beside the broker's."""
     beside = Path(sys.argv[0]).with_name("alpacactl")
     command = str(beside) if beside.is_file() else "alpacactl"
-    return command if kafka == KafkaConfig().listen else f"{command} --broker {kafka}"
+    over_kafka = command if kafka == KafkaConfig().listen else f"{command} --broker {kafka}"
+    yield from (line.format(over_kafka=over_kafka) for line in _TRY)
+    for door in http_doors:
+        if door.name == "http":
+            is_usual = door.address == HttpConfig().listen
+            yield _TRY_QUEUE.format(over_http=command if is_usual else f"{command} --http {door.address}")
 
 
 def broker_settings(config: NodeConfig) -> BrokerSettings:

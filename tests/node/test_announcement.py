@@ -1,0 +1,42 @@
+"""What the broker prints when it is ready, and that its advice can be followed."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conftest import NewBroker
+
+
+def advice(lines: list[str]) -> list[str]:
+    """The commands it says to try."""
+    start = lines.index("Try:") + 1
+    end = next(at for at, line in enumerate(lines) if line.startswith("or any Kafka client"))
+    return [line.strip() for line in lines[start:end]]
+
+
+def test_what_it_says_to_try_works_as_it_is_typed(new_broker: NewBroker, tmp_path: Path) -> None:
+    broker = new_broker().start()
+    alpacactl = tmp_path / "alpacactl"
+    alpacactl.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m alpacamq.cli.main "$@"\n')
+    alpacactl.chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ALPACACTL_")}
+    environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
+    printed = {}
+    for command in advice(broker.output.lines):
+        ran = subprocess.run(
+            ["sh", "-c", command], capture_output=True, text=True, check=False, env=environment, timeout=60
+        )
+        assert ran.returncode == 0, f"{command}: {ran.stderr}"
+        (verb,) = {"produce", "consume", "topics", "queue"} & set(command.split())
+        printed[verb] = ran.stdout
+    assert printed.keys() == {"produce", "consume", "topics", "queue"}
+    assert printed["consume"] == "hello\n"
+    assert "hello" in printed["queue"].split()
+    assert "greetings" in printed["topics"]
+
+
+def test_it_does_not_advise_to_use_a_door_that_is_shut(new_broker: NewBroker) -> None:
+    broker = new_broker(config="[http]\nenabled = false\n").start()
+    assert not any("queue" in command for command in advice(broker.output.lines))
