@@ -13,6 +13,8 @@ from alpacamq.client.committed import committed_offsets
 from alpacamq_spark.pipelines import Pipeline, read_archive
 from alpacamq_spark.pipelines.archive_table import ArchiveTable
 from alpacamq_spark.pipelines.errors import ForeignArchive, InvalidPipeline, PipelineBusy
+from alpacamq_spark.pipelines.interruption import Interruption
+from alpacamq_spark.pipelines.run import Teller
 from alpacamq_spark.pipelines.storage import SparkStorage
 from tests.brokers import Broker
 
@@ -129,6 +131,24 @@ def test_merging_small_files_loses_and_doubles_nothing(
     workshop.run(pipeline)
     assert not half.exists()
     assert ids(spark, path) == Counter(range(42))
+
+
+def test_a_pipeline_that_is_asked_to_stop_ends_with_the_batch_it_is_at(
+    workshop: Workshop, cluster: Cluster, topic: str, spark: SparkSession
+) -> None:
+    make_topic(cluster, topic)
+    send(workshop.broker, topic, numbered(0, 30))
+    text = TEXT.format(topic=topic, most=10, fan_in=10).replace("[source]", 'trigger = "100ms"\n\n[source]')
+    pipeline = workshop.pipeline(text)
+    interruption = Interruption()
+    outcome = pipeline.run(
+        spark=spark, teller=Teller(batch=lambda _: interruption.ask()), interruption=interruption
+    )
+    assert outcome.is_stopped
+    assert pipeline.status().data["state"] == "stopped"
+    assert set(ids(spark, workshop.directory / "archive").values()) == {1}
+    workshop.run(workshop.pipeline(text.replace("100ms", "available-now")))
+    assert ids(spark, workshop.directory / "archive") == Counter(range(30))
 
 
 def test_an_archive_belongs_to_one_checkpoint(workshop: Workshop, cluster: Cluster, topic: str) -> None:

@@ -47,6 +47,7 @@ topic = "TOPIC-big"
     send(workshop.broker, topic, [Sent(value='{"id": "three", "price": 4, "new": 1}', key="w")])
     workshop.run(pipeline, told)
     assert len(told.sentences) == 1
+    assert not workshop.spark.catalog.tableExists("items")
     found = {
         each.record.key: json.loads(each.record.value or b"") for each in deliveries(cluster, f"{topic}-big")
     }

@@ -21,7 +21,7 @@ class ProgressLine:
     def batch(self, done: "BatchDone") -> None:
         lag = "" if done.lag is None else f"  lag {done.lag:,}"
         self.show(
-            f"batch {done.batch}  {done.rows:,} rows  {done.rows_per_second:,.0f} rows/s{lag}  "
+            f"batch {done.batch}  {done.rows:,} rows  {_rate(done.rows_per_second)} rows/s{lag}  "
             f"{done.total_rows:,} in all"
         )
 
@@ -44,3 +44,7 @@ class ProgressLine:
             sys.stderr.write("\n")
             sys.stderr.flush()
             self._is_open = False
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.1f}"

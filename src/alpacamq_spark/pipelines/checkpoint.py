@@ -4,7 +4,7 @@ stream/         Spark's own checkpoint of the query
 id              a name for this memory, so that what was written with another is recognised
 last-run.json   how the last run ended
 lock            held by the process that runs the pipeline
-spark.log       what Spark logged
+spark.log       what Spark logged; spark-console.log has what it printed
 """
 
 import fcntl

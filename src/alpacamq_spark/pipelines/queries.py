@@ -9,6 +9,7 @@ from .errors import InvalidPipeline
 from .failures import explained
 from .report import Plain, Report, Section
 from .sessions import session_for
+from .storage import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,10 +28,13 @@ def ask_archive(pipeline: "Pipeline", query: str, *, spark: "SparkSession | None
         raise InvalidPipeline(f"{pipeline.name} is a pipeline of kind {definition.kind} and has no archive")
     if spark is not None:
         return _asked(ArchiveTable(pipeline.place(definition.sink.path), spark), spark, query)
+    place = pipeline.place(definition.sink.path)
+    if local_path(place) is not None:
+        ArchiveTable(place, None).owner()  # fail before Spark has started, which takes a while
     checkpoint = local_checkpoint(pipeline.checkpoint_place)
     log = None if checkpoint is None or definition.spark.remote else checkpoint.log
     with explained(), session_for(pipeline.name, definition.spark, log) as session:
-        return _asked(ArchiveTable(pipeline.place(definition.sink.path), session), session, query)
+        return _asked(ArchiveTable(place, session), session, query)
 
 
 def define_tables(table: ArchiveTable, spark: "SparkSession") -> None:

@@ -1,14 +1,19 @@
 """The Spark session of a pipeline: its settings, quiet on the terminal, with a log beside the checkpoint."""
 
 import os
+import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark.errors import PySparkException
+
 from alpacamq_spark.session import LOCAL, spark_session
 
 from .definition import SparkSettings
+from .errors import PipelineFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,12 +27,16 @@ _LOCAL_SETTINGS: Mapping[str, str] = {
     # Spark's default of 200 tasks for every grouping is for clusters.
     "spark.sql.shuffle.partitions": "8",
 }
+CONSOLE = "spark-console.log"
+_STANDARD_ERROR = 2
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
 @contextmanager
 def session_for(name: str, settings: SparkSettings, log: Path | None) -> "Iterator[SparkSession]":
     """A session as the pipeline asks for, stopped afterwards."""
+    # About versions of packages that Spark would rather have; nobody who runs a pipeline chose them.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     given = {key: _text(value) for key, value in settings.settings.items()}
     if settings.remote is not None:
         session = spark_session(name, master=settings.remote, settings={**_SETTINGS, **given})
@@ -40,13 +49,35 @@ def session_for(name: str, settings: SparkSettings, log: Path | None) -> "Iterat
         if master.startswith("local"):
             # Spares a warning on machines that do not know themselves by name.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        # What the interpreter of a task has to say of its packages is not for the terminal.
-        os.environ.setdefault("PYTHONWARNINGS", "ignore")
-        session = spark_session(name, master=master, settings=own)
+        with _console_in(log):
+            session = spark_session(name, master=master, settings=own)
     try:
         yield session
     finally:
         session.stop()
+
+
+@contextmanager
+def _console_in(log: Path | None) -> Iterator[None]:
+    """Have what the JVM and its Python workers say on standard error in a file, not on the terminal.
+
+    They keep the standard error that this process has when the JVM is started.
+    """
+    if log is None:
+        yield
+        return
+    sys.stderr.flush()
+    own = os.dup(_STANDARD_ERROR)
+    try:
+        with log.with_name(CONSOLE).open("wb") as console:
+            os.dup2(console.fileno(), _STANDARD_ERROR)
+        yield
+    except PySparkException as error:
+        raise PipelineFailed(f"Spark does not start: {error}; see {log.with_name(CONSOLE)}") from error
+    finally:
+        sys.stderr.flush()
+        os.dup2(own, _STANDARD_ERROR)
+        os.close(own)
 
 
 def _logging_to(log: Path) -> str:

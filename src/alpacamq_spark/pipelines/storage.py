@@ -7,8 +7,6 @@ without starting Spark; for the rest the JVM's file systems are asked, through t
 
 import os
 import shutil
-import tempfile
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -104,16 +102,15 @@ class LocalStorage:
     def write(self, name: str, data: bytes) -> None:
         path = self._root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        number, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with os.fdopen(number, "wb") as file:
+            with draft.open("wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            Path(draft).replace(path)
+            draft.replace(path)
         except BaseException:
-            with suppress(FileNotFoundError):
-                Path(draft).unlink()
+            draft.unlink(missing_ok=True)
             raise
         # Without this a crash can lose the new file's name.
         directory = os.open(path.parent, os.O_RDONLY)

@@ -37,7 +37,6 @@ _RECORD = ("key", "value", "headers", "partition", "timestamp", "delay", "delive
 
 def run_transform(definition: Transform, run: Run, directory: Path) -> Outcome:
     """Run the query over what the trigger asks for."""
-    # Views of the same name in the session of a caller are not ours to replace.
     names = [*definition.sources, *(step.name for step in definition.steps)]
     try:
         with explained():
@@ -45,7 +44,7 @@ def run_transform(definition: Transform, run: Run, directory: Path) -> Outcome:
             end = run_stream(run, _writer(definition.sink, run, result), trigger=definition.trigger)
     finally:
         for name in names:
-            run.spark.catalog.dropTempView(_quoted(name))
+            run.spark.catalog.dropTempView(name)
     sink = definition.sink
     to = f"topic {sink.topic}" if sink.topic else run.place(sink.path or "")
     report = Report(
@@ -74,7 +73,7 @@ def transformed(definition: Transform, run: Run, directory: Path) -> "DataFrame"
 
 
 def _quoted(name: str) -> str:
-    return f"`{name}`" if "`" not in name else name
+    return f"`{name.replace('`', '``')}`"
 
 
 def _table(name: str, source: TableSource, run: Run, directory: Path) -> "DataFrame":
