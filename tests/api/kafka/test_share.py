@@ -22,6 +22,7 @@ from .share_member import (
     REJECT,
     RELEASE,
     RENEW,
+    Got,
     Member,
     batch,
     configure,
@@ -298,6 +299,24 @@ def test_what_a_member_holds_goes_to_another_when_its_connection_ends(
         holder = Member(second, member.topic, member.group, id="holder").join()
         assert holder.fetch(0)[0].offsets == [0]
     assert member.fetch(0, max_wait_ms=PATIENT_MS)[0].ranges == [(0, 0, 2)]
+
+
+def test_what_several_members_hold_goes_to_another_when_the_connection_they_share_ends(
+    wire: Wire, member: Member, broker: Broker
+) -> None:
+    publish(wire, member.topic, b"a", b"b", b"c")
+    with wired(broker.host_and_port) as second:
+        for offset in range(3):
+            holder = Member(second, member.topic, member.group, id=f"holder{offset}").join()
+            assert holder.fetch(0, max_records=1)[0].offsets == [offset]
+    found: list[int] = []
+
+    def all_are_here() -> bool:
+        found.extend(member.fetch(0).get(0, Got()).offsets)
+        return sorted(found) == [0, 1, 2]
+
+    # Sooner than their locks end.
+    eventually(all_are_here, within_s=15)
 
 
 def test_what_a_member_holds_goes_to_another_when_nothing_is_heard_of_it(

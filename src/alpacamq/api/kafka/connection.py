@@ -354,6 +354,7 @@ class Connection(asyncio.BufferedProtocol):
             release(answer.pieces or ())
         self._answers.clear()
         self._outbox.close()
-        for listener in self._close_listeners:
+        # Taken away first: a listener may take itself out, and the one behind it would not be called.
+        listeners, self._close_listeners = self._close_listeners, []
+        for listener in listeners:
             listener()
-        self._close_listeners.clear()
