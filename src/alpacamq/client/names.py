@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import msgspec
 
@@ -19,7 +20,7 @@ class _ListedTopic(msgspec.Struct, frozen=True, kw_only=True):
     name: str
 
 
-class _TopicPage(msgspec.Struct, frozen=True, kw_only=True):
+class _Topics(msgspec.Struct, frozen=True, kw_only=True):
     topics: list[_ListedTopic]
     next: str | None
 
@@ -31,23 +32,31 @@ class _ListedGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Groups(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[_ListedGroup]
+    next: str | None
+
+
+P = TypeVar("P", _Topics, _Groups)
 
 
 def topic_names(api: HttpApi) -> list[str]:
     """Every topic that is not the broker's own."""
-    names: list[str] = []
-    after: str | None = ""
-    while after is not None:
-        page = api.get(["topics"], _TopicPage, query={"limit": _PAGE, "after": after or None})
-        names += [each.name for each in page.topics]
-        after = page.next
-    return names
+    return [each.name for page in _pages(api, "topics", _Topics) for each in page.topics]
 
 
 def queue_names(api: HttpApi) -> list[tuple[str, str]]:
     """Every group with the topic it uses as a queue."""
-    groups = api.get(["groups"], _Groups).groups
-    return sorted((each.group, topic) for each in groups for topic in each.topics)
+    pages = _pages(api, "groups", _Groups)
+    return [(each.group, topic) for page in pages for each in page.groups for topic in each.topics]
+
+
+def _pages(api: HttpApi, path: str, kind: type[P]) -> Iterator[P]:
+    after: str | None = None
+    while True:
+        page = api.get([path], kind, query={"limit": _PAGE, "after": after})
+        yield page
+        if page.next is None:
+            return
+        after = page.next
 
 
 @contextmanager
