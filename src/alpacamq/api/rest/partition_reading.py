@@ -84,6 +84,14 @@ async def read_or_wait(
             await arriving.wait(left_seconds)
 
 
+def all_partitions(broker: Broker, topic: str) -> Sequence[Partition]:
+    """The partitions of a topic; UnknownTopic if there is none, or if it is only about to be."""
+    if partitions := broker.topics.partitions_of(topic):
+        return partitions
+    broker.topics.image.topic(topic)
+    raise UnknownTopic(f"topic {topic!r} is being made or deleted")
+
+
 async def offset_at_time(broker: Broker, partition: Partition, timestamp_ms: int) -> int | None:
     """The first record of then or later."""
     found = await asyncio.get_running_loop().run_in_executor(

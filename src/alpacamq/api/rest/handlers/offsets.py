@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 from alpacamq.api.rest.coordination import ask_group
 from alpacamq.api.rest.errors import ConflictingInput, Problem, problem_of
 from alpacamq.api.rest.moments import Moment, moment_ms
-from alpacamq.api.rest.partition_reading import offset_at_time
+from alpacamq.api.rest.partition_reading import all_partitions, offset_at_time
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.broker import Broker
 from alpacamq.coordinator.group_messages import (
@@ -210,7 +210,7 @@ async def reset_places(broker: Broker, topic: str, reset: ResetPlace, at: str) -
     if len(given) != 1:
         raise ConflictingInput(f"{at or 'the body'}: give one of {', '.join(names)}", at)
     partitions = (
-        broker.topics.partitions_of(broker.topics.image.topic(topic).name)
+        all_partitions(broker, topic)
         if reset.partition is UNSET
         else [broker.topics.partition(topic, reset.partition)]
     )

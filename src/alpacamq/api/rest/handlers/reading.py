@@ -14,6 +14,7 @@ from alpacamq.api.rest.message_json import StoredMessage, Values, stored_message
 from alpacamq.api.rest.moments import Moment, moment_ms
 from alpacamq.api.rest.partition_reading import (
     PartitionReading,
+    all_partitions,
     offset_at_time,
     read_fairly,
     read_or_wait,
@@ -137,11 +138,10 @@ async def read_topic(call: Call[TopicPlace, Nothing]) -> TopicMessages:
     backend, wanted = call.backend, call.parameters
     _check_one_start(wanted, "offsets")
     topics = backend.broker.topics
-    topics.image.topic(wanted.topic)
     if wanted.offsets is UNSET:
         readings = [
             await _reading(backend, each, await _first_offset(backend, each, wanted), wanted)
-            for each in topics.partitions_of(wanted.topic)
+            for each in all_partitions(backend.broker, wanted.topic)
         ]
     else:
         readings = [
