@@ -10,6 +10,8 @@ import pytest
 
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.publishing import Message as PublishedMessage
+from alpacamq.broker.queues import Queues
+from alpacamq.model.errors import CoordinatorUnavailable
 from alpacamq.model.headers import ORIGIN_OFFSET, ORIGIN_PARTITION, ORIGIN_TOPIC
 from alpacamq.model.records import Header
 from alpacamq.queues.messages import BUILT_IN_GROUP, QueueId
@@ -269,6 +271,24 @@ def test_a_purged_queue_is_empty_and_not_purged_again_within_a_minute(
         either.purge_queue(QueueUrl=queue)
     send(either, queue, "c")
     assert [message["Body"] for message in receive(either, queue)] == ["c"]
+
+
+def test_a_purge_that_failed_can_be_tried_again_at_once(
+    either: Client, door: SqsBroker, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unavailable(_: QueueId) -> None:
+        raise CoordinatorUnavailable("the disk is full")
+
+    async def queues_of(broker: Broker) -> Queues:
+        return broker.queues
+
+    send(either, queue, "a")
+    with monkeypatch.context() as patched:
+        patched.setattr(door.ask(queues_of), "purge", unavailable)
+        with refused("ServiceUnavailable", "the disk is full", status=503):
+            either.purge_queue(QueueUrl=queue)
+    either.purge_queue(QueueUrl=queue)
+    assert receive(either, queue) == []
 
 
 def test_messages_of_a_group_come_in_order_and_wait_for_those_before_them(sqs: Client, name: str) -> None:

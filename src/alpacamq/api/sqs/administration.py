@@ -94,8 +94,12 @@ class Administration:
                 f"Only one PurgeQueue operation on {queue.name} is allowed every {PURGE_INTERVAL_S} seconds.",
             )
         self._purged[queue.topic.id] = now
-        await self._broker.queues.purge(queue.id)
-        await self._cancel_delayed(queue.name, self._broker.clock.now_ms())
+        try:
+            await self._broker.queues.purge(queue.id)
+            await self._cancel_delayed(queue.name, self._broker.clock.now_ms())
+        except BaseException:
+            self._purged.pop(queue.topic.id, None)
+            raise
         return NOTHING
 
     async def _cancel_delayed(self, name: str, until_ms: int) -> None:
