@@ -97,6 +97,14 @@ async def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
         assert not broker.topics.image.topic("t").overrides
 
 
+async def test_a_topic_of_our_own_keeps_its_partitions(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create_internal(OFFSETS_TOPIC, partitions=2, overrides={})
+        with pytest.raises(PolicyViolation, match="internal"):
+            await broker.topics.grow(OFFSETS_TOPIC, 3)
+        assert broker.topics.image.topic(OFFSETS_TOPIC).partitions == 2
+
+
 async def test_a_topic_of_our_own_cannot_be_deleted(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create_internal(OFFSETS_TOPIC, partitions=1, overrides={})

@@ -185,6 +185,9 @@ class Topics:
         """Add partitions so that there are `partitions` in all."""
         async with self._changing:
             former = self.image.topic(name)
+            if former.is_internal:
+                # What belongs to which of its partitions follows from how many there are.
+                raise PolicyViolation(f"topic {name!r} is internal and keeps its partitions")
             topic = grown(self.image, name, partitions, self._limits)
             if dry_run:
                 return topic
