@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from alpacamq.broker.broker import Broker
+from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.clock import SystemClock
 from alpacamq.broker.delays import DelayedMessage, DelaySettings
 from alpacamq.model.errors import (
@@ -17,7 +17,7 @@ from alpacamq.model.errors import (
     UnknownTopic,
 )
 from alpacamq.model.headers import DELIVER_AT
-from alpacamq.model.ids import TimestampMs
+from alpacamq.model.ids import BrokerId, TimestampMs
 from alpacamq.model.ports import Buffer
 from alpacamq.model.records import Header, Record
 from alpacamq.model.topics import DELAYS_TOPIC
@@ -138,6 +138,41 @@ async def test_what_waits_and_what_fell_due_meanwhile_survives_a_restart(tmp_pat
     clock.ahead_ms = 41 * DAY_MS
     async with running(tmp_path, clock=clock) as broker:
         await delivered(broker, [b"soon", b"later"])
+
+
+async def test_a_power_loss_that_takes_what_was_not_synced_takes_no_delayed_message(tmp_path: Path) -> None:
+    """What left is remembered until its topic, which syncs when it likes, has it on the medium."""
+    never = {"flush.ms": str(2**63 - 1)}
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1, overrides=never)
+        sent = [f"{number}".encode() for number in range(8)]
+        await schedule(broker, *[(value, 50 + 30 * number) for number, value in enumerate(sent)])
+        await delivered(broker, sent)
+        assert tombstones(broker) == 0
+    broker = Broker(BrokerSettings(node_id=BrokerId(1), data_directory=tmp_path / "data"))
+    broker.open()
+    # More batches are gone than a partition would recognise when they are repeated.
+    broker.topics.partition("orders", 0).log.truncate_to(1)
+    await broker.close()
+    async with running(tmp_path) as broker:
+        await delivered(broker, sent)
+
+
+async def test_what_was_delivered_is_removed_once_its_topic_has_synced_it(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1, overrides={"flush.ms": "50"})
+        await schedule(broker, (b"a", 10), (b"b", 20))
+        await delivered(broker, [b"a", b"b"])
+
+        async def are_removed() -> bool:
+            return tombstones(broker) == 2
+
+        await eventually(are_removed)
+
+
+def tombstones(broker: Broker) -> int:
+    records = stored_everywhere(broker)
+    return sum(record.value is None for record in records if record.key and record.key[:1] == b"m")
 
 
 async def test_a_clock_that_is_set_forward_is_noticed(tmp_path: Path) -> None:
