@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from threading import get_ident
 
 import pytest
 
@@ -168,3 +169,23 @@ async def test_a_batch_larger_than_all_that_is_kept_in_memory_is_delivered(
         await batch_sent(broker, "orders", records, codec=Codec.ZSTD)
         received = await broker.queues.receive(ORDERS, max_messages=30, wait_ms=5000)
         assert [delivery.record.offset for delivery in received] == [*range(30)]
+
+
+async def test_what_unpacks_to_very_much_is_not_unpacked_on_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[int] = set()
+
+    class Watched(IndexedBatch):
+        def __init__(self, batch: Buffer, limit: int) -> None:
+            super().__init__(batch, limit)
+            threads.add(get_ident())
+
+    monkeypatch.setattr(stored_blocks, "IndexedBatch", Watched)
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        records = [Record(place, 1000, None, bytes(100_000)) for place in range(50)]
+        await batch_sent(broker, "orders", records, codec=Codec.ZSTD)
+        assert len(await broker.queues.receive(ORDERS, wait_ms=5000)) == 10
+    assert threads
+    assert get_ident() not in threads

@@ -37,6 +37,10 @@ class Stored(NamedTuple):
     may_have_lanes: bool
 
     @property
+    def is_packed(self) -> bool:
+        return self.header.attributes & COMPRESSION_MASK != 0
+
+    @property
     def is_plain(self) -> bool:
         """Whether its messages are all those its header says, in the normal lane."""
         return not self.may_have_lanes and is_gapless(self.header)

@@ -13,6 +13,7 @@ from concurrent.futures import Executor
 from typing import TypeVar
 
 from alpacamq.model.batch import read_header
+from alpacamq.model.compression import TooMuchData
 from alpacamq.model.errors import CorruptBatch, StorageFailed
 from alpacamq.model.record_index import IndexedBatch
 from alpacamq.model.records import Record
@@ -27,7 +28,8 @@ T = TypeVar("T")
 BLOCK_BYTES = 64 << 10
 # What is larger, read or unpacked, would hold up the event loop.
 _READ_ON_LOOP_BYTES = 256 << 10
-_UNPACKED_ON_LOOP_BYTES = 32 << 10
+_PACKED_ON_LOOP_BYTES = 32 << 10
+_UNPACKED_ON_LOOP_BYTES = 1 << 20
 # Compaction or retention may change the segments while they are checked.
 _ATTEMPTS = 5
 _BLOCK_OVERHEAD_BYTES = 600
@@ -55,7 +57,7 @@ class Block:
     def is_heavy(self) -> bool:
         """Whether unpacking what it holds is nothing for the event loop."""
         return any(
-            stored.header.size > (_UNPACKED_ON_LOOP_BYTES if stored.header.codec else _READ_ON_LOOP_BYTES)
+            stored.header.size > (_PACKED_ON_LOOP_BYTES if stored.is_packed else _READ_ON_LOOP_BYTES)
             for stored in self._batches
         )
 
@@ -63,6 +65,22 @@ class Block:
         """Do what is slow about it; in any thread, before the block is anybody's."""
         for place in range(len(self._batches)):
             self._index(place)
+
+    def unpack_within(self, room_bytes: int) -> bool:
+        """Unpack what is packed, unless that is more than this: few bytes may hold very many."""
+        for place, stored in enumerate(self._batches):
+            if stored.is_packed:
+                if room_bytes <= 0:
+                    return False
+                try:
+                    batch = self._unpacked(stored, min(room_bytes, self._limit_bytes))
+                except TooMuchData:
+                    return False
+                except CorruptBatch:
+                    continue  # said when it is asked for
+                self._keep(place, batch)
+                room_bytes -= batch.size_bytes
+        return True
 
     def outline(self, offset: int, *, with_keys: bool) -> Outline:
         """What lies from `offset` on."""
@@ -103,14 +121,19 @@ class Block:
     def _index(self, place: int) -> IndexedBatch | None:
         if place not in self._indexed:
             stored = self._batches[place]
-            batch: IndexedBatch | None = None
             try:
-                batch = IndexedBatch(memoryview(self._data)[stored.start : stored.end], self._limit_bytes)
-                self.size_bytes += batch.size_bytes
+                self._keep(place, self._unpacked(stored, self._limit_bytes))
             except CorruptBatch as error:
                 passed_over(stored.header, error)
-            self._indexed[place] = batch
+                self._indexed[place] = None
         return self._indexed[place]
+
+    def _unpacked(self, stored: Stored, limit_bytes: int) -> IndexedBatch:
+        return IndexedBatch(memoryview(self._data)[stored.start : stored.end], limit_bytes)
+
+    def _keep(self, place: int, batch: IndexedBatch) -> None:
+        self._indexed[place] = batch
+        self.size_bytes += batch.size_bytes
 
 
 def _from(runs: Sequence[Run], offset: int) -> list[Run]:
@@ -164,7 +187,7 @@ class StoredBlocks:
             block = Block(read_all(part), part.next_offset, aborted, self._unpacked_limit_bytes)
         finally:
             part.release()
-        if block.is_heavy:
+        if block.is_heavy or not block.unpack_within(_UNPACKED_ON_LOOP_BYTES):
             return None
         self._keep(partition, block)
         return block
