@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from alpacamq.broker.clock import SystemClock
 from alpacamq.broker.queues import Receipted
 from alpacamq.model.errors import (
     CoordinatorUnavailable,
@@ -17,6 +18,7 @@ from alpacamq.model.errors import (
     StaleReceipt,
     UnknownTopic,
 )
+from alpacamq.model.ids import TimestampMs
 from alpacamq.model.ports import Buffer
 from alpacamq.model.topics import QUEUES_TOPIC
 from alpacamq.queues.messages import Action, QueueId, Settlement, Start
@@ -153,6 +155,21 @@ async def test_what_is_past_its_time_is_dropped_and_the_receive_goes_on(tmp_path
         await acknowledge(broker, *received)
         (figures,) = (await broker.queues.describe(ORDERS)).partitions
         assert figures.start_offset == 1201
+
+
+async def test_a_clock_that_was_ahead_when_the_broker_started_makes_nothing_old(tmp_path: Path) -> None:
+    class WallClock(SystemClock):
+        ahead_ms = 86_400_000
+
+        def now_ms(self) -> TimestampMs:
+            return TimestampMs(super().now_ms() + self.ahead_ms)
+
+    clock = WallClock()
+    async with running(tmp_path, clock=clock) as broker:
+        await broker.topics.create("orders", partitions=1, overrides={"queue.ttl.ms": "60000"})
+        clock.ahead_ms = 0
+        await sent(broker, "orders", b"new")
+        assert values(await broker.queues.receive(ORDERS)) == [b"new"]
 
 
 async def test_a_group_may_have_a_time_of_its_own_and_dead_letters_for_what_is_past_it(

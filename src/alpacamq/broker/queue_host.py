@@ -79,6 +79,7 @@ class QueueHost:
         self._disk = disk
         self._executor = executor
         self.clock = SteadyClock(clock)
+        self.wall = clock  # what the timestamps of messages go by
         self._blocks = StoredBlocks(
             executor, limit_bytes=settings.cache_bytes, unpacked_limit_bytes=unpacked_limit_bytes
         )

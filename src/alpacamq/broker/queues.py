@@ -296,7 +296,7 @@ class Queues:
         except BaseException:
             self._host.give_back(desk, queue, leases)
             raise
-        wish = Wish(max_messages=max_messages, max_bytes=max_bytes, now_ms=self._host.clock.now_ms())
+        wish = Wish(max_messages=max_messages, max_bytes=max_bytes, now_ms=self._host.wall.now_ms())
         deliveries, others = sorted_out(queue, topic_tag, leases, records, settings, wish)
         self._host.settle_soon(desk, queue, others)
         return deliveries
