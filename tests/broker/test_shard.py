@@ -242,6 +242,22 @@ async def test_the_machine_is_ticked_when_its_deadline_comes(host: Host) -> None
         assert machine.ticks == 1
 
 
+async def test_a_machine_that_is_always_due_leaves_others_their_turns(host: Host) -> None:
+    async with host.running() as shard:
+        await add(shard, b"a")
+        machine = host.made[-1]
+
+        def tick(_now_ms: int) -> Outcome:
+            machine.ticks += 1
+            machine.deadline_ms = 0 if machine.ticks < 10_000 else None
+            return Outcome()
+
+        machine.tick = tick  # type: ignore[method-assign]
+        machine.deadline_ms = 0
+        assert await add(shard, b"a") == 2
+        assert machine.ticks < 10_000
+
+
 async def test_the_machine_learns_that_nobody_waits_any_more(host: Host) -> None:
     async with host.running() as shard:
         await shard.ask(lambda machine, ticket, now_ms: machine.read(b"a", ticket, now_ms))  # it is loaded

@@ -189,6 +189,7 @@ class Shard(Generic[M]):
             self._take_snapshot(self._machine)
         elif self._wake_at_ms is not None and self._wake_at_ms <= self._clock.now_ms():
             self._carry_out(self._machine.tick(self._clock.now_ms()))
+            await asyncio.sleep(0)  # the next may be due already, and others have to have their turn
         else:
             await self._sleep()
 

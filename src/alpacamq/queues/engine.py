@@ -43,6 +43,9 @@ from .waiting import WaitingLine, WaitingReceive
 
 __all__ = ["EngineLimits", "QueueEngine", "QueueOutcome"]
 
+# Leases and rests, by their messages, that end in one event: many more would hold up everybody else.
+_ENDED_AT_ONCE = 2000
+
 
 @dataclass(slots=True)
 class QueueOutcome(Outcome):
@@ -241,14 +244,21 @@ class QueueEngine:
         self._queues.forget(queue)
 
     def _end_due(self, now_ms: int) -> QueueOutcome:
-        """End what is due, and answer those for whom that changes something."""
+        """End what is due, and answer those for whom that changes something.
+
+        What is too much for one event is left to the next tick, which is due at once.
+        """
         out = QueueOutcome()
         late: list[WaitingReceive] = []
+        ended = 0
         for thing in self._queues.deadlines.take_due(now_ms):
             if isinstance(thing, Hold):
                 queue = self._queues.get(thing.chunk.partition.queue)
+                ended += thing.mask.bit_count()
                 end(queue, thing)
                 self._touched[queue] = None
+                if ended >= _ENDED_AT_ONCE:
+                    break
             elif isinstance(thing, WaitingReceive):
                 late.append(thing)
             else:
