@@ -151,6 +151,11 @@ class QueueHost:
         self.take(self.engine.moved(done, self.now_ms))
         return done
 
+    def give_back(self) -> None:
+        """Find that there is nowhere to move the messages to that are to be moved."""
+        moves, self.moves = self.moves, []
+        self.take(self.engine.returned(moves, self.now_ms))
+
     def advance(self, duration_ms: int) -> None:
         """Let time pass, with a tick whenever the engine asked for one."""
         end_ms = self.now_ms + duration_ms

@@ -280,6 +280,19 @@ def test_word_of_a_move_that_is_not_known_changes_nothing() -> None:
     assert queue.describe().partitions[0].dead_lettering == 0
 
 
+def test_a_message_that_cannot_be_moved_is_there_again_as_if_nobody_had_had_it() -> None:
+    queue = host({"queue.ordering": "key"})
+    queue.publish(2, key=b"k")
+    (message,) = queue.receive(1)
+    queue.settle(Action.MOVE, message, target="gone")
+    assert queue.receive() == ()
+    queue.give_back()
+    (again,) = queue.receive()
+    assert (again.offset, again.delivery_count) == (0, 1)
+    queue.restart()
+    assert queue.moves == []
+
+
 def test_a_topic_that_is_deleted_takes_its_queues_with_it() -> None:
     queue = host()
     queue.publish(3)
@@ -459,6 +472,16 @@ def test_settings_of_the_group_go_before_those_of_the_topic_and_can_be_taken_bac
     (message,) = queue.receive()
     assert message.deadline_ms == queue.now_ms + 7000
     assert queue.describe().overrides == {}
+
+
+def test_a_lease_that_is_over_is_over_before_anybody_has_seen_to_it() -> None:
+    queue = host(GREEDY)
+    queue.publish(3000)
+    messages = [queue.receive(1, consumer=f"c{at}")[0] for at in range(3000)]
+    queue.now_ms += 30_000
+    (late,) = queue.settle(Action.EXTEND, messages[-1], delay_ms=60_000)
+    assert isinstance(late, StaleReceipt)
+    queue.ack(*messages)
 
 
 def test_a_lease_without_length_ends_at_once() -> None:

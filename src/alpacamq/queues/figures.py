@@ -61,8 +61,8 @@ def _opened(partition: SharePartition, log_end: int) -> PartitionFigures:
     lanes = {
         lane.text: LaneFigures(
             ready=ready[lane],
-            in_flight=partition.in_flight[lane],
-            resting=partition.resting[lane],
+            in_flight=partition.tally.in_flight[lane],
+            resting=partition.tally.resting[lane],
             enqueued_total=backlog.enqueued_total[lane],
             delivered_total=partition.delivered_total[lane],
         )
@@ -74,9 +74,9 @@ def _opened(partition: SharePartition, log_end: int) -> PartitionFigures:
         start_offset=start_offset,
         end_offset=log_end,
         ready=sum(ready),
-        in_flight=sum(partition.in_flight),
-        resting=sum(partition.resting),
-        dead_lettering=partition.moving,
+        in_flight=sum(partition.tally.in_flight),
+        resting=sum(partition.tally.resting),
+        dead_lettering=partition.tally.moving,
         oldest_offset=start_offset if start_offset < log_end else None,
         lanes=lanes,
     )

@@ -28,7 +28,7 @@ def settle(queue: Queue, settlements: Sequence[Settlement], now_ms: int) -> tupl
         if (
             hold is None or partition is None or hold.state is not State.ACQUIRED
             or count != hold.count or generation != partition.generation
-            or consumer is not None
+            or consumer is not None or hold.due_ms <= now_ms
         ):  # fmt: skip
             results.append(_settled_otherwise(queue, partition, hold, settlement, now_ms))
         elif action is Action.ACK:
@@ -79,6 +79,9 @@ def _settled_otherwise(
     where = f"message {settlement.offset} of {queue.id.topic}-{settlement.partition}"
     if partition is None:
         return NotAcquired(f"{where} was never delivered to group {queue.id.group!r}")
+    if hold is not None and hold.state is State.ACQUIRED and hold.due_ms <= now_ms:
+        end(queue, hold)  # which nobody has seen to yet
+        hold = partition.progress.find(settlement.offset)
     by_receipt = settlement.delivery_count is not None or settlement.generation is not None
     if settlement.generation not in (None, partition.generation):
         return StaleReceipt(f"{where} was delivered before its queue began again")

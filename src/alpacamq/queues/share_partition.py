@@ -7,7 +7,17 @@ delivered is in the backlog as far as the log was read, and in the log from ther
 from alpacamq.model.lanes import Lane
 from alpacamq.model.outcome import Change
 
-from .chunks import CHUNK_BITS, IN_CHUNK, NO_DEADLINE, Chunk, Hold, PendingMove, State, window
+from .chunks import (
+    CHUNK_BITS,
+    IN_CHUNK,
+    NEXT_STATES,
+    NO_DEADLINE,
+    Chunk,
+    Hold,
+    PendingMove,
+    State,
+    window,
+)
 from .consumers import Consumers
 from .deadlines import Deadlines, Timed
 from .journal import Journal
@@ -17,6 +27,7 @@ from .partition_backlog import PartitionBacklog
 from .progress import Progress
 from .ready_lanes import Turns
 from .state_records import StoredHead, chunk_key, head_key, pack_chunk, pack_head
+from .tally import Tally
 
 
 class SharePartition:
@@ -37,15 +48,12 @@ class SharePartition:
         self.progress = Progress(self, head.start_offset)
         self.restore_head(head)
         self.backlog = PartitionBacklog(number, turns)
-        self.in_flight = [0] * len(ALL_LANES)
-        self.resting = [0] * len(ALL_LANES)
-        self.moving = 0
+        self.tally = Tally(consumers)
         self.delivered_total = [0] * len(ALL_LANES)
         self.is_dirty = False
         self.is_forgotten = False
         self._journal = journal
         self._deadlines = deadlines
-        self._consumers = consumers
         self._recent: Hold | None = None
         self._chunk_prefix = chunk_key(queue, number, 0)[:-8]
 
@@ -85,20 +93,20 @@ class SharePartition:
         self._deadlines.put(hold)
         self._journal.mark_chunk(chunk)
         self._recent = hold
-        self._count_leased(lane, end - first, consumer)
+        self.tally.enter(State.ACQUIRED, lane, end - first, consumer)
+        self._count_delivered(lane, end - first)
 
     def acquire_again(self, hold: Hold, offset: int, due_ms: int, now_ms: int, consumer: str) -> Hold:
         """A message that came back is leased once more."""
-        self.lift(hold, offset)
+        self._lift(hold, offset, State.ACQUIRED)
         times = (due_ms, now_ms, hold.first_ms if hold.count else now_ms)
-        self._count_leased(hold.lane, 1, consumer)
-        return self.place(hold.chunk, offset, State.ACQUIRED, hold.lane, hold.count + 1, *times, consumer)
+        self._count_delivered(hold.lane, 1)
+        return self._place(hold.chunk, offset, State.ACQUIRED, hold.lane, hold.count + 1, *times, consumer)
 
     def finish(self, hold: Hold, offset: int) -> None:
         """A message is done."""
         chunk = hold.chunk
-        self._uncount(hold, 1)
-        self.lift(hold, offset)
+        self._lift(hold, offset, None)
         del chunk.holds[offset]
         chunk.done |= 1 << (offset & IN_CHUNK)
         self._journal.mark_chunk(chunk)
@@ -106,23 +114,21 @@ class SharePartition:
 
     def rest(self, hold: Hold, offset: int, until_ms: int) -> None:
         """A leased message is available when its rest ends."""
-        self._uncount(hold, 1)
-        self.lift(hold, offset)
-        self.resting[hold.lane] += 1
+        self._lift(hold, offset, State.RESTING)
         times = (until_ms, hold.acquired_ms, hold.first_ms)
-        self.place(hold.chunk, offset, State.RESTING, hold.lane, hold.count, *times, "")
+        self._place(hold.chunk, offset, State.RESTING, hold.lane, hold.count, *times, "")
 
     def free(self, hold: Hold, offset: int, count: int) -> None:
         """A leased message is available again at once, having been delivered so many times."""
-        self._uncount(hold, 1)
-        self.lift(hold, offset)
+        self._lift(hold, offset, State.AVAILABLE)
         times = (NO_DEADLINE, hold.acquired_ms, hold.first_ms)
-        self.place(hold.chunk, offset, State.AVAILABLE, hold.lane, count, *times, "")
+        self._place(hold.chunk, offset, State.AVAILABLE, hold.lane, count, *times, "")
         self.backlog.put_back(offset, hold.lane)
 
     def free_all(self, hold: Hold) -> None:
         """The lease or the rest of these messages is over."""
-        self._uncount(hold, hold.mask.bit_count())
+        assert State.AVAILABLE in NEXT_STATES[hold.state]
+        self.tally.leave(hold.state, hold.lane, hold.mask.bit_count(), hold.owner)
         self._deadlines.forget(hold)
         hold.state, hold.owner, hold.packed = State.AVAILABLE, "", None
         self._journal.mark_chunk(hold.chunk)
@@ -131,17 +137,16 @@ class SharePartition:
 
     def extend(self, hold: Hold, offset: int, due_ms: int) -> None:
         """A leased message stays so until then."""
-        self.lift(hold, offset)
+        self._lift(hold, offset, State.ACQUIRED)
         times = (due_ms, hold.acquired_ms, hold.first_ms)
-        self.place(hold.chunk, offset, State.ACQUIRED, hold.lane, hold.count, *times, hold.owner)
+        self._place(hold.chunk, offset, State.ACQUIRED, hold.lane, hold.count, *times, hold.owner)
 
     def move(self, hold: Hold, offset: int, target: str, reason: str) -> PendingMove:
         """A leased message goes to another topic."""
-        self._uncount(hold, 1)
-        self.lift(hold, offset)
+        self._lift(hold, offset, State.MOVING)
         move = PendingMove(self.next_sequence, target, reason)
         self.next_sequence += 1
-        self.moving += 1
+        self.tally.enter(State.MOVING, hold.lane, 1, "")
         times = (NO_DEADLINE, hold.acquired_ms, hold.first_ms)
         chunk, bit = hold.chunk, 1 << (offset & IN_CHUNK)
         chunk.holds[offset] = Hold(chunk, bit, State.MOVING, hold.lane, hold.count, *times, "", move)
@@ -190,7 +195,7 @@ class SharePartition:
     def forget_all(self) -> None:
         """Let go of every message."""
         for hold in self.progress.holds():
-            self._uncount(hold, hold.mask.bit_count())
+            self.tally.leave(hold.state, hold.lane, hold.mask.bit_count(), hold.owner)
             self._deadlines.forget(hold)
         for chunk in self.progress.chunks.values():
             self._journal.drop_chunk(chunk)
@@ -210,25 +215,20 @@ class SharePartition:
 
     def take_up(self, hold: Hold) -> None:
         """A stored hold is in force again."""
-        count = hold.mask.bit_count()
-        if hold.state is State.ACQUIRED:
-            self.in_flight[hold.lane] += count
-            self._consumers.acquire(hold.owner, count)
-        elif hold.state is State.RESTING:
-            self.resting[hold.lane] += count
-        elif hold.state is State.MOVING:
-            self.moving += count
+        self.tally.enter(hold.state, hold.lane, hold.mask.bit_count(), hold.owner)
         if hold.due_ms != NO_DEADLINE:
             self._deadlines.put(hold)
 
-    def lift(self, hold: Hold, offset: int) -> None:
-        """Take one message out of its hold, to be put elsewhere."""
+    def _lift(self, hold: Hold, offset: int, into: State | None) -> None:
+        """Take one message out of its hold, to be put into this state; None is done."""
+        assert into in NEXT_STATES[hold.state], (hold.state, into)
+        self.tally.leave(hold.state, hold.lane, 1, hold.owner)
         hold.mask ^= 1 << (offset & IN_CHUNK)
         hold.packed = None
         if not hold.mask:
             self._deadlines.forget(hold)
 
-    def place(
+    def _place(
         self,
         chunk: Chunk,
         offset: int,
@@ -242,6 +242,7 @@ class SharePartition:
     ) -> Hold:
         """Put one message into a hold: the one made last, if it has had the same fate."""
         self._journal.mark_chunk(chunk)
+        self.tally.enter(state, lane, 1, owner)
         bit = 1 << (offset & IN_CHUNK)
         hold = self._recent
         if (
@@ -267,19 +268,6 @@ class SharePartition:
         if self.stored_start_offset >> CHUNK_BITS != start_offset >> CHUNK_BITS:
             self._journal.mark(self)
 
-    def _count_leased(self, lane: Lane, count: int, consumer: str) -> None:
+    def _count_delivered(self, lane: Lane, count: int) -> None:
         self.backlog.ready[lane] -= count
-        self.in_flight[lane] += count
         self.delivered_total[lane] += count
-        self._consumers.acquire(consumer, count)
-
-    def _uncount(self, hold: Hold, count: int) -> None:
-        """So many messages of the hold leave the state it is in."""
-        state = hold.state
-        if state is State.ACQUIRED:
-            self.in_flight[hold.lane] -= count
-            self._consumers.release(hold.owner, count)
-        elif state is State.RESTING:
-            self.resting[hold.lane] -= count
-        elif state is State.MOVING:
-            self.moving -= count
