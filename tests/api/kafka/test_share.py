@@ -8,7 +8,12 @@ import pytest
 
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from alpacamq.protocol.messages.share_fetch import ShareAcknowledgeRequest, ShareFetchRequest
+from alpacamq.protocol.messages.share_fetch import (
+    ShareAcknowledgeRequest,
+    ShareFetchRequest,
+    SharePartition,
+    ShareTopic,
+)
 from alpacamq.protocol.messages.topics import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -190,6 +195,22 @@ def test_acknowledgements_that_make_no_sense_are_refused(
     member.fetch(0)
     assert member.acknowledge({0: batches}) == {0: ErrorCode.INVALID_REQUEST}
     assert member.acknowledge({0: [batch(0, 3)]}) == {0: 0}
+
+
+def test_a_partition_named_twice_is_in_error_if_either_part_is(wire: Wire, member: Member) -> None:
+    publish(wire, member.topic, b"a")
+    member.fetch(0)
+    parts = [
+        SharePartition(partition_index=0, acknowledgement_batches=[each]) for each in (batch(7), batch(0))
+    ]
+    request = ShareAcknowledgeRequest(
+        group_id=member.group,
+        member_id=member.id,
+        share_session_epoch=member.epoch,
+        topics=[ShareTopic(topic_id=member.topic_id, partitions=parts)],
+    )
+    (topic,) = wire.ask(request).responses
+    assert [part.error_code for part in topic.partitions] == [ErrorCode.INVALID_RECORD_STATE]
 
 
 def test_a_range_of_all_offsets_costs_nothing(wire: Wire, member: Member) -> None:

@@ -208,7 +208,7 @@ class ShareRequests:
         return reply.config
 
     async def _settle(
-        self, header: RequestHeader, key: SessionKey, topics: Sequence[ShareTopic], config: ShareConfig
+        self, header: RequestHeader, member: SessionKey, topics: Sequence[ShareTopic], config: ShareConfig
     ) -> Verdicts:
         """What became of each partition that something is acknowledged of."""
         verdicts: Verdicts = {}
@@ -224,15 +224,16 @@ class ShareRequests:
                     partition = find_shared(self._broker, topic.topic_id, each.partition_index)
                     error = await settle(
                         self._broker.queues,
-                        QueueId(key[0], partition.identity.topic),
+                        QueueId(member[0], partition.identity.topic),
                         partition,
                         each.acknowledgement_batches,
-                        member_id=key[1],
+                        member_id=member[1],
                         lock_ms=config.record_lock_duration_ms,
                     )
                 except AlpacaError as refused:
                     error = refused
-                verdicts[topic.topic_id, each.partition_index] = error
+                key = topic.topic_id, each.partition_index
+                verdicts[key] = verdicts.get(key) or error
         return verdicts
 
     async def _close(self, session: ShareSession) -> None:
