@@ -172,6 +172,17 @@ def test_the_batch_of_a_producer_is_taken_in_once() -> None:
     assert len(log.schedule(100, source=later._replace(epoch=1))) == 1
 
 
+def test_a_large_batch_of_a_producer_is_taken_in_portion_by_portion() -> None:
+    log = DelayLog()
+    source = Source(producer_id=5, epoch=0, first_sequence=0, last_sequence=9, parted_ms=log.now_ms)
+    assert len(log.schedule(100, source=source)) == 1
+    log.start()  # a crash before the second portion: the batch is sent again
+    assert log.schedule(100, source=source) == []
+    assert len(log.schedule(200, source=source._replace(portion=1))) == 1
+    assert log.schedule(200, source=source._replace(portion=1)) == []
+    assert log.machine.pending == 2
+
+
 @pytest.mark.usefixtures("small_blocks")
 def test_the_far_future_is_written_out_and_comes_back_in_time() -> None:
     log = DelayLog()

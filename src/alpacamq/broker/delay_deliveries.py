@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Executor
 
+import msgspec
+
 from alpacamq.model.batch import BROKER_EPOCH, HEADER_BYTES, Codec, read_header, stamp_append_time
 from alpacamq.model.errors import AlpacaError, DamagedLog, UnknownTopic
 from alpacamq.model.headers import DELIVER_AT
@@ -90,7 +92,8 @@ class Deliveries:
         self._lines: dict[int, deque[Deliver]] = {}
         # On their way or waiting to be on the medium. A machine that was rebuilt asks for them again.
         self._known: set[IntentId] = set()
-        self._unsettled: dict[IntentId, tuple[Partition, int, int]] = {}
+        # What the partitions have but may not have synced: where each batch ends there, in order.
+        self._unsettled: dict[Partition, deque[tuple[int, IntentId, int]]] = {}
         self._settling: asyncio.Task[None] | None = None
 
     def deliver(self, batch: Deliver, tasks: asyncio.TaskGroup) -> None:
@@ -127,7 +130,8 @@ class Deliveries:
                 await asyncio.sleep(wait_seconds)
                 wait_seconds = min(wait_seconds * 2, MAX_RETRY_SECONDS)
             else:
-                self._unsettled[batch.intent] = (partition, partition.log.end_offset, count)
+                unsettled = self._unsettled.setdefault(partition, deque())
+                unsettled.append((partition.log.end_offset, batch.intent, count))
                 if self._settling is None:
                     self._settling = tasks.create_task(self._settle())
                 return
@@ -182,20 +186,27 @@ class Deliveries:
         records: list[Record] = []
         size = HEADER_BYTES
         for place, id_ in enumerate(ids):
-            try:
-                stored = await self._records.message(id_)
-            except DamagedLog as error:
-                log.error("delayed_message_lost", id=id_, reason=str(error))
-                stored = None
-            if stored is None:
+            if (envelope := await self._envelope(id_)) is None:
                 continue  # it leaves a gap in the sequence
-            assert stored[1].value is not None
-            record = _record(place, dues_ms[place], decode_envelope(stored[1].value))
+            record = _record(place, dues_ms[place], envelope)
             size += _size(record)
             if records and size > limit_bytes:
                 return records, place
             records.append(record)
         return records, len(ids)
+
+    async def _envelope(self, id_: int) -> Envelope | None:
+        """A message, unless the disk has lost it."""
+        try:
+            if (stored := await self._records.message(id_)) is not None and stored[1].value is not None:
+                return decode_envelope(stored[1].value)
+            reason = "its record is gone"
+        except (DamagedLog, msgspec.DecodeError) as error:
+            reason = str(error)
+        log.error(
+            "delayed_message_lost", partition=str(self._shard.partition.identity), offset=id_, reason=reason
+        )
+        return None
 
     async def _sleep_until(self, at_ms: int) -> None:
         while (left_ms := at_ms - self._clock.now_ms()) > 0:  # noqa: ASYNC110 - the clock may be set
@@ -204,32 +215,30 @@ class Deliveries:
     async def _settle(self) -> None:
         """Tell the machine of batches that are on the medium."""
         while self._unsettled:
-            settled: list[IntentId] = []
-            messages = 0
-            for intent, (partition, end_offset, count) in self._unsettled.items():
-                if messages and messages + count > SETTLED_AT_ONCE:
-                    break
-                if _is_settled(partition, end_offset, self._topics):
-                    settled.append(intent)
-                    messages += count
-            for intent in settled:
-                del self._unsettled[intent]
-            if settled:
+            if settled := self._take_settled():
                 self._settled(settled)
                 await asyncio.sleep(0)
             else:
                 await asyncio.sleep(SETTLE_SECONDS)
         self._settling = None
 
+    def _take_settled(self) -> list[IntentId]:
+        """Batches that are on the medium, as many as may be noted at once."""
+        settled: list[IntentId] = []
+        room = SETTLED_AT_ONCE
+        for partition, batches in list(self._unsettled.items()):
+            is_gone = self._topics.find(partition.topic_id.bytes, partition.identity.partition) is None
+            while batches and room > 0 and (is_gone or batches[0][0] <= partition.log.flushed_offset):
+                _, intent, count = batches.popleft()
+                settled.append(intent)
+                room -= count
+            if not batches:
+                del self._unsettled[partition]
+        return settled
+
     def _settled(self, intents: Sequence[IntentId]) -> None:
         self._known.difference_update(intents)
         self._shard.tell(lambda machine, now_ms: machine.arrived(intents, now_ms))
-
-
-def _is_settled(partition: Partition, end_offset: int, topics: Topics) -> bool:
-    if partition.log.flushed_offset >= end_offset:
-        return True
-    return topics.find(partition.topic_id.bytes, partition.identity.partition) is None
 
 
 def _done(batch: Deliver, partition: Partition) -> int:

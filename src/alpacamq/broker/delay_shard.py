@@ -62,8 +62,10 @@ class DelayShard:
     async def schedule(self, messages: Sequence[ToSchedule], source: Source | None = None) -> list[int]:
         """The offsets of the messages, once they are on the medium; none if the source is known."""
         await self.shard.loaded()
-        parts = [messages] if source is not None else _parts(messages)
-        calls = [_Call(part, source) for part in parts]
+        calls = [
+            _Call(part, None if source is None else source._replace(portion=portion))
+            for portion, part in enumerate(_parts(messages))
+        ]
         self._calls += calls
         if not self._is_due:
             self._is_due = True

@@ -31,7 +31,8 @@ class ToSchedule(NamedTuple):
 class Source(NamedTuple):
     """The batch of an idempotent producer that messages came with: what repeats it is not taken in twice.
 
-    `parted_ms` is when it was decided which of its messages are for later.
+    `parted_ms` is when it was decided which of its messages are for later. Those of a large batch come in
+    several portions, one after the other.
     """
 
     producer_id: int
@@ -39,6 +40,7 @@ class Source(NamedTuple):
     first_sequence: int
     last_sequence: int
     parted_ms: int
+    portion: int = 0
 
 
 class Listing(NamedTuple):

@@ -58,14 +58,20 @@ class IntentId(NamedTuple):
     sequence: int
 
 
-class SourceState(msgspec.Struct, frozen=True, array_like=True):
-    """The batches of one producer for one target whose delayed messages were taken in last.
+class SourceBatch(msgspec.Struct, frozen=True, array_like=True):
+    """A producer's batch, when it was parted into now and later, and how many portions were taken in."""
 
-    Of each batch, its first and last sequence, and when it was parted into now and later.
-    """
+    first_sequence: int
+    last_sequence: int
+    parted_ms: int
+    portions: int
+
+
+class SourceState(msgspec.Struct, frozen=True, array_like=True):
+    """The batches of one producer for one target whose delayed messages were taken in last."""
 
     epoch: int
-    batches: tuple[tuple[int, int, int], ...]
+    batches: tuple[SourceBatch, ...]
     updated_ms: int
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from alpacamq.model.outcome import Change
 
 from .delay_messages import Source
-from .delay_records import SourceState, source_change
+from .delay_records import SourceBatch, SourceState, source_change
 
 # As many batches of a producer may be under way.
 WINDOW = 5
@@ -28,24 +28,23 @@ class Sources:
         self._states: OrderedDict[tuple[int, int], SourceState] = OrderedDict()
 
     def parted_ms(self, target: int, source: Source) -> int | None:
-        """When this batch was parted, if it was taken in before."""
-        known = self._states.get((target, source.producer_id))
-        if known is None or known.epoch != source.epoch:
-            return None
-        for first, last, parted_ms in known.batches:
-            if (first, last) == (source.first_sequence, source.last_sequence):
-                return parted_ms
-        return None
+        """When this batch was parted, if it came before."""
+        batch = self._batch(target, source)
+        return None if batch is None else batch.parted_ms
+
+    def knows(self, target: int, source: Source) -> bool:
+        """Whether this portion of this batch was taken in before."""
+        batch = self._batch(target, source)
+        return batch is not None and source.portion < batch.portions
 
     def note(self, target: int, source: Source, now_ms: int) -> Iterator[Change]:
-        """Remember a batch; what is to be written for that, and to forget others."""
+        """Remember a portion of a batch; what is to be written for that, and to forget others."""
         key = target, source.producer_id
         known = self._states.get(key)
         batches = known.batches if known is not None and known.epoch == source.epoch else ()
-        batches = (
-            *batches[1 - WINDOW :],
-            (source.first_sequence, source.last_sequence, source.parted_ms),
-        )
+        former = self._batch(target, source)
+        batch = SourceBatch(source.first_sequence, source.last_sequence, source.parted_ms, source.portion + 1)
+        batches = (*(other for other in batches if other is not former), batch)[-WINDOW:]
         state = self._states[key] = SourceState(source.epoch, batches, now_ms)
         self._states.move_to_end(key)
         yield source_change(*key, state)
@@ -55,6 +54,13 @@ class Sources:
                 return
             del self._states[oldest]
             yield source_change(*oldest, None)
+
+    def _batch(self, target: int, source: Source) -> SourceBatch | None:
+        known = self._states.get((target, source.producer_id))
+        if known is None or known.epoch != source.epoch:
+            return None
+        wanted = source.first_sequence, source.last_sequence
+        return next((b for b in known.batches if (b.first_sequence, b.last_sequence) == wanted), None)
 
     def forget_target(self, target: int) -> Iterator[Change]:
         for key in [key for key in self._states if key[0] == target]:

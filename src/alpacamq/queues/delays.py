@@ -70,7 +70,7 @@ class DelayMachine:
     def schedule(
         self, messages: Sequence[ToSchedule], source: Source | None, ticket: object, now_ms: int
     ) -> DelayOutcome:
-        """Take messages in; the reply is their ids, or none if this batch of the source is known."""
+        """Take messages in; the reply is their ids, or none if they came from this source before."""
         outcome = DelayOutcome()
         if self._targets.next_index + len(messages) > MAX_TARGETS:
             full = TooManyDelayed(f"delayed messages have had {MAX_TARGETS} partitions to go to")
@@ -81,7 +81,7 @@ class DelayMachine:
             self._journal.write(outcome, records.number_change(records.PRODUCER, self._state.producer_id))
         if source is not None:
             target = self._state.target(outcome, messages[0].target)
-            if self._sources.parted_ms(target.index, source) is not None:
+            if self._sources.knows(target.index, source):
                 outcome.replies.append(Reply(ticket, []))
                 return outcome
             for change in self._sources.note(target.index, source, now_ms):
