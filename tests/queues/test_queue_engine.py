@@ -138,6 +138,19 @@ def test_a_receive_finds_a_message_behind_much_that_is_none() -> None:
     assert queue.describe().partitions[0].start_offset == 1000
 
 
+def test_reading_goes_on_for_everybody_who_waits() -> None:
+    log = FakeLog(slab=10)
+    log.add(QUEUE.topic, partitions=2)
+    queue = QueueHost(log)
+    requests = [receive_request(partitions=(number,), wait_ms=5000) for number in range(2)]
+    (first, second) = queue.send(*requests)
+    queue.append(*[None] * 1000, Entry())
+    assert queue.received(first) is None
+    queue.advance(50)
+    assert queue.received(first) == [1000]
+    assert queue.received(second) is None
+
+
 def test_a_log_that_grew_without_a_word_is_noticed_by_the_next_receive() -> None:
     queue = host()
     assert queue.receive() == ()

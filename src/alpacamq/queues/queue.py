@@ -68,7 +68,7 @@ class Queue:
         self.waiting: dict[object, ReceiveRequest] = {}  # by ticket, the first come first
         self.totals = Totals()
         self.unread = 0  # mask of partitions of which more may be known than was read
-        self.is_behind = False  # the last receive gave up reading before it came upon a message
+        self.is_behind = False  # a receive gave up reading before it came upon a message
         self.last_read = -1  # the partition of which was read last
         self.read_ahead_ms = 0  # when to read ahead next although there is no need yet
         self.due_ms = NO_DEADLINE

@@ -95,7 +95,7 @@ def grant(
         if not _read_some(queue, among, limits):
             break
         _take_fairly(queue, among, room, terms)
-    queue.is_behind = not reads and not terms.found
+    queue.is_behind |= not reads and not terms.found
     if queue.unread and is_time_to_look:
         _read_some(queue, ALL_PARTITIONS, limits)
     queue.totals.received += len(terms.found)
@@ -109,7 +109,7 @@ def has_any(queue: Queue, request: ReceiveRequest, limits: EngineLimits) -> bool
     reads = _MAX_READS
     while not queue.turns.active(among) and reads and _read_some(queue, among, limits):
         reads -= 1
-    queue.is_behind = not reads
+    queue.is_behind |= not reads
     return bool(queue.turns.active(among))
 
 

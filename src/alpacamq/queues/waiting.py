@@ -93,6 +93,7 @@ class WaitingLine:
 
     def _read_on_soon(self, queue: Queue, now_ms: int) -> None:
         """Much that holds no message is read a little at a time: see to it that it goes on."""
-        if queue.is_behind and queue.due_ms == NO_DEADLINE:
+        is_behind, queue.is_behind = queue.is_behind, False
+        if is_behind and queue.due_ms == NO_DEADLINE:
             queue.due_ms = now_ms + _READ_ON_MS
             self._deadlines.put(queue)
