@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from alpacamq.model.topics import SETTINGS
 from alpacamq.node.config import load
 
 from .brokers import Broker
@@ -176,6 +177,14 @@ def test_generated_tables_are_current() -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
+
+
+def test_every_setting_of_queues_is_on_their_page_with_its_default() -> None:
+    page = (ROOT / "docs" / "guide" / "queues.md").read_text()
+    for name, setting in SETTINGS.items():
+        if name.startswith("queue."):
+            default = setting.text(setting.default)
+            assert f"| `{name}` | {f'`{default}`' if default else 'empty'} |" in page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
