@@ -14,6 +14,7 @@ from alpacamq.client.batches import FetchedBatch
 from alpacamq.model.batch import COMPRESSION_MASK, HEADER_BYTES, LOG_APPEND_TIME, BatchHeader, Codec
 from alpacamq.model.compression import decompress
 from alpacamq.model.errors import CorruptBatch
+from alpacamq.model.ports import Buffer
 from alpacamq.model.records import UNPACKED_LIMIT_BYTES
 
 Bytes = npt.NDArray[np.uint8]
@@ -31,7 +32,7 @@ class Unpacked:
     """A batch whose records are readable."""
 
     header: BatchHeader
-    body: bytes
+    body: Buffer
 
 
 def unpack(batch: FetchedBatch) -> Unpacked:
@@ -39,7 +40,9 @@ def unpack(batch: FetchedBatch) -> Unpacked:
     header = batch.header
     if header.attributes & COMPRESSION_MASK > Codec.ZSTD:
         raise CorruptBatch(f"no compression has number {header.attributes & COMPRESSION_MASK}")
-    body = decompress(header.codec, batch.data[HEADER_BYTES:], UNPACKED_LIMIT_BYTES)
+    body: Buffer = batch.data[HEADER_BYTES:]
+    if header.codec is not Codec.NONE:
+        body = decompress(header.codec, body, UNPACKED_LIMIT_BYTES)
     if not 0 <= header.record_count <= len(body) // _MIN_RECORD_BYTES:
         raise CorruptBatch(f"a batch claims {header.record_count} records in {len(body)} bytes")
     return Unpacked(header, body)
@@ -158,38 +161,53 @@ def _put(room: Spans, slots: Ints, spans: Spans) -> None:
 
 def _record_edges(raw: bytes, batches: Sequence[Unpacked]) -> tuple[Ints, Ints]:
     """Where each record begins, behind its length, and where it ends."""
-    starts: list[int] = []
-    ends: list[int] = []
+    places: list[int] = []
     at = 0
     for batch in batches:
         end = at + len(batch.body)
-        for _ in range(batch.header.record_count):
-            byte = raw[at]
-            at += 1
-            if byte < 0x80:
-                length = byte >> 1
-            else:
-                # Two bytes, as most records have; a third and more are rare.
-                following = raw[at]
-                at += 1
-                length = (byte & 0x7F | (following & 0x7F) << 7) >> 1
-                if following >= 0x80:
-                    shift = 13
-                    while following >= 0x80 and shift < _MAX_SHIFT:
-                        following = raw[at]
-                        at += 1
-                        length |= (following & 0x7F) << shift
-                        shift += 7
-            if byte & 1 or not 0 < length <= end - at:
-                raise CorruptBatch(f"a record claims {length} bytes where {end - at} are left")
-            starts.append(at)
-            at += length
-            ends.append(at)
+        try:
+            places += _walk(raw, at, batch.header.record_count)
+        except IndexError:
+            raise CorruptBatch(f"a record of the batch at {batch.header.base_offset} is cut off") from None
+        # Whatever the walk stepped on is checked below; here it must have come to the end.
+        at = places.pop()
         if at != end:
-            raise CorruptBatch(
-                f"{end - at} bytes follow the last record of the batch at {batch.header.base_offset}"
-            )
-    return np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64)
+            raise CorruptBatch(f"the records of the batch at {batch.header.base_offset} do not fill it")
+    lengths, starts = _numbers(np.frombuffer(raw, dtype=np.uint8), np.array(places, dtype=np.int64))
+    if np.any(lengths <= 0):
+        raise CorruptBatch("a record claims to have no bytes")
+    return starts, starts + lengths
+
+
+def _walk(raw: bytes, at: int, count: int) -> list[int]:
+    """The places of so many lengths, each where the record before it ends, and the end of the last."""
+    places = [at]
+    add = places.append
+    for _ in range(count):
+        byte = raw[at]
+        if byte < 0x80:
+            at += (byte >> 1) + 1
+        elif (following := raw[at + 1]) < 0x80:
+            # Two bytes, as most records have: seven bits of each, the lowest is the sign.
+            at += (byte >> 1) - 0x40 + (following << 6) + 2
+        else:
+            at = _after_long(raw, at)
+        add(at)
+    return places
+
+
+def _after_long(raw: bytes, at: int) -> int:
+    """Where a record ends whose length takes three bytes or more."""
+    bits = shift = 0
+    while True:
+        byte = raw[at]
+        at += 1
+        bits |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return at + (bits >> 1)
+        shift += 7
+        if shift > _MAX_SHIFT:
+            raise CorruptBatch("a number in a record has more than 64 bits")
 
 
 def _numbers(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
