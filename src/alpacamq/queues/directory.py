@@ -125,16 +125,16 @@ class QueueDirectory:
         chunk.is_stored = True
         partition.progress.chunks[stored.chunk] = chunk
 
-    def loaded(self) -> None:
+    def loaded(self, now_ms: int) -> None:
         """Everything was replayed: put it in force. Moves not known to be done are to be done again."""
         for queue in list(self._queues.values()):
             topic = queue.id.topic
             there_are = self._log.partitions(topic) if self._log.config(topic) is not None else 0
             for partition in [*queue.partitions.values()]:
                 if partition.number < there_are:
-                    self._load(queue, partition)
+                    self._load(queue, partition, now_ms)
                 else:
-                    restore(partition, INT64_MAX, self.journal)
+                    restore(partition, INT64_MAX, self.journal, now_ms)
                     queue.forget_partition(partition)
             if not there_are or not queue.is_stored:
                 # Its topic was deleted, and nobody lived to tell.
@@ -144,9 +144,9 @@ class QueueDirectory:
         for queue in self._queues.values():
             yield from queue.snapshot()
 
-    def _load(self, queue: Queue, partition: SharePartition) -> None:
+    def _load(self, queue: Queue, partition: SharePartition, now_ms: int) -> None:
         _, log_end = self._log.bounds(queue.id.topic, partition.number)
-        for hold in restore(partition, log_end, self.journal):
+        for hold in restore(partition, log_end, self.journal, now_ms):
             (offset,) = hold.offsets()
             assert hold.move is not None
             queue.emit(partition, offset, hold.count, hold.move)

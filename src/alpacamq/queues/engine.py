@@ -159,7 +159,7 @@ class QueueEngine:
 
         The log view has to know all topics by now: queues of others are forgotten.
         """
-        self._queues.loaded()
+        self._queues.loaded(now_ms)
         return self._finished(self._end_due(now_ms), now_ms)
 
     def snapshot(self) -> Iterator[Change]:

@@ -1,17 +1,19 @@
 """Taking up the partition of a queue as it was stored."""
 
-from .chunks import CHUNK_BITS, CHUNK_SIZE, Chunk, Hold, State
+from .chunks import CHUNK_BITS, CHUNK_SIZE, NO_DEADLINE, Chunk, Hold, State
 from .journal import Journal
 from .share_partition import SharePartition
 
 
-def restore(partition: SharePartition, log_end: int, journal: Journal) -> list[Hold]:
+def restore(partition: SharePartition, log_end: int, journal: Journal, now_ms: int) -> list[Hold]:
     """Put what was stored in force; the moves that are not known to be done, in their order."""
     _cut_tail(partition, log_end, journal)
     _drop_done(partition, journal)
     progress = partition.progress
     moves = []
     for hold in progress.holds():
+        if hold.acquired_ms > now_ms:
+            _set_back(hold, now_ms, journal)
         partition.take_up(hold)
         if hold.state is State.MOVING:
             moves.append(hold)
@@ -42,6 +44,15 @@ def _drop_done(partition: SharePartition, journal: Journal) -> None:
         past = start_offset - (chunk.index << CHUNK_BITS)
         if past > 0 and (past >= CHUNK_SIZE or chunk.held_mask() & ~(-1 << past)):
             _keep(chunk, -1 << past, journal)
+
+
+def _set_back(hold: Hold, now_ms: int, journal: Journal) -> None:
+    """The clock was set back while nobody ran: a lease or a rest is as long as it was, from now on."""
+    if hold.due_ms != NO_DEADLINE:
+        hold.due_ms -= hold.acquired_ms - now_ms
+    hold.acquired_ms = now_ms
+    hold.packed = None
+    journal.mark_chunk(hold.chunk)
 
 
 def _keep(chunk: Chunk, mask: int, journal: Journal) -> None:

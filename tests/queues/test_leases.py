@@ -1,0 +1,62 @@
+"""Leases that end at the same moment, and leases of a clock that was set back."""
+
+from typing import Any
+
+from alpacamq.model.topics import DAY_MS, topic_config
+from alpacamq.queues.engine import EngineLimits, QueueEngine
+from alpacamq.queues.messages import (
+    Action,
+    Move,
+    QueueId,
+    QueueRequest,
+    ReceiveRequest,
+    Settlement,
+    SettleRequest,
+)
+
+from .fake_log import Entry, FakeLog
+
+ORDERS = QueueId("workers", "orders")
+
+
+def test_leases_that_end_together_end_some_at_a_time_and_none_is_left() -> None:
+    log = FakeLog()
+    topic = log.add("orders")
+    topic.config = topic_config({"queue.max.deliveries": "1"})
+    topic.partitions[0].append(*[Entry()] * 10_000)
+    engine = QueueEngine(log, lambda: 1, EngineLimits())
+    engine.perform([(ReceiveRequest(queue=ORDERS, consumer="", max_messages=10_000, visibility_ms=10), 1)], 0)
+    moves: list[Move] = []
+    while engine.next_deadline_ms is not None:
+        assert engine.next_deadline_ms <= 10
+        outcome = engine.tick(10)
+        assert 0 < len(outcome.moves) <= 2500
+        moves += outcome.moves
+    assert [move.offset for move in moves] == [*range(10_000)]
+    assert [move.sequence for move in moves] == [*range(10_000)]
+
+
+def test_leases_and_rests_last_as_long_as_they_were_to_although_the_clock_was_set_back() -> None:
+    log = FakeLog()
+    log.add("orders").partitions[0].append(Entry(), Entry())
+    stored: dict[bytes, bytes | None] = {}
+
+    def performed(engine: QueueEngine, request: QueueRequest, now_ms: int) -> Any:
+        outcome = engine.perform([(request, "ticket")], now_ms)
+        stored.update(outcome.changes)
+        return outcome.replies[-1].answer
+
+    year_ms = 365 * DAY_MS
+    receive = ReceiveRequest(queue=ORDERS, consumer="", max_messages=2, visibility_ms=30_000)
+    engine = QueueEngine(log, lambda: 1, EngineLimits())
+    first, _second = performed(engine, receive, 2 * year_ms).messages
+    nack = Settlement(0, first.offset, Action.NACK, 1, first.generation, delay_ms=10_000)
+    performed(engine, SettleRequest(queue=ORDERS, settlements=(nack,)), 2 * year_ms)
+    engine = QueueEngine(log, lambda: 1, EngineLimits())
+    for key, value in stored.items():
+        engine.replay(key, value)
+    stored.update(engine.loaded(year_ms).changes)
+    assert performed(engine, receive, year_ms + 9_999).messages == ()
+    assert [message.offset for message in performed(engine, receive, year_ms + 10_000).messages] == [0]
+    assert performed(engine, receive, year_ms + 29_999).messages == ()
+    assert [message.offset for message in performed(engine, receive, year_ms + 30_000).messages] == [1]
