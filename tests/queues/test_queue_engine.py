@@ -151,6 +151,18 @@ def test_reading_goes_on_for_everybody_who_waits() -> None:
     assert queue.received(second) is None
 
 
+def test_what_is_done_stays_done_when_the_gap_before_it_is_read_again() -> None:
+    queue = host()
+    queue.log.topics[QUEUE.topic].partitions[0].start = CHUNK_SIZE - 2
+    queue.receive()
+    queue.append(None, Entry())
+    messages = queue.receive()
+    queue.restart()
+    queue.ack(*messages)
+    assert queue.receive() == ()
+    assert queue.describe().partitions[0].start_offset == CHUNK_SIZE
+
+
 def test_a_log_that_grew_without_a_word_is_noticed_by_the_next_receive() -> None:
     queue = host()
     assert queue.receive() == ()

@@ -95,6 +95,7 @@ class Progress:
         if first >= self.touched_end:
             yield first, end
             return
+        first = max(first, self.start_offset)
         begin = first
         for index in range(first >> CHUNK_BITS, ((end - 1) >> CHUNK_BITS) + 1):
             chunk = self.chunks.get(index)
