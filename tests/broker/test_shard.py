@@ -301,6 +301,17 @@ async def test_tickets_of_a_machine_that_fails_or_is_not_there_are_told_so(host:
         assert isinstance(await second, CoordinatorUnavailable)
 
 
+async def test_what_a_machine_cannot_be_told_costs_that_machine_and_not_who_tells(host: Host) -> None:
+    def fail(_machine: Counters, _now_ms: int) -> Outcome:
+        raise ValueError("told nonsense")
+
+    async with host.running() as shard:
+        await add(shard, b"a")
+        shard.tell(fail)
+        assert await add(shard, b"a") == 2
+        assert len(host.made) == 2
+
+
 async def test_a_reply_that_was_on_its_way_reaches_a_ticket_that_was_abandoned(host: Host) -> None:
     host.overrides = {"cleanup.policy": "compact", "flush.messages": "1"}
     async with host.running() as shard:

@@ -124,9 +124,10 @@ class Deliveries:
                     done += await self._deliver_some(batch, done, partition)
             except UnknownTopic:
                 continue
-            except AlpacaError as error:
+            except Exception as error:  # noqa: BLE001 - a bug costs one line of batches, not the broker
                 if wait_seconds == RETRY_SECONDS:
-                    log.error("not_delivered", partition=str(partition.identity), reason=str(error))
+                    say = log.error if isinstance(error, AlpacaError) else log.exception
+                    say("not_delivered", partition=str(partition.identity), reason=str(error))
                 await asyncio.sleep(wait_seconds)
                 wait_seconds = min(wait_seconds * 2, MAX_RETRY_SECONDS)
             else:

@@ -167,7 +167,7 @@ class Shard(Generic[M]):
         if self._machine is None:
             self._untold.append(event)
         else:
-            self._carry_out(event(self._machine, self._clock.now_ms()))
+            self.submit(event, ())
 
     def nudge(self) -> None:
         """The clock was set: look again how long there is to sleep."""
