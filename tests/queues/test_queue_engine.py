@@ -151,16 +151,17 @@ def test_reading_goes_on_for_everybody_who_waits() -> None:
     assert queue.received(second) is None
 
 
-def test_what_is_done_stays_done_when_the_gap_before_it_is_read_again() -> None:
+@pytest.mark.parametrize("log_start", [0, CHUNK_SIZE - 3])
+def test_what_is_done_stays_done_when_the_gap_before_it_is_read_again(log_start: int) -> None:
     queue = host()
-    queue.log.topics[QUEUE.topic].partitions[0].start = CHUNK_SIZE - 2
+    queue.log.topics[QUEUE.topic].partitions[0].start = log_start
     queue.receive()
-    queue.append(None, Entry())
+    queue.append(None, Entry(), Entry(Lane.HIGH))
     messages = queue.receive()
     queue.restart()
     queue.ack(*messages)
     assert queue.receive() == ()
-    assert queue.describe().partitions[0].start_offset == CHUNK_SIZE
+    assert queue.describe().partitions[0].start_offset == log_start + 3
 
 
 def test_a_log_that_grew_without_a_word_is_noticed_by_the_next_receive() -> None:

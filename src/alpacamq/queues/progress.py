@@ -95,8 +95,9 @@ class Progress:
         if first >= self.touched_end:
             yield first, end
             return
-        first = max(first, self.start_offset)
-        begin = first
+        begin = first = max(first, self.start_offset)
+        if first >= end:
+            return
         for index in range(first >> CHUNK_BITS, ((end - 1) >> CHUNK_BITS) + 1):
             chunk = self.chunks.get(index)
             if chunk is None:
