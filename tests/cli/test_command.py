@@ -170,9 +170,10 @@ def test_examples_can_be_typed_as_they_are_shown(
 
 
 def test_a_name_that_is_no_text_is_wrong_usage(alpacactl: Command) -> None:
-    ran = alpacactl("topics", "describe", "caf\udce9")
-    assert ran.code == 2
-    assert "UTF-8" in ran.errors
+    for words in (["topics", "describe"], ["queue", "describe"], ["queue", "ack"]):
+        ran = alpacactl(*words, "caf\udce9")
+        assert ran.code == 2
+        assert "UTF-8" in ran.errors
 
 
 def test_output_that_cannot_be_written_is_an_error(broker: Broker) -> None:
@@ -208,6 +209,20 @@ def test_help_loads_neither_the_protocol_nor_any_noun() -> None:
     loaded = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
     assert "alpacamq.cli.output" in loaded
     for heavy in ("alpacamq.protocol", "alpacamq.client", "alpacamq.cli.topics", "msgspec", "asyncio"):
+        assert heavy not in loaded
+
+
+@pytest.mark.parametrize("noun", ["queue", "dlq", "delayed", "produce"])
+def test_help_of_a_noun_loads_no_client(noun: str) -> None:
+    code = (
+        "import sys; from contextlib import suppress; from alpacamq.cli.main import main\n"
+        f"with suppress(SystemExit): main([{noun!r}, '--help'])\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(ran.stderr.split())
+    assert f"alpacamq.cli.{noun}" in loaded
+    for heavy in ("alpacamq.protocol", "alpacamq.client", "msgspec", "http.client", "asyncio"):
         assert heavy not in loaded
 
 
