@@ -101,6 +101,7 @@ class QueueModel(RuleBasedStateMachine):
         self.host.model = self
         self.messages: dict[tuple[int, int], Message] = {}
         self.receipts: list[Acquired] = []
+        self.doubtful: set[Acquired] = set()
         self.sequences: dict[int, int] = {}
         self.host.send(ReceiveRequest(queue=QUEUE, consumer="c1", max_messages=1))
 
@@ -236,6 +237,8 @@ class QueueModel(RuleBasedStateMachine):
         self.receipts = [
             one for one in self.receipts if one.partition != number or one.offset < partition.end
         ]
+        # Where delivered messages are lost, others will have their places: receipts may be worth nothing.
+        self.doubtful.update(one for one in self.receipts if one.partition == number)
         self.broker_restarts(from_snapshot=False)
 
     @rule(data=st.data())
@@ -323,6 +326,8 @@ class QueueModel(RuleBasedStateMachine):
     def settled(self, settlement: Settlement, result: AlpacaError | None) -> None:
         message = self.messages[settlement.partition, settlement.offset]
         if self.is_gone(*message.place):
+            return
+        if isinstance(result, StaleReceipt) and message.receipt in self.doubtful:
             return
         is_late_ack = settlement.action is Action.ACK and settlement.consumer is None
         if not self.is_current(settlement, message):
