@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from alpacamq.model.errors import StaleReceipt
 from alpacamq.model.topics import DAY_MS, topic_config
 from alpacamq.queues.engine import EngineLimits, QueueEngine
 from alpacamq.queues.messages import (
@@ -9,8 +10,10 @@ from alpacamq.queues.messages import (
     Move,
     QueueId,
     QueueRequest,
+    ReceiveReply,
     ReceiveRequest,
     Settlement,
+    SettleReply,
     SettleRequest,
 )
 
@@ -34,6 +37,29 @@ def test_leases_that_end_together_end_some_at_a_time_and_none_is_left() -> None:
         moves += outcome.moves
     assert [move.offset for move in moves] == [*range(10_000)]
     assert [move.sequence for move in moves] == [*range(10_000)]
+
+
+def test_the_receipt_of_a_message_that_a_crash_took_does_not_settle_the_one_in_its_place() -> None:
+    log = FakeLog()
+    (partition,) = log.add("orders").partitions
+    partition.append(Entry(), Entry())
+    receive = ReceiveRequest(queue=ORDERS, consumer="", max_messages=2)
+    engine = QueueEngine(log, lambda: 1, EngineLimits())
+    outcome = engine.perform([(receive, "ticket")], 0)
+    (reply,) = outcome.replies
+    assert isinstance(reply.answer, ReceiveReply)
+    _, lost = reply.answer.messages
+    partition.truncate(1)
+    engine = QueueEngine(log, lambda: 1, EngineLimits())
+    for key, value in outcome.changes:
+        engine.replay(key, value)
+    engine.loaded(0)
+    partition.append(Entry())
+    ack = Settlement(0, lost.offset, Action.ACK, 1, lost.generation)
+    settle = SettleRequest(queue=ORDERS, settlements=(ack,))
+    _, answered = engine.perform([(receive, "ticket"), (settle, "ticket")], 0).replies
+    assert isinstance(answered.answer, SettleReply)
+    assert isinstance(answered.answer.results[0], StaleReceipt)
 
 
 def test_leases_and_rests_last_as_long_as_they_were_to_although_the_clock_was_set_back() -> None:

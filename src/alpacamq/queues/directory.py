@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 
 from alpacamq.model.errors import GroupIdNotFound, InvalidGroupId, TooManyGroups, UnknownTopic
 from alpacamq.model.outcome import Change
-from alpacamq.model.topics import INT64_MAX
 
 from .chunks import Chunk, Hold
 from .deadlines import Deadlines, Timed
@@ -12,7 +11,7 @@ from .journal import Journal
 from .limits import EngineLimits, fits
 from .messages import Move, QueueId
 from .queue import Queue
-from .restoring import restore
+from .restoring import cut_tail, restore
 from .share_partition import SharePartition
 from .state_records import (
     HEAD,
@@ -134,7 +133,7 @@ class QueueDirectory:
                 if partition.number < there_are:
                     self._load(queue, partition, now_ms)
                 else:
-                    restore(partition, INT64_MAX, self.journal, now_ms)
+                    restore(partition, self.journal, now_ms)
                     queue.forget_partition(partition)
             if not there_are or not queue.is_stored:
                 # Its topic was deleted, and nobody lived to tell.
@@ -146,7 +145,10 @@ class QueueDirectory:
 
     def _load(self, queue: Queue, partition: SharePartition, now_ms: int) -> None:
         _, log_end = self._log.bounds(queue.id.topic, partition.number)
-        for hold in restore(partition, log_end, self.journal, now_ms):
+        if cut_tail(partition, log_end, self.journal):
+            partition.generation = self.new_generation(now_ms)
+            self.journal.mark(partition)
+        for hold in restore(partition, self.journal, now_ms):
             (offset,) = hold.offsets()
             assert hold.move is not None
             queue.emit(partition, offset, hold.count, hold.move)

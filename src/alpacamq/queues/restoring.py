@@ -5,9 +5,8 @@ from .journal import Journal
 from .share_partition import SharePartition
 
 
-def restore(partition: SharePartition, log_end: int, journal: Journal, now_ms: int) -> list[Hold]:
+def restore(partition: SharePartition, journal: Journal, now_ms: int) -> list[Hold]:
     """Put what was stored in force; the moves that are not known to be done, in their order."""
-    _cut_tail(partition, log_end, journal)
     _drop_done(partition, journal)
     progress = partition.progress
     moves = []
@@ -25,16 +24,21 @@ def restore(partition: SharePartition, log_end: int, journal: Journal, now_ms: i
     return sorted(moves, key=_sequence)
 
 
-def _cut_tail(partition: SharePartition, log_end: int, journal: Journal) -> None:
-    """A crash can take messages with it whose deliveries were kept: others will have their offsets."""
+def cut_tail(partition: SharePartition, log_end: int, journal: Journal) -> bool:
+    """A crash can take messages with it whose deliveries were kept: others will have their offsets.
+
+    Whether it did. Receipts of those deliveries must not settle the others.
+    """
     progress = partition.progress
-    if progress.start_offset > log_end:
+    is_cut = progress.start_offset > log_end
+    if is_cut:
         progress.start_offset = log_end
         journal.mark(partition)
     for chunk in [*progress.chunks.values()]:
         if chunk.end_offset > log_end:
             base = chunk.index << CHUNK_BITS
-            _keep(chunk, (1 << max(log_end - base, 0)) - 1, journal)
+            is_cut |= _keep(chunk, (1 << max(log_end - base, 0)) - 1, journal)
+    return is_cut
 
 
 def _drop_done(partition: SharePartition, journal: Journal) -> None:
@@ -55,9 +59,10 @@ def _set_back(hold: Hold, now_ms: int, journal: Journal) -> None:
     journal.mark_chunk(hold.chunk)
 
 
-def _keep(chunk: Chunk, mask: int, journal: Journal) -> None:
-    """Forget the messages of a chunk that are not in the mask."""
-    if (chunk.done | chunk.held_mask()) & ~mask:
+def _keep(chunk: Chunk, mask: int, journal: Journal) -> bool:
+    """Forget the messages of a chunk that are not in the mask; whether there were any."""
+    had_others = bool((chunk.done | chunk.held_mask()) & ~mask)
+    if had_others:
         chunk.done &= mask
         for hold in chunk.distinct_holds():
             hold.mask &= mask
@@ -67,6 +72,7 @@ def _keep(chunk: Chunk, mask: int, journal: Journal) -> None:
     if not chunk.done and not chunk.holds:
         del chunk.partition.progress.chunks[chunk.index]
         journal.drop_chunk(chunk)
+    return had_others
 
 
 def _sequence(hold: Hold) -> int:
