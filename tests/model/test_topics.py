@@ -130,6 +130,7 @@ def test_a_setting_is_read(name: str, text: str, value: object) -> None:
         ("cleanup.policy", "compact,shred", "is not one of compact, delete"),
         ("compression.type", "brotli", "is not one of producer, uncompressed, gzip, snappy, lz4, zstd"),
         ("message.timestamp.type", "logappendtime", "is not one of CreateTime, LogAppendTime"),
+        pytest.param("queue.dead.letter.topic", "../x", "may hold only letters", id="no topic's name"),
     ],
 )
 def test_a_setting_is_refused(name: str, text: str, reason: str) -> None:

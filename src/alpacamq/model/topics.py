@@ -257,6 +257,10 @@ SETTINGS: Mapping[str, Setting] = {
 }  # fmt: skip
 
 
+# Settings whose value, if there is one, is the name of a topic.
+_NAMES_OF_TOPICS = frozenset({"queue.dead.letter.topic"})
+
+
 class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A topic's settings, defaults filled in; fields are named as in SETTINGS, dots as underscores."""
 
@@ -307,7 +311,13 @@ def check_setting(name: str, text: str) -> Any:
         near = get_close_matches(name, SETTINGS, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise InvalidConfig(f"no topic setting is named {name!r}{hint}")
-    return setting.parse(name, text)
+    value = setting.parse(name, text)
+    if name in _NAMES_OF_TOPICS and value:
+        try:
+            check_topic_name(value)
+        except InvalidTopicName as error:
+            raise InvalidConfig(f"{name}={text!r}: {error}") from None
+    return value
 
 
 def topic_config(overrides: Mapping[str, str], defaults: Mapping[str, str] | None = None) -> TopicConfig:
