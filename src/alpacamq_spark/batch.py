@@ -19,7 +19,13 @@ from .schema import wanted_columns
 
 
 def batch_reader(options: ReadOptions, schema: StructType) -> "BatchReader":
-    """The reader that this version of Spark makes the most of."""
+    """The reader that this version of Spark makes the most of.
+
+    Spark 4.1 to 4.3 reads a frame that was read with a filter once with that filter again, whatever
+    the next query wants of it. Versions that keep them apart are known by what came with that.
+    """
+    if not options.push_filters and not hasattr(DataSourceReader, "pushLimit"):
+        return BatchReader(options, schema)
     try:
         from .pushdown import FilteringReader
     except ImportError:  # before Spark 4.1

@@ -15,7 +15,7 @@ from alpacamq.client.errors import Refused
 from alpacamq.client.transactional import ProducerIdentity
 
 from .decisions import Decision, DecisionLog, Winner, hold, winner
-from .ending import ENDED, FORGOTTEN, drop, is_dropped, not_open, reap, show
+from .ending import ENDED, FORGOTTEN, drop, is_dropped, not_open, reap, settle, show
 from .errors import InDoubt, SinkFenced, StagedWriteLost
 from .staging import Batch, StagedWrite
 
@@ -60,6 +60,7 @@ def _commit_alone(cluster: Cluster, written: Sequence[StagedWrite]) -> None:
         raise StagedWriteLost(_too_slow(batch))
     hold(cluster, batch.sink)
     reap(cluster, batch.sink, producers, lambda _: True)
+    settle(cluster, producers)
 
 
 def _abort_alone(cluster: Cluster, batch: Batch, written: Sequence[StagedWrite]) -> None:
@@ -165,6 +166,7 @@ class _Commitment:
         if self._batch.is_job:
             # Streams repeat a batch at once or never, jobs perhaps after the broker has forgotten.
             self._write(msgspec.structs.replace(decision, is_shown=True))
+            settle(self._cluster, [each.producer for each in winners])
 
     def _write(self, decision: Decision) -> None:
         self._log.write(decision)

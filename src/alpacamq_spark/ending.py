@@ -33,6 +33,14 @@ def show(cluster: Cluster, producers: Iterable[ProducerIdentity]) -> list[Produc
     return lost
 
 
+def settle(cluster: Cluster, producers: Iterable[ProducerIdentity]) -> None:
+    """Wait until transactions that were shown are seen; a broker that is slow with it does not undo them."""
+    for producer in producers:
+        with suppress(Refused):
+            # Asked again, the broker answers when it has marked the end in every partition.
+            _end(cluster, producer, committed=True)
+
+
 def drop(cluster: Cluster, producers: Iterable[ProducerIdentity]) -> None:
     """Abort transactions; of those that were ended before there is nothing to drop."""
     for producer in producers:

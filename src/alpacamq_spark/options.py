@@ -37,6 +37,7 @@ READ_OPTIONS = (
     "maxOffsetsPerTrigger",
     "maxRecordsPerPartition",
     "minPartitions",
+    "pushFilters",
     "startingOffsets",
     "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy",
@@ -89,6 +90,7 @@ class ReadOptions:
     max_offsets_per_trigger: int | None
     min_partitions: int | None
     max_records_per_partition: int | None
+    push_filters: bool
     group_id: str | None
 
 
@@ -122,6 +124,7 @@ def read_options(given: Mapping[str, str], mode: ReadMode) -> ReadOptions:
         max_offsets_per_trigger=options.count("maxOffsetsPerTrigger"),
         min_partitions=options.count("minPartitions"),
         max_records_per_partition=options.count("maxRecordsPerPartition"),
+        push_filters=options.choice("pushFilters", _BOOLEANS, False),
         group_id=options.get("groupId") or options.get("kafka.group.id"),
     )
 

@@ -14,7 +14,6 @@ LOCAL = "local[*]"
 _REMOTE = "sc://"
 
 _SETTINGS: Mapping[str, str] = {
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
 }
 # A machine need not be able to resolve its own name to run Spark by itself.

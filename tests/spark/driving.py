@@ -25,7 +25,7 @@ def source(broker: Broker, **options: Any) -> AlpacaSource:
 
 def plan(broker: Broker, filters: Iterable[Any] = (), **options: Any) -> tuple[Any, list[Any]]:
     """The reader of a batch read, and the ranges it plans."""
-    loaded = source(broker, **options)
+    loaded = source(broker, **({"pushFilters": "true"} if filters else {}), **options)
     reader = loaded.reader(loaded.schema())
     if filters:
         assert list(reader.pushFilters(list(filters))) == []

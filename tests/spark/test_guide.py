@@ -1,0 +1,30 @@
+"""The examples of the Spark page do what it says, in one session and in their order."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from alpacamq.client.cluster import Cluster
+from tests.brokers import Broker
+
+from .topics import make_topic
+
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "spark.md"
+BLOCK = re.compile(r"^```py\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
+
+
+def test_examples_do_what_the_page_says(spark: SparkSession, broker: Broker, cluster: Cluster) -> None:
+    assert spark is SparkSession.getActiveSession()  # the page's own session is the one there is
+    for topic in ("orders", "copies"):
+        make_topic(cluster, topic)
+    names: dict[str, object] = {}
+    examples = BLOCK.findall(PAGE.read_text())
+    assert len(examples) == 5
+    for code, expected in examples:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(code.replace("localhost:9092", broker.address), names)  # noqa: S102 - our own page
+        assert printed.getvalue() == expected, code
