@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from alpacamq.client.cluster import Cluster
-from alpacamq.client.errors import NotFound, Refused
+from alpacamq.client.errors import ErrorCode, NotFound, Refused
 from alpacamq.client.offsets import Isolation, extents
 from alpacamq.client.partition_fetch import PartitionFetcher
 from alpacamq.client.topics import create_topic, find_topic
@@ -27,7 +27,6 @@ from alpacamq.model.errors import CorruptBatch
 from alpacamq.model.ids import TopicPartition
 from alpacamq.model.murmur2 import partition_for_key
 from alpacamq.model.records import Record, read_records, write_batch
-from alpacamq.protocol.error_codes import ErrorCode
 
 from .errors import ReadStalled
 from .reconnecting import PATIENCE_S, persistently

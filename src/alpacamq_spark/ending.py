@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from alpacamq.client.cluster import Cluster
-from alpacamq.client.errors import Refused
+from alpacamq.client.errors import ErrorCode, Refused
 from alpacamq.client.transactional import ProducerIdentity, claim, end_transaction
 from alpacamq.client.transactions import every_transaction, transaction
-from alpacamq.protocol.error_codes import ErrorCode
 
 from .reconnecting import persistently
 from .staging import AttemptId, alone

@@ -5,9 +5,8 @@ Only a view: no query ever starts from it. Losing a commit costs nothing, as the
 
 from alpacamq.client.cluster import Cluster
 from alpacamq.client.committed import commit_offsets
-from alpacamq.client.errors import Refused, Unreachable
+from alpacamq.client.errors import ErrorCode, Refused, Unreachable
 from alpacamq.model.ids import TopicPartition
-from alpacamq.protocol.error_codes import ErrorCode
 
 from .errors import InvalidOption
 from .ranges import Offsets

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from alpacamq.client.cluster import Cluster
-from alpacamq.client.errors import Refused
+from alpacamq.client.errors import ErrorCode, Refused
 from alpacamq.client.offsets import Isolation, extents
 from alpacamq.client.partition_fetch import Fetched, PartitionFetcher
 from alpacamq.model.address import Address
-from alpacamq.protocol.error_codes import ErrorCode
 
 from .columns import Decoder
 from .errors import DataLost, ReadStalled

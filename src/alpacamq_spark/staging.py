@@ -18,7 +18,7 @@ from fastcrc.crc32 import iscsi as crc32c
 from pyspark.sql.datasource import WriterCommitMessage
 
 from alpacamq.client.cluster import Cluster
-from alpacamq.client.errors import Refused
+from alpacamq.client.errors import ErrorCode, Refused
 from alpacamq.client.topics import find_topic
 from alpacamq.client.transactional import (
     ProducerIdentity,
@@ -30,7 +30,6 @@ from alpacamq.client.transactional import (
 from alpacamq.client.transactions import transaction
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import TopicName, TopicPartition
-from alpacamq.protocol.error_codes import ErrorCode
 
 from .errors import InvalidOption, StagedWriteLost
 from .options import WriteOptions

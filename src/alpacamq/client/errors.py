@@ -5,7 +5,9 @@ from difflib import get_close_matches
 from typing import TypeVar
 
 from alpacamq.model.errors import AlpacaError
-from alpacamq.protocol.error_codes import ErrorCode
+
+# Part of what a refusal says, and so of this module, too.
+from alpacamq.protocol.error_codes import ErrorCode as ErrorCode
 from alpacamq.protocol.errors import ProtocolError
 
 T = TypeVar("T")
