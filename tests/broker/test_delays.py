@@ -3,9 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from alpacamq.broker import delay_shard, shards
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.clock import SystemClock
 from alpacamq.broker.delays import DelayedMessage, DelaySettings
@@ -168,6 +170,52 @@ async def test_what_was_delivered_is_removed_once_its_topic_has_synced_it(tmp_pa
             return tombstones(broker) == 2
 
         await eventually(are_removed)
+
+
+async def test_compaction_frees_the_room_of_what_is_done_and_keeps_what_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(shards.OVERRIDES, "segment.bytes", "4096")
+    monkeypatch.setattr(delay_shard, "GARBAGE_MESSAGES", 50)
+    clock = SettableClock()
+    options: dict[str, Any] = {"clock": clock, "checkpoint_bytes": 1024, "retention_check_ms": 50}
+    async with running(tmp_path, **options) as broker:
+        await broker.topics.create("orders", partitions=1, overrides={"flush.messages": "1"})
+        sizes = DelaySizes(broker)
+        late = [f"{number:0300}".encode() for number in range(20)]
+        soon = [f"{number:0300}".encode() for number in range(20, 120)]
+        for number in range(20):
+            # Mixed, so that what stays lies between what goes.
+            await schedule(broker, (late[number], 60_000), *[(value, 1) for value in soon[number::20]])
+        await eventually(lambda: fired(broker, 100))
+
+        async def is_compacted() -> bool:
+            return sizes.largest_now() < sizes.largest / 2
+
+        await eventually(is_compacted)
+        assert len(await broker.delays.waiting("orders")) == 20
+    clock.ahead_ms = 120_000
+    async with running(tmp_path, **options) as broker:
+        await eventually(lambda: fired(broker, 20))
+        assert (await values(broker))[100:] == late
+
+
+async def fired(broker: Broker, count: int) -> bool:
+    return (await broker.delays.figures()).fired_total == count
+
+
+class DelaySizes:
+    """How large the delay logs have been."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.largest = 0
+
+    def largest_now(self) -> int:
+        partitions = self._broker.topics.partitions_of(DELAYS_TOPIC)
+        size = max(partition.log.size_bytes for partition in partitions)
+        self.largest = max(self.largest, size)
+        return size
 
 
 def tombstones(broker: Broker) -> int:

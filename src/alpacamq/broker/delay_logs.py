@@ -60,7 +60,11 @@ class DelayLogs:
         self._logs: dict[int, DelayShard] = {}
         # What waits is on the medium, whatever the topics it is for promise.
         self._shards: Shards[DelayMachine] = Shards(
-            DELAYS_TOPIC, topics, self._shard, {"flush.messages": "1"}
+            # Whether compaction is due is decided here, so that its own measure is none.
+            DELAYS_TOPIC,
+            topics,
+            self._shard,
+            {"flush.messages": "1", "min.cleanable.dirty.ratio": "0"},
         )
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -108,7 +112,10 @@ class DelayLogs:
         deliveries = Deliveries(
             shard, records, self._topics, self._figures, self._in_memory, self._clock, self._executor
         )
-        self._logs[number] = DelayShard(shard, records, deliveries, self._figures, lambda: self._tasks)
+        self._logs[number] = delay_log = DelayShard(
+            shard, records, deliveries, self._figures, lambda: self._tasks
+        )
+        partition.holds_garbage = delay_log.holds_garbage
         return shard
 
     def _topic_exists(self, topic_id: bytes) -> bool:

@@ -24,6 +24,10 @@ log = get_logger(__name__)
 # What is read again as a whole when one of its messages is due is kept small.
 EVENT_MESSAGES = 200
 EVENT_BYTES = 256 << 10
+# A delay log is compacted when so many messages are done, or fewer in so large a log, but not before they
+# are half as many as those that wait.
+GARBAGE_MESSAGES = 50_000
+GARBAGE_BYTES = 64 << 20
 RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 60.0
 
@@ -58,6 +62,20 @@ class DelayShard:
         self._tasks = tasks
         self._calls: list[_Call] = []
         self._is_due = False
+        self._compacted_at = 0
+
+    def holds_garbage(self) -> bool:
+        """Whether compaction is worth while: it reads all that waits to find what no longer does."""
+        if (machine := self.shard.machine) is None:
+            return False
+        spent = machine.spent - self._compacted_at
+        if spent < 0:  # a machine that was rebuilt counts anew
+            spent, self._compacted_at = machine.spent, 0
+        is_much = spent >= GARBAGE_MESSAGES or self.shard.partition.log.size_bytes >= GARBAGE_BYTES
+        if not is_much or spent * 2 < machine.pending or not spent:
+            return False
+        self._compacted_at = machine.spent
+        return True
 
     async def schedule(self, messages: Sequence[ToSchedule], source: Source | None = None) -> list[int]:
         """The offsets of the messages, once they are on the medium; none if the source is known."""

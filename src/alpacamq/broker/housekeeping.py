@@ -63,6 +63,8 @@ class Housekeeping:
             log.info(
                 "segments_deleted", partition=str(partition.identity), start_offset=partition.log.start_offset
             )
+        if not partition.holds_garbage():
+            return
         if (compaction := partition.log.begin_compaction(now_ms)) is not None:
             try:
                 await self._in_thread(compaction)

@@ -71,6 +71,8 @@ class Partition:
         self._refusing = False
         self._awaiting_flush: deque[tuple[int, list[Append]]] = deque()
         self._watchers: dict[object, Callable[[int], None]] = {}
+        # Whether compaction has much to remove. The log cannot tell; who knows all of its keys can.
+        self.holds_garbage: Callable[[], bool] = lambda: True
 
     def start_epoch(self) -> None:
         """Take the lead, in a new epoch where the log was cut short. Blocking; before the first append.

@@ -38,8 +38,9 @@ class Targets:
 
     def __init__(self) -> None:
         self.next_index = 0
-        # Messages that wait for any of them.
+        # Messages that wait for any of them, and those that did and no longer do.
         self.pending = 0
+        self.spent = 0
         self._by_index: dict[int, Target] = {}
         self._by_name: dict[tuple[bytes, int], Target] = {}
 
@@ -68,6 +69,7 @@ class Targets:
         """So many more or fewer messages wait for a target."""
         target.pending += change
         self.pending += change
+        self.spent -= min(change, 0)
 
     def gone(self) -> list[Target]:
         return [target for target in self if target.is_gone]

@@ -59,6 +59,11 @@ class DelayMachine:
         return self._targets.pending
 
     @property
+    def spent(self) -> int:
+        """Messages that waited and no longer do, as far as the log was read: what compaction may remove."""
+        return self._targets.spent
+
+    @property
     def next_deadline_ms(self) -> int | None:
         if self._is_busy:
             return self._not_before_ms
