@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,16 +18,19 @@ import pytest
 from alpacamq.cli.main import main
 from alpacamq.client.cluster import Cluster
 from alpacamq_spark.java import find_java
+from alpacamq_spark.pipelines import load
 from tests.brokers import Output, lasting_address
 from tests.cli.command import Command
+from tests.waiting import eventually
 
 from .pipeline_files import EXAMPLES, Workshop, send
-from .test_pipeline_archive import numbered
+from .test_pipeline_archive import ids, numbered
 from .topics import make_topic, values
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guide" / "pipelines.md"
 PATIENCE_S = 600
+KILLS = 5
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 BIN = Path(sys.executable).parent
 
@@ -165,6 +169,43 @@ def test_ctrl_c_ends_a_run_with_a_report(workshop: Workshop, cluster: Cluster, t
     assert errors.find("stopping after this batch")
     assert "Traceback" not in errors.text()
     assert Command(workshop.broker.address).json("pipeline", "status", str(path))["state"] == "stopped"
+
+
+@pytest.mark.heavy
+def test_an_archive_whose_runs_are_killed_holds_every_record_once(
+    workshop: Workshop, cluster: Cluster, topic: str
+) -> None:
+    """Batches and merges are cut off wherever they are."""
+    random = Random(4)
+    make_topic(cluster, topic)
+    path = archive_file(
+        workshop.directory,
+        topic,
+        'trigger = "50ms"',
+        'schema = "id BIGINT, name STRING"',
+        'steps = [{ do = "compact", fan_in = 3 }]',
+    )
+    path.write_text(path.read_text().replace("topics =", "max_records = 40, topics ="))
+    command = [sys.executable, "-m", "alpacamq.cli.main", "--broker", workshop.broker.address]
+    sent = 0
+    for _ in range(KILLS):
+        send(workshop.broker, topic, numbered(sent, sent + 2000))
+        sent += 2000
+        with running([*command, "pipeline", "run", str(path)], environment(), workshop.directory) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            errors, _ = Output(process.stderr), Output(process.stdout)
+            errors.wait_for(r"batch \d+ ", within_s=PATIENCE_S)
+            seen = len(errors.lines) + random.randrange(25)
+            eventually(lambda: len(errors.lines) > seen or process.poll() is not None, within_s=PATIENCE_S)  # noqa: B023 - called at once
+            assert process.poll() is None, errors.text()
+            os.killpg(process.pid, signal.SIGKILL)
+        archive = workshop.directory / "archive"
+        assert set(ids(workshop.spark, archive).values()) == {1}
+    assert Command(workshop.broker.address).json("pipeline", "status", str(path))["state"] == "crashed"
+    path.write_text(path.read_text().replace("50ms", "available-now").replace("max_records = 40, ", ""))
+    workshop.run(load(path, broker=workshop.broker.address))
+    assert ids(workshop.spark, archive) == Counter(range(sent))
 
 
 @pytest.mark.heavy

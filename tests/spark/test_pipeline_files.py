@@ -17,6 +17,10 @@ from alpacamq_spark.pipelines.moments import parse_moment, parse_span, show_mome
 
 from .pipeline_files import EXAMPLES, NOON_MS
 
+# Every line names the one before ten times.
+BOMB = b"\n".join(
+    b"%c: &%c [%s]" % (98 + line, 98 + line, b",".join([b"*%c" % (97 + line)] * 10)) for line in range(6)
+)
 ARCHIVE = {"kind": "archive", "source": {"topics": ["a"]}, "sink": {"path": "x"}}
 TRANSFORM = {"kind": "transform", "sources": {"a": {}}, "sql": "SELECT 1", "sink": {"topic": "y"}}
 REPLAY = {"kind": "replay", "source": {"topics": ["a"]}, "sink": {"topic": "y"}}
@@ -119,6 +123,8 @@ def test_places_begin_where_the_file_is_and_the_broker_can_be_overruled(tmp_path
         ("a.toml", b"kind = ", "not TOML"),
         ("a.yaml", b"kind: [", "not YAML"),
         ("a.toml", b"\xff", "not text"),
+        ("a.yaml", b"a: &a [1,2,3,4,5,6,7,8,9]\n" + BOMB, "more than 100000 values"),
+        ("a.yaml", b"a: &a [*a]\n", "not YAML"),
         ("a.ini", b"kind = 1", "ends in .toml"),
         ("a b.toml", b'kind = "archive"\nsource = {topics=["a"]}\nsink = {path="x"}', "name = …"),
     ],

@@ -33,7 +33,7 @@ def compact(compaction: Compaction) -> int:
     _sweep(table)
     while True:
         planned = list(merges(table.weighed(), fan_in=step.fan_in, target_size=step.target_mb * _MB))
-        if not planned or compaction.run.interruption.is_insisted:
+        if not planned:
             return compaction.merged
         for segments in planned:
             _merge(compaction, segments)

@@ -18,6 +18,7 @@ from .errors import InvalidPipeline
 
 SUFFIXES = (".toml", ".yaml", ".yml")
 MAX_FILE_BYTES = 1 << 20
+MAX_VALUES = 100_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _KINDS = {str(kind.__struct_config__.tag): kind for kind in KINDS}
 
@@ -73,7 +74,7 @@ def name_of(path: Path, definition: Definition) -> str:
 def _parse(path: Path, text: str) -> object:
     if path.suffix == ".toml":
         try:
-            return _plain(tomllib.loads(text))
+            return _Plain().of(tomllib.loads(text))
         except tomllib.TOMLDecodeError as error:
             raise InvalidPipeline(f"not TOML: {error}") from None
     if path.suffix in SUFFIXES:
@@ -84,25 +85,36 @@ def _parse(path: Path, text: str) -> object:
                 "YAML needs the package pyyaml: `pip install 'alpacamq[spark]'`; or write it in TOML"
             ) from None
         try:
-            return _plain(yaml.safe_load(text))
+            return _Plain().of(yaml.safe_load(text))
         except (yaml.YAMLError, RecursionError) as error:
             raise InvalidPipeline(f"not YAML: {' '.join(str(error).split())}") from None
     raise InvalidPipeline(f"a pipeline is a file that ends in {', '.join(SUFFIXES)}")
 
 
-def _plain(value: Any) -> Any:
-    """Times as text, as they can also be written; keys as text, as YAML reads `0:` as a number."""
-    match value:
-        case Mapping():
-            return {str(key): _plain(each) for key, each in value.items()}
-        case list():
-            return [_plain(each) for each in value]
-        case datetime():
-            return (value if value.tzinfo else value.replace(tzinfo=UTC)).isoformat()
-        case date():
-            return f"{value.isoformat()}T00:00:00+00:00"
-        case _:
-            return value
+class _Plain:
+    """Times as text, as they can also be written; keys as text, as YAML reads `0:` as a number.
+
+    Counts what it sees: in YAML a short file can stand for a great deal.
+    """
+
+    def __init__(self) -> None:
+        self._values_left = MAX_VALUES
+
+    def of(self, value: Any) -> Any:
+        self._values_left -= 1
+        if self._values_left < 0:
+            raise InvalidPipeline(f"there are more than {MAX_VALUES} values in it: that is no pipeline")
+        match value:
+            case Mapping():
+                return {str(key): self.of(each) for key, each in value.items()}
+            case list():
+                return [self.of(each) for each in value]
+            case datetime():
+                return (value if value.tzinfo else value.replace(tzinfo=UTC)).isoformat()
+            case date():
+                return f"{value.isoformat()}T00:00:00+00:00"
+            case _:
+                return value
 
 
 def _check_keys(data: Mapping[str, object], struct: type[msgspec.Struct], place: str) -> None:

@@ -1,4 +1,4 @@
-"""Being asked to stop: a first Ctrl-C or SIGTERM asks, a second insists.
+"""Being asked to stop: a first Ctrl-C or SIGTERM asks, a second ends whatever is being done.
 
 Spark's own handler would cancel the jobs of the batch that is being written; ours lets it end.
 """
@@ -17,21 +17,14 @@ class Interruption:
 
     def __init__(self) -> None:
         self._asked = threading.Event()
-        self._insisted = threading.Event()
         self.signal: int | None = None
 
     @property
     def is_asked(self) -> bool:
         return self._asked.is_set()
 
-    @property
-    def is_insisted(self) -> bool:
-        return self._insisted.is_set()
-
     def ask(self) -> None:
-        """End when the batch that is being written is done; asked again, end at once."""
-        if self._asked.is_set():
-            self._insisted.set()
+        """End when the batch that is being written is done."""
         self._asked.set()
 
     def wait(self, timeout_s: float) -> bool:
@@ -47,6 +40,8 @@ class Interruption:
 
         def handle(number: int, _frame: FrameType | None) -> None:
             self.signal = number
+            if self.is_asked:
+                raise KeyboardInterrupt
             self.ask()
 
         before = {number: signal.signal(number, handle) for number in SIGNALS}

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
@@ -107,7 +107,9 @@ class Pipeline:
             teller=teller,
             interruption=interruption,
         )
-        with run.checkpoint.held(), _noted(run.checkpoint) as note, interruption.on_signals():
+        # What only counts has nothing to finish, and ends at once as Spark would have it.
+        gently = nullcontext() if isinstance(self.definition, Analytics) else interruption.on_signals()
+        with run.checkpoint.held(), _noted(run.checkpoint) as note, gently:
             outcome = self._dispatch(run)
             note(outcome)
             return outcome
@@ -172,6 +174,9 @@ def _noted(checkpoint: Checkpoint) -> Iterator[Callable[[Outcome], None]]:
 
     try:
         yield note
+    except KeyboardInterrupt:
+        ended = msgspec.structs.replace(started, outcome="stopped")
+        raise
     except BaseException as error:
         words = str(error) if isinstance(error, AlpacaError) else f"{type(error).__name__}: {error}"
         ended = msgspec.structs.replace(started, outcome="failed", error=words[:2000])

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 BATCH = 50_000
 _SHOWN = 20
+_PLACE = ("topic", "partition", "offset")
 _BATCHES = "redrive"
 _DONE = "redrive-done.json"
 
@@ -125,6 +126,7 @@ class _Work:
         self._data = data
         self._journal = journal
         self._now_ms = time.time_ns() // 1_000_000
+        self._sent = 0
 
     def shown(self) -> Redriven:
         """What would be sent back."""
@@ -157,15 +159,15 @@ class _Work:
 
     def done(self) -> Redriven:
         """Send back, first what an earlier run had only written down."""
-        sent = 0
         for number in self._journal.unfinished():
-            sent += self._send(number)
+            self._send(number)
         limit = self._redrive.limit
-        while not self._run.interruption.is_asked and (limit is None or sent < limit):
-            batch = self._next_batch(BATCH if limit is None else min(BATCH, limit - sent))
+        while not self._run.interruption.is_asked and (limit is None or self._sent < limit):
+            batch = self._next_batch(BATCH if limit is None else min(BATCH, limit - self._sent))
             if batch is None:
                 break
-            sent += self._send(self._journal.plan(batch))
+            self._send(self._journal.plan(batch))
+        sent = self._sent
         return Redriven(
             rows=sent,
             data={"executed": True, "redriven": sent, "batches": self._journal.done},
@@ -186,7 +188,7 @@ class _Work:
         known = matching.where(f.col("origin_topic") != "")
         if not (sent := self._journal.sent()):
             return known
-        return known.join(self._span_frame(sent), self._inside(known), "left_anti")
+        return known.join(self._offsets(sent), list(_PLACE), "left_anti")
 
     def _next_batch(self, at_most: int) -> RedriveBatch | None:
         found = (
@@ -210,7 +212,7 @@ class _Work:
             if topic not in every:
                 raise NotFound("topic to send dead letters back to,", topic, every)
 
-    def _send(self, number: int) -> int:
+    def _send(self, number: int) -> None:
         started_at = time.monotonic()
         batch = self._journal.batch(number)
         hull = covering(batch.spans)
@@ -220,13 +222,14 @@ class _Work:
             "endingOffsets": offsets_json(hull, is_start=False),
         }
         letters = letters_frame(self._run, self._letters, None, self._now_ms, options)
-        chosen = letters.join(self._span_frame(batch.spans), self._inside(letters), "left_semi")
+        chosen = letters.join(self._offsets(batch.spans), list(_PLACE), "left_semi")
         write_records(
             self._records(chosen),
             self._run,
             {"transactionalId": self._journal.transactional_id, "batchId": str(number)},
         )
         self._journal.finish(number)
+        self._sent += batch.rows
         took_s = time.monotonic() - started_at
         self._run.teller.batch(
             BatchDone(
@@ -235,10 +238,9 @@ class _Work:
                 rows_per_second=batch.rows / took_s,
                 duration_ms=int(took_s * 1000),
                 lag=None,
-                total_rows=batch.rows,
+                total_rows=self._sent,
             )
         )
-        return batch.rows
 
     def _records(self, chosen: "DataFrame") -> "DataFrame":
         """Dead letters as they were before they became ones, save that they are new."""
@@ -258,22 +260,12 @@ class _Work:
             f.when(is_there, f.col("origin_partition")).alias("partition"),
         )
 
-    def _span_frame(self, spans: Sequence[Span]) -> "DataFrame":
-        from pyspark.sql import functions as f
-
+    def _offsets(self, spans: Sequence[Span]) -> "DataFrame":
+        """One row for every offset: Spark joins equal values well, and ranges badly."""
         rows = [(span.topic, span.partition, span.start, span.end) for span in spans]
-        schema = "span_topic STRING, span_partition INT, span_start BIGINT, span_end BIGINT"
-        return f.broadcast(self._run.spark.createDataFrame(rows, schema))
-
-    def _inside(self, frame: "DataFrame") -> "list[object]":
-        from pyspark.sql import functions as f
-
-        return [
-            frame["topic"] == f.col("span_topic"),
-            frame["partition"] == f.col("span_partition"),
-            frame["offset"] >= f.col("span_start"),
-            frame["offset"] < f.col("span_end"),
-        ]
+        schema = "topic STRING, partition INT, start BIGINT, end BIGINT"
+        frame = self._run.spark.createDataFrame(rows, schema)
+        return frame.selectExpr("topic", "partition", "explode(sequence(start, end - 1)) AS offset")
 
 
 def packed(places: Iterable[tuple[str, int, int]]) -> list[Span]:

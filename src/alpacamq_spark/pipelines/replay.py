@@ -188,7 +188,7 @@ def _one_batch(definition: Replay, run: Run, plan: ReplayPlan, progress: ReplayP
     written = int(seen.get["rows"])
     progress = ReplayProgress(batches=number + 1, rows=progress.rows + written)
     run.checkpoint.remember(_PROGRESS, progress)
-    if definition.rate is not None:
+    if definition.rate is not None and progress.batches < plan.batches:
         run.interruption.wait(written / definition.rate - (time.monotonic() - started_at))
     took_s = time.monotonic() - started_at
     run.teller.batch(

@@ -112,7 +112,6 @@ class _Following:
         while (
             self._query.status["isTriggerActive"]
             and self.last_batch == before
-            and not self._run.interruption.is_insisted
             and not self._query.awaitTermination(POLL_S)
         ):
             self._look()
