@@ -31,6 +31,8 @@ BENCHMARKS = (
     "queue_engine",
     "queue_throughput",
     "delays",
+    "spark_read",
+    "spark_latency",
 )
 
 

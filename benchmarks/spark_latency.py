@@ -1,0 +1,131 @@
+"""How long is a record on its way through a Spark query, from its producer to a consumer of the sink topic?
+
+A micro-batch query from topic to topic without a pause between batches, exactly-once; beside it the same with
+Spark's own Kafka source and sink, which writes at least once. 100 records a second; the consumer reads what
+is committed.
+"""
+
+import threading
+import time
+from array import array
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from . import topics
+from .clients import percentile
+from .jars import Unavailable
+from .report import OURS, Report
+from .servers import AlpacaMQ, Server
+from .session import Session
+from .spark_sessions import KafkaSource, kafka_source, spark_on
+
+PER_SECOND = 100
+PARTITIONS = 2
+CORES = 2
+PERCENTILES = {"p50": 0.5, "p99": 0.99}
+# Java compiles what it runs, and Python workers start.
+WARM_UP_S = 30
+MEASURED_S = 60
+LATE_S = 120.0
+
+
+def run(session: Session, report: Report) -> None:
+    source: KafkaSource | None = None
+    try:
+        source = kafka_source()
+    except Unavailable as error:
+        report.skip("Spark's Kafka source", str(error))
+    with session.server(AlpacaMQ()) as server, spark_on(CORES, source) as spark:
+        for kind, name in (("alpacamq", OURS), ("kafka", source.name if source is not None else None)):
+            if name is not None:
+                _measure(session, report, spark, server, kind, name)
+
+
+def _measure(
+    session: Session, report: Report, spark: SparkSession, server: Server, kind: str, name: str
+) -> None:
+    runs = []
+    batches_ms = []
+    for sample in range(session.repeats):
+        topic = f"{kind}-{sample}"
+        for each in (topic, f"{topic}-sink"):
+            topics.create(server.address, each, PARTITIONS)
+        query = _start(spark, server, kind, topic, session.new_directory())
+        session.settle()
+        try:
+            runs.append(
+                _latencies(
+                    query, server.address, topic, session.scaled(WARM_UP_S, 5), session.scaled(MEASURED_S, 5)
+                )
+            )
+            durations = [
+                progress["durationMs"]["triggerExecution"] for progress in query.recentProgress[-20:]
+            ]
+            batches_ms.append(sum(durations) / len(durations))
+        finally:
+            query.stop()
+    for label, share in PERCENTILES.items():
+        report(
+            case=f"{PER_SECOND} records/s, {label}",
+            server=name,
+            unit="ms",
+            samples=[percentile(latencies, share) / 1e6 for latencies in runs],
+        )
+    report(case="a batch", server=name, unit="ms", samples=batches_ms)
+
+
+def _start(spark: SparkSession, server: Server, kind: str, topic: str, directory: Path) -> StreamingQuery:
+    reader = spark.readStream.format(kind).option("kafka.bootstrap.servers", server.address)
+    frame = reader.option("subscribe", topic).option("startingOffsets", "earliest").load()
+    writer = frame.select("value").writeStream.format(kind)
+    writer = writer.option("kafka.bootstrap.servers", server.address).option("topic", f"{topic}-sink")
+    return writer.option("checkpointLocation", str(directory)).start()
+
+
+def _latencies(
+    query: StreamingQuery, address: str, topic: str, warm_up_s: int, measured_s: int
+) -> "array[int]":
+    """Nanoseconds from the intended sending of each record to its arrival, after the warm-up."""
+    total = PER_SECOND * (warm_up_s + measured_s)
+    found = array("q")
+    sender = threading.Thread(target=_send, args=(address, topic, total), daemon=True)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": f"latency-{topic}",
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+        }
+    )
+    try:
+        consumer.subscribe([f"{topic}-sink"])
+        sender.start()
+        seen = 0
+        deadline = time.monotonic() + warm_up_s + measured_s + LATE_S
+        while seen < total:
+            assert query.isActive, query.exception()
+            assert time.monotonic() < deadline, f"{seen} of {total} records arrived"
+            for message in consumer.consume(1000, timeout=0.5):
+                number, _, sent_ns = message.value().partition(b" ")
+                seen += 1
+                if int(number) >= PER_SECOND * warm_up_s:
+                    found.append(time.monotonic_ns() - int(sent_ns))
+    finally:
+        consumer.close()
+    sender.join(LATE_S)
+    return found
+
+
+def _send(address: str, topic: str, total: int) -> None:
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 0})
+    began_ns = time.monotonic_ns()
+    for number in range(total):
+        due_ns = began_ns + number * 1_000_000_000 // PER_SECOND
+        if (early_ns := due_ns - time.monotonic_ns()) > 0:
+            time.sleep(early_ns / 1e9)
+        producer.produce(topic, b"%d %d" % (number, due_ns))
+        producer.poll(0)
+    producer.flush(LATE_S)

@@ -1,0 +1,54 @@
+"""Spark for the benchmarks: sessions on so many cores, and its own Kafka source where its jars can be had."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from alpacamq_spark.session import spark_session
+
+from .jars import CACHE, Unavailable, resolve
+
+# An older one, whose batch reads run on later versions of Spark, too; its streams do not.
+OLDER = "4.0.0"
+_NEEDED = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
+_SETTINGS = {
+    "spark.log.level": "OFF",
+    "spark.driver.memory": "2g",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+class KafkaSource:
+    """Spark's own source and sink for Kafka, as jars to start a session with."""
+
+    def __init__(self, jars: Path, version: str) -> None:
+        self.name = f"Spark's Kafka source {version}"
+        self.jars = sorted(str(jar) for jar in jars.glob("*.jar") if jar.name.startswith(_NEEDED))
+
+
+def kafka_source(*others: str) -> KafkaSource:
+    """The source of the running version or one of others; Unavailable says why there is none."""
+    failures = []
+    for version in (pyspark.__version__, *others):
+        jars = CACHE / f"spark-sql-kafka-{version}"
+        try:
+            if not jars.exists():
+                resolve(jars, "org.apache.spark", "spark-sql-kafka-0-10_2.13", version)
+            return KafkaSource(jars, version)
+        except Unavailable as error:
+            failures.append(f"{version}: {error}")
+    raise Unavailable("; ".join(failures))
+
+
+@contextmanager
+def spark_on(cores: int, source: KafkaSource | None) -> Iterator[SparkSession]:
+    """A session of its own on this machine."""
+    jars = {"spark.jars": ",".join(source.jars)} if source is not None else {}
+    spark = spark_session("benchmark", master=f"local[{cores}]", settings={**_SETTINGS, **jars})
+    try:
+        yield spark
+    finally:
+        spark.stop()
