@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # As many windows as a report can show; Spark would count more, but nobody could look at them.
 MAX_WINDOWS = 20_000
 _ACCURACY = 1000
+_DISTINCT_ERROR = 0.01
 _QUANTILES = (0.5, 0.9, 0.99)
 
 
@@ -123,7 +124,7 @@ def _counted(base: "DataFrame") -> dict[tuple[str, ...], list[Any]]:
             f.percentile_approx("latency_ms", list(_QUANTILES), _ACCURACY).alias("latencies"),
             f.max("latency_ms").alias("slowest"),
             f.count("key").alias("keyed"),
-            f.approx_count_distinct("key").alias("keys"),
+            f.approx_count_distinct("key", _DISTINCT_ERROR).alias("keys"),
         )
         .limit(MAX_WINDOWS + 1)
         .collect()
