@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from alpacamq.model.ids import TopicPartition
@@ -22,6 +22,7 @@ HELP = (
 )
 _AGO = re.compile(r"-?([0-9]+)(ms|s|m|h|d|w)")
 _MAX_OFFSET = 2**63 - 1
+_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def parse_moment(text: str) -> int:
 def _moment_ms(text: str) -> int:
     moment = datetime.fromisoformat(text)
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 def locate(
