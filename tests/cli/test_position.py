@@ -16,6 +16,7 @@ from alpacamq.cli.position import AtOffset, AtTime, Earliest, Latest, Position, 
         pytest.param("1970-01-02T00:00:00Z", AtTime(86_400_000), id="a time"),
         pytest.param("1970-01-02T01:00:00+01:00", AtTime(86_400_000), id="a time elsewhere"),
         pytest.param("1970-01-02", AtTime(86_400_000), id="a day begins at midnight UTC"),
+        pytest.param("1970-01-01T00:00:01.001", AtTime(1001), id="a millisecond"),
         pytest.param("9999w", AtTime(0), id="longer ago than 1970"),
     ],
 )
