@@ -26,7 +26,9 @@ def start(
     """The two queries; `to_the_end` lets them stop there, else they run on and on."""
     reader = spark.readStream.format("alpacamq").option("kafka.bootstrap.servers", broker)
     reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
-    frame = reader.option("maxOffsetsPerTrigger", "2000").option("groupId", f"of-{topic}").load()
+    # Small batches while they may be killed, so that many begin and end; what is left then in large ones.
+    limit = 50_000 if to_the_end else 2000
+    frame = reader.option("maxOffsetsPerTrigger", limit).option("groupId", f"of-{topic}").load()
     texts = frame.selectExpr("CAST(value AS STRING) value")
     to_files = texts.writeStream.format("parquet").option("path", str(directory / "files"))
     to_topic = texts.writeStream.format("alpacamq").option("kafka.bootstrap.servers", broker)

@@ -92,7 +92,7 @@ class Traffic:
 
     def _run(self) -> None:
         while not self._is_over.wait(0.1):
-            for _ in range(100):
+            for _ in range(40):
                 with contextlib.suppress(BufferError):
                     self._producer.produce(TOPIC, f"{self.sent:09}", f"{self.sent % 50}")
                     self.sent += 1
