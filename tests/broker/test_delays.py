@@ -11,6 +11,7 @@ from alpacamq.broker import delay_shard, shards
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.clock import SystemClock
 from alpacamq.broker.delays import DelayedMessage, DelaySettings
+from alpacamq.broker.housekeeping import Housekeeping
 from alpacamq.model.errors import (
     InvalidDelay,
     InvalidTopicName,
@@ -148,7 +149,7 @@ async def test_a_power_loss_that_takes_what_was_not_synced_takes_no_delayed_mess
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1, overrides=never)
         sent = [f"{number}".encode() for number in range(8)]
-        await schedule(broker, *[(value, 50 + 30 * number) for number, value in enumerate(sent)])
+        await schedule(broker, *[(value, 300 + 30 * number) for number, value in enumerate(sent)])
         await delivered(broker, sent)
         assert tombstones(broker) == 0
     broker = Broker(BrokerSettings(node_id=BrokerId(1), data_directory=tmp_path / "data"))
@@ -176,24 +177,29 @@ async def test_compaction_frees_the_room_of_what_is_done_and_keeps_what_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(shards.OVERRIDES, "segment.bytes", "4096")
-    monkeypatch.setattr(delay_shard, "GARBAGE_MESSAGES", 50)
+    monkeypatch.setattr(delay_shard, "GARBAGE_MESSAGES", 100)
     clock = SettableClock()
-    options: dict[str, Any] = {"clock": clock, "checkpoint_bytes": 1024, "retention_check_ms": 50}
+    options: dict[str, Any] = {"clock": clock, "checkpoint_bytes": 1024}
     async with running(tmp_path, **options) as broker:
         await broker.topics.create("orders", partitions=1, overrides={"flush.messages": "1"})
-        sizes = DelaySizes(broker)
         late = [f"{number:0300}".encode() for number in range(20)]
         soon = [f"{number:0300}".encode() for number in range(20, 120)]
         for number in range(20):
             # Mixed, so that what stays lies between what goes.
             await schedule(broker, (late[number], 60_000), *[(value, 1) for value in soon[number::20]])
-        await eventually(lambda: fired(broker, 100))
 
-        async def is_compacted() -> bool:
-            return sizes.largest_now() < sizes.largest / 2
+        async def all_are_done() -> bool:
+            return tombstones(broker) == 100
 
-        await eventually(is_compacted)
+        await eventually(all_are_done)
+        partitions = broker.topics.partitions_of(DELAYS_TOPIC)
+        before = max(partition.log.size_bytes for partition in partitions)
+        housekeeping = Housekeeping(lambda: partitions, broker.work_threads, clock, 1000)
+        for partition in partitions:
+            await housekeeping.tidy(partition)
+        assert max(partition.log.size_bytes for partition in partitions) < before / 2
         assert len(await broker.delays.waiting("orders")) == 20
+        assert not any(partition.holds_garbage() for partition in partitions)
     clock.ahead_ms = 120_000
     async with running(tmp_path, **options) as broker:
         await eventually(lambda: fired(broker, 20))
@@ -202,20 +208,6 @@ async def test_compaction_frees_the_room_of_what_is_done_and_keeps_what_waits(
 
 async def fired(broker: Broker, count: int) -> bool:
     return (await broker.delays.figures()).fired_total == count
-
-
-class DelaySizes:
-    """How large the delay logs have been."""
-
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self.largest = 0
-
-    def largest_now(self) -> int:
-        partitions = self._broker.topics.partitions_of(DELAYS_TOPIC)
-        size = max(partition.log.size_bytes for partition in partitions)
-        self.largest = max(self.largest, size)
-        return size
 
 
 def tombstones(broker: Broker) -> int:

@@ -17,7 +17,6 @@ from alpacamq.queues.delay_records import decode_block, read_message_key
 from alpacamq.queues.delays import DelayMachine
 
 START_MS = 1_790_000_123_457
-PRODUCER_ID = 77
 
 
 def name(topic: str = "orders", partition: int = 0) -> TargetName:
@@ -33,9 +32,10 @@ class DelayLog:
     # Offsets that compaction has removed.
     removed: set[int] = field(default_factory=set)
     deleted: set[bytes] = field(default_factory=set)
-    # By target: ids in the order they arrived, and the sequence of the last.
+    # By target: ids in the order they arrived, and the sequence of the last from each producer.
     arrived: dict[TargetName, list[int]] = field(default_factory=dict)
-    last_sequence: dict[TargetName, int] = field(default_factory=dict)
+    last_sequence: dict[tuple[TargetName, int], int] = field(default_factory=dict)
+    producers: int = 0
     dropped: int = 0
     snapshot: tuple[int, list[Change]] | None = None
 
@@ -46,7 +46,7 @@ class DelayLog:
     def start(self) -> None:
         """Rebuild the machine: from the snapshot, if there is one, and the records since."""
         self.machine = DelayMachine(
-            len(self.records), lambda: PRODUCER_ID, lambda topic_id: topic_id not in self.deleted
+            len(self.records), self.new_producer_id, lambda topic_id: topic_id not in self.deleted
         )
         offset = 0
         if self.snapshot is not None:
@@ -58,6 +58,10 @@ class DelayLog:
                 self.machine.replay(*self.records[at])
         self.effects = []
         self.carry_out(self.machine.loaded(self.now_ms))
+
+    def new_producer_id(self) -> int:
+        self.producers += 1
+        return 76 + self.producers
 
     def take_snapshot(self) -> None:
         self.snapshot = len(self.records), list(self.machine.snapshot())
@@ -135,12 +139,10 @@ class DelayLog:
                 self.carry_out(self.machine.arrived([batch.intent], self.now_ms))
 
     def _append(self, batch: Deliver) -> None:
-        assert batch.producer_id == PRODUCER_ID
         if batch.target.topic_id in self.deleted:
             return
         arrived = self.arrived.setdefault(batch.target, [])
-        done = max(self.last_sequence.get(batch.target, -1) + 1 - batch.intent.sequence, 0)
-        arrived += batch.ids[done:]
-        self.last_sequence[batch.target] = max(
-            self.last_sequence.get(batch.target, -1), batch.intent.sequence + len(batch.ids) - 1
-        )
+        producer = batch.target, batch.producer_id
+        last = self.last_sequence.get(producer, -1)
+        arrived += batch.ids[max(last + 1 - batch.intent.sequence, 0) :]
+        self.last_sequence[producer] = max(last, batch.intent.sequence + len(batch.ids) - 1)

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from alpacamq.model.errors import UnknownDelayed
 from alpacamq.queues import delay_departures, delay_far
 from alpacamq.queues.delay_messages import Deliver, ReadBlock, Source
-from alpacamq.queues.delays import LEAD_MS
+from alpacamq.queues.delays import PLANNED_MS, SHORT_NOTICE_MS
 from alpacamq.queues.wheel import TICK_MS
 
 from .delay_log import DelayLog, name
@@ -38,11 +38,27 @@ def test_messages_are_delivered_by_time_then_by_id() -> None:
 def test_a_batch_is_written_down_a_little_before_it_is_due() -> None:
     log = DelayLog()
     log.schedule(1000)
-    log.pass_time(1000 - LEAD_MS - 1)
+    log.pass_time(1000 - PLANNED_MS - 1)
     assert log.effects == []
     log.pass_time(TICK_MS)
     [batch] = log.effects
     assert isinstance(batch, Deliver)
+
+
+def test_what_comes_at_short_notice_goes_past_what_is_planned() -> None:
+    log = DelayLog()
+    [planned] = log.schedule(1000)
+    log.pass_time(1000 - PLANNED_MS + TICK_MS)
+    [short] = log.schedule(50)
+    log.pass_time(50 - SHORT_NOTICE_MS + TICK_MS)
+    first, second = log.effects
+    assert isinstance(first, Deliver)
+    assert isinstance(second, Deliver)
+    assert (list(first.ids), list(second.ids)) == ([planned], [short])
+    # Neither waits for the other: they are batches of different producers.
+    assert first.producer_id != second.producer_id
+    log.deliver()
+    assert sorted(log.arrived[name()]) == [planned, short]
 
 
 def test_many_that_are_due_at_once_go_in_batches_that_are_not_too_large() -> None:
@@ -83,7 +99,7 @@ def test_a_message_is_only_taken_back_by_who_names_its_partition() -> None:
 @pytest.mark.parametrize("crash", ["waiting", "intent", "append", "done"])
 def test_a_crash_at_any_step_loses_nothing_and_repeats_nothing(crash: str, snapshot: str) -> None:
     log = DelayLog()
-    ids = log.schedule(*range(100, 2000, 100))
+    ids = log.schedule(*range(300, 2000, 100))
     if snapshot == "before":
         log.take_snapshot()
     if crash != "waiting":
@@ -103,9 +119,9 @@ def test_a_crash_at_any_step_loses_nothing_and_repeats_nothing(crash: str, snaps
 def test_a_crash_between_two_writes_of_the_log_changes_nothing_either() -> None:
     """Wherever the log is cut, what was delivered by then is not delivered again."""
     whole = DelayLog()
-    ids = whole.schedule(*[100] * 3, 200)
+    ids = whole.schedule(*[1000] * 3, 1200)
     scheduled = len(whole.records)
-    whole.pass_time(150)
+    whole.pass_time(950)
     whole.deliver()
     whole.pass_time(1000)
     whole.deliver()
@@ -114,7 +130,7 @@ def test_a_crash_between_two_writes_of_the_log_changes_nothing_either() -> None:
         # The targets have all that had left by then.
         sent = [record for record in whole.records[:cut] if record.key[:1] == b"i" and record.value]
         log.arrived = {name(): ids[: 3 * (len(sent) > 0) + (len(sent) > 1)]}
-        log.last_sequence = {name(): len(log.arrived[name()]) - 1}
+        log.last_sequence = dict.fromkeys(whole.last_sequence, len(log.arrived[name()]) - 1)
         log.pass_time(1000)
         log.deliver()
         assert log.arrived == {name(): ids}, cut
@@ -269,7 +285,7 @@ class DelayMachineModel(RuleBasedStateMachine):
     @rule(
         delays_ms=st.lists(
             st.one_of(
-                st.integers(0, 300),
+                st.integers(0, 600),
                 st.integers(0, 400 * DAY_MS),
                 st.integers(7 * DAY_MS, 10 * DAY_MS),
             ),
@@ -294,7 +310,7 @@ class DelayMachineModel(RuleBasedStateMachine):
         id_ = data.draw(st.sampled_from(sorted(self.waiting)))
         due_ms, partition = self.waiting[id_]
         answer = self.log.cancel(id_, name("orders", partition))
-        if due_ms > self.log.now_ms + LEAD_MS + TICK_MS:
+        if due_ms > self.log.now_ms + PLANNED_MS + TICK_MS:
             assert answer is None
         if answer is None:
             del self.waiting[id_]
@@ -333,7 +349,7 @@ class DelayMachineModel(RuleBasedStateMachine):
             for id_ in set(ids) - self.seen:
                 due_ms, partition = self.due[id_]
                 assert partition == target.partition
-                assert log.now_ms >= due_ms - LEAD_MS - TICK_MS
+                assert log.now_ms >= due_ms - PLANNED_MS - TICK_MS
                 assert id_ in self.waiting, "it was taken back"
                 del self.waiting[id_]
                 self.seen.add(id_)

@@ -1,9 +1,9 @@
 """Carrying delayed messages to their partitions when they are due.
 
-One batch at a time goes to each partition, in the order of their sequences. What the partition has
-already, since a crash came before we noted it, is not appended again. What it refuses is tried again
-until it takes it, and what has no partition any more is dropped. A batch is done once the partition
-has it on the medium.
+One batch at a time goes to each partition in each lane, in the order of their sequences. What the
+partition has already, since a crash came before we noted it, is not appended again. What it refuses is
+tried again until it takes it, and what has no partition any more is dropped. A batch is done once the
+partition has it on the medium.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ from alpacamq.model.ports import Clock
 from alpacamq.model.records import Header, Record, write_batch
 from alpacamq.model.topics import TopicConfig
 from alpacamq.queues.delay_messages import Deliver
-from alpacamq.queues.delay_records import Envelope, IntentId, decode_envelope
+from alpacamq.queues.delay_records import Envelope, IntentId, Lane, decode_envelope
 from alpacamq.queues.delay_targets import SEQUENCE_MASK
-from alpacamq.queues.delays import DelayMachine
+from alpacamq.queues.delays import PLANNED_MS, DelayMachine
 from alpacamq.queues.slots import due_of
 from alpacamq.queues.wheel import TICK_MS
 from alpacamq.telemetry.logs import get_logger
@@ -41,8 +41,6 @@ MAX_RETRY_SECONDS = 30.0
 MAX_BATCH_BYTES = 1 << 20
 # Messages are read this long before they are due; they are in memory meanwhile.
 READ_AHEAD_MS = 15
-# A clock set back while a batch waits for its time must not keep the batch in memory.
-MAX_WAIT_MS = 100
 SETTLE_SECONDS = 0.1
 SETTLED_AT_ONCE = 1000
 LATENESS_KEPT = 1000
@@ -89,7 +87,7 @@ class Deliveries:
         self._in_memory = in_memory
         self._clock = clock
         self._executor = executor
-        self._lines: dict[int, deque[Deliver]] = {}
+        self._lines: dict[tuple[int, Lane], deque[Deliver]] = {}
         # On their way or waiting to be on the medium. A machine that was rebuilt asks for them again.
         self._known: set[IntentId] = set()
         # What the partitions have but may not have synced: where each batch ends there, in order.
@@ -101,17 +99,18 @@ class Deliveries:
         if batch.intent in self._known:
             return
         self._known.add(batch.intent)
-        line = self._lines.get(batch.intent.target)
+        key = batch.intent.target, batch.intent.lane
+        line = self._lines.get(key)
         if line is None:
-            line = self._lines[batch.intent.target] = deque()
-            tasks.create_task(self._work_off(batch.intent.target, line, tasks))
+            line = self._lines[key] = deque()
+            tasks.create_task(self._work_off(key, line, tasks))
         line.append(batch)
 
-    async def _work_off(self, target: int, line: deque[Deliver], tasks: asyncio.TaskGroup) -> None:
+    async def _work_off(self, key: tuple[int, Lane], line: deque[Deliver], tasks: asyncio.TaskGroup) -> None:
         while line:
             await self._deliver(line[0], tasks)
             line.popleft()
-        del self._lines[target]
+        del self._lines[key]
 
     async def _deliver(self, batch: Deliver, tasks: asyncio.TaskGroup) -> None:
         """Deliver a batch, whatever it takes."""
@@ -147,23 +146,18 @@ class Deliveries:
     async def _deliver_some(self, batch: Deliver, first: int, partition: Partition) -> int:
         """Append the next messages of a batch, as many as are due together and fit; how many those are."""
         dues_ms = [due_of(word) for word in batch.words]
-        while True:
-            now_ms = self._clock.now_ms()
-            # One slot's worth, or all that is late: nobody waits for a later one.
-            until_ms = max(now_ms, (dues_ms[first] // TICK_MS + 1) * TICK_MS)
-            end = first + 1
-            while end < len(dues_ms) and dues_ms[end] <= until_ms:
-                end += 1
-            await self._sleep_until(dues_ms[end - 1] - READ_AHEAD_MS)
-            async with self._in_memory:
-                records, taken = await self._read(batch.ids[first:end], dues_ms[first:end], partition)
-                due_ms = dues_ms[first + taken - 1]
-                if due_ms - self._clock.now_ms() > MAX_WAIT_MS:
-                    continue  # the clock was set back
-                await self._sleep_until(due_ms)
-                await self._append(batch, first, records, taken, partition)
-            self._figures.delivered(dues_ms[first : first + taken], self._clock.now_ms())
-            return taken
+        # One slot's worth, or all that is late: nobody waits for a later one.
+        until_ms = max(self._clock.now_ms(), (dues_ms[first] // TICK_MS + 1) * TICK_MS)
+        end = first + 1
+        while end < len(dues_ms) and dues_ms[end] <= until_ms:
+            end += 1
+        await self._sleep_until(dues_ms[end - 1] - READ_AHEAD_MS)
+        async with self._in_memory:
+            records, taken = await self._read(batch.ids[first:end], dues_ms[first:end], partition)
+            await self._sleep_until(dues_ms[first + taken - 1])
+            await self._append(batch, first, records, taken, partition)
+        self._figures.delivered(dues_ms[first : first + taken], self._clock.now_ms())
+        return taken
 
     async def _append(
         self, batch: Deliver, first: int, records: Sequence[Record], taken: int, partition: Partition
@@ -210,8 +204,16 @@ class Deliveries:
         return None
 
     async def _sleep_until(self, at_ms: int) -> None:
-        while (left_ms := at_ms - self._clock.now_ms()) > 0:  # noqa: ASYNC110 - the clock may be set
-            await asyncio.sleep(min(left_ms, MAX_WAIT_MS) / 1000)
+        """Nothing is on its way that is due later than so long from now, unless the clock was set back.
+
+        Then it comes by the clock as it was: those behind it must not wait for hours.
+        """
+        loop = asyncio.get_running_loop()
+        patience = loop.time() + PLANNED_MS / 1000
+        while (  # noqa: ASYNC110 - the clock may be set
+            (left_ms := at_ms - self._clock.now_ms()) > 0 and (left := patience - loop.time()) > 0
+        ):
+            await asyncio.sleep(min(left_ms / 1000, left))
 
     async def _settle(self) -> None:
         """Tell the machine of batches that are on the medium."""

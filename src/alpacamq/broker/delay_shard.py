@@ -68,13 +68,13 @@ class DelayShard:
         """Whether compaction is worth while: it reads all that waits to find what no longer does."""
         if (machine := self.shard.machine) is None:
             return False
-        spent = machine.spent - self._compacted_at
+        spent = machine.tombstones - self._compacted_at
         if spent < 0:  # a machine that was rebuilt counts anew
-            spent, self._compacted_at = machine.spent, 0
+            spent, self._compacted_at = machine.tombstones, 0
         is_much = spent >= GARBAGE_MESSAGES or self.shard.partition.log.size_bytes >= GARBAGE_BYTES
         if not is_much or spent * 2 < machine.pending or not spent:
             return False
-        self._compacted_at = machine.spent
+        self._compacted_at = machine.tombstones
         return True
 
     async def schedule(self, messages: Sequence[ToSchedule], source: Source | None = None) -> list[int]:

@@ -8,12 +8,12 @@ its messages taken out of the delay log.
 
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from alpacamq.model.outcome import Change
 
 from .delay_messages import DelayOutcome, Deliver, Dropped, Journal
-from .delay_records import IntentId, intent_change, message_key, target_change
+from .delay_records import IntentId, Lane, intent_change, message_key, target_change
 from .delay_targets import Target, Targets
 from .slots import Slot, due_of, target_of
 from .wheel import tick_of
@@ -32,7 +32,7 @@ class Departures:
         self._targets = targets
         self._journal = journal
         # Messages of the same millisecond by id, and those by time. Still waiting as far as the log knows.
-        self._due: deque[Run] = deque()
+        self._due: deque[tuple[Lane, Run]] = deque()
         self._due_count = 0
         self.under_way: dict[IntentId, Run] = {}
 
@@ -40,7 +40,7 @@ class Departures:
     def due_count(self) -> int:
         return self._due_count
 
-    def take_in(self, slot: Slot) -> None:
+    def take_in(self, slot: Slot, lane: Lane) -> None:
         """Messages of the next slot are due. Their order is by time, then by id."""
         by_time: dict[int, Run] = {}
         for id_, word in slot:
@@ -49,43 +49,50 @@ class Departures:
                 run = by_time[due_ms] = (array("Q"), array("Q"))
             run[0].append(id_)
             run[1].append(word)
-        self._due.extend(by_time[due_ms] for due_ms in sorted(by_time))
+        self._due.extend((lane, by_time[due_ms]) for due_ms in sorted(by_time))
         self._due_count += len(slot)
 
-    def leave(self, outcome: DelayOutcome, producer_id: int | None) -> None:
+    def leave(self, outcome: DelayOutcome, producer_ids: Mapping[Lane, int]) -> None:
         """Send off what is due, as much as one turn may."""
-        batches: dict[int, Run] = {}
+        batches: dict[tuple[int, Lane], Run] = {}
         room = LEAVING_AT_ONCE
         while self._due and room:
-            ids, words = self._due.popleft()
+            lane, (ids, words) = self._due.popleft()
             if len(ids) > room:
-                self._due.appendleft((ids[room:], words[room:]))
+                self._due.appendleft((lane, (ids[room:], words[room:])))
                 ids, words = ids[:room], words[:room]
             room -= len(ids)
             self._due_count -= len(ids)
             for id_, word in zip(ids, words, strict=True):
-                index = target_of(word)
-                if (batch := batches.get(index)) is None:
-                    batch = batches[index] = (array("Q"), array("Q"))
+                line = target_of(word), lane
+                if (batch := batches.get(line)) is None:
+                    batch = batches[line] = (array("Q"), array("Q"))
                 batch[0].append(id_)
                 batch[1].append(word)
                 if len(batch[0]) == BATCH_MESSAGES:
-                    self._send(outcome, producer_id, self._targets.get(index), batches.pop(index))
-        for index, batch in batches.items():
-            self._send(outcome, producer_id, self._targets.get(index), batch)
+                    self._send(outcome, producer_ids, *line, batches.pop(line))
+        for line, batch in batches.items():
+            self._send(outcome, producer_ids, *line, batch)
 
-    def _send(self, outcome: DelayOutcome, producer_id: int | None, target: Target, messages: Run) -> None:
+    def _send(
+        self,
+        outcome: DelayOutcome,
+        producer_ids: Mapping[Lane, int],
+        index: int,
+        lane: Lane,
+        messages: Run,
+    ) -> None:
+        target = self._targets.get(index)
         count = len(messages[0])
         self._targets.count(target, -count)
         if target.is_gone:
             self.drop(outcome, zip(*messages, strict=True))
             return
-        assert producer_id is not None
         assert target.name is not None
-        intent = IntentId(target.index, target.advance(count))
+        intent = IntentId(index, lane, target.advance(lane, count))
         self.under_way[intent] = messages
         self._journal.write(outcome, intent_change(intent, messages))
-        outcome.effects.append(Deliver(intent, target.name, producer_id, *messages))
+        outcome.effects.append(Deliver(intent, target.name, producer_ids[lane], *messages))
 
     def drop(self, outcome: DelayOutcome, messages: Iterable[tuple[int, int]]) -> None:
         """Let go of messages that nobody can be given."""
@@ -95,13 +102,12 @@ class Departures:
             count += 1
         outcome.effects.append(Dropped(count))
 
-    def again(self, outcome: DelayOutcome, producer_id: int | None) -> None:
+    def again(self, outcome: DelayOutcome, producer_ids: Mapping[Lane, int]) -> None:
         """After a restart: send everything that was on its way, as it was."""
         for intent, messages in self.under_way.items():
             name = self._targets.get(intent.target).name
-            assert producer_id is not None
             if name is not None:
-                outcome.effects.append(Deliver(intent, name, producer_id, *messages))
+                outcome.effects.append(Deliver(intent, name, producer_ids[intent.lane], *messages))
 
     def arrived(self, outcome: DelayOutcome, intents: Iterable[IntentId]) -> None:
         """These batches are in their targets for good: their messages are done."""
@@ -121,8 +127,8 @@ class Departures:
         """The log says that a batch left."""
         self.under_way[intent] = messages
         target = self._targets.get(intent.target)
-        target.next_sequence = intent.sequence
-        target.advance(len(messages[0]))
+        target.next_sequences[intent.lane] = intent.sequence
+        target.advance(intent.lane, len(messages[0]))
 
     def is_under_way_to(self, index: int) -> bool:
         return any(intent.target == index for intent in self.under_way)
@@ -130,7 +136,7 @@ class Departures:
     def due_slots(self) -> Iterator[tuple[int, Slot]]:
         """What is due and has not left, as the slots of level 0 it came from."""
         by_tick: dict[int, list[tuple[int, int]]] = {}
-        for run in self._due:
+        for _, run in self._due:
             for id_, word in zip(*run, strict=True):
                 by_tick.setdefault(tick_of(word), []).append((id_, word))
         for tick, messages in by_tick.items():

@@ -101,9 +101,12 @@ class Journal:
 
     def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset
+        # Records that say that others are no longer needed.
+        self.tombstones = 0
 
     def write(self, outcome: Outcome, change: Change) -> int:
         """Have a change written, and return its offset."""
         outcome.changes.append(change)
+        self.tombstones += change.value is None
         self.next_offset += 1
         return self.next_offset - 1

@@ -5,11 +5,12 @@ t   a target: a partition that messages are for, and how far its sequence of bat
 i   an intent: these messages go into that target as this batch, whatever happens
 f   a block of messages of the far future
 s   what an idempotent producer had scheduled last
-p   the producer id under which this log's messages are delivered
+p   the producer ids under which this log's messages are delivered, one for each lane
 """
 
 import struct
 from array import array
+from enum import IntEnum
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -27,7 +28,8 @@ BOUNDARIES, SLOT, BLOCK_PLACE, NEXT_TARGET, PENDING = b"W", b"w", b"F", b"T", b"
 
 _MESSAGE_KEY = Struct(">cQQ")
 _TARGET_KEY = Struct(">cI")
-_INTENT_KEY = Struct(">cII")
+_INTENT_KEY = Struct(">cIBI")
+_PRODUCER_KEY = Struct(">cB")
 _BLOCK_KEY = Struct(">cII")
 _SOURCE_KEY = Struct(">cIq")
 _SLOT_KEY = Struct(">cBQ")
@@ -42,19 +44,27 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     headers: tuple[Header, ...] = ()
 
 
+class Lane(IntEnum):
+    """How a message gets to its target: in an orderly line, or past it because it came at short notice."""
+
+    PLANNED = 0
+    SHORT_NOTICE = 1
+
+
 class TargetState(msgspec.Struct, frozen=True, array_like=True):
-    """A partition that messages are for, and the sequence that its next batch begins with."""
+    """A partition that messages are for, and the sequences that the next batch of each lane begins with."""
 
     topic_id: bytes
     topic: str
     partition: int
-    next_sequence: int
+    next_sequences: tuple[int, ...]
 
 
 class IntentId(NamedTuple):
     """A batch on its way into a target."""
 
     target: int
+    lane: Lane
     sequence: int
 
 
@@ -121,7 +131,8 @@ def intent_change(intent: IntentId, messages: tuple["array[int]", "array[int]"] 
 
 
 def read_intent_key(key: bytes) -> IntentId:
-    return IntentId(*_unpack(_INTENT_KEY, key)[1:])
+    _, target, lane, sequence = _unpack(_INTENT_KEY, key)
+    return IntentId(target, Lane(lane), sequence)
 
 
 def block_change(day: int, number: int, content: tuple[int, Slot] | None) -> Change:
@@ -155,6 +166,14 @@ def read_source_key(key: bytes) -> tuple[int, int]:
 
 def decode_source(value: bytes) -> SourceState:
     return msgspec.msgpack.decode(value, type=SourceState)
+
+
+def producer_change(lane: Lane, producer_id: int) -> Change:
+    return Change(_PRODUCER_KEY.pack(PRODUCER, lane), _NUMBER.pack(producer_id))
+
+
+def read_producer_key(key: bytes) -> Lane:
+    return Lane(_unpack(_PRODUCER_KEY, key)[1])
 
 
 def number_change(kind: bytes, number: int) -> Change:

@@ -9,7 +9,7 @@ from .delay_blocks import Blocks
 from .delay_departures import Departures
 from .delay_far import FarFuture
 from .delay_messages import Journal, TargetName
-from .delay_records import IntentId
+from .delay_records import IntentId, Lane
 from .delay_sources import Sources
 from .delay_targets import Target, Targets
 from .slots import Slot, target_of, unpack
@@ -21,8 +21,10 @@ class DelayState:
 
     def __init__(self, next_offset: int) -> None:
         self.journal = Journal(next_offset)
-        self.producer_id: int | None = None
+        self.producer_ids: dict[Lane, int] = {}
         self.wheel = TimerWheel()
+        # What was scheduled for just now. Not for long, so that a wheel of one level will do.
+        self.short_notice = TimerWheel.of_one_level()
         self.blocks = Blocks()
         self.targets = Targets()
         self.sources = Sources()
@@ -38,7 +40,11 @@ class DelayState:
 
     def remove(self, id_: int, word: int) -> bool:
         """Take a message out, wherever it waits; false if it does not."""
-        if not self.wheel.remove(id_, word) and not self.blocks.strike(day_of(word), id_):
+        if not (
+            self.wheel.remove(id_, word)
+            or self.short_notice.remove(id_, word)
+            or self.blocks.strike(day_of(word), id_)
+        ):
             return False
         self.targets.count(self.targets.get(target_of(word)), -1)
         return True
@@ -46,14 +52,16 @@ class DelayState:
     def snapshot(self) -> Iterator[Change]:
         yield records.boundaries_change(self.wheel.boundaries)
         yield records.number_change(records.NEXT_TARGET, self.targets.next_index)
-        if self.producer_id is not None:
-            yield records.number_change(records.PRODUCER, self.producer_id)
+        for lane, producer_id in self.producer_ids.items():
+            yield records.producer_change(lane, producer_id)
         for target in self.targets:
             if target.name is not None:
                 yield records.target_change(target.index, target.state())
             yield records.pending_change(target.index, target.pending)
         for level, number, slot in self.wheel.slots():
             yield records.slot_change(level, number, slot)
+        for _, tick, slot in self.short_notice.slots():
+            yield records.slot_change(0, tick, slot)
         for tick, slot in self.departures.due_slots():
             yield records.slot_change(0, tick, slot)
         for block in self.blocks:
@@ -63,6 +71,7 @@ class DelayState:
         yield from self.sources.snapshot()
 
     def replay(self, key: bytes, value: bytes | None) -> None:
+        self.journal.tombstones += value is None
         match key[:1]:
             case records.MESSAGE:
                 self._replay_message(key, value)
@@ -81,7 +90,7 @@ class DelayState:
                 source = None if value is None else records.decode_source(value)
                 self.sources.restore(*records.read_source_key(key), source)
             case records.PRODUCER if value is not None:
-                self.producer_id = records.decode_number(value)
+                self.producer_ids[records.read_producer_key(key)] = records.decode_number(value)
             case _ if value is not None:
                 self._replay_snapshot(key, value)
 

@@ -3,34 +3,34 @@
 from collections.abc import Iterator
 
 from .delay_messages import TargetName
-from .delay_records import TargetState
+from .delay_records import Lane, TargetState
 from .slots import MAX_TARGETS
 
 SEQUENCE_MASK = 0x7FFF_FFFF
 
 
 class Target:
-    """One partition, how many messages wait for it and which sequence its next batch begins with."""
+    """One partition, how many messages wait for it and which sequences its next batches begin with."""
 
-    __slots__ = ("index", "is_gone", "name", "next_sequence", "pending")
+    __slots__ = ("index", "is_gone", "name", "next_sequences", "pending")
 
     def __init__(self, index: int, name: TargetName | None) -> None:
         self.index = index
         self.name = name
         self.pending = 0
-        self.next_sequence = 0
+        self.next_sequences = [0 for _ in Lane]
         # Nobody can be delivered to: the topic was deleted, or what the log said of it was.
         self.is_gone = name is None
 
-    def advance(self, count: int) -> int:
+    def advance(self, lane: Lane, count: int) -> int:
         """The sequence of the first of `count` messages that go there next."""
-        sequence = self.next_sequence
-        self.next_sequence = (sequence + count) & SEQUENCE_MASK
+        sequence = self.next_sequences[lane]
+        self.next_sequences[lane] = (sequence + count) & SEQUENCE_MASK
         return sequence
 
     def state(self) -> TargetState:
         assert self.name is not None
-        return TargetState(*self.name, self.next_sequence)
+        return TargetState(*self.name, tuple(self.next_sequences))
 
 
 class Targets:
@@ -38,9 +38,8 @@ class Targets:
 
     def __init__(self) -> None:
         self.next_index = 0
-        # Messages that wait for any of them, and those that did and no longer do.
+        # Messages that wait for any of them.
         self.pending = 0
-        self.spent = 0
         self._by_index: dict[int, Target] = {}
         self._by_name: dict[tuple[bytes, int], Target] = {}
 
@@ -69,7 +68,6 @@ class Targets:
         """So many more or fewer messages wait for a target."""
         target.pending += change
         self.pending += change
-        self.spent -= min(change, 0)
 
     def gone(self) -> list[Target]:
         return [target for target in self if target.is_gone]
@@ -81,7 +79,7 @@ class Targets:
             return
         target = self.get(index)
         target.name = TargetName(state.topic_id, state.topic, state.partition)
-        target.next_sequence = state.next_sequence
+        target.next_sequences = list(state.next_sequences)
         target.is_gone = False
         self._by_name[state.topic_id, state.partition] = target
 

@@ -5,7 +5,7 @@ so. The id of a message is the offset of its record. What the log says of a mess
 it has been delivered or taken back; compaction then frees its room.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from alpacamq.model.errors import TooManyDelayed, UnknownDelayed
 from alpacamq.model.outcome import Change, Reply
@@ -23,15 +23,18 @@ from .delay_messages import (
     Source,
     ToSchedule,
 )
-from .delay_records import IntentId, message_key
+from .delay_records import IntentId, Lane, message_key
 from .delay_state import DelayState
 from .slots import MAX_TARGETS, Slot, pack_word, target_of
 from .wheel import LAST
 
-__all__ = ["LEAD_MS", "DelayMachine", "Deliver", "Dropped", "ReadBlock"]
+__all__ = ["PLANNED_MS", "SHORT_NOTICE_MS", "DelayMachine", "Deliver", "Dropped", "ReadBlock"]
 
 # Batches are written down this long before they are due, so that no disk is waited for when they are.
-LEAD_MS = 20
+# Until then, a message can be taken back.
+PLANNED_MS = 200
+# For what is scheduled later than that.
+SHORT_NOTICE_MS = 20
 # Messages of a deleted topic that are let go in one turn.
 _SWEPT_AT_ONCE = 2000
 
@@ -46,6 +49,7 @@ class DelayMachine:
         self._topic_exists = topic_exists
         self._state = state = DelayState(next_offset)
         self._journal, self._wheel, self._blocks = state.journal, state.wheel, state.blocks
+        self._short_notice = state.short_notice
         self._targets, self._sources = state.targets, state.sources
         self._departures, self._far = state.departures, state.far
         self.replay, self.snapshot = state.replay, state.snapshot
@@ -59,17 +63,19 @@ class DelayMachine:
         return self._targets.pending
 
     @property
-    def spent(self) -> int:
-        """Messages that waited and no longer do, as far as the log was read: what compaction may remove."""
-        return self._targets.spent
+    def tombstones(self) -> int:
+        """How often the log, as far as it was read, says that a record is no longer needed."""
+        return self._journal.tombstones
 
     @property
     def next_deadline_ms(self) -> int | None:
         if self._is_busy:
             return self._not_before_ms
-        due_ms = self._wheel.next_ms(self._blocks.first_day)
-        far_ms = self._far.next_ms
-        times = [at_ms for at_ms in (due_ms and due_ms - LEAD_MS, far_ms) if at_ms is not None]
+        times = [] if (far_ms := self._far.next_ms) is None else [far_ms]
+        if (due_ms := self._wheel.next_ms(self._blocks.first_day)) is not None:
+            times.append(due_ms - PLANNED_MS)
+        if (due_ms := self._short_notice.next_ms()) is not None:
+            times.append(due_ms - SHORT_NOTICE_MS)
         return max(min(times), self._not_before_ms) if times else None
 
     def schedule(
@@ -81,9 +87,10 @@ class DelayMachine:
             full = TooManyDelayed(f"delayed messages have had {MAX_TARGETS} partitions to go to")
             outcome.replies.append(Reply(ticket, full))
             return outcome
-        if self._state.producer_id is None:
-            self._state.producer_id = self._new_producer_id()
-            self._journal.write(outcome, records.number_change(records.PRODUCER, self._state.producer_id))
+        if not self._state.producer_ids:
+            for lane in Lane:
+                producer_id = self._state.producer_ids[lane] = self._new_producer_id()
+                self._journal.write(outcome, records.producer_change(lane, producer_id))
         if source is not None:
             target = self._state.target(outcome, messages[0].target)
             if self._sources.knows(target.index, source):
@@ -97,7 +104,10 @@ class DelayMachine:
             id_ = self._journal.next_offset
             word = pack_word(due_ms, target.index)
             self._journal.write(outcome, Change(message_key(id_, word), envelope))
-            self._far.added(self._wheel.add(id_, word))
+            if due_ms - now_ms < PLANNED_MS:
+                self._short_notice.add(id_, word)
+            else:
+                self._far.added(self._wheel.add(id_, word))
             self._targets.count(target, 1)
             ids.append(id_)
         outcome.replies.append(Reply(ticket, ids))
@@ -132,13 +142,14 @@ class DelayMachine:
         slots: list[Slot] = []
         blocks: list[Block] = []
         if pending:
-            slots = [slot.after(after_id) for _, _, slot in self._wheel.slots()]
+            slots = [slot.after(after_id) for _, _, slot in self._slots()]
             blocks = [block for block in self._blocks if not block.is_loaded and block.last_id > after_id]
         return DelayOutcome(replies=[Reply(ticket, Listing(targets, pending, slots, blocks))])
 
     def figures(self, ticket: object, _now_ms: int) -> DelayOutcome:
         """The reply is PendingFigures."""
-        times = [at_ms for at_ms in (self._wheel.earliest_ms(), self._blocks.earliest_ms()) if at_ms]
+        places = self._short_notice, self._wheel, self._blocks
+        times = [at_ms for place in places if (at_ms := place.earliest_ms()) is not None]
         answer = PendingFigures(self.pending, min(times, default=None))
         return DelayOutcome(replies=[Reply(ticket, answer)])
 
@@ -146,9 +157,13 @@ class DelayMachine:
         outcome = DelayOutcome()
         self._is_busy = not self._wheel.turn(now_ms, self._blocks.first_day)
         departures = self._departures
-        while departures.due_count < LEAVING_AT_ONCE and (slot := self._wheel.due(now_ms + LEAD_MS)):
-            departures.take_in(slot)
-        departures.leave(outcome, self._state.producer_id)
+        for wheel, lane, ahead_ms in (
+            (self._wheel, Lane.PLANNED, PLANNED_MS),
+            (self._short_notice, Lane.SHORT_NOTICE, SHORT_NOTICE_MS),
+        ):
+            while departures.due_count < LEAVING_AT_ONCE and (slot := wheel.due(now_ms + ahead_ms)):
+                departures.take_in(slot, lane)
+        departures.leave(outcome, self._state.producer_ids)
         self._far.step(outcome, now_ms)
         if self._sweep_at is not None:
             self._sweep(outcome, *self._sweep_at)
@@ -194,8 +209,12 @@ class DelayMachine:
 
     def loaded(self, now_ms: int) -> DelayOutcome:
         outcome = self.topics_deleted(now_ms)
-        self._departures.again(outcome, self._state.producer_id)
+        self._departures.again(outcome, self._state.producer_ids)
         return outcome
+
+    def _slots(self) -> Iterator[tuple[int, int, Slot]]:
+        yield from self._short_notice.slots()
+        yield from self._wheel.slots()
 
     def _sweep(self, outcome: DelayOutcome, level: int, number: int) -> None:
         """Let go of messages of deleted topics, in one slot. From the top: messages only move down."""

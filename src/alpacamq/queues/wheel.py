@@ -62,6 +62,13 @@ class TimerWheel:
         self.levels: tuple[dict[int, Slot], ...] = tuple({} for _ in SHIFTS)
         self._first_ticks: list[int] = []  # a heap of the slots of level 0
 
+    @classmethod
+    def of_one_level(cls) -> "TimerWheel":
+        """A wheel that hands nothing down, for few messages or for times that are near."""
+        wheel = cls()
+        wheel.boundaries = [1 << 62] * LAST
+        return wheel
+
     def __len__(self) -> int:
         return sum(len(slot) for level in self.levels for slot in level.values())
 
