@@ -1,5 +1,6 @@
 """Where a read begins and ends: an edge of the log, offsets, or times, for all partitions or for each."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -13,7 +14,8 @@ from .json_options import parse_by_partition, show
 
 # Numbers that stand for an edge in per-partition JSON.
 _LATEST, _EARLIEST = -1, -2
-_EXAMPLES = {"Offsets": '{"orders":{"0":23,"1":-2}}', "OffsetsByTimestamp": '{"orders":{"0":1700000000000}}'}
+_OFFSETS = '{"orders":{"0":23,"1":-2}}'
+_TIMES = '{"orders":{"0":1700000000000}}'
 
 
 class Edge(Enum):
@@ -35,8 +37,8 @@ class Positions:
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     timestamp_ms: int | None = None
     timestamps_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
-    # Where nothing is as late as the time asked for; None is an error.
-    if_none_is_later: Edge | None = Edge.LATEST
+    # Whether it is an error that nothing is as late as the time asked for; else the end is meant.
+    must_be_reached: bool = False
 
     def resolve(
         self, cluster: Cluster, extents: Mapping[TopicPartition, Extent]
@@ -68,14 +70,13 @@ class Positions:
         for timestamp_ms in sorted(set(timestamps_ms.values())):
             those = [each for each in extents if timestamps_ms[each] == timestamp_ms]
             for partition, offset in offsets_at(cluster, those, timestamp_ms).items():
-                if offset is None and self.if_none_is_later is None:
+                if offset is None and self.must_be_reached:
                     raise InvalidOption(
                         f"{self.option}: {partition} has no record of {timestamp_ms} or later; "
                         "startingOffsetsByTimestampStrategy=latest begins at its end then"
                     )
-                edge = self.if_none_is_later or Edge.LATEST
-                extent = extents[partition]
-                found[partition] = edge.of(extent) if offset is None else min(offset, extent.end)
+                end = extents[partition].end
+                found[partition] = end if offset is None else min(offset, end)
         return found
 
     def _check_all_named(self, named: Iterable[TopicPartition], there: Iterable[TopicPartition]) -> None:
@@ -91,41 +92,38 @@ class Positions:
 
 def read_positions(get: Callable[[str], str | None], side: str, otherwise: Edge) -> Positions:
     """What the options of one side, starting or ending, say; as in Spark's Kafka source, times go first."""
-    if_none = Edge.LATEST
-    strategy = None
-    if side == "starting" and (text := get("startingOffsetsByTimestampStrategy")) is not None:
-        if text not in ("error", "latest"):
-            raise InvalidOption(f"startingOffsetsByTimestampStrategy={text!r} is not one of error, latest")
-        strategy = text
-    later = None if side == "starting" and strategy != "latest" else if_none
+    must_be_reached = side == "starting" and _strategy(get) == "error"
     if (text := get(option := f"{side}Timestamp")) is not None:
-        if not (text.strip().isascii() and text.strip().isdigit()):
+        if not re.fullmatch(r"[0-9]{1,18}", text.strip()):
             raise InvalidOption(f"{option}={text!r} is not a time in milliseconds since 1970")
-        return Positions(option=option, timestamp_ms=int(text), if_none_is_later=later)
+        return Positions(option=option, timestamp_ms=int(text), must_be_reached=must_be_reached)
     if (text := get(option := f"{side}OffsetsByTimestamp")) is not None:
-        times = parse_by_partition(option, text, _EXAMPLES["OffsetsByTimestamp"])
-        return Positions(option=option, timestamps_ms=times, if_none_is_later=later)
-    option = f"{side}Offsets"
-    text = get(option)
-    if text is None:
+        times = parse_by_partition(option, text, _TIMES)
+        return Positions(option=option, timestamps_ms=times, must_be_reached=must_be_reached)
+    if (text := get(option := f"{side}Offsets")) is None:
         return Positions(option=option, edge=otherwise)
     if not text.lstrip().startswith("{"):
         return Positions(option=option, edge=_edge(option, side, text))
-    offsets = parse_by_partition(option, text, _EXAMPLES["Offsets"])
+    offsets = parse_by_partition(option, text, _OFFSETS)
     if not offsets:
-        raise InvalidOption(f"{option} names no partition; it looks like {_EXAMPLES['Offsets']}")
+        raise InvalidOption(f"{option} names no partition; it looks like {_OFFSETS}")
     if side == "ending" and _EARLIEST in offsets.values():
         raise InvalidOption(f"{option}: a read cannot end at the beginning (-2)")
     return Positions(option=option, offsets=offsets)
+
+
+def _strategy(get: Callable[[str], str | None]) -> str:
+    strategy = get("startingOffsetsByTimestampStrategy") or "error"
+    if strategy not in ("error", "latest"):
+        raise InvalidOption(f"startingOffsetsByTimestampStrategy={strategy!r} is not one of error, latest")
+    return strategy
 
 
 def _edge(option: str, side: str, text: str) -> Edge:
     word = text.strip().lower()
     allowed = [edge.value for edge in Edge if side == "starting" or edge is Edge.LATEST]
     if word not in allowed:
-        raise InvalidOption(
-            f"{option}={show(text)} is not {' or '.join(allowed)}, nor JSON like {_EXAMPLES['Offsets']}"
-        )
+        raise InvalidOption(f"{option}={show(text)} is not {' or '.join(allowed)}, nor JSON like {_OFFSETS}")
     return Edge(word)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from alpacamq.client.cluster import Cluster
-from alpacamq.client.errors import ErrorCode, Refused
+from alpacamq.client.errors import ErrorCode, NotFound, Refused
 from alpacamq.client.offsets import Isolation, extents
 from alpacamq.client.partition_fetch import Fetched, PartitionFetcher
 from alpacamq.model.address import Address
@@ -77,23 +77,33 @@ class _Source:
 
     def _fetch(self) -> Fetched | None:
         """One request's worth; None if the position had to be moved to where the log begins now."""
+        partition, end = self._wanted.partition, self._wanted.end
         try:
             return persistently(lambda: self._fetcher.fetch(self._position))
+        except NotFound:
+            self._skip_to(end, "there is no such partition any more")
         except Refused as refused:
-            if refused.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+            if refused.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                self._skip_to(end, "there is no such partition any more")
+            elif refused.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                extent = persistently(lambda: extents(self._cluster, [partition]))[partition]
+                resumed = min(extent.start, end) if self._position < extent.start else end
+                self._skip_to(
+                    resumed,
+                    f"its log now holds {extent.start} to {extent.end - 1}. Retention was shorter than the "
+                    "read, or the topic was made anew",
+                )
+            else:
                 raise
-        partition = self._wanted.partition
-        extent = persistently(lambda: extents(self._cluster, [partition]))[partition]
-        end = self._wanted.end
-        resumed = min(extent.start, end) if self._position < extent.start else end
+        return None
+
+    def _skip_to(self, resumed: int, why: str) -> None:
         if self._fail_on_data_loss:
             raise DataLost(
-                f"the records {self._position} to {resumed - 1} of {partition} are gone: its log now holds "
-                f"{extent.start} to {extent.end - 1}. Retention was shorter than the read, or the topic was "
-                "made anew; failOnDataLoss=false goes on without them"
+                f"the records {self._position} to {resumed - 1} of {self._wanted.partition} are gone: {why}; "
+                "failOnDataLoss=false goes on without them"
             )
         self._position = resumed
-        return None
 
     def _check_progress(self, before: int, readable_end: int) -> None:
         if self._position > before:

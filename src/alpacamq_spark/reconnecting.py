@@ -9,6 +9,8 @@ from alpacamq.client.errors import Refused, Unreachable
 T = TypeVar("T")
 
 PATIENCE_S = 60.0
+# Whoever never answered is more likely to have another address.
+FIRST_CONTACT_S = 5.0
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 

@@ -45,9 +45,11 @@ class AlpacaSource(DataSource):  # type: ignore[misc]
 
     def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
         from .options import write_options
-        from .writing import BatchWriter
+        from .writing import BatchWriter, check_reachable
 
-        return BatchWriter(write_options(self.options), schema, overwrite=overwrite)
+        options = write_options(self.options)
+        check_reachable(options)
+        return BatchWriter(options, schema, overwrite=overwrite)
 
     def streamWriter(  # noqa: N802 - Spark's name
         self, schema: "StructType", overwrite: bool

@@ -180,10 +180,10 @@ class StagingArea:
 
     def _places(self, batch: pa.RecordBatch, rows: pa.RecordBatch) -> dict[TopicPartition, Ints]:
         has = batch.schema.names
-        if "topic" in has:
-            topics = batch.column("topic").cast(pa.string())
-        else:
+        if self._options.topic is not None:  # as with Spark's Kafka sink, also where there is a column
             topics = pa.repeat(self._options.topic, batch.num_rows)
+        else:
+            topics = batch.column("topic").cast(pa.string())
         for name in topics.unique().drop_null().to_pylist():
             self._know(TopicName(name))
         explicit = batch.column("partition") if "partition" in has else None

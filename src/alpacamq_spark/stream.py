@@ -20,7 +20,7 @@ from .options import ReadOptions
 from .progress import Progress
 from .ranges import OffsetRange, Offsets, between, limited, split
 from .reading import read_range
-from .reconnecting import persistently
+from .reconnecting import FIRST_CONTACT_S, PATIENCE_S, persistently
 from .schema import wanted_columns
 
 # Spark's form of a position: partition numbers by topic, and offsets by partition number.
@@ -45,6 +45,7 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
         self._progress = Progress(options.group_id)
         # Opened when first asked: Spark sends copies of this object to tasks.
         self._opened: Cluster | None = None
+        self._has_met_broker = False
 
     @property
     def _cluster(self) -> Cluster:
@@ -83,7 +84,12 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
 
     def extents(self) -> dict[TopicPartition, Extent]:
         subscription, isolation = self.options.subscription, self.options.isolation
-        return persistently(lambda: extents(self._cluster, subscription.partitions(self._cluster), isolation))
+        there = persistently(
+            lambda: extents(self._cluster, subscription.partitions(self._cluster), isolation),
+            PATIENCE_S if self._has_met_broker else FIRST_CONTACT_S,
+        )
+        self._has_met_broker = True
+        return there
 
     def ends(self, start: Offsets) -> dict[TopicPartition, int]:
         """How far each partition goes; where a log has become shorter than `start`, it stays there."""

@@ -91,6 +91,12 @@ class StreamWriter(DataSourceStreamWriter):  # type: ignore[misc]
                 abort(cluster, staged[0].batch, staged)
 
 
+def check_reachable(options: WriteOptions) -> None:
+    """Fail before tasks are started that would wait for a broker that never was."""
+    with Cluster(*options.servers) as cluster:
+        cluster.anyone()
+
+
 def stream_writer(options: WriteOptions, schema: StructType, *, overwrite: bool) -> StreamWriter:
     """The writer that this version of Spark makes the most of."""
     try:

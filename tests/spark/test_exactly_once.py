@@ -141,6 +141,13 @@ def test_nothing_is_visible_before_the_commit_and_all_of_it_after(sink: Sink) ->
     assert sink.values() == ["a", "b", "c"]
 
 
+def test_the_option_topic_goes_before_the_column(sink: Sink) -> None:
+    area = sink.begin(sink.batch(0), [])
+    area.write(pa.RecordBatch.from_pydict({"value": ["a"], "topic": ["another"]}))
+    sink.commit(area.finish())
+    assert sink.values() == ["a"]
+
+
 def test_a_task_without_rows_opens_no_transaction(sink: Sink) -> None:
     empty = sink.stage(sink.batch(0), [])
     assert empty.producer is None

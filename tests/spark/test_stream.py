@@ -9,12 +9,18 @@ from alpacamq.client.cluster import Cluster
 from alpacamq.client.committed import committed_offsets
 from alpacamq.client.offsets import extents
 from alpacamq.client.topics import delete_topic, find_topic, widen_topic
+from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq_spark.errors import DataLost, InvalidOption
+from alpacamq_spark.ranges import OffsetRange
 from tests.brokers import Broker
 from tests.waiting import eventually
 
 from .driving import HAS_ADMISSION_CONTROL, Stream, values
 from .topics import make_topic, produce
+
+
+def find(topic: str, partition: int) -> TopicPartition:
+    return TopicPartition(TopicName(topic), partition)
 
 
 def numbers(*some: int) -> list[str]:
@@ -141,6 +147,11 @@ def test_a_topic_that_was_deleted_or_made_anew_is_named_or_left_alone(
     delete_topic(cluster, topic)
     with pytest.raises(DataLost, match=f"{topic}-0 was read to 2 and is no more"):
         stream.batch()
+    with pytest.raises(
+        DataLost, match=f"the records 0 to 1 of {topic}-0 are gone: there is no such partition"
+    ):
+        list(stream.reader.read(OffsetRange(find(topic, 0), 0, 2)))
+    assert list(lenient.reader.read(OffsetRange(find(topic, 0), 0, 2))) == []
     produce(broker, f"{topic}-too", numbers(3))
     assert values(lenient.batch()) == numbers(3)
     make_topic(cluster, topic, partitions=1)
