@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
+from alpacamq.client.batches import FetchedBatch
 from alpacamq.client.cluster import Cluster
 from alpacamq.client.errors import ErrorCode, NotFound, Refused
 from alpacamq.client.offsets import Isolation, extents
@@ -58,22 +60,36 @@ class _Source:
         self._fail_on_data_loss = fail_on_data_loss
         self._fetcher = PartitionFetcher(cluster, wanted.partition, isolation)
         self._position = wanted.start
-        self._moved_at = time.monotonic()
+        self._stalled_since: float | None = None
 
     def batches(self) -> Iterator[Unpacked]:
-        while self._position < self._wanted.end:
-            fetched = self._fetch()
-            if fetched is None:
-                continue
-            before = self._position
-            for batch in fetched.batches:
-                if batch.header.base_offset >= self._wanted.end:
-                    self._position = self._wanted.end
-                    break
-                if batch.is_visible and batch.header.record_count and batch.header.next_offset > before:
-                    yield unpack(batch)
-                self._position = max(self._position, batch.header.next_offset)
-            self._check_progress(before, fetched.readable_end)
+        """All there is to see, the next request always one ahead of who reads it."""
+        with ThreadPoolExecutor(1, "fetch") as ahead:
+            following = ahead.submit(self._next)
+            while True:
+                batches = following.result()
+                is_last = self._position >= self._wanted.end
+                if not is_last:
+                    following = ahead.submit(self._next)
+                yield from map(unpack, batches)
+                if is_last:
+                    return
+
+    def _next(self) -> list[FetchedBatch]:
+        """What one more request brings, with the position moved behind it."""
+        if self._position >= self._wanted.end or (fetched := self._fetch()) is None:
+            return []
+        before = self._position
+        found = []
+        for batch in fetched.batches:
+            if batch.header.base_offset >= self._wanted.end:
+                self._position = self._wanted.end
+                break
+            if batch.is_visible and batch.header.record_count and batch.header.next_offset > before:
+                found.append(batch)
+            self._position = max(self._position, batch.header.next_offset)
+        self._check_progress(before, fetched.readable_end)
+        return found
 
     def _fetch(self) -> Fetched | None:
         """One request's worth; None if the position had to be moved to where the log begins now."""
@@ -107,8 +123,11 @@ class _Source:
 
     def _check_progress(self, before: int, readable_end: int) -> None:
         if self._position > before:
-            self._moved_at = time.monotonic()
-        elif time.monotonic() - self._moved_at > PATIENCE_S:
+            self._stalled_since = None
+            return
+        now = time.monotonic()
+        self._stalled_since = self._stalled_since or now
+        if now - self._stalled_since > PATIENCE_S:
             raise ReadStalled(
                 f"{self._wanted} should be readable, but for {PATIENCE_S:.0f} s nothing behind "
                 f"{self._position} was; the log is readable to {readable_end}"
