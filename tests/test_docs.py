@@ -102,6 +102,7 @@ def run_examples(page: Path, tools: set[str], broker: Broker, directory: Path) -
                 "PATH": path,
                 "ALPACACTL_BROKER": broker.address,
                 "ALPACACTL_HTTP": broker.http_address,
+                "COLUMNS": "0",  # as wide as it takes, whatever terminal the tests run in
             },
         )
         where = f"{page.name}:{example.line}"
