@@ -1,5 +1,6 @@
 """Brokers for tests, each stopped by its own pid whatever the test did, and options of our own."""
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from .brokers import Broker
 # How long an example takes says nothing on a machine that does other things too.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+# Workers of a parallel run are told how wide its terminal is; what commands print must not depend on that.
+os.environ.pop("COLUMNS", None)
 
 NewBroker = Callable[..., Broker]
 
