@@ -112,24 +112,20 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
 class PlainStreamReader(StreamReader):
     """For Spark 4.0 and 4.1, which do not say where a batch begins.
 
-    The end of the last batch is remembered. After a restart it is not known, so the first
-    batch is not limited.
+    What the last batch of this run ended at is remembered, and no batch ever ends before it. The
+    first batch of a run is not limited: where it begins is in Spark's checkpoint, and an end
+    before that would have Spark go back and read records again. Nor would Trigger.AvailableNow,
+    which is one batch there, come to the end.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         self._planned: dict[TopicPartition, int] | None = None
 
-    def initialOffset(self) -> Json:  # noqa: N802 - Spark's name
-        first = super().initialOffset()
-        self._planned = from_json(first)
-        return first
-
     def latestOffset(self) -> Json:  # noqa: N802 - Spark's name
-        start = self._planned
-        end = self.ends(start or {})
-        if start is not None and self.options.max_offsets_per_trigger is not None:
-            end = limited(start, end, self.options.max_offsets_per_trigger)
+        end = self.ends(self._planned or {})
+        if self._planned is not None and self.options.max_offsets_per_trigger is not None:
+            end = limited(self._planned, end, self.options.max_offsets_per_trigger)
         self._planned = end
         return to_json(end)
 

@@ -22,6 +22,7 @@ from tests.brokers import Broker, Output, lasting_address
 from tests.conftest import NewBroker
 from tests.waiting import eventually
 
+from .driving import HAS_ADMISSION_CONTROL
 from .query_process import start
 from .topics import make_topic, values
 
@@ -171,8 +172,10 @@ def test_kills_of_the_broker_lose_and_double_nothing(
             broker.kill()
             broker.start()
     stop(queries)
-    for query in start(spark, broker.address, TOPIC, tmp_path, to_the_end=True):
-        assert query.awaitTermination(120)
+    # Before Spark 4.2 such a query repeats the batch it was stopped in, and no more.
+    for _ in range(1 if HAS_ADMISSION_CONTROL else 2):
+        for query in start(spark, broker.address, TOPIC, tmp_path, to_the_end=True):
+            assert query.awaitTermination(120)
     assert check(spark, broker, tmp_path) > 0
 
 

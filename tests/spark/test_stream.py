@@ -11,11 +11,13 @@ from alpacamq.client.offsets import extents
 from alpacamq.client.topics import delete_topic, find_topic, widen_topic
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq_spark.errors import DataLost, InvalidOption
+from alpacamq_spark.options import ReadMode, read_options
 from alpacamq_spark.ranges import OffsetRange
+from alpacamq_spark.stream import PlainStreamReader
 from tests.brokers import Broker
 from tests.waiting import eventually
 
-from .driving import HAS_ADMISSION_CONTROL, Stream, values
+from .driving import HAS_ADMISSION_CONTROL, Stream, source, values
 from .topics import make_topic, produce
 
 
@@ -38,6 +40,7 @@ def test_positions_have_the_form_of_sparks_kafka_source(broker: Broker, cluster:
     stream.stop()
 
 
+@pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="Spark has it from 4.2 on")
 def test_batches_are_limited_and_every_partition_moves(broker: Broker, cluster: Cluster, topic: str) -> None:
     make_topic(cluster, topic, partitions=3)
     produce(broker, topic, numbers(*range(100)), partition=0)
@@ -65,6 +68,22 @@ def test_partitions_and_topics_that_are_added_are_read_from_their_first_record(
     produce(broker, f"{topic}-too", numbers(3))
     assert values(stream.batch()) == numbers(2, 3)
     stream.stop()
+
+
+def test_a_reader_that_is_not_told_where_a_batch_begins_never_goes_back(
+    broker: Broker, cluster: Cluster, topic: str
+) -> None:
+    """As for Spark 4.0 and 4.1, which ask for the latest offsets first and for the initial ones after."""
+    make_topic(cluster, topic, partitions=1)
+    produce(broker, topic, numbers(*range(50)))
+    loaded = source(broker, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=10)
+    options = read_options(loaded.options, ReadMode.STREAM)
+    reader = PlainStreamReader(options, loaded.schema())
+    assert reader.latestOffset() == {topic: {"0": 50}}
+    assert reader.initialOffset() == {topic: {"0": 0}}
+    produce(broker, topic, numbers(*range(50, 75)))
+    assert [reader.latestOffset()[topic]["0"] for _ in range(4)] == [60, 70, 75, 75]
+    reader.stop()
 
 
 @pytest.mark.skipif(not HAS_ADMISSION_CONTROL, reason="Spark has it from 4.2 on")
