@@ -251,6 +251,10 @@ def test_variables_that_describe_a_kubernetes_service_are_left_alone() -> None:
     assert load(None, environ, {}) == NodeConfig()
 
 
+def test_the_address_that_clients_are_told_is_left_alone() -> None:
+    assert load(None, {"ALPACAMQ_ADDRESS": "broker.example:8080"}, {}) == NodeConfig()
+
+
 def test_a_port_set_by_hand_is_not_taken_for_a_service() -> None:
     with pytest.raises(ConfigError, match="ALPACAMQ_KAFKA_PORT sets no option"):
         load(None, {"ALPACAMQ_KAFKA_PORT": "9092"}, {})

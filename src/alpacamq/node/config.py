@@ -41,6 +41,8 @@ TIB = 1 << 40
 # service named alpacamq must not stop the broker from starting.
 _SERVICE_VARIABLE = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT)|PORT_\d+_(TCP|UDP|SCTP))(_\w+)?")
 _SERVICE_LINK = re.compile(r"(tcp|udp|sctp)://")
+# Tells clients where a broker is; whoever exports it for alpacactl may start a broker, too.
+_OF_CLIENTS = frozenset({"ALPACAMQ_ADDRESS"})
 
 
 class IdentityConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -317,7 +319,7 @@ def _is_prefix(key: str) -> bool:
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     keys = {variable_of(key): key for key in OPTIONS}
     for variable, text in sorted(environ.items()):
-        if not variable.startswith(PREFIX):
+        if not variable.startswith(PREFIX) or variable in _OF_CLIENTS:
             continue
         if (key := keys.get(variable)) is not None:
             yield key, OPTIONS[key].read_text(text, variable)

@@ -1,10 +1,11 @@
 """The doors that speak HTTP: which of them are open, where they listen, and who answers there."""
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from alpacamq.api.console.door import ConsoleDoor
 from alpacamq.api.http.listener import HttpListener
-from alpacamq.api.http.messages import App
 from alpacamq.api.rest.door import RestDoor
 from alpacamq.api.sqs.door import SqsDoor
 from alpacamq.api.sqs.settings import SqsSettings
@@ -14,6 +15,9 @@ from alpacamq.model.address import Address
 from .config import NodeConfig
 from .http_config import HttpDoorConfig, SqsConfig
 
+# Answers at a listener until cancelled, given the broker and where all of its doors are reached.
+Serve = Callable[[HttpListener, Broker, Mapping[str, Address]], Awaitable[None]]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpDoor:
@@ -22,20 +26,20 @@ class HttpDoor:
     name: str
     listener: HttpListener
     address: Address
-    app_for: Callable[[Broker], App]
+    serve: Serve
 
-    async def run(self, broker: Broker) -> None:
+    async def run(self, broker: Broker, reached: Mapping[str, Address]) -> None:
         """Serve until cancelled."""
-        await self.listener.run(self.app_for(broker))
+        await self.serve(self.listener, broker, reached)
 
 
 def open_doors(config: NodeConfig) -> Iterator[HttpDoor]:
     """Take the address of every door that is not switched off."""
     if config.http.enabled:
-        yield _open("http", config.http, RestDoor)
+        yield _open("http", config.http, _serve_rest)
     if config.sqs.enabled:
         settings = sqs_settings(config.sqs)
-        yield _open("sqs", config.sqs, lambda broker: SqsDoor(broker, settings))
+        yield _open("sqs", config.sqs, lambda listener, broker, _: listener.run(SqsDoor(broker, settings)))
 
 
 def sqs_settings(config: SqsConfig) -> SqsSettings:
@@ -48,6 +52,13 @@ def sqs_settings(config: SqsConfig) -> SqsSettings:
     )
 
 
-def _open(name: str, config: HttpDoorConfig, app_for: Callable[[Broker], App]) -> HttpDoor:
+async def _serve_rest(listener: HttpListener, broker: Broker, reached: Mapping[str, Address]) -> None:
+    rest = RestDoor(broker, reached)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(rest.run())
+        tasks.create_task(listener.run(ConsoleDoor(rest)))
+
+
+def _open(name: str, config: HttpDoorConfig, serve: Serve) -> HttpDoor:
     listener = HttpListener(config.listen.host, config.listen.port, config, section=name)
-    return HttpDoor(name=name, listener=listener, address=Address(*listener.bind()), app_for=app_for)
+    return HttpDoor(name=name, listener=listener, address=Address(*listener.bind()), serve=serve)

@@ -56,13 +56,14 @@ async def serve(config: NodeConfig, started_at: float) -> None:
     bound = Address(*listener.bind())
     http_doors = list(open_doors(config))
     advertised = kafka.advertised_for(bound, socket.gethostname())
+    reached = {"kafka": advertised, **{door.name: _reachable(door.address) for door in http_doors}}
     broker = Broker(broker_settings(config))
     await loop.run_in_executor(None, broker.open)
     try:
         async with asyncio.TaskGroup() as doors:
             requests = KafkaRequests(Door(broker=broker, host=advertised.host, port=advertised.port))
             running = [doors.create_task(listener.run(requests)), doors.create_task(broker.run())]
-            running += [doors.create_task(door.run(broker)) for door in http_doors]
+            running += [doors.create_task(door.run(broker, reached)) for door in http_doors]
             await listener.listening.wait()
             for door in http_doors:
                 await door.listener.listening.wait()
@@ -101,6 +102,11 @@ def _to_try(kafka: Address, http_doors: Sequence[HttpDoor]) -> Iterator[str]:
         if door.name == "http":
             is_usual = door.address == HttpConfig().listen
             yield _TRY_QUEUE.format(over_http=command if is_usual else f"{command} --http {door.address}")
+
+
+def _reachable(bound: Address) -> Address:
+    """Where clients elsewhere get to what listens there."""
+    return Address(socket.gethostname(), bound.port) if bound.is_wildcard else bound
 
 
 def broker_settings(config: NodeConfig) -> BrokerSettings:

@@ -1,8 +1,13 @@
 """What the handlers of the JSON API have to work with."""
 
+from collections.abc import Mapping
+
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.record_reader import RecordReader
+from alpacamq.model.address import Address
 
+from .history import History
+from .pipeline_reports import PipelineReports
 from .rates import Rates
 from .traffic import Traffic
 
@@ -11,14 +16,27 @@ LaneKey = tuple[str, str, int, str]
 
 
 class Backend:
-    """The broker, and what the door itself remembers."""
+    """The broker, where its doors are reached by name, and what this door itself remembers."""
 
-    __slots__ = ("broker", "delivery_rates", "enqueue_rates", "records", "started_ms", "traffic")
+    __slots__ = (
+        "broker",
+        "delivery_rates",
+        "doors",
+        "enqueue_rates",
+        "history",
+        "pipelines",
+        "records",
+        "started_ms",
+        "traffic",
+    )
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, doors: Mapping[str, Address]) -> None:
         self.broker = broker
+        self.doors = doors
         self.records = RecordReader(broker.work_threads, broker.settings.unpacked_limit_bytes)
         self.traffic = Traffic()
+        self.history = History()
+        self.pipelines = PipelineReports(broker, self.records)
         self.enqueue_rates: Rates[LaneKey] = Rates()
         self.delivery_rates: Rates[LaneKey] = Rates()
         self.started_ms = broker.clock.now_ms()

@@ -1,6 +1,6 @@
 """The door for HTTP clients that speak JSON: finds the route, reads what was sent, sends what is answered."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -8,12 +8,15 @@ import msgspec
 
 from alpacamq.api.http.messages import Request, Response
 from alpacamq.broker.broker import Broker
+from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
 
 from .backend import Backend
-from .errors import LINE_END, CrossOrigin, refusal
+from .errors import LINE_END, refusal
+from .origins import check_origin
 from .route import AnyRoute, Call
 from .router import Router
+from .sampling import Sampler
 from .table import ROUTES
 
 _encode = msgspec.json.Encoder().encode
@@ -23,17 +26,20 @@ _NO_CONTENT = Response(HTTPStatus.NO_CONTENT)
 class RestDoor:
     """Answers JSON requests; an App of the HTTP listener."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._backend = Backend(broker)
+    def __init__(self, broker: Broker, doors: Mapping[str, Address]) -> None:
+        self._backend = Backend(broker, doors)
         self._router = Router(ROUTES)
+
+    async def run(self) -> None:
+        """Keep the history until cancelled."""
+        await Sampler(self._backend.broker, self._backend.history).run()
 
     def __call__(self, request: Request) -> Response | Awaitable[Response]:
         route: AnyRoute | None = None
         try:
-            if "origin" in request.headers:
-                _check_origin(request)
             endpoint, in_path = self._router.match(request.method, request.path)
             route, arguments = endpoint.route, endpoint.arguments
+            check_origin(request, route)
             parameters = arguments.parameters(in_path, request)
             call = Call(self._backend, request, parameters, arguments.body(request))
             answer = route.handler(call)
@@ -62,10 +68,3 @@ def _response(route: AnyRoute, answer: object) -> Response:
     if answer is None:
         return _NO_CONTENT
     return Response(route.status, _encode(answer) + LINE_END)
-
-
-def _check_origin(request: Request) -> None:
-    """Refuse what a page of another site sends: browsers let any page try, also on the local network."""
-    origin = request.headers["origin"]
-    if origin.partition("://")[2].lower() != request.host.lower():
-        raise CrossOrigin(f"a page of {origin} may not use this broker")

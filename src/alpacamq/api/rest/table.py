@@ -8,14 +8,18 @@ import msgspec
 from alpacamq.api.http.messages import Response
 
 from .handlers import (
+    cluster,
     dead_letters,
     delayed,
+    finding,
     groups,
     health,
+    history,
     lane_figures,
     members,
     metrics,
     offsets,
+    pipelines,
     polling,
     producers,
     publishing,
@@ -45,6 +49,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     *topics.ROUTES,
     *publishing.ROUTES,
     *reading.ROUTES,
+    *finding.ROUTES,
     *delayed.ROUTES,
     *groups.ROUTES,
     *members.ROUTES,
@@ -58,6 +63,9 @@ ROUTES: tuple[AnyRoute, ...] = (
     *transaction_list.ROUTES,
     *queue_figures.ROUTES,
     *lane_figures.ROUTES,
+    *cluster.ROUTES,
+    *history.ROUTES,
+    *pipelines.ROUTES,
     *health.ROUTES,
     *metrics.ROUTES,
     Route(

@@ -1,0 +1,38 @@
+"""Who answers, and where its doors are reached: for clients that know only one of them."""
+
+import msgspec
+
+from alpacamq import __version__
+from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
+
+
+class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """The broker that answers, and HOST:PORT of its open doors: kafka, http, sqs."""
+
+    cluster_id: str
+    node_id: int
+    version: str
+    doors: dict[str, str]
+
+
+def describe_cluster(call: Call[Nothing, Nothing]) -> ClusterDescription:
+    backend = call.backend
+    return ClusterDescription(
+        cluster_id=backend.broker.cluster_id,
+        node_id=backend.broker.settings.node_id,
+        version=__version__,
+        doors={name: str(address) for name, address in backend.doors.items()},
+    )
+
+
+ROUTES: tuple[AnyRoute, ...] = (
+    Route(
+        method="GET",
+        path="/cluster",
+        summary="Who answers, and where its doors are reached",
+        handler=describe_cluster,
+        parameters=Nothing,
+        body=Nothing,
+        answers=(ClusterDescription,),
+    ),
+)

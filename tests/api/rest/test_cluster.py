@@ -1,0 +1,25 @@
+"""What a broker says of itself and its doors."""
+
+import httpx
+
+from alpacamq import __version__
+from tests.brokers import Broker
+from tests.conftest import NewBroker
+
+
+def test_the_doors_are_told_to_whoever_knows_this_one(http: httpx.Client, broker: Broker) -> None:
+    told = http.get("/cluster").json()
+    assert told["doors"] == {
+        "kafka": broker.address,
+        "http": broker.http_address,
+        "sqs": broker.sqs_address,
+    }
+    assert told["version"] == __version__
+    assert told["cluster_id"] == http.get("/version").json()["cluster_id"]
+
+
+def test_clients_are_told_the_address_that_is_advertised(new_broker: NewBroker) -> None:
+    config = '[kafka]\nadvertised = "broker.example:19092"\n[sqs]\nenabled = false\n'
+    broker = new_broker(config=config).start()
+    told = httpx.get(f"http://{broker.http_address}/cluster").json()
+    assert told["doors"] == {"kafka": "broker.example:19092", "http": broker.http_address}
