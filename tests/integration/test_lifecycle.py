@@ -44,9 +44,10 @@ def test_what_it_says_to_try_works_as_it_is_typed(new_broker: NewBroker) -> None
         for command in commands
     ]
 
-    assert len(said) == 3
+    assert len(said) == 4
     assert said[1] == "hello\n"
     assert "greetings" in said[2]
+    assert "hello" in said[3]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
