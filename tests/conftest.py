@@ -27,6 +27,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+class _FailuresAtOnce:
+    """Names a failure when it happens: a run that is cut off never gets to its summary."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._terminal.ensure_newline()
+            self._terminal.write_line(f"failed: {report.nodeid} ({report.when}, {report.duration:.0f} s)")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    terminal = config.pluginmanager.getplugin("terminalreporter")
+    if terminal is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_FailuresAtOnce(terminal))
+
+
 @pytest.fixture
 def new_broker(tmp_path: Path) -> Iterator[NewBroker]:
     """Make brokers on directories under the test's own; not started yet."""
