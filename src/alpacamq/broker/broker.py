@@ -20,6 +20,7 @@ from alpacamq.log.storage import Storage
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Clock, Disk
 from alpacamq.telemetry.logs import get_logger
+from alpacamq.telemetry.metrics import Metrics
 
 from . import metadata_log
 from .clock import SystemClock
@@ -66,7 +67,12 @@ class Broker:
     """Everything between the doors and the disk."""
 
     def __init__(
-        self, settings: BrokerSettings, *, clock: Clock | None = None, disk: Disk | None = None
+        self,
+        settings: BrokerSettings,
+        *,
+        clock: Clock | None = None,
+        disk: Disk | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self.settings = settings
         self.clock = clock or SystemClock()
@@ -74,7 +80,9 @@ class Broker:
         # fsync has threads of its own: a long compaction must not hold up an acknowledgement.
         self._flush_threads = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="flush")
         self.work_threads = ThreadPoolExecutor(WORK_THREADS, thread_name_prefix="work")
-        self._flushes = GroupCommit(self._flush_threads)
+        # None where nothing is counted beyond what the broker needs itself.
+        self.metrics = metrics
+        self._flushes = GroupCommit(self._flush_threads, None if metrics is None else metrics.flushes)
         self._staged = StagedAppends()
 
     def open(self) -> None:

@@ -14,6 +14,7 @@ from uuid import uuid4
 import msgspec
 
 from alpacamq.coordinator.consumer_messages import ConsumerGroupSettings, TopicSummary
+from alpacamq.coordinator.group_figures import GroupFigures
 from alpacamq.coordinator.group_messages import CompleteTransactionRequest, GroupSettings
 from alpacamq.coordinator.group_outcome import GroupOutcome
 from alpacamq.coordinator.groups import GroupCoordinator
@@ -106,6 +107,8 @@ class Coordinators:
         )
         self._marking: set[tuple[str, int]] = set()
         self._tasks: asyncio.TaskGroup | None = None
+        # Since the broker started.
+        self.transactions_committed = self.transactions_aborted = 0
         # Ends what a consumer holds of a queue; given by whoever has the queues.
         self.release_consumer: Callable[[QueueId, str], Awaitable[None]] | None = None
 
@@ -140,6 +143,11 @@ class Coordinators:
     async def ask_every_transaction_shard(self, event: TransactionEvent) -> list[Any]:
         """Ask the coordinators of all transactional ids."""
         return await self._transactions.ask_all(event)
+
+    def group_figures(self) -> list[GroupFigures]:
+        """Every group of the shards that are loaded."""
+        machines = [shard.machine for shard in self._groups.started]
+        return [each for machine in machines if machine is not None for each in machine.figures()]
 
     async def offsets_partition(self, group: str) -> TopicPartition:
         """The partition that remembers a group's offsets."""
@@ -226,6 +234,8 @@ class Coordinators:
         """Carry a decision to every partition."""
         await asyncio.gather(*(self._end_in(partition, markers) for partition in markers.partitions))
         self._marking.discard((markers.transactional_id, markers.number))
+        self.transactions_committed += markers.committed
+        self.transactions_aborted += not markers.committed
         shard.tell(lambda machine, now_ms: machine.markers_written(markers, now_ms))
 
     async def _end_in(self, partition: TopicPartition, markers: WriteMarkers) -> None:

@@ -8,7 +8,7 @@ partition has it on the medium.
 
 import asyncio
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from concurrent.futures import Executor
 
@@ -27,6 +27,7 @@ from alpacamq.queues.delays import PLANNED_MS, DelayMachine
 from alpacamq.queues.slots import due_of
 from alpacamq.queues.wheel import TICK_MS
 from alpacamq.telemetry.logs import get_logger
+from alpacamq.telemetry.metrics import LATE_SECONDS, Histogram
 
 from .admission import stored_codec
 from .delay_records import DelayRecords
@@ -55,11 +56,15 @@ class DeliveryFigures:
     def __init__(self) -> None:
         self.fired = 0
         self.dropped = 0
+        self.late_seconds = Histogram(LATE_SECONDS)
         self._late_ms: deque[int] = deque(maxlen=LATENESS_KEPT)
 
     def delivered(self, dues_ms: Sequence[int], now_ms: int) -> None:
         self.fired += len(dues_ms)
-        self._late_ms.extend(max(now_ms - due_ms, 0) for due_ms in dues_ms)
+        late_ms = [max(now_ms - due_ms, 0) for due_ms in dues_ms]
+        self._late_ms.extend(late_ms)
+        for each, times in Counter(late_ms).items():
+            self.late_seconds.observe(each / 1000, times)
 
     def late_ms_p99(self) -> float:
         late = sorted(self._late_ms)

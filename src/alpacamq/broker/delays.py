@@ -117,6 +117,8 @@ class Delays:
         )
         self.run = self._logs.run
         self._search = DelaySearch(executor)
+        # How long after their time messages were delivered.
+        self.late_seconds = self._delivered.late_seconds
         self._arriving = 0
         self._scheduled = self._cancelled = 0
 

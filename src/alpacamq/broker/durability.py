@@ -6,10 +6,12 @@ next one. That is the group commit: a hundred waiting producers cost one fsync, 
 
 import asyncio
 from concurrent.futures import Executor
+from time import monotonic
 
 from alpacamq.log.flush import Flush
 from alpacamq.model.errors import AlpacaError
 from alpacamq.telemetry.logs import get_logger
+from alpacamq.telemetry.metrics import FlushFigures
 
 from .partition import Partition
 
@@ -19,9 +21,10 @@ log = get_logger(__name__)
 class GroupCommit:
     """Runs flushes, at most one per partition at a time."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, figures: FlushFigures | None = None) -> None:
         self._executor = executor
-        self._running: dict[Partition, asyncio.Future[None]] = {}
+        self._figures = figures
+        self._running: dict[Partition, asyncio.Future[float]] = {}
         self._again: set[Partition] = set()
         self._timers: dict[Partition, asyncio.TimerHandle] = {}
 
@@ -41,7 +44,7 @@ class GroupCommit:
         if flush is None:
             partition.flushed()
             return
-        future = asyncio.get_running_loop().run_in_executor(self._executor, flush.run)
+        future = asyncio.get_running_loop().run_in_executor(self._executor, _run, flush)
         self._running[partition] = future
         future.add_done_callback(lambda ended: self._ended(partition, flush, ended))
 
@@ -63,9 +66,14 @@ class GroupCommit:
         del self._timers[partition]
         self.now(partition)
 
-    def _ended(self, partition: Partition, flush: Flush, ended: "asyncio.Future[None]") -> None:
+    def _ended(self, partition: Partition, flush: Flush, ended: "asyncio.Future[float]") -> None:
         del self._running[partition]
         error = ended.exception()
+        if self._figures is not None:
+            if error is None:
+                self._figures.seconds.observe(ended.result())
+            else:
+                self._figures.failed += 1
         if error is not None and not isinstance(error, OSError):
             error = OSError(f"flush failed: {error!r}")
         partition.log.end_flush(flush, error)
@@ -76,3 +84,10 @@ class GroupCommit:
         partition.flushed()
         if again and error is None:
             self.now(partition)
+
+
+def _run(flush: Flush) -> float:
+    """In a thread: how long it took, without the time it waited for a thread."""
+    began_at = monotonic()
+    flush.run()
+    return monotonic() - began_at

@@ -68,7 +68,11 @@ class Partition:
         self.high_watermark = log.end_offset
         self._flushes = flushes
         self._staged: list[Append] = []
-        self._refusing = False
+        # Why the last write was refused, if it was.
+        self.refusal: AlpacaError | None = None
+        # Since the broker started; for whoever watches.
+        self.written_batches = self.written_bytes = 0
+        self.fetched_messages = self.fetched_bytes = 0
         self._awaiting_flush: deque[tuple[int, list[Append]]] = deque()
         self._watchers: dict[object, Callable[[int], None]] = {}
         # Whether compaction has much to remove. The log cannot tell; who knows all of its keys can.
@@ -129,7 +133,10 @@ class Partition:
         except AlpacaError as error:
             self._refuse(appends, error)
             return
-        self._refusing = False
+        self.refusal = None
+        added_bytes = log.size_bytes - before_bytes
+        self.written_bytes += added_bytes
+        self.written_batches += len(appends)
         for append, outcome in zip(appends, outcomes, strict=True):
             append.outcome = outcome
             append.data = _WRITTEN  # a batch waiting for its flush need not be kept in memory
@@ -141,7 +148,7 @@ class Partition:
         self._flushes.within(
             self, config.flush_ms if config.flush_ms < NEVER_FLUSH_MS else BACKGROUND_FLUSH_MS
         )
-        self._show_up_to(log.end_offset, log.size_bytes - before_bytes)
+        self._show_up_to(log.end_offset, added_bytes)
         for append in appends:
             append.done()
 
@@ -184,10 +191,10 @@ class Partition:
             wake(2**31)
 
     def _refuse(self, appends: list[Append], error: AlpacaError) -> None:
-        if not self._refusing:
+        if self.refusal is None:
             # Said once, not for every retry of every producer.
             log.error("writes_refused", partition=str(self.identity), reason=str(error))
-        self._refusing = True
+        self.refusal = error.with_traceback(None)
         for append in appends:
             append.outcome = error
             append.done()

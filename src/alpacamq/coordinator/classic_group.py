@@ -61,6 +61,10 @@ class ClassicGroup:
         return self._rebalance.generation
 
     @property
+    def member_count(self) -> int:
+        return len(self._roster)
+
+    @property
     def protocol_type(self) -> str:
         """What its members are, "" if it never had any."""
         return self._rebalance.protocol_type

@@ -63,6 +63,10 @@ class ConsumerGroup:
         return not self._roster
 
     @property
+    def member_count(self) -> int:
+        return len(self._roster)
+
+    @property
     def state(self) -> ConsumerGroupState:
         if self.is_empty:
             return ConsumerGroupState.EMPTY

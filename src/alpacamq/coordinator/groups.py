@@ -20,6 +20,7 @@ from .classic_group import ClassicGroup
 from .consumer_group import ConsumerGroup
 from .consumer_messages import ConsumerGroupSettings, ConsumerHeartbeatRequest, TopicsView
 from .group_directory import Group, GroupDirectory
+from .group_figures import GroupFigures
 from .group_messages import (
     NO_GENERATION,
     Accepted,
@@ -222,6 +223,16 @@ class GroupCoordinator:
     def delete_group(self, request: DeleteGroupRequest) -> Answered:
         """Accepted."""
         return self._groups.remove(request.group), Accepted()
+
+    def figures(self) -> Iterator[GroupFigures]:
+        """Every group as it is, for whoever watches; to be read before the next event."""
+        for group_id, group in self._groups:
+            yield GroupFigures(
+                group=_listed(group_id, group),
+                members=group.member_count,
+                rebalances=group.generation if isinstance(group, ClassicGroup) else group.epoch,
+                committed=self._offsets.of(group_id),
+            )
 
     def topic_deleted(self, topic: str) -> Outcome:
         """A topic is no more: no group is anywhere in it."""

@@ -7,7 +7,7 @@ A pending offset takes effect when its transaction commits, unless a later commi
 has taken effect before: that settles the partition, and what came before it is dropped.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -47,6 +47,10 @@ class Offsets:
 
     def get(self, group: str, partition: TopicPartition) -> CommittedOffset | None:
         return self._committed.get(group, {}).get(partition)
+
+    def of(self, group: str) -> Mapping[TopicPartition, CommittedOffset]:
+        """What a group has committed, to be looked at only."""
+        return self._committed.get(group, {})
 
     def partitions(self, group: str) -> list[TopicPartition]:
         """The partitions for which the group has committed."""

@@ -92,6 +92,10 @@ class ShareGroup:
         return not self._profiles
 
     @property
+    def member_count(self) -> int:
+        return len(self._profiles)
+
+    @property
     def state(self) -> ShareGroupState:
         return ShareGroupState.EMPTY if self.is_empty else ShareGroupState.STABLE
 

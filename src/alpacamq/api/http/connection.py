@@ -12,6 +12,7 @@ from typing import NamedTuple, cast
 
 from alpacamq.model.address import Address
 from alpacamq.telemetry.logs import get_logger
+from alpacamq.telemetry.metrics import DoorFigures
 
 from .answers import CONTINUE, DateLine, encode
 from .backlog import Backlog
@@ -37,8 +38,12 @@ _INTERNAL_ERROR = problem(500, "the broker failed to answer this; its log says w
 class Shared:
     """What the connections of one listener share."""
 
-    def __init__(self, app: App, limits: HttpLimits, tasks: asyncio.TaskGroup) -> None:
+    def __init__(
+        self, app: App, limits: HttpLimits, tasks: asyncio.TaskGroup, figures: DoorFigures | None
+    ) -> None:
         self.app = app
+        # None where nothing is to be counted.
+        self.figures = figures
         self.limits = limits
         self.tasks = tasks
         self.room = Room(limits.in_flight_bytes)
@@ -62,6 +67,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, loop: asyncio.AbstractEventLoop, shared: Shared) -> None:
         self._loop = loop
         self._shared = shared
+        self._figures = shared.figures
         self._out: list[bytes] = []
         self._out_bytes = 0
         # The request that a task answers.
@@ -84,6 +90,8 @@ class Connection(asyncio.Protocol):
         self._backlog = Backlog(RequestReader(self._peer, shared.limits.max_body_bytes, shared.room))
         if len(shared.connections) >= shared.limits.max_connections:
             shared.turned_away += 1
+            if self._figures is not None:
+                self._figures.refused += 1
             self._send(_NO_PLACE, Persistence.CLOSE)
             self._flush()
             self._end()
@@ -91,10 +99,14 @@ class Connection(asyncio.Protocol):
             return
         self._transport.set_write_buffer_limits(MAX_UNSENT_BYTES)
         shared.connections.add(self)
+        if self._figures is not None:
+            self._figures.opened += 1
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it ended is logged where it is known
         self._end()
         self._count_unsent(0)
+        if self._figures is not None and self in self._shared.connections:
+            self._figures.shut += 1
         self._shared.connections.discard(self)
 
     def eof_received(self) -> bool:
@@ -110,6 +122,8 @@ class Connection(asyncio.Protocol):
         self._turn()
 
     def data_received(self, data: bytes) -> None:
+        if self._figures is not None:
+            self._figures.received_bytes += len(data)
         self._backlog.put(data)
         self._turn()
 
@@ -255,6 +269,8 @@ class Connection(asyncio.Protocol):
         if self._out:
             self._active_at = self._now
             self._draining.restart()
+            if self._figures is not None:
+                self._figures.sent_bytes += sum(map(len, self._out))
             self._transport.writelines(self._out)
             self._out.clear()
             self._out_bytes = 0

@@ -4,6 +4,7 @@ import asyncio
 
 from alpacamq.api.listening import BACKLOG, take_address
 from alpacamq.telemetry.logs import get_logger
+from alpacamq.telemetry.metrics import DoorFigures
 
 from .connection import Connection, Shared
 from .limits import HttpLimits as HttpLimits
@@ -18,12 +19,21 @@ _MAX_SWEEP_SECONDS = 1.0
 class HttpListener:
     """One listening socket and every connection accepted on it."""
 
-    def __init__(self, host: str, port: int, limits: HttpLimits, section: str = "http") -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        limits: HttpLimits,
+        section: str = "http",
+        figures: DoorFigures | None = None,
+    ) -> None:
         self._host = host
         self._port = port
         # Where it is configured.
         self._section = section
         self._limits = limits
+        self._figures = figures
+        self._shared: Shared | None = None
         self.listening = asyncio.Event()
 
     def bind(self) -> tuple[str, int]:
@@ -40,7 +50,7 @@ class HttpListener:
         """Serve until cancelled."""
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as tasks:
-            shared = Shared(app, self._limits, tasks)
+            shared = self._shared = Shared(app, self._limits, tasks, self._figures)
             server = await loop.create_server(
                 lambda: Connection(loop, shared), sock=self._socket, backlog=BACKLOG
             )
@@ -51,6 +61,11 @@ class HttpListener:
                 server.close()
                 for connection in list(shared.connections):
                     connection.shut_down()
+
+    def switch_to(self, app: App) -> None:
+        """Have requests from now on answered by another app."""
+        assert self._shared is not None, "it does not run"
+        self._shared.app = app
 
     async def _watch_over(self, shared: Shared) -> None:
         """Look for slow and silent connections, for ever."""

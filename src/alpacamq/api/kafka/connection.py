@@ -8,15 +8,18 @@ together.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
+from time import monotonic
 from typing import Any, Protocol, cast
 
 from alpacamq.protocol.errors import ProtocolError
 from alpacamq.telemetry.logs import get_logger
+from alpacamq.telemetry.metrics import DoorFigures, RequestFigures
 
+from .answers import Answer, send_known
 from .in_flight import InFlight
 from .inbox import Buffers, Inbox
-from .outbox import Outbox, Piece, release, size_of
+from .outbox import Outbox, release
 
 log = get_logger(__name__)
 
@@ -43,31 +46,6 @@ class Limits(Protocol):
     def in_flight_bytes(self) -> int: ...
 
 
-class Answer:
-    """A request's place in the order of answers; `fill` may come at any time."""
-
-    __slots__ = ("_connection", "pieces", "size")
-
-    def __init__(self, connection: "Connection") -> None:
-        self._connection = connection
-        self.pieces: Sequence[Piece] | None = None
-        self.size = 0
-
-    def fill(self, pieces: Sequence[Piece]) -> None:
-        """The answer is known."""
-        if self._connection.is_closed:
-            release(pieces)
-            return
-        self.pieces = pieces
-        self.size = sum(map(size_of, pieces))
-        self._connection.answered(self.size)
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether anybody is still there to get it."""
-        return not self._connection.is_closed
-
-
 class Requests(Protocol):
     """Who understands frames."""
 
@@ -84,9 +62,16 @@ class Shared:
     """What the connections of one listener share."""
 
     def __init__(
-        self, requests: Requests, limits: Limits, scratch_bytes: int, tasks: asyncio.TaskGroup
+        self,
+        requests: Requests,
+        limits: Limits,
+        scratch_bytes: int,
+        tasks: asyncio.TaskGroup,
+        figures: DoorFigures | None,
     ) -> None:
         self.requests = requests
+        # None where nothing is to be counted.
+        self.figures = figures
         self.tasks = tasks
         self.limits = limits
         self.scratch = bytearray(scratch_bytes)
@@ -116,6 +101,10 @@ class Connection(asyncio.BufferedProtocol):
         self._close_listeners: list[Callable[[], None]] = []
         self._active_at = self._frame_began_at = loop.time()
         self._progress_seen = 0
+        self._figures = shared.figures
+        # Where the request that is being handled is counted, and when it came.
+        self.request_figures: RequestFigures | None = None
+        self.received_at = 0.0
         self.is_closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -127,10 +116,14 @@ class Connection(asyncio.BufferedProtocol):
             log.warning("connection_refused", peer=self.peer, limit=self._limits.max_connections)
             self.is_closed = True
             self._transport.abort()
+            if self._figures is not None:
+                self._figures.refused += 1
             return
         descriptor = transport.get_extra_info("socket").fileno()
         self._outbox = Outbox(self._loop, descriptor, drained=self._review, broken=self._send_failed)
         self._shared.connections.add(self)
+        if self._figures is not None:
+            self._figures.opened += 1
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it ended is logged where it is known
         if self in self._shared.connections:
@@ -146,6 +139,9 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_closed:
             return
         self._active_at = self._loop.time()
+        if self._figures is not None:
+            self._figures.received_bytes += nbytes
+            self.received_at = monotonic()
         if not self._inbox.is_inside_frame:
             self._frame_began_at = self._active_at
         self._inbox.received(nbytes)
@@ -153,7 +149,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def reserve(self) -> Answer:
         """The next place in the order of answers."""
-        answer = Answer(self)
+        answer = Answer(self, self.request_figures, self.received_at)
         self._answers.append(answer)
         return answer
 
@@ -207,7 +203,7 @@ class Connection(asyncio.BufferedProtocol):
         """Hang up on a client that is gone or silent, sends a frame too slowly or has stopped reading."""
         limits = self._limits
         if self._outbox.sent_bytes != self._progress_seen:
-            self._progress_seen = self._outbox.sent_bytes
+            self._count_sent()
             self._active_at = now
         if now - self._active_at > limits.idle_timeout_ms / 1000 and (
             not self._answers or self._outbox.is_blocked
@@ -313,11 +309,7 @@ class Connection(asyncio.BufferedProtocol):
             self._review()
 
     def _drain_answers(self) -> None:
-        answers = self._answers
-        while answers and (pieces := answers[0].pieces) is not None:
-            self._answered_bytes -= answers.popleft().size
-            self._outbox.put(pieces)
-        self._outbox.flush()
+        self._answered_bytes -= send_known(self._answers, self._outbox)
 
     def _is_over_limit(self) -> bool:
         limits = self._limits
@@ -340,12 +332,20 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
             self._loop.call_soon(self._continue)
 
+    def _count_sent(self) -> None:
+        if self._figures is not None:
+            self._figures.sent_bytes += self._outbox.sent_bytes - self._progress_seen
+        self._progress_seen = self._outbox.sent_bytes
+
     def _send_failed(self, error: OSError) -> None:
         self.close(f"cannot send: {error}")
 
     def _release(self) -> None:
         self.is_closed = True
         self._shared.connections.discard(self)
+        if self._figures is not None:
+            self._figures.shut += 1
+            self._count_sent()
         self._shared.in_flight.leave(self)
         if self._large_bytes:
             self._shared.in_flight.give(self._large_bytes)

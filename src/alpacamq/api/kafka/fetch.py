@@ -28,7 +28,8 @@ from .fetch_sessions import NO_SESSION, FetchSession, FetchSessions
 from .outbox import Piece
 
 if TYPE_CHECKING:
-    from .connection import Answer, Connection
+    from .answers import Answer
+    from .connection import Connection
 
 log = get_logger(__name__)
 
@@ -45,6 +46,9 @@ class Found(NamedTuple):
     topic: bytes
     fetched: PartitionFetched
     records: Readable | None
+    # Where the records are from; they begin with the batch that has this offset.
+    partition: Partition | None = None
+    offset: int = 0
 
     @property
     def key(self) -> tuple[bytes, int]:
@@ -116,6 +120,7 @@ class PendingFetch:
         if self._is_enough(found):
             self._leave()
             self._connection.forget_on_close(self._leave)
+            self._answer.begin_now()
             self._answer_with(found)
         else:
             _release(found)
@@ -123,6 +128,7 @@ class PendingFetch:
     def _time_is_up(self) -> None:
         self._leave()
         self._connection.forget_on_close(self._leave)
+        self._answer.begin_now()
         self._answer_with(self._gather())
 
     def _leave(self) -> None:
@@ -199,9 +205,11 @@ class PendingFetch:
             records.length if records is not None else 0,
             aborted_transactions=aborted,
         )
-        return Found(topic, fetched, records)
+        return Found(topic, fetched, records, partition, wanted.fetch_offset)
 
     def _respond(self, found: list[Found]) -> None:
+        if self._answer.figures is not None:
+            self._count(found)
         session = self._session
         if session is not None:
             if self._call.session_epoch:  # the first answer of a session names every partition
@@ -227,6 +235,14 @@ class PendingFetch:
         )
         slices = [part.records for part in found if part.records is not None]
         self._answer.fill(_woven(pieces, slices))
+
+    def _count(self, found: list[Found]) -> None:
+        for _, fetched, records, partition, offset in found:
+            if fetched.error_code:
+                self._answer.refused(fetched.error_code)
+            elif records is not None and partition is not None:
+                partition.fetched_bytes += records.length
+                partition.fetched_messages += records.next_offset - offset
 
     def _unknown(self, topic: bytes, index: int) -> AlpacaError:
         if self._header.api_version >= TOPIC_IDS_FROM:
@@ -278,6 +294,7 @@ class FetchRequests:
                 raise InvalidRequest(f"a fetch may name {MAX_FETCHED_PARTITIONS} partitions at most")
             session = self._sessions.open(call, by_id=header.api_version >= TOPIC_IDS_FROM)
         except AlpacaError as error:
+            answer.refused(code_of(error))
             answer.fill(
                 encode_fetch_response(
                     header.api_version, header.correlation_id, 0, code_of(error), NO_SESSION, []

@@ -9,6 +9,7 @@ batches keep their order.
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from alpacamq.broker.admission import admit, check_replicas, check_writable, needs_unpacking, unpacked
@@ -33,6 +34,7 @@ from alpacamq.model.errors import (
     UnsupportedCompression,
 )
 from alpacamq.model.ids import TopicPartition
+from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.framing import RequestHeader
 from alpacamq.protocol.produce_codec import (
     TOPIC_IDS_FROM,
@@ -41,11 +43,13 @@ from alpacamq.protocol.produce_codec import (
     decode_produce,
     encode_produce_response,
 )
+from alpacamq.telemetry.metrics import RequestFigures
 
 from .errors import code_of
 
 if TYPE_CHECKING:
-    from .connection import Answer, Connection
+    from .answers import Answer
+    from .connection import Connection
 
 ACKS_NONE = 0
 ACKS_LEADER = 1
@@ -75,7 +79,16 @@ class Deferred:
 class PendingProduce:
     """A Produce request some of whose batches may not be in yet."""
 
-    __slots__ = ("_answer", "_connection", "_correlation_id", "_entries", "_missing", "_version", "acks")
+    __slots__ = (
+        "_answer",
+        "_connection",
+        "_correlation_id",
+        "_entries",
+        "_figures",
+        "_missing",
+        "_version",
+        "acks",
+    )
 
     def __init__(
         self, connection: "Connection", answer: "Answer | None", header: RequestHeader, call: ProduceCall
@@ -85,6 +98,7 @@ class PendingProduce:
         self._version = header.api_version
         self._correlation_id = header.correlation_id
         self._entries: list[tuple[bytes, list[Entry]]] = []
+        self._figures = connection.request_figures
         self._missing = 1  # the request itself, until all of it has been staged
         self.acks = call.acks
 
@@ -105,11 +119,23 @@ class PendingProduce:
         if self._missing:
             return
         topics = [(key, [_result(entry) for entry in entries]) for key, entries in self._entries]
+        if self._figures is not None:
+            self._count(topics, self._figures)
         if self._answer is not None:
             self._answer.fill((encode_produce_response(self._version, self._correlation_id, topics),))
         elif any(result.error_code for _, results in topics for result in results):
             # A client that wants no acknowledgement can only learn of a failure this way.
             self._connection.close("a batch sent with acks=0 was refused")
+
+    def _count(
+        self, topics: Sequence[tuple[bytes, Sequence[PartitionProduced]]], figures: RequestFigures
+    ) -> None:
+        for _, results in topics:
+            for result in results:
+                if result.error_code:
+                    figures.refused(ErrorCode(result.error_code).name)
+        if self._answer is None:
+            figures.seconds.observe(monotonic() - self._connection.received_at)  # nobody waits for more
 
 
 def _joins_transaction(call: ProduceCall, partition: Partition, batch: BatchHeader) -> bool:

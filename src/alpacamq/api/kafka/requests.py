@@ -8,8 +8,10 @@ from alpacamq.protocol.errors import ProtocolError
 from alpacamq.protocol.framing import RequestHeader, read_request_header, response_frame
 from alpacamq.protocol.notation import Message
 from alpacamq.protocol.schema import decode, encode
+from alpacamq.telemetry.metrics import RequestFigures
 
-from .connection import Answer, Connection
+from .answers import Answer
+from .connection import Connection
 from .door import Call, Door
 from .fetch import FetchRequests
 from .handlers import (
@@ -26,6 +28,7 @@ from .handlers import (
     transactions,
 )
 from .produce import ProduceRequests
+from .refusals import error_codes
 from .share import ShareRequests
 
 # Only Produce carries data; decoding anything else takes many times its size in memory.
@@ -91,6 +94,10 @@ class KafkaRequests:
         self._fetch = FetchRequests(door.broker)
         self._share = ShareRequests(door.broker)
         self.end_turn = door.broker.commit
+        metrics = door.broker.metrics
+        self._figures: Mapping[int, RequestFigures | None] = {
+            key: None if metrics is None else metrics.doors["kafka"].of(api.name) for key, api in APIS.items()
+        }
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
         """Start on one request."""
@@ -100,6 +107,7 @@ class KafkaRequests:
             raise ProtocolError(f"there is no API with key {header.api_key}")
         if len(frame) > MAX_PLAIN_REQUEST_BYTES and api.key is not ApiKey.PRODUCE:
             raise ProtocolError(f"a {api.name} request of {len(frame)} bytes is too large")
+        connection.request_figures = self._figures[api.key]
         if not api.serves(header.api_version):
             self._refuse_version(connection, api, header)
         elif api.key is ApiKey.PRODUCE:
@@ -113,7 +121,7 @@ class KafkaRequests:
             call = Call(header.api_version, header.client_id or "", connection.peer_host)
             response = HANDLERS[api.key](self._door, request, call)
             if isinstance(response, Message):
-                connection.reserve().fill((_frame(api, header, response),))
+                _answer(connection.reserve(), api, header, response)
                 return
             connection.hold()
             spawn = connection.spawn_while_open if api.key in RENDEZVOUS else connection.spawn
@@ -129,10 +137,12 @@ class KafkaRequests:
         connection.reserve().fill((response_frame(api, 0, header.correlation_id, body),))
 
 
-def _frame(api: Api, header: RequestHeader, response: Message) -> bytes:
-    return response_frame(
-        api, header.api_version, header.correlation_id, encode(response, header.api_version)
-    )
+def _answer(answer: Answer, api: Api, header: RequestHeader, response: Message) -> None:
+    if answer.figures is not None:
+        for code in error_codes(response):
+            answer.refused(code)
+    body = encode(response, header.api_version)
+    answer.fill((response_frame(api, header.api_version, header.correlation_id, body),))
 
 
 async def _finish(
@@ -142,5 +152,5 @@ async def _finish(
     header: RequestHeader,
     response: Coroutine[Any, Any, Message],
 ) -> None:
-    answer.fill((_frame(api, header, await response),))
+    _answer(answer, api, header, await response)
     connection.proceed()

@@ -49,7 +49,8 @@ from .share_sessions import (
 )
 
 if TYPE_CHECKING:
-    from .connection import Answer, Connection
+    from .answers import Answer
+    from .connection import Connection
 
 _RENEWALS_FROM = 2
 
