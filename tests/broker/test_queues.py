@@ -234,7 +234,8 @@ async def test_settling_tells_what_is_wrong_with_each_receipt(tmp_path: Path) ->
         await sent(broker, "bills", b"c")
         one, two = await broker.queues.receive(ORDERS)
         (three,) = await broker.queues.receive(QueueId("others", "bills"))
-        receipts = [one.receipt, "garbage", three.receipt, one.receipt[:-1] + "A", two.receipt]
+        damaged = one.receipt[:5] + ("B" if one.receipt[5] == "A" else "A") + one.receipt[6:]
+        receipts = [one.receipt, "garbage", three.receipt, damaged, two.receipt]
         results = await broker.queues.settle(
             [Receipted(receipt=receipt, action=Action.ACK) for receipt in receipts]
         )
