@@ -93,12 +93,15 @@ def _grid(scale: _Scale, unit: str) -> list[str]:
 
 def _time_marks(scale: _Scale) -> list[str]:
     form = "%m-%d %H:%M" if scale.right - scale.left < 7 * _DAY_MS else "%Y-%m-%d"
-    marks = []
+    marks: list[str] = []
+    last = ""
     for step in range(5):
         at = scale.left + (scale.right - scale.left) * step / 4
         anchor = "start" if step == 0 else "end" if step == 4 else "middle"
         text = datetime.fromtimestamp(at / 1000, UTC).strftime(form)
-        marks.append(f'<text x="{scale.x(at):.1f}" y="{HEIGHT - 8}" text-anchor="{anchor}">{text}</text>')
+        if text != last:  # a stretch shorter than the marks can tell apart
+            marks.append(f'<text x="{scale.x(at):.1f}" y="{HEIGHT - 8}" text-anchor="{anchor}">{text}</text>')
+        last = text
     return marks
 
 
