@@ -16,11 +16,12 @@ from .coordination import ask_group
 
 
 class Lag(NamedTuple):
-    """Messages that a group has not come to in a topic."""
+    """Messages that a group has not come to in a topic, and those before its offsets, of all partitions."""
 
     group: str
     topic: str
     messages: int
+    reached: int
 
 
 async def group_names(broker: Broker) -> list[str]:
@@ -40,10 +41,13 @@ async def _of_group(broker: Broker, group: str) -> Iterator[Lag]:
     reply: FetchOffsetsReply = await ask_group(
         broker, GroupCoordinator.fetch_offsets, FetchOffsetsRequest(group=group)
     )
-    by_topic: dict[str, int] = {}
+    by_topic: dict[str, Lag] = {}
     for each in reply.offsets:
         partition = broker.topics.find(each.topic.encode(), each.partition)
         if partition is not None:
             behind = max(partition.high_watermark - each.offset, 0)
-            by_topic[each.topic] = by_topic.get(each.topic, 0) + behind
-    return (Lag(group, topic, messages) for topic, messages in sorted(by_topic.items()))
+            so_far = by_topic.get(each.topic, Lag(group, each.topic, 0, 0))
+            by_topic[each.topic] = so_far._replace(
+                messages=so_far.messages + behind, reached=so_far.reached + each.offset
+            )
+    return (lag for _, lag in sorted(by_topic.items()))

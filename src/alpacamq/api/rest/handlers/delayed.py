@@ -1,5 +1,6 @@
 """Messages that wait for their time: looking at them and cancelling them."""
 
+from contextlib import suppress
 from typing import Annotated
 
 import msgspec
@@ -8,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.delays import DelayFigures, Waiting
 from alpacamq.model.errors import UnknownDelayed, UnknownTopic
+from alpacamq.model.topics import INTERNAL_TOPICS
 
 from .names import OffsetNumber, OfPartition, OfTopic, PartitionIndex
 
@@ -44,6 +46,28 @@ class DelayedMessages(msgspec.Struct, frozen=True, kw_only=True):
     """Messages by partition and id; `next` is what to go on after where there may be more."""
 
     messages: list[DelayedMessage]
+    next: str | None
+
+
+class DelayTopicsWanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which topics to look at."""
+
+    after: Annotated[str, Meta(description="go on after this name")] = ""
+    limit: Annotated[int, Meta(ge=1, le=1000, description="topics looked at, at most")] = 1000
+
+
+class DelayTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic that messages wait for, and when the first of them is due."""
+
+    topic: str
+    pending: int
+    next_deliver_at: int | None
+
+
+class DelayTopics(msgspec.Struct, frozen=True, kw_only=True):
+    """Topics by name; `next` is the name to go on after where there are more to look at."""
+
+    topics: list[DelayTopic]
     next: str | None
 
 
@@ -86,6 +110,22 @@ async def list_delayed(call: Call[DelayedWanted, Nothing]) -> DelayedMessages:
 async def cancel_delayed(call: Call[OfDelayed, Nothing]) -> DelayedMessage:
     wanted = call.parameters
     return _shown(await call.backend.broker.delays.cancel(wanted.topic, wanted.partition, wanted.offset))
+
+
+async def delay_topics(call: Call[DelayTopicsWanted, Nothing]) -> DelayTopics:
+    broker, wanted = call.backend.broker, call.parameters
+    names = sorted(
+        name for name in broker.topics.image.topics if name > wanted.after and name not in INTERNAL_TOPICS
+    )
+    found: list[DelayTopic] = []
+    for name in names[: wanted.limit]:
+        with suppress(UnknownTopic):  # deleted meanwhile
+            figures = await broker.delays.figures(name)
+            if figures.pending:
+                found.append(
+                    DelayTopic(topic=name, pending=figures.pending, next_deliver_at=figures.next_due_ms)
+                )
+    return DelayTopics(topics=found, next=names[wanted.limit - 1] if len(names) > wanted.limit else None)
 
 
 async def delay_stats(call: Call[Nothing, Nothing]) -> DelayStats:
@@ -135,6 +175,15 @@ ROUTES: tuple[AnyRoute, ...] = (
         body=Nothing,
         answers=(DelayedMessage,),
         errors=(UnknownDelayed, UnknownTopic),
+    ),
+    Route(
+        method="GET",
+        path="/delay/topics",
+        summary="List topics that delayed messages wait for",
+        handler=delay_topics,
+        parameters=DelayTopicsWanted,
+        body=Nothing,
+        answers=(DelayTopics,),
     ),
     Route(
         method="GET",

@@ -44,6 +44,14 @@ class Isolation(StrEnum):
     READ_UNCOMMITTED = "read_uncommitted"
 
 
+OffsetPlaces = Annotated[
+    str,
+    Meta(
+        pattern="^[0-9]{1,10}:[0-9]{1,18}(,[0-9]{1,10}:[0-9]{1,18})*$",
+        description="partition:offset, separated by commas; other partitions are not read",
+        examples=["0:17,2:5"],
+    ),
+]
 MessageLimit = Annotated[int, Meta(ge=1, le=1000, description="messages at most")]
 ByteLimit = Annotated[
     int, Meta(ge=1, le=MAX_BYTES, description="bytes of them at most; one message is always read")
@@ -67,17 +75,7 @@ class PartitionPlace(OfPartition, frozen=True, kw_only=True, forbid_unknown_fiel
 class TopicPlace(OfTopic, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where to begin in each partition (one of offsets, timestamp and start), and how much to read."""
 
-    offsets: (
-        Annotated[
-            str,
-            Meta(
-                pattern="^[0-9]{1,10}:[0-9]{1,18}(,[0-9]{1,10}:[0-9]{1,18})*$",
-                description="partition:offset, separated by commas; other partitions are not read",
-                examples=["0:17,2:5"],
-            ),
-        ]
-        | UnsetType
-    ) = UNSET
+    offsets: OffsetPlaces | UnsetType = UNSET
     timestamp: Annotated[Moment, Meta(description="begin with the first message of then")] | UnsetType = UNSET
     start: Start | UnsetType = UNSET
     until: Annotated[Moment, Meta(description="end before the first message of then")] | UnsetType = UNSET
@@ -146,7 +144,7 @@ async def read_topic(call: Call[TopicPlace, Nothing]) -> TopicMessages:
     else:
         readings = [
             await _reading(backend, topics.partition(wanted.topic, index), offset, wanted)
-            for index, offset in _places(wanted.offsets).items()
+            for index, offset in places(wanted.offsets).items()
         ]
     messages: list[StoredMessage] = []
 
@@ -192,7 +190,8 @@ def _check_one_start(wanted: PartitionPlace | TopicPlace, by_offset: str) -> Non
         raise ConflictingInput(f"give one of {', '.join(names)}, not {' and '.join(given)}", given[1])
 
 
-def _places(text: str) -> Mapping[int, int]:
+def places(text: str) -> Mapping[int, int]:
+    """The offsets that a well-formed list has, by partition."""
     places = {int(index): int(offset) for index, offset in _PLACE.findall(text)}
     if len(places) != text.count(",") + 1:
         raise ConflictingInput("offsets: a partition is named twice", "offsets")

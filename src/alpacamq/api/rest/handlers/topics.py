@@ -40,12 +40,14 @@ class TopicsWanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class ListedTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the list."""
+    """One line of the list; `messages` and `size_bytes` are of all partitions."""
 
     name: str
     topic_id: str
     partitions: int
     internal: bool
+    messages: int
+    size_bytes: int
 
 
 class TopicList(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,16 +116,20 @@ def list_topics(call: Call[TopicsWanted, Nothing]) -> TopicList:
         and (wanted.internal or name not in INTERNAL_TOPICS)
     )
     return TopicList(
-        topics=[
-            ListedTopic(
-                name=name,
-                topic_id=str(topics[name].id),
-                partitions=topics[name].partitions,
-                internal=topics[name].is_internal,
-            )
-            for name in islice(names, wanted.limit)
-        ],
+        topics=[_listed(call.backend, topics[name]) for name in islice(names, wanted.limit)],
         next=names[wanted.limit - 1] if len(names) > wanted.limit else None,
+    )
+
+
+def _listed(backend: Backend, topic: Topic) -> ListedTopic:
+    partitions = backend.broker.topics.partitions_of(topic.name)
+    return ListedTopic(
+        name=topic.name,
+        topic_id=str(topic.id),
+        partitions=topic.partitions,
+        internal=topic.is_internal,
+        messages=sum(each.high_watermark - each.log.start_offset for each in partitions),
+        size_bytes=sum(each.log.size_bytes for each in partitions),
     )
 
 

@@ -1,0 +1,81 @@
+// Asking the broker. Tells apart a broker that cannot be reached from one that says no.
+
+const TIMEOUT_MS = 15000;
+
+/** What the broker answered when it refused, as RFC 9457 has it. */
+export class Problem extends Error {
+  constructor(status, body) {
+    super(body?.detail || body?.title || `the broker answered ${status}`);
+    this.status = status;
+    this.field = body?.field ?? "";
+  }
+}
+
+/** No answer came. */
+export class Unreachable extends Error {}
+
+/** Whether the last request reached the broker; "change" is dispatched when that changes. */
+export const connection = Object.assign(new EventTarget(), { isUp: null });
+
+function seen(isUp) {
+  if (connection.isUp === isUp) return;
+  connection.isUp = isUp;
+  connection.dispatchEvent(new Event("change"));
+}
+
+/** A path with its names escaped: path`/topics/${topic}`. */
+export function path(parts, ...names) {
+  return parts.reduce((whole, part, at) => whole + encodeURIComponent(names[at - 1]) + part);
+}
+
+export function get(where, query = {}, signal = undefined) {
+  const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  const text = new URLSearchParams(given).toString();
+  return ask(text ? `${where}?${text}` : where, { signal });
+}
+
+/** Like `get`, but null where there is no such thing. */
+export async function find(where, query = {}, signal = undefined) {
+  try {
+    return await get(where, query, signal);
+  } catch (error) {
+    if (error instanceof Problem && error.status === 404) return null;
+    throw error;
+  }
+}
+
+export function send(method, where, body) {
+  const options = { method };
+  if (body !== undefined) {
+    options.headers = { "Content-Type": "application/json" };
+    options.body = JSON.stringify(body);
+  }
+  return ask(where, options);
+}
+
+async function ask(where, { signal, ...options }) {
+  const patience = AbortSignal.timeout(TIMEOUT_MS);
+  let answer, text;
+  try {
+    answer = await fetch(where, {
+      ...options,
+      cache: "no-store",
+      credentials: "same-origin",
+      signal: signal ? AbortSignal.any([signal, patience]) : patience,
+    });
+    text = await answer.text();
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    seen(false);
+    throw new Unreachable("the broker cannot be reached");
+  }
+  seen(true);
+  let body = null;
+  try {
+    body = text ? JSON.parse(text) : null;
+  } catch {
+    throw new Problem(answer.status, { detail: `the broker answered ${answer.status} with something that is no JSON` });
+  }
+  if (!answer.ok) throw new Problem(answer.status, body);
+  return body;
+}

@@ -1,0 +1,92 @@
+// The frame around the pages: which of them is shown, the menu, the banner, light and dark.
+
+import { connection } from "./api.js";
+import { h, show } from "./dom.js";
+import { listenToKeys, showKeys } from "./keys.js";
+import { View } from "./live.js";
+import { PAGES, pageAt } from "./pages.js";
+import { empty, heading } from "./parts.js";
+import { offerSearch } from "./search.js";
+
+const main = document.getElementById("main");
+const nav = document.getElementById("nav");
+const menu = document.getElementById("menu");
+let view = null;
+
+function open() {
+  view?.end();
+  view = new View(main);
+  main.replaceChildren();
+  closeMenu();
+  const { page, names, query, section } = pageAt(location.hash);
+  drawNav(section);
+  let title = "Not found";
+  if (page) title = page(view, names, query);
+  else show(main, heading(title), empty("There is no such page. ", h("a", { href: "#/" }, "Back to the overview")));
+  document.title = `${title} · AlpacaMQ`;
+  main.querySelector("h1")?.focus({ preventScroll: true });
+  window.scrollTo(0, 0);
+}
+
+function drawNav(section) {
+  const links = PAGES.map(({ name, href, key }) =>
+    h("li", null, h("a", { href, "aria-current": name === section ? "page" : null, "aria-keyshortcuts": `g ${key}` }, name)),
+  );
+  show(nav, h("ul", null, links));
+}
+
+function closeMenu() {
+  document.body.classList.remove("menu-open");
+  menu.setAttribute("aria-expanded", "false");
+}
+
+function drawConnection() {
+  const pulse = document.getElementById("pulse");
+  const banner = document.getElementById("banner");
+  const isLost = connection.isUp === false;
+  banner.hidden = !isLost;
+  banner.textContent = isLost ? `The broker at ${location.host} cannot be reached. Trying again until it answers.` : "";
+  pulse.className = `pulse ${isLost ? "down" : connection.isUp ? "up" : ""}`;
+  pulse.textContent = isLost ? "offline" : connection.isUp ? "live" : "connecting";
+}
+
+const THEMES = { auto: "◐", light: "☀", dark: "☾" };
+
+function drawTheme() {
+  const now = document.documentElement.dataset.theme ?? "auto";
+  const button = document.getElementById("theme");
+  button.textContent = THEMES[now];
+  button.title = `Colours: ${now === "auto" ? "as the system has them" : now}`;
+  button.setAttribute("aria-label", `${button.title}. Change`);
+}
+
+function nextTheme() {
+  const names = Object.keys(THEMES);
+  const next = names[(names.indexOf(document.documentElement.dataset.theme ?? "auto") + 1) % names.length];
+  if (next === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = next;
+  try {
+    localStorage.setItem("alpacamq-theme", next);
+  } catch {
+    // Not kept then.
+  }
+  drawTheme();
+}
+
+menu.addEventListener("click", () => {
+  const isOpen = document.body.classList.toggle("menu-open");
+  menu.setAttribute("aria-expanded", String(isOpen));
+});
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the part of the address behind # names the page
+  main.focus();
+});
+document.getElementById("theme").addEventListener("click", nextTheme);
+document.getElementById("keys").addEventListener("click", showKeys);
+connection.addEventListener("change", drawConnection);
+window.addEventListener("hashchange", open);
+
+drawTheme();
+listenToKeys();
+offerSearch();
+open();

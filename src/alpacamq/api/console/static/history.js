@@ -1,0 +1,32 @@
+// Rates and lag over time, as the broker remembers them.
+
+import { get } from "./api.js";
+
+export const WINDOWS = [
+  [300, "5 min"],
+  [900, "15 min"],
+  [3600, "1 h"],
+];
+const TONES = 6;
+
+/** The series of the last `seconds`; `wanted` as the route has it. */
+export async function history(wanted, seconds, signal, points = 150) {
+  const after = Date.now() - seconds * 1000;
+  return get("/history", { ...wanted, after: Math.max(Math.round(after), 0), points }, signal);
+}
+
+export function values(found, measure, { topic, group } = {}) {
+  const match = (each) => each.measure === measure && each.topic === topic && each.group === group;
+  return found.series.find(match)?.values ?? [];
+}
+
+export const latest = (values) => values.findLast((value) => value !== null) ?? null;
+
+/** Series with a colour each; those that are too many for that are left out, the largest first. */
+export function toned(series) {
+  const largest = (each) => Math.max(...each.values.map((value) => value ?? 0));
+  return [...series]
+    .sort((one, other) => largest(other) - largest(one))
+    .slice(0, TONES)
+    .map((each, place) => ({ ...each, tone: `tone-${place + 1}` }));
+}

@@ -1,0 +1,18 @@
+// Addresses of pages, with names escaped.
+
+const part = encodeURIComponent;
+
+function query(values) {
+  const given = Object.entries(values).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  return given.length ? `?${new URLSearchParams(given)}` : "";
+}
+
+export const toTopic = (topic) => `#/topics/${part(topic)}`;
+export const toMessages = (topic, where = {}) => `#/messages/${part(topic)}${query(where)}`;
+export const toProduce = (topic) => `#/produce${query({ topic })}`;
+export const toGroup = (group) => `#/groups/${part(group)}`;
+export const toQueue = (group, topic) => `#/queues/${part(group)}/${part(topic)}`;
+export const toDeadLetters = (topic) => `#/dead-letters/${part(topic)}`;
+export const toDelayed = (topic) => `#/delayed${query({ topic })}`;
+export const toTraces = (where = {}) => `#/traces${query(where)}`;
+export const toTrace = (trace) => `#/traces/${part(trace)}`;

@@ -1,0 +1,78 @@
+// Looking at the broker again and again while somebody is looking at the page.
+
+import { Problem, Unreachable } from "./api.js";
+import { show } from "./dom.js";
+import { refused } from "./parts.js";
+
+const INTERVAL_MS = 2000;
+const RETRY_MS = 1000;
+
+/** One page's life: what it polls and listens to ends with it. */
+export class View {
+  #ending = new AbortController();
+  #wakes = new Set();
+
+  constructor(main) {
+    this.main = main;
+    document.addEventListener("visibilitychange", () => this.#seen(), { signal: this.signal });
+    window.addEventListener("online", () => this.#seen(), { signal: this.signal });
+  }
+
+  get signal() {
+    return this.#ending.signal;
+  }
+
+  end() {
+    this.#ending.abort();
+    this.#seen();
+  }
+
+  #seen() {
+    for (const wake of this.#wakes) wake();
+  }
+
+  /**
+   * Draw into `place` what `load` brings, now and every two seconds while the page can be seen.
+   * Returns a function that looks at once.
+   */
+  live(place, load, draw, { every = INTERVAL_MS } = {}) {
+    let wake = () => {};
+    const sleep = (ms) =>
+      new Promise((resolve) => {
+        const timer = ms === null ? null : setTimeout(resolve, ms);
+        wake = () => {
+          clearTimeout(timer);
+          resolve();
+        };
+      });
+    const wakeUp = () => wake();
+    this.#wakes.add(wakeUp);
+    const again = async () => {
+      while (!this.signal.aborted) {
+        if (document.hidden) {
+          await sleep(null);
+          continue;
+        }
+        await sleep((await this.#look(place, load, draw)) ? every : RETRY_MS);
+      }
+      this.#wakes.delete(wakeUp);
+    };
+    again();
+    return wakeUp;
+  }
+
+  async #look(place, load, draw) {
+    try {
+      const found = await load(this.signal);
+      if (this.signal.aborted) return true;
+      const drawn = draw(found);
+      if (drawn !== undefined) show(place, drawn);
+    } catch (error) {
+      if (this.signal.aborted) return true;
+      if (error instanceof Unreachable) return false; // the banner says so; what is shown stays
+      if (!(error instanceof Problem)) console.error(error);
+      show(place, refused(error));
+    }
+    return true;
+  }
+}

@@ -1,0 +1,92 @@
+// Messages as lines that unfold to all that is in them.
+
+import { h, show } from "./dom.js";
+import * as format from "./format.js";
+import { toMessages, toTraces } from "./links.js";
+import { empty, facts, table } from "./parts.js";
+import { content, decoded, inline, viewer } from "./value.js";
+
+const DEAD_LETTER = {
+  "alpacamq-dead-letter-reason": "Reason",
+  "alpacamq-origin-topic": "From topic",
+  "alpacamq-origin-partition": "From partition",
+  "alpacamq-origin-offset": "From offset",
+  "alpacamq-origin-group": "Given up by group",
+  "alpacamq-delivery-count": "Deliveries",
+};
+
+/** `open` is the place, PARTITION/OFFSET, of one that is unfolded from the start. */
+export function messageList(topic, messages, { nothing = "No messages.", open = null } = {}) {
+  if (!messages.length) return empty(nothing);
+  return h("ol", { class: "messages" }, messages.map((message) => line(topic, message, open)));
+}
+
+const placeOf = (message) => `${message.partition}/${message.offset}`;
+
+function line(topic, message, open) {
+  const place = placeOf(message);
+  const still = `${topic}/${place}`;
+  const body = h("div", { class: "unfolded", "data-still": still });
+  const unfold = (event) => {
+    const inside = event.currentTarget.querySelector(".unfolded");
+    if (event.currentTarget.open && !inside.firstChild) show(inside, whole(topic, message, still));
+  };
+  const isOpen = open === place;
+  if (isOpen) show(body, whole(topic, message, still));
+  const key = inline(content(message, "key"));
+  const value = inline(content(message, "value"));
+  return h(
+    "li",
+    { class: "row", "data-key": still },
+    h(
+      "details",
+      { open: isOpen, on: { toggle: unfold } },
+      h(
+        "summary",
+        null,
+        h("span", { class: "place" }, h("span", { class: "note" }, "p"), message.partition, h("span", { class: "note" }, " @"), message.offset),
+        h("time", null, format.moment(message.timestamp)),
+        h("span", { class: "key" }, key === null ? h("span", { class: "note" }, "no key") : format.excerpt(key, 40)),
+        h("span", { class: "excerpt" }, value === null ? h("span", { class: "note" }, "null") : format.excerpt(value, 160)),
+      ),
+      body,
+    ),
+  );
+}
+
+function whole(topic, message, still) {
+  const headers = Array.isArray(message.headers) ? message.headers : Object.entries(message.headers ?? {});
+  const why = headers.filter(([name]) => name in DEAD_LETTER).map(([name, value]) => [DEAD_LETTER[name], shown(value)]);
+  const key = content(message, "key");
+  return [
+    why.length ? facts(why) : null,
+    h("h3", null, "Value"),
+    viewer(content(message, "value"), `${still}/value`),
+    key.bytes === null ? null : [h("h3", null, "Key"), viewer(key, `${still}/key`)],
+    headers.length
+      ? [
+          h("h3", null, "Headers"),
+          table(
+            [
+              { label: "Name", kind: "name", cell: ([name]) => name },
+              { label: "Value", cell: ([, value]) => h("code", null, shown(value)) },
+            ],
+            headers,
+            { label: "Headers" },
+          ),
+        ]
+      : null,
+    h(
+      "p",
+      { class: "chips" },
+      h("a", { href: toMessages(topic, { partition: message.partition, by: "offset", at: message.offset, open: placeOf(message) }) }, "Link to this message"),
+      h("a", { href: toTraces({ topic, partition: message.partition, offset: message.offset }) }, "Its trace"),
+      key.text === null ? null : h("a", { href: toMessages(topic, { by: "key", at: key.text }) }, "All with this key"),
+    ),
+  ];
+}
+
+function shown(header) {
+  if (header === null) return "null";
+  return typeof header === "string" ? header : inline({ bytes: decoded(header.base64), text: null });
+}

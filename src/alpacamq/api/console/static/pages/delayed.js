@@ -1,0 +1,76 @@
+// Messages that wait for their time, by topic; each can be cancelled.
+
+import { get, path, send } from "../api.js";
+import { h, show } from "../dom.js";
+import * as format from "../format.js";
+import { toDelayed, toProduce, toTopic } from "../links.js";
+import { button, card, confirm, empty, heading, stat, stats, table, toast, trail } from "../parts.js";
+
+const LIMIT = 200;
+
+export function delayed(view, _, query) {
+  const chosen = query.get("topic");
+  const body = h("div", { class: "stack" });
+  show(view.main, chosen ? trail(["Delayed", "#/delayed"], [chosen]) : null, heading(chosen ? "Delayed messages" : "Delayed", h("a", { class: "button", href: toProduce(chosen ?? "") }, "Produce")), body);
+  const load = async (signal) => {
+    const [figures, { topics }, listed] = await Promise.all([
+      get("/delay/stats", {}, signal),
+      get("/delay/topics", {}, signal),
+      chosen ? get(path`/topics/${chosen}/delayed`, { limit: LIMIT }, signal) : null,
+    ]);
+    return { figures, topics, listed };
+  };
+  const draw = ({ figures, topics, listed }) => [
+    stats(
+      stat("Waiting", format.brief(figures.pending)),
+      stat("Next", figures.next_deliver_at ? `in ${format.span(Math.max(figures.next_deliver_at - Date.now(), 0))}` : "–"),
+      stat("Delivered", format.brief(figures.delivered_total), { note: `99 % within ${format.span(figures.late_ms_p99)} of their time` }),
+      stat("Cancelled", format.brief(figures.cancelled_total)),
+    ),
+    listed ? messageTable(listed) : byTopic(topics),
+  ];
+  const messageTable = ({ messages, next }) =>
+    card(
+      null,
+      table(
+        [
+          { label: "Due in", kind: "number", cell: (row) => format.span(Math.max(row.deliver_at - Date.now(), 0)) },
+          { label: "Due at", cell: (row) => format.moment(row.deliver_at) },
+          { label: "Partition", kind: "number wide", cell: (row) => row.partition },
+          { label: "Id", kind: "number wide", cell: (row) => row.id },
+          { label: "Size", kind: "number", cell: (row) => format.bytes(row.size_bytes) },
+          { label: "Since", kind: "wide", cell: (row) => format.ago(row.scheduled) },
+          { label: "", cell: (row) => button("Cancel", () => cancel(row), { tone: "quiet", title: `Cancel message ${row.id}` }) },
+        ],
+        messages.toSorted((one, other) => one.deliver_at - other.deliver_at),
+        { key: (row) => `${row.partition}/${row.id}`, label: "Delayed messages", empty: "Nothing waits for its time here." },
+      ),
+      next ? h("p", { class: "note" }, `${LIMIT} of them are shown.`) : null,
+    );
+  const cancel = async (row) => {
+    const isSure = await confirm("Cancel this message?", `It is due at ${format.moment(row.deliver_at)} and will not be delivered.`, "Cancel it");
+    if (!isSure) return;
+    await send("DELETE", path`/topics/${row.topic}/delayed/${row.partition}/${row.id}`);
+    toast("The message is cancelled.");
+    again();
+  };
+  const again = view.live(body, load, draw);
+  return "Delayed";
+}
+
+function byTopic(topics) {
+  if (!topics.length) return empty("Nothing waits for its time.");
+  return card(
+    "By topic",
+    table(
+      [
+        { label: "Topic", kind: "name", cell: (row) => h("a", { href: toDelayed(row.topic) }, row.topic) },
+        { label: "Waiting", kind: "number", cell: (row) => format.count(row.pending) },
+        { label: "Next", kind: "number", cell: (row) => (row.next_deliver_at ? `in ${format.span(Math.max(row.next_deliver_at - Date.now(), 0))}` : "–") },
+        { label: "", kind: "wide", cell: (row) => h("a", { href: toTopic(row.topic) }, "topic") },
+      ],
+      topics,
+      { key: (row) => row.topic, label: "Topics with delayed messages" },
+    ),
+  );
+}

@@ -1,0 +1,119 @@
+// Groups: which there are, and one of them with its members, offsets and lag over time.
+
+import { find, get, path } from "../api.js";
+import { chart } from "../chart.js";
+import { h, show } from "../dom.js";
+import * as format from "../format.js";
+import { history, latest, toned, WINDOWS } from "../history.js";
+import { toGroup, toQueue, toTopic } from "../links.js";
+import { badge, bar, card, choice, heading, stat, stats, table, trail } from "../parts.js";
+
+const TONES = { stable: "good", empty: "", dead: "bad" };
+
+export function groups(view) {
+  const list = h("div");
+  show(view.main, heading("Groups"), list);
+  const load = async (signal) => {
+    const [{ groups: listed }, lags] = await Promise.all([
+      get("/groups", { limit: 1000 }, signal),
+      history({ measure: "lag" }, 60, signal, 10),
+    ]);
+    return { listed, lags };
+  };
+  view.live(list, load, ({ listed, lags }) =>
+    table(
+      [
+        { label: "Group", kind: "name", cell: (row) => h("a", { href: toGroup(row.group) }, row.group) },
+        { label: "Type", cell: (row) => row.type },
+        { label: "State", cell: (row) => (row.state ? badge(row.state, TONES[row.state.toLowerCase()] ?? "warn") : "–") },
+        { label: "Topics", kind: "wide", cell: (row) => topicsOf(row, lags).join(", ") || "–" },
+        { label: "Lag", kind: "number", cell: (row) => format.count(lagOf(row.group, lags)) },
+      ],
+      listed,
+      { key: (row) => `${row.group}/${row.type}`, label: "Groups", empty: "No groups yet. One appears when a consumer joins, commits or receives." },
+    ),
+  );
+  return "Groups";
+}
+
+function topicsOf(row, lags) {
+  return row.topics ?? lags.series.filter((each) => each.group === row.group).map((each) => each.topic);
+}
+
+function lagOf(group, lags) {
+  const known = lags.series.filter((each) => each.group === group).map((each) => latest(each.values));
+  return known.length ? known.reduce((total, lag) => total + (lag ?? 0), 0) : null;
+}
+
+export function group(view, { group: name }) {
+  let seconds = 900;
+  const body = h("div", { class: "stack" });
+  show(view.main, trail(["Groups", "#/groups"], [name]), heading(name), body);
+  const load = async (signal) => {
+    const [described, offsets, lags] = await Promise.all([
+      get(path`/groups/${name}`, {}, signal),
+      find(path`/groups/${name}/offsets`, {}, signal),
+      history({ group: name, measure: "lag" }, seconds, signal),
+    ]);
+    return { described, offsets, lags };
+  };
+  const draw = ({ described, offsets, lags }) => {
+    const places = offsets?.offsets ?? [];
+    const series = lags.series.map((each) => ({ label: each.topic, values: each.values }));
+    const now = series.map((each) => latest(each.values)).filter((lag) => lag !== null);
+    const change = (chosen) => {
+      seconds = chosen;
+      again();
+    };
+    return [
+      stats(
+        stat("Lag", format.brief(now.length ? now.reduce((sum, lag) => sum + lag, 0) : offsets?.total_lag ?? null)),
+        stat("Members", format.count(described.members.length)),
+        stat("State", described.state ?? "–"),
+        stat("Type", described.type, { note: described.assignor ?? null }),
+      ),
+      card(
+        h("span", { class: "split" }, "Lag over time", choice("Window", WINDOWS, seconds, change)),
+        chart({ id: "lag", title: "Lag over time", times: lags.times, series: toned(series) }),
+      ),
+      described.queues.length
+        ? card("As a queue", h("p", { class: "chips" }, described.queues.map((topic) => h("a", { href: toQueue(name, topic) }, topic))))
+        : null,
+      card("Members", members(described)),
+      card("Offsets", offsetTable(places)),
+    ];
+  };
+  const again = view.live(body, load, draw);
+  return name;
+}
+
+function members(described) {
+  const assigned = (row) => Object.entries(row.assignment ?? {}).map(([topic, parts]) => `${topic} ${parts.join(", ")}`);
+  return table(
+    [
+      { label: "Member", kind: "name", cell: (row) => row.client_id || row.member_id },
+      { label: "Host", cell: (row) => row.client_host },
+      { label: "Partitions", cell: (row) => assigned(row).join("; ") || "–" },
+      { label: "Epoch", kind: "number wide", cell: (row) => format.count(row.member_epoch) },
+      { label: "Id", kind: "wide", cell: (row) => h("code", null, row.member_id) },
+    ],
+    described.members,
+    { key: (row) => row.member_id, label: "Members", empty: "Nobody is in this group now." },
+  );
+}
+
+function offsetTable(places) {
+  const largest = Math.max(...places.map((row) => row.lag ?? 0), 1);
+  return table(
+    [
+      { label: "Topic", kind: "name", cell: (row) => h("a", { href: toTopic(row.topic) }, row.topic) },
+      { label: "Partition", kind: "number", cell: (row) => row.partition },
+      { label: "Committed", kind: "number", cell: (row) => format.count(row.offset) },
+      { label: "End", kind: "number", cell: (row) => format.count(row.end_offset) },
+      { label: "Lag", kind: "number", cell: (row) => format.count(row.lag) },
+      { label: "", kind: "wide", cell: (row) => bar([["lag", row.lag ?? 0, "tone-3"]], largest) },
+    ],
+    places,
+    { key: (row) => `${row.topic}/${row.partition}`, label: "Offsets", empty: "No offsets are committed." },
+  );
+}

@@ -1,0 +1,187 @@
+// The message browser: a topic from either end, from an offset or a moment on, or by key; page by page.
+
+import { get, path, Unreachable } from "../api.js";
+import { h, show } from "../dom.js";
+import * as format from "../format.js";
+import { toMessages, toProduce, toTopic } from "../links.js";
+import { messageList } from "../message_list.js";
+import { empty, field, heading, refused, select, table, trail } from "../parts.js";
+
+const PAGE = 50;
+const WAYS = [
+  ["latest", "newest first"],
+  ["earliest", "from the beginning"],
+  ["offset", "from an offset"],
+  ["time", "from a moment"],
+  ["key", "by key"],
+];
+const RETRY_MS = 1000;
+
+export function messages(view, { topic }, query) {
+  if (!topic) return chooseTopic(view);
+  const wanted = {
+    partition: query.get("partition") ?? "",
+    by: query.get("by") ?? "latest",
+    at: query.get("at") ?? "",
+    places: query.get("places") ?? "",
+    open: query.get("open"),
+  };
+  const form = h("div");
+  const found = h("div", { class: "stack" }, empty("Reading…"));
+  show(
+    view.main,
+    trail(["Topics", "#/topics"], [topic, toTopic(topic)], ["Messages"]),
+    heading("Messages", h("a", { class: "button", href: toProduce(topic) }, "Produce")),
+    form,
+    found,
+  );
+  browse(view, topic, wanted, form, found);
+  return `Messages of ${topic}`;
+}
+
+function chooseTopic(view) {
+  const list = h("div");
+  show(view.main, heading("Messages"), h("p", { class: "lead" }, "Which topic?"), list);
+  view.live(
+    list,
+    (signal) => get("/topics", { limit: 1000 }, signal),
+    ({ topics }) =>
+      table(
+        [
+          { label: "Topic", kind: "name", cell: (row) => h("a", { href: toMessages(row.name) }, row.name) },
+          { label: "Messages", kind: "number", cell: (row) => format.count(row.messages) },
+        ],
+        topics,
+        { key: (row) => row.name, label: "Topics", empty: "No topics yet." },
+      ),
+  );
+  return "Messages";
+}
+
+async function browse(view, topic, wanted, form, found) {
+  try {
+    const described = await get(path`/topics/${topic}`, {}, view.signal);
+    show(form, controls(topic, wanted, described.partitions));
+    const page = await read(topic, wanted, described.partitions, view.signal);
+    if (!view.signal.aborted) show(found, drawn(view, topic, wanted, page));
+  } catch (error) {
+    if (view.signal.aborted) return;
+    if (error instanceof Unreachable) setTimeout(() => view.signal.aborted || browse(view, topic, wanted, form, found), RETRY_MS);
+    else show(found, refused(error));
+  }
+}
+
+/** Where to read, and where the pages before and after begin: offsets by partition. */
+async function read(topic, wanted, all, signal) {
+  const parts = wanted.partition === "" ? all : all.filter((part) => String(part.partition) === wanted.partition);
+  if (!parts.length) throw new Error(`there is no partition ${wanted.partition}`);
+  if (wanted.by === "key") return readByKey(topic, wanted, parts, signal);
+  const share = Math.ceil(PAGE / parts.length);
+  let starts;
+  if (wanted.places) starts = readPlaces(wanted.places);
+  else if (wanted.by === "time") starts = await startsAt(topic, wanted, parts, signal);
+  else if (wanted.by === "offset") starts = startsBy(parts, () => Number(wanted.at) || 0);
+  else if (wanted.by === "earliest") starts = startsBy(parts, (part) => part.start_offset);
+  else starts = startsBy(parts, (part) => part.end_offset - share);
+  starts = clamped(parts, starts);
+  const answer = await get(path`/topics/${topic}/messages`, { offsets: writePlaces(starts), limit: PAGE }, signal);
+  const isAtStart = parts.every((part) => starts[part.partition] <= part.start_offset);
+  const isAtEnd = parts.every((part) => answer.next_offsets[part.partition] >= answer.end_offsets[part.partition]);
+  const before = clamped(parts, startsBy(parts, (part) => starts[part.partition] - share));
+  return {
+    messages: wanted.by === "latest" ? answer.messages.toReversed() : answer.messages,
+    earlier: isAtStart ? null : writePlaces(before),
+    later: isAtEnd ? null : writePlaces(answer.next_offsets),
+    note: null,
+  };
+}
+
+async function readByKey(topic, wanted, parts, signal) {
+  const starts = wanted.places ? readPlaces(wanted.places) : startsBy(parts, (part) => part.start_offset);
+  const answer = await get(
+    path`/topics/${topic}/messages/find`,
+    { key: wanted.at, offsets: writePlaces(clamped(parts, starts)), limit: PAGE },
+    signal,
+  );
+  const isAtEnd = Object.entries(answer.next_offsets).every(([part, next]) => next >= answer.end_offsets[part]);
+  return {
+    messages: answer.messages,
+    earlier: null,
+    later: isAtEnd ? null : writePlaces(answer.next_offsets),
+    note: `${format.count(answer.messages.length)} found in ${format.count(answer.looked_at)} messages looked at${isAtEnd ? ", to the end" : ""}`,
+  };
+}
+
+async function startsAt(topic, wanted, parts, signal) {
+  const timestamp = new Date(wanted.at).getTime();
+  if (Number.isNaN(timestamp)) throw new Error(`${wanted.at || "nothing"} is not a moment`);
+  const starts = {};
+  // One message each is enough to know where that is.
+  for (const { partition } of parts) {
+    const answer = await get(path`/topics/${topic}/partitions/${partition}/messages`, { timestamp, limit: 1, max_bytes: 1 }, signal);
+    starts[partition] = answer.messages[0]?.offset ?? answer.next_offset;
+  }
+  return starts;
+}
+
+const startsBy = (parts, offset) => Object.fromEntries(parts.map((part) => [part.partition, offset(part)]));
+
+function clamped(parts, starts) {
+  const within = parts.filter((part) => starts[part.partition] !== undefined);
+  return startsBy(within, (part) => Math.min(Math.max(starts[part.partition], part.start_offset), part.end_offset));
+}
+
+const writePlaces = (starts) => Object.entries(starts).map(([part, offset]) => `${part}:${offset}`).join(",");
+const readPlaces = (text) => Object.fromEntries(text.split(",").map((each) => each.split(":").map(Number)));
+
+function drawn(view, topic, wanted, { messages: list, earlier, later, note }) {
+  const to = (places) => toMessages(topic, { partition: wanted.partition, by: wanted.by === "latest" || wanted.by === "time" ? "offset" : wanted.by, at: wanted.by === "key" ? wanted.at : "", places });
+  const go = (places) => places && (location.hash = to(places));
+  const keys = (event) => {
+    if (["INPUT", "TEXTAREA", "SELECT"].includes(event.target.nodeName)) return;
+    if (event.key === "[") go(earlier);
+    if (event.key === "]") go(later);
+  };
+  document.addEventListener("keydown", keys, { signal: view.signal });
+  const pager = h(
+    "nav",
+    { class: "pager", "aria-label": "Pages of messages" },
+    earlier ? h("a", { class: "button", href: to(earlier) }, "← Earlier") : h("span", { class: "note" }, wanted.by === "key" ? "" : "This is the beginning."),
+    note ? h("span", { class: "note" }, note) : null,
+    later ? h("a", { class: "button", href: to(later) }, wanted.by === "key" ? "Look on →" : "Later →") : h("span", { class: "note" }, "This is the end."),
+  );
+  return [messageList(topic, list, { open: wanted.open, nothing: "No messages here." }), pager];
+}
+
+function controls(topic, wanted, parts) {
+  const partition = select([["", "all"], ...parts.map((part) => [String(part.partition), String(part.partition)])], wanted.partition);
+  const at = h("input", { value: wanted.at, autocomplete: "off" });
+  const by = select(WAYS, wanted.by, fit);
+  const atField = field("Offset", at);
+  function fit(way) {
+    const isNeeded = ["offset", "time", "key"].includes(way);
+    atField.hidden = !isNeeded;
+    at.type = way === "time" ? "datetime-local" : way === "offset" ? "number" : "text";
+    at.required = isNeeded && way !== "key";
+    if (way === "time") at.step = "1";
+    else at.removeAttribute("step");
+    if (way === "offset") at.min = "0";
+    atField.querySelector("label").textContent = way === "time" ? "Moment" : way === "key" ? "Key" : "Offset";
+    if (at.value === "" && wanted.by === way) at.value = wanted.at;
+  }
+  fit(wanted.by);
+  const submit = (event) => {
+    event.preventDefault();
+    const place = toMessages(topic, { partition: partition.value, by: by.value, at: atField.hidden ? "" : at.value });
+    if (location.hash === place) window.dispatchEvent(new HashChangeEvent("hashchange"));
+    else location.hash = place;
+  };
+  return h(
+    "form",
+    { class: "controls", on: { submit } },
+    field("Partition", partition),
+    field("Read", by),
+    atField,
+    h("button", { class: "primary" }, "Read"),
+  );
+}

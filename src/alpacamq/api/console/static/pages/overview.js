@@ -1,0 +1,105 @@
+// The broker at a glance: is it well, how much comes and goes, what it holds.
+
+import { find, get, Problem } from "../api.js";
+import { chart, sparkline } from "../chart.js";
+import { h, show } from "../dom.js";
+import * as format from "../format.js";
+import { history, latest, values, WINDOWS } from "../history.js";
+import { toTopic } from "../links.js";
+import { badge, card, choice, heading, stat, stats, table } from "../parts.js";
+
+const TOPICS_SHOWN = 8;
+
+export function overview(view) {
+  let seconds = 900;
+  const health = h("span");
+  const body = h("div", { class: "stack" });
+  show(view.main, heading("Overview", health), body);
+
+  const load = async (signal) => {
+    const [figures, well, rates, byTopic, consumed, delays] = await Promise.all([
+      get("/stats", {}, signal),
+      checked(signal),
+      history({}, seconds, signal),
+      history({ measure: "published" }, seconds, signal, 40),
+      history({ measure: "consumed" }, seconds, signal, 40),
+      find("/delay/stats", {}, signal),
+    ]);
+    return { figures, well, rates, byTopic, consumed, delays };
+  };
+
+  const draw = ({ figures, well, rates, byTopic, consumed, delays }) => {
+    show(health, badge(well.isWell ? "healthy" : "degraded", well.isWell ? "good" : "bad"), h("span", { class: "note" }, `version ${figures.version}, up ${format.span(figures.uptime_ms)}`));
+    const published = values(rates, "published");
+    const taken = values(rates, "consumed");
+    const lag = values(rates, "lag");
+    const change = (chosen) => {
+      seconds = chosen;
+      again();
+    };
+    return [
+      well.isWell ? null : h("p", { class: "refused", role: "alert" }, well.detail),
+      stats(
+        stat("Published", format.rate(latest(published)), { chart: sparkline(published, "tone-1") }),
+        stat("Consumed", format.rate(latest(taken)), { chart: sparkline(taken, "tone-2") }),
+        stat("Waiting", format.brief(latest(lag)), { note: "messages that groups have not done", chart: sparkline(lag, "tone-3") }),
+      ),
+      card(
+        h("span", { class: "split" }, "Messages a second", choice("Window", WINDOWS, seconds, change)),
+        chart({
+          id: "flow",
+          title: "Messages a second",
+          times: rates.times,
+          unit: format.rate,
+          series: [
+            { label: "published", values: published, tone: "tone-1" },
+            { label: "consumed", values: taken, tone: "tone-2" },
+          ],
+        }),
+      ),
+      stats(
+        stat("Topics", format.brief(figures.topics), { href: "#/topics", note: `${format.brief(figures.partitions)} partitions` }),
+        stat("Messages", format.brief(figures.messages), { href: "#/topics", note: format.bytes(figures.size_bytes) }),
+        stat("Groups", format.brief(figures.groups), { href: "#/groups" }),
+        stat("Queues", format.brief(figures.queues), { href: "#/queues" }),
+        stat("Delayed", format.brief(delays?.pending ?? figures.delayed), {
+          href: "#/delayed",
+          note: delays?.next_deliver_at ? `next in ${format.span(Math.max(delays.next_deliver_at - Date.now(), 0))}` : null,
+        }),
+        stat("Transactions", format.brief(figures.open_transactions), { note: "open" }),
+      ),
+      card("Busiest topics", busiest(byTopic, consumed)),
+    ];
+  };
+  const again = view.live(body, load, draw);
+  return "Overview";
+}
+
+async function checked(signal) {
+  try {
+    await get("/healthz", {}, signal);
+    return { isWell: true };
+  } catch (error) {
+    if (error instanceof Problem) return { isWell: false, detail: error.message };
+    throw error;
+  }
+}
+
+function busiest(published, consumed) {
+  const sum = (numbers) => numbers.reduce((total, value) => total + (value ?? 0), 0);
+  const rows = published.series
+    .map((each) => ({ ...each, consumed: values(consumed, "consumed", { topic: each.topic }), total: sum(each.values) }))
+    .sort((one, other) => other.total - one.total || one.topic.localeCompare(other.topic))
+    .slice(0, TOPICS_SHOWN);
+  return table(
+    [
+      { label: "Topic", kind: "name", cell: (row) => h("a", { href: toTopic(row.topic) }, row.topic) },
+      { label: "Published", kind: "number", cell: (row) => format.rate(latest(row.values)) },
+      { label: "", kind: "wide", cell: (row) => sparkline(row.values, "tone-1") },
+      { label: "Consumed", kind: "number", cell: (row) => format.rate(latest(row.consumed)) },
+      { label: "", kind: "wide", cell: (row) => sparkline(row.consumed, "tone-2") },
+    ],
+    rows,
+    { key: (row) => row.topic, label: "Busiest topics", empty: ["No topics yet. ", h("a", { href: "#/produce" }, "Publish a message"), " to make one."] },
+  );
+}

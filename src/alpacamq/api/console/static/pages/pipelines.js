@@ -1,0 +1,43 @@
+// Data pipelines: what each of them last told of its progress.
+
+import { find } from "../api.js";
+import { h, show } from "../dom.js";
+import * as format from "../format.js";
+import { toGroup } from "../links.js";
+import { badge, empty, facts, heading } from "../parts.js";
+
+const TONES = { running: "live", done: "good", stopped: "", failed: "bad" };
+
+export function pipelines(view) {
+  const list = h("div", { class: "cards" });
+  show(view.main, heading("Pipelines"), list);
+  view.live(
+    list,
+    (signal) => find("/pipelines", {}, signal),
+    (found) =>
+      found?.pipelines.length
+        ? found.pipelines.map(shown)
+        : empty("No pipeline has told of itself yet. They do when they run: ", h("code", null, "alpacactl pipeline run FILE")),
+  );
+  return "Pipelines";
+}
+
+function shown(pipeline) {
+  const isOver = pipeline.state !== "running";
+  return h(
+    "article",
+    { class: "card pipeline", "data-key": pipeline.name },
+    h("h2", { class: "split" }, h("span", null, pipeline.name), pipeline.silent ? badge("silent", "warn") : badge(pipeline.state, TONES[pipeline.state])),
+    h("p", { class: "note" }, pipeline.kind),
+    h("p", { class: "rows" }, h("b", null, format.count(pipeline.rows)), " rows", isOver ? null : h("span", { class: "note" }, ` at ${format.rate(pipeline.rows_per_second)}`)),
+    facts([
+      ["Lag", pipeline.lag === null ? "–" : h("a", { href: toGroup(`pipeline-${pipeline.name}`) }, format.count(pipeline.lag))],
+      ["Batch", format.count(pipeline.batch)],
+      ["Started", format.ago(pipeline.started)],
+      [isOver ? "Ended" : "Heard of", format.ago(pipeline.updated)],
+      isOver ? ["Ran for", format.span(pipeline.updated - pipeline.started)] : null,
+    ]),
+    pipeline.silent ? h("p", { class: "refused" }, "Nothing has been heard of it for over a minute: it may have been killed.") : null,
+    pipeline.error ? h("p", { class: "refused" }, pipeline.error) : null,
+  );
+}

@@ -1,0 +1,201 @@
+// Queues: what each group still has to do on a topic, lane by lane, and what it gave up on.
+
+import { find, get, path, send } from "../api.js";
+import { chart } from "../chart.js";
+import { h, show } from "../dom.js";
+import * as format from "../format.js";
+import { history, values, WINDOWS } from "../history.js";
+import { toDeadLetters, toGroup, toMessages, toQueue, toTopic } from "../links.js";
+import { messageList } from "../message_list.js";
+import { badge, bar, button, card, choice, confirm, heading, stat, stats, table, toast, trail } from "../parts.js";
+
+const LANES = ["critical", "high", "normal", "low", "background"];
+const PEEKED = 20;
+const LETTERS = 50;
+
+const held = (figures) => [
+  ["ready", figures.ready],
+  ["in flight", figures.in_flight, "in-flight"],
+  ["resting", figures.resting],
+];
+
+export function queues(view) {
+  const list = h("div");
+  show(view.main, heading("Queues"), h("p", { class: "key-line" }, badge("ready", "ready"), badge("in flight", "in-flight"), badge("resting before a retry", "resting")), list);
+  view.live(
+    list,
+    (signal) => get("/reliability/stats", { limit: 1000 }, signal),
+    ({ queues: found }) =>
+      table(
+        [
+          { label: "Topic", kind: "name", cell: (row) => h("a", { href: toQueue(row.group, row.topic) }, row.topic) },
+          { label: "Group", kind: "name", cell: (row) => h("a", { href: toGroup(row.group) }, row.group) },
+          { label: "", kind: "wide", cell: (row) => bar(held(row.totals)) },
+          { label: "Ready", kind: "number", cell: (row) => format.count(row.totals.ready) },
+          { label: "In flight", kind: "number", cell: (row) => format.count(row.totals.in_flight) },
+          { label: "Resting", kind: "number wide", cell: (row) => format.count(row.totals.resting) },
+          { label: "Acked", kind: "number wide", cell: (row) => format.count(row.totals.acked_total) },
+          { label: "Dead letters", kind: "number", cell: (row) => format.count(row.totals.dead_lettered_total) },
+        ],
+        found,
+        { key: (row) => `${row.group}/${row.topic}`, label: "Queues", empty: "No queues yet. One appears when a group first receives from a topic." },
+      ),
+  );
+  return "Queues";
+}
+
+export function queue(view, { group, topic }) {
+  let seconds = 900;
+  let isPeeking = false;
+  const where = path`/groups/${group}/queues/${topic}`;
+  const body = h("div", { class: "stack" });
+  const purge = async () => {
+    const isSure = await confirm(`Purge ${topic} for ${group}?`, "Everything that waits or is in flight is done for this group. The messages stay in the topic.", "Purge");
+    if (!isSure) return;
+    await send("POST", `${where}/purge`);
+    toast("The queue is empty.");
+    again();
+  };
+  show(
+    view.main,
+    trail(["Queues", "#/queues"], [group, toGroup(group)], [topic]),
+    heading(topic, h("a", { class: "button", href: toMessages(topic) }, "Browse"), button("Purge", purge, { tone: "danger" })),
+    body,
+  );
+  const load = async (signal) => {
+    const [described, lanes, rates, settings] = await Promise.all([
+      get(where, {}, signal),
+      get("/priority/stats", { group, topic }, signal),
+      history({ group, topic }, seconds, signal),
+      get(path`/topics/${topic}`, {}, signal),
+    ]);
+    const letters = settings.settings["queue.dead.letter.topic"] || `${topic}.dlq`;
+    const [dead, peeked] = await Promise.all([
+      find(path`/topics/${letters}`, {}, signal),
+      isPeeking ? get(`${where}/messages`, { limit: PEEKED }, signal) : null,
+    ]);
+    return { described, lanes: lanes.lanes, rates, letters, dead, peeked };
+  };
+  const draw = ({ described, lanes, rates, letters, dead, peeked }) => {
+    const totals = described.totals;
+    const change = (chosen) => {
+      seconds = chosen;
+      again();
+    };
+    const peek = (event) => {
+      isPeeking = event.currentTarget.open;
+      if (isPeeking) again();
+    };
+    const waiting = dead ? dead.partitions.reduce((sum, part) => sum + part.end_offset - part.start_offset, 0) : 0;
+    return [
+      stats(
+        stat("Ready", format.brief(totals.ready)),
+        stat("In flight", format.brief(totals.in_flight)),
+        stat("Resting", format.brief(totals.resting), { note: "before a retry" }),
+        stat("Acknowledged", format.brief(totals.acked_total)),
+        stat("Delivered again", format.brief(totals.redelivered_total), { note: `${format.brief(totals.expired_leases_total)} timed out` }),
+        stat("Dead letters", format.brief(waiting), { href: toDeadLetters(letters), tone: waiting ? "bad" : null, note: letters }),
+      ),
+      card("Lanes", laneBars(lanes)),
+      card(
+        h("span", { class: "split" }, "Over time", choice("Window", WINDOWS, seconds, change)),
+        chart({
+          id: "queue",
+          title: "Messages in the queue",
+          times: rates.times,
+          series: [
+            { label: "ready", values: values(rates, "ready", { topic, group }), tone: "tone-1" },
+            { label: "in flight", values: values(rates, "in_flight", { topic, group }), tone: "tone-2" },
+          ],
+        }),
+      ),
+      h(
+        "details",
+        { class: "card fold", on: { toggle: peek } },
+        h("summary", null, "Peek at the next messages"),
+        peeked ? messageList(topic, peeked.messages, { nothing: "Nothing waits." }) : null,
+      ),
+      card("Partitions", partitions(described)),
+    ];
+  };
+  const again = view.live(body, load, draw);
+  return `${topic} for ${group}`;
+}
+
+function laneBars(lanes) {
+  const total = (lane) => lane.ready + lane.in_flight + lane.resting;
+  const found = LANES.filter((name) => lanes[name]);
+  const largest = Math.max(...found.map((name) => total(lanes[name])), 1);
+  return table(
+    [
+      { label: "Lane", kind: "name", cell: (name) => name },
+      { label: "", kind: "grow", cell: (name) => bar(held(lanes[name]), largest) },
+      { label: "Ready", kind: "number", cell: (name) => format.count(lanes[name].ready) },
+      { label: "In flight", kind: "number", cell: (name) => format.count(lanes[name].in_flight) },
+      { label: "In", kind: "number wide", cell: (name) => format.rate(lanes[name].enqueued_per_second) },
+      { label: "Out", kind: "number wide", cell: (name) => format.rate(lanes[name].delivered_per_second) },
+    ],
+    found,
+    { key: (name) => name, label: "Lanes", empty: "Nothing has been queued yet." },
+  );
+}
+
+function partitions({ topic, partitions: found }) {
+  return table(
+    [
+      { label: "Partition", kind: "number", cell: (row) => h("a", { href: toMessages(topic, { partition: row.partition, by: "offset", at: row.start_offset }) }, row.partition) },
+      { label: "Done before", kind: "number", cell: (row) => format.count(row.start_offset) },
+      { label: "End", kind: "number wide", cell: (row) => format.count(row.end_offset) },
+      { label: "Ready", kind: "number", cell: (row) => format.count(row.ready) },
+      { label: "In flight", kind: "number", cell: (row) => format.count(row.in_flight) },
+      { label: "Resting", kind: "number wide", cell: (row) => format.count(row.resting) },
+    ],
+    found,
+    { key: (row) => String(row.partition), label: "Partitions" },
+  );
+}
+
+export function deadLetters(view, { topic }) {
+  const body = h("div", { class: "stack" });
+  const redrive = async () => {
+    const started = await send("POST", path`/topics/${topic}/dead-letters/redrive`, {});
+    toast(`${format.count(started.to_move)} dead letters go back to where they came from.`);
+    again();
+  };
+  show(
+    view.main,
+    trail(["Queues", "#/queues"], ["Dead letters"]),
+    heading(topic, h("a", { class: "button", href: toTopic(topic) }, "Topic"), button("Redrive all", redrive, { tone: "primary" })),
+    body,
+  );
+  const load = async (signal) => {
+    const described = await get(path`/topics/${topic}`, {}, signal);
+    const share = Math.ceil(LETTERS / described.partitions.length);
+    const offsets = described.partitions.map((part) => `${part.partition}:${Math.max(part.end_offset - share, part.start_offset)}`);
+    const [read, { redrives }] = await Promise.all([
+      get(path`/topics/${topic}/messages`, { offsets: offsets.join(","), limit: LETTERS }, signal),
+      get("/redrives", { topic }, signal),
+    ]);
+    return { letters: read.messages.toReversed(), redrives };
+  };
+  const draw = ({ letters, redrives }) => [
+    redrives.length ? card("Redrives", redrives.slice(0, 5).map((task) => progress(task))) : null,
+    card("Newest dead letters", messageList(topic, letters, { nothing: "No dead letters." })),
+  ];
+  const progress = (task) => {
+    const cancel = async () => {
+      await send("DELETE", path`/redrives/${task.id}`);
+      again();
+    };
+    const tone = { completed: "good", failed: "bad", running: "live" }[task.state] ?? "";
+    return h(
+      "div",
+      { class: "task", "data-key": task.id },
+      h("span", { class: "split" }, h("span", null, badge(task.state, tone), ` ${format.count(task.moved)} of ${format.count(task.to_move)} moved to ${task.target ?? "where they came from"}`), h("span", { class: "note" }, format.ago(task.started)), task.state === "running" ? button("Stop", cancel, { tone: "quiet" }) : null),
+      h("progress", { max: Math.max(task.to_move, 1), value: task.to_move ? task.moved : 1, "aria-label": "Moved" }),
+      task.failure ? h("p", { class: "refused" }, task.failure) : null,
+    );
+  };
+  const again = view.live(body, load, draw);
+  return `Dead letters of ${topic}`;
+}

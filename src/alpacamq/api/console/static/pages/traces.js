@@ -1,0 +1,132 @@
+// Traces: the recent ones, those of a message, and the journey of one step by step.
+
+import { find, path } from "../api.js";
+import { h, show } from "../dom.js";
+import * as format from "../format.js";
+import { toMessages, toTrace, toTraces } from "../links.js";
+import { badge, card, empty, field, heading, select, stat, stats, table, trail } from "../parts.js";
+
+const STATUSES = ["published", "delayed", "in-flight", "acked", "dead-lettered", "expired", "cancelled"];
+const TONES = { acked: "good", "dead-lettered": "bad", expired: "bad", "in-flight": "live", delayed: "warn", published: "live" };
+const STEP_TONES = [
+  [/^publish|replicated/, "tone-1"],
+  [/acked$/, "tone-2"],
+  [/^delay|timeout|nacked|extended/, "tone-3"],
+  [/rejected|dlq|expired|cancelled/, "tone-bad"],
+];
+
+export function traces(view, _, query) {
+  const wanted = Object.fromEntries(["topic", "partition", "offset", "key", "status"].map((name) => [name, query.get(name) ?? ""]));
+  const list = h("div");
+  show(view.main, heading("Traces"), controls(wanted), list);
+  const isSearch = wanted.partition !== "" || wanted.offset !== "" || wanted.key !== "";
+  const load = (signal) => find(isSearch ? "/traces/search" : "/traces", { ...wanted, limit: 100 }, signal);
+  view.live(list, load, (found) =>
+    table(
+      [
+        { label: "Trace", kind: "name", cell: (row) => h("a", { href: toTrace(row.trace_id) }, h("code", null, row.trace_id.slice(0, 16))) },
+        { label: "Message", cell: (row) => place(row) },
+        { label: "Status", cell: (row) => badge(row.status, TONES[row.status]) },
+        { label: "Steps", kind: "number wide", cell: (row) => format.count(row.events) },
+        { label: "Took", kind: "number", cell: (row) => format.span(row.duration_ms) },
+        { label: "Began", kind: "wide", cell: (row) => format.moment(Date.parse(row.started_at)) },
+      ],
+      found?.traces ?? [],
+      { key: (row) => row.trace_id, label: "Traces", empty: isSearch ? "No trace of such a message: it was not sampled, or its trace is no longer kept." : "No traces yet." },
+    ),
+  );
+  return "Traces";
+}
+
+function place(row) {
+  if (row.offset === null || row.offset === undefined) return row.topic ?? "–";
+  const where = { partition: row.partition, by: "offset", at: row.offset, open: `${row.partition}/${row.offset}` };
+  return h("a", { href: toMessages(row.topic, where) }, `${row.topic}/${row.partition}/${row.offset}`);
+}
+
+function controls(wanted) {
+  const topic = h("input", { value: wanted.topic, autocomplete: "off" });
+  const partition = h("input", { type: "number", min: 0, value: wanted.partition });
+  const offset = h("input", { type: "number", min: 0, value: wanted.offset });
+  const key = h("input", { value: wanted.key, autocomplete: "off" });
+  const status = select([["", "any"], ...STATUSES.map((name) => [name, name])], wanted.status);
+  const submit = (event) => {
+    event.preventDefault();
+    location.hash = toTraces({ topic: topic.value, partition: partition.value, offset: offset.value, key: key.value, status: status.value });
+  };
+  return h(
+    "form",
+    { class: "controls", on: { submit } },
+    field("Topic", topic),
+    field("Partition", partition),
+    field("Offset", offset),
+    field("Key", key),
+    field("Status", status),
+    h("button", { class: "primary" }, "Search"),
+  );
+}
+
+export function trace(view, { trace: id }) {
+  const body = h("div", { class: "stack" });
+  show(view.main, trail(["Traces", "#/traces"], [id.slice(0, 16)]), heading("Trace"), body);
+  view.live(
+    body,
+    (signal) => find(path`/traces/${id}`, {}, signal),
+    (found) => (found?.events?.length ? journey(found) : empty("There is no such trace, or it is no longer kept.")),
+  );
+  return `Trace ${id.slice(0, 16)}`;
+}
+
+/** Microseconds since 1970 of an RFC 3339 text; Date.parse knows milliseconds only. */
+function micros(text) {
+  const fraction = /\.(\d+)/.exec(text)?.[1] ?? "";
+  return Math.floor(Date.parse(text.replace(/\.\d+/, "")) * 1000) + Number(fraction.padEnd(6, "0").slice(0, 6));
+}
+
+function journey({ trace_id: id, status, events }) {
+  const times = events.map((event) => micros(event.at));
+  const [first, last] = [times[0], times.at(-1)];
+  const whole = Math.max(last - first, 1);
+  const message = events.find((event) => event.offset !== null && event.offset !== undefined) ?? events[0];
+  return [
+    stats(
+      stat("Status", status, { tone: TONES[status] }),
+      stat("Message", place(message)),
+      stat("Took", format.span((last - first) / 1000), { note: `${events.length} steps` }),
+      stat("Began", format.clock(first / 1000), { note: format.moment(first / 1000).slice(0, 10) }),
+    ),
+    card(
+      "Journey",
+      h("ol", { class: "journey" }, events.map((event, at) => step(event, times, at, first, whole))),
+    ),
+    h("p", { class: "note" }, "Trace id ", h("code", null, id)),
+  ];
+}
+
+function step(event, times, at, first, whole) {
+  const tone = STEP_TONES.find(([pattern]) => pattern.test(event.name))?.[1] ?? "tone-4";
+  const since = at ? times[at] - times[at - 1] : null;
+  const from = at ? ((times[at - 1] - first) / whole) * 100 : 0;
+  const to = ((times[at] - first) / whole) * 100;
+  const who = [
+    event.door,
+    event.group ? `group ${event.group}` : null,
+    event.consumer ? `consumer ${event.consumer}` : null,
+    event.topic ? `${event.topic}${event.partition === null || event.partition === undefined ? "" : `/${event.partition}`}${event.offset === null || event.offset === undefined ? "" : `/${event.offset}`}` : null,
+  ];
+  const more = Object.entries(event.attributes ?? {});
+  return h(
+    "li",
+    { class: `row step ${tone}`, "data-key": `${event.span_id}/${event.name}/${at}` },
+    h("span", { class: "since" }, since === null ? "start" : `+${format.span(since / 1000)}`),
+    h("span", { class: "dot" }),
+    h(
+      "div",
+      { class: "what" },
+      h("b", null, event.name),
+      h("span", { class: "note" }, who.filter(Boolean).join(" · ")),
+      h("div", { class: "track", "aria-hidden": "true" }, h("i", { style: { left: `${from}%`, width: `${Math.max(to - from, 0.5)}%` } })),
+      more.length ? h("details", null, h("summary", null, "Details"), h("dl", { class: "facts" }, more.map(([name, value]) => [h("dt", null, name), h("dd", null, typeof value === "string" ? value : JSON.stringify(value))]))) : null,
+    ),
+  );
+}

@@ -1,0 +1,156 @@
+// The pieces that pages are made of.
+
+import { h, show } from "./dom.js";
+import * as format from "./format.js";
+
+export function heading(title, ...beside) {
+  return h("div", { class: "heading" }, h("h1", { tabindex: "-1" }, title), h("div", { class: "actions" }, beside));
+}
+
+/** Where one is: links to the pages above, and the name of this one. */
+export function trail(...steps) {
+  const links = steps.map(([name, href]) => h("li", null, href ? h("a", { href }, name) : h("span", null, name)));
+  return h("nav", { class: "trail", "aria-label": "Where this is" }, h("ol", null, links));
+}
+
+export function card(title, ...content) {
+  return h("section", { class: "card" }, title ? h("h2", null, title) : null, content);
+}
+
+export function stat(label, value, { note = null, href = null, tone = null, chart = null } = {}) {
+  const inside = [
+    h("span", { class: "label" }, label),
+    h("span", { class: `figure ${tone ?? ""}` }, value),
+    note ? h("span", { class: "note" }, note) : null,
+    chart,
+  ];
+  return href ? h("a", { class: "stat", href }, inside) : h("div", { class: "stat" }, inside);
+}
+
+export const stats = (...each) => h("div", { class: "stats" }, each);
+
+/**
+ * Rows under columns. A column is {label, cell(row), kind?: "number" | "name" | "wide"}; "wide" ones are left out
+ * where there is little room.
+ */
+export function table(columns, rows, { key, empty: nothing = "Nothing here yet.", label = "" } = {}) {
+  if (!rows.length) return empty(nothing);
+  const head = columns.map((column) => h("th", { scope: "col", class: column.kind }, column.label));
+  const body = rows.map((row) =>
+    h("tr", { "data-key": key?.(row) }, columns.map((column) => h("td", { class: column.kind }, column.cell(row)))),
+  );
+  return h(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": label || "Table" },
+    h("table", null, h("thead", null, h("tr", null, head)), h("tbody", null, body)),
+  );
+}
+
+export const empty = (...text) => h("p", { class: "empty" }, text);
+
+export const badge = (text, tone = "") => h("span", { class: `badge ${tone}` }, text);
+
+export function refused(error) {
+  return h("p", { class: "refused", role: "alert" }, error.message);
+}
+
+/** Names and values, one under the other. */
+export function facts(pairs) {
+  return h("dl", { class: "facts" }, pairs.filter(Boolean).map(([name, value]) => [h("dt", null, name), h("dd", null, value)]));
+}
+
+export function button(label, act, { tone = "", title = null, disabled = false } = {}) {
+  const click = async (event) => {
+    const pressed = event.currentTarget;
+    pressed.disabled = true;
+    try {
+      await act();
+    } catch (error) {
+      toast(error.message, "bad");
+    } finally {
+      pressed.disabled = false;
+    }
+  };
+  return h("button", { type: "button", class: tone, title, disabled, on: { click } }, label);
+}
+
+let fields = 0;
+
+/** A labelled control. */
+export function field(label, control, hint = null) {
+  control.id ||= `field-${(fields += 1)}`;
+  const hintId = hint ? `${control.id}-hint` : null;
+  if (hintId) control.setAttribute("aria-describedby", hintId);
+  return h(
+    "div",
+    { class: "field" },
+    h("label", { for: control.id }, label),
+    control,
+    hint ? h("span", { class: "hint", id: hintId }, hint) : null,
+  );
+}
+
+export function select(options, chosen, change = null) {
+  const element = h(
+    "select",
+    { on: change ? { change: (event) => change(event.currentTarget.value) } : {} },
+    options.map(([value, label]) => h("option", { value, selected: value === chosen }, label)),
+  );
+  return element;
+}
+
+/** A few choices beside each other, one of which is on. */
+export function choice(label, options, chosen, change) {
+  return h(
+    "div",
+    { class: "choice", role: "group", "aria-label": label },
+    options.map(([value, name]) =>
+      h("button", { type: "button", "aria-pressed": String(value === chosen), on: { click: () => change(value) } }, name),
+    ),
+  );
+}
+
+/** A share of a whole as a bar of parts: [[name, number, tone]]. */
+export function bar(parts, whole) {
+  const total = Math.max(whole ?? 0, parts.reduce((sum, [, number]) => sum + number, 0), 1);
+  const text = parts.map(([name, number]) => `${name} ${format.count(number)}`).join(", ");
+  return h(
+    "div",
+    { class: "bar", role: "img", "aria-label": text, title: text },
+    parts.map(([name, number, tone]) =>
+      h("span", { class: tone ?? name, style: { width: `${(100 * number) / total}%` } }),
+    ),
+  );
+}
+
+export function toast(text, tone = "good") {
+  const note = h("p", { class: `toast ${tone}` }, text);
+  document.getElementById("toasts").append(note);
+  setTimeout(() => note.remove(), tone === "bad" ? 8000 : 4000);
+}
+
+/** Ask before something that cannot be undone; resolves to whether it was confirmed. */
+export function confirm(question, detail, verb) {
+  return new Promise((resolve) => {
+    const dialog = h("dialog", { class: "dialog", "aria-labelledby": "dialog-title" });
+    const end = (answer) => {
+      dialog.close();
+      dialog.remove();
+      resolve(answer);
+    };
+    show(
+      dialog,
+      h("h2", { id: "dialog-title" }, question),
+      h("p", null, detail),
+      h(
+        "div",
+        { class: "actions" },
+        h("button", { type: "button", autofocus: true, on: { click: () => end(false) } }, "Keep"),
+        h("button", { type: "button", class: "danger", on: { click: () => end(true) } }, verb),
+      ),
+    );
+    dialog.addEventListener("cancel", () => end(false));
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}

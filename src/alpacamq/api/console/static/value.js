@@ -1,0 +1,155 @@
+// What is in a message: as a tree where it is JSON, as text, or as bytes. Message contents are anybody's; they
+// become text nodes only, and are unfolded bit by bit, so that a huge or deep one costs no more than is looked at.
+
+import { h, show } from "./dom.js";
+import { choice } from "./parts.js";
+
+const CHILDREN_AT_ONCE = 100;
+const TEXT_AT_ONCE = 20000;
+const BYTES_AT_ONCE = 1024;
+
+/** A number that JavaScript would round, as it was written. */
+class Exact {
+  constructor(source) {
+    this.source = source;
+  }
+}
+
+/** The content of a field that comes as `name`, or as `name_base64` where it is no text. */
+export function content(message, name) {
+  if (message[`${name}_base64`] !== undefined) return { bytes: decoded(message[`${name}_base64`]), text: null };
+  const text = message[name];
+  if (text === null || text === undefined) return { bytes: null, text: null };
+  return { bytes: new TextEncoder().encode(text), text };
+}
+
+export function decoded(base64) {
+  return Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+}
+
+/** One line that says what a key or value is. */
+export function inline({ bytes, text }) {
+  if (text !== null) return text;
+  if (bytes === null) return null;
+  return [...bytes.slice(0, 24)].map(hex).join(" ") + (bytes.length > 24 ? " …" : "");
+}
+
+const hex = (byte) => byte.toString(16).padStart(2, "0");
+
+/** All of it, in whichever forms it has. `still` tells one message from another. */
+export function viewer({ bytes, text }, still) {
+  const place = h("div", { class: "value", "data-still": still });
+  if (bytes === null) {
+    show(place, h("p", { class: "empty" }, "null: a tombstone, which deletes its key in a compacted topic"));
+    return place;
+  }
+  const parsed = text === null ? undefined : parse(text);
+  const forms = [];
+  if (parsed !== undefined) forms.push(["json", "JSON", () => tree(parsed)]);
+  if (text !== null) forms.push(["text", "Text", () => inParts(text)]);
+  forms.push(["hex", "Hex", () => dump(bytes)]);
+  const choose = (form) => {
+    const [, , make] = forms.find(([name]) => name === form);
+    const copy = h("button", { type: "button", class: "quiet", on: { click: () => copied(text ?? [...bytes].map(hex).join("")) } }, "Copy");
+    place.replaceChildren(
+      h("div", { class: "tools" }, choice("Show as", forms.map(([name, label]) => [name, label]), form, choose), h("span", { class: "note" }, `${bytes.length.toLocaleString("en")} bytes`), copy),
+      make(),
+    );
+  };
+  choose(forms[0][0]);
+  return place;
+}
+
+async function copied(text) {
+  await navigator.clipboard?.writeText(text);
+}
+
+/** The JSON value of a text, if it is an object or an array. */
+function parse(text) {
+  if (!/^\s*[[{]/.test(text)) return undefined;
+  try {
+    return JSON.parse(text, (_, value, context) => {
+      const isRounded = typeof value === "number" && context?.source !== undefined && !same(value, context.source);
+      return isRounded ? new Exact(context.source) : value;
+    });
+  } catch {
+    return undefined; // no JSON, or nested deeper than the browser follows: it is shown as text
+  }
+}
+
+const same = (number, source) => String(number) === source || (!Number.isInteger(number) && source.length < 17);
+
+function tree(value) {
+  return h("div", { class: "json" }, node(null, value, true));
+}
+
+function node(name, value, isOpen) {
+  const label = name === null ? null : [h("span", { class: "name" }, name), ": "];
+  if (value === null || typeof value !== "object" || value instanceof Exact) return h("div", { class: "leaf" }, label, leaf(value));
+  const entries = Array.isArray(value) ? value.map((each, place) => [String(place), each]) : Object.entries(value);
+  const [open, close] = Array.isArray(value) ? ["[", "]"] : ["{", "}"];
+  if (!entries.length) return h("div", { class: "leaf" }, label, open + close);
+  const inside = h("div", { class: "inside" });
+  let shown = 0;
+  const more = () => {
+    for (const [key, each] of entries.slice(shown, shown + CHILDREN_AT_ONCE)) inside.append(node(key, each, false));
+    shown += CHILDREN_AT_ONCE;
+    if (shown < entries.length) inside.append(rest(`${entries.length - shown} more`, more));
+  };
+  const unfold = (event) => {
+    if (event.currentTarget.open && !shown) more();
+  };
+  if (isOpen) more();
+  return h(
+    "details",
+    { open: isOpen, on: { toggle: unfold } },
+    h("summary", null, label, open, h("span", { class: "note" }, ` ${entries.length} `), close),
+    inside,
+  );
+}
+
+function leaf(value) {
+  if (value instanceof Exact) return h("span", { class: "number" }, value.source);
+  if (typeof value === "string") return h("span", { class: "string" }, JSON.stringify(value));
+  return h("span", { class: value === null ? "nothing" : typeof value }, String(value));
+}
+
+function inParts(text) {
+  const place = h("pre", { class: "text" });
+  let shown = 0;
+  const more = () => {
+    place.append(text.slice(shown, shown + TEXT_AT_ONCE));
+    shown += TEXT_AT_ONCE;
+    if (shown < text.length) place.append(rest("Show more", more));
+  };
+  more();
+  return place;
+}
+
+function dump(bytes) {
+  const place = h("pre", { class: "hex" });
+  let shown = 0;
+  const more = () => {
+    const lines = [];
+    const end = Math.min(shown + BYTES_AT_ONCE, bytes.length);
+    for (let at = shown; at < end; at += 16) {
+      const row = [...bytes.slice(at, Math.min(at + 16, end))];
+      const letters = row.map((byte) => (byte > 31 && byte < 127 ? String.fromCharCode(byte) : "·")).join("");
+      lines.push(`${at.toString(16).padStart(6, "0")}  ${row.map(hex).join(" ").padEnd(47)}  ${letters}\n`);
+    }
+    place.append(lines.join(""));
+    shown = end;
+    if (shown < bytes.length) place.append(rest(`${(bytes.length - shown).toLocaleString("en")} more bytes`, more));
+  };
+  more();
+  return place;
+}
+
+/** A button that takes itself away and lets the rest come. */
+function rest(label, more) {
+  const click = (event) => {
+    event.currentTarget.remove();
+    more();
+  };
+  return h("button", { type: "button", class: "quiet more", on: { click } }, label);
+}
