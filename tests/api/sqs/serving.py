@@ -89,7 +89,9 @@ class SqsBroker:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         self._broker = broker = Broker(
-            BrokerSettings(node_id=BrokerId(1), data_directory=self._path), clock=self.clock
+            # One process runs all tests, some of them with clients that take no descriptor beyond 1,024.
+            BrokerSettings(node_id=BrokerId(1), data_directory=self._path, open_files=64),
+            clock=self.clock,
         )
         broker.open()
         listener = HttpListener(*self.address, Limits())
