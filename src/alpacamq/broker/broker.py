@@ -19,6 +19,7 @@ from alpacamq.log.partition_log import PartitionLog
 from alpacamq.log.storage import Storage
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Clock, Disk
+from alpacamq.telemetry.event_loop import EventLoopWatch
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import Metrics
 
@@ -84,6 +85,8 @@ class Broker:
         self.metrics = metrics
         self._flushes = GroupCommit(self._flush_threads, None if metrics is None else metrics.flushes)
         self._staged = StagedAppends()
+        self.recovery = RecoveryProgress(self.clock)
+        self.event_loop = EventLoopWatch()
 
     def open(self) -> None:
         """Take the data directory and recover what it holds. Blocking; doors open after this."""
@@ -109,7 +112,7 @@ class Broker:
             limits=settings.limits,
             defaults=settings.topic_defaults,
         )
-        self.topics.load(RecoveryProgress(self.clock))
+        self.topics.load(self.recovery)
         self.producer_ids = ProducerIds(metadata)
         self.coordinators = Coordinators(
             self.topics,
@@ -171,6 +174,7 @@ class Broker:
             tasks.create_task(self.queues.run())
             tasks.create_task(self.delays.run())
             tasks.create_task(housekeeping.run())
+            tasks.create_task(self.event_loop.run())
 
     async def close(self) -> None:
         """Flush and mark everything clean, then let the data directory go. Doors are closed by now."""

@@ -18,6 +18,8 @@ from alpacamq.model.ids import TopicId, TopicPartition
 from alpacamq.model.topics import TopicConfig
 from alpacamq.telemetry.logs import get_logger
 
+from .partition_traces import Arrival, PartitionTraces
+
 log = get_logger(__name__)
 
 # Long enough that nobody means it: the operating system decides when data reaches the disk. We
@@ -30,9 +32,16 @@ _WRITTEN = bytearray()
 class Append:
     """A batch on its way into the log, and what became of it."""
 
-    __slots__ = ("data", "done", "header", "outcome")
+    __slots__ = ("arrival", "data", "done", "header", "outcome")
 
-    def __init__(self, data: bytearray | memoryview, header: BatchHeader, done: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        data: bytearray | memoryview,
+        header: BatchHeader,
+        done: Callable[[], None],
+        arrival: Arrival | None = None,
+    ) -> None:
+        self.arrival = arrival
         self.data = data
         self.header = header
         self.done = done
@@ -75,6 +84,8 @@ class Partition:
         self.fetched_messages = self.fetched_bytes = 0
         self._awaiting_flush: deque[tuple[int, list[Append]]] = deque()
         self._watchers: dict[object, Callable[[int], None]] = {}
+        # None where tracing is switched off.
+        self.traces: PartitionTraces | None = None
         # Whether compaction has much to remove. The log cannot tell; who knows all of its keys can.
         self.holds_garbage: Callable[[], bool] = lambda: True
 
@@ -96,12 +107,19 @@ class Partition:
                 log.warning("leader_epoch_not_recorded", partition=str(self.identity), reason=str(error))
 
     @property
+    def is_sound(self) -> bool:
+        """Whether all that is stored can be served and is known to be where it should be."""
+        return self.log.damage is None and self.log.in_doubt is None
+
+    @property
     def config(self) -> TopicConfig:
         return self.log.config
 
     def configure(self, config: TopicConfig) -> None:
         """Take new settings; they hold from the next append on."""
         self.log.config = config
+        if self.traces is not None:
+            self.traces.configure(config)
 
     @property
     def last_stable_offset(self) -> int:
@@ -148,6 +166,8 @@ class Partition:
         self._flushes.within(
             self, config.flush_ms if config.flush_ms < NEVER_FLUSH_MS else BACKGROUND_FLUSH_MS
         )
+        if self.traces is not None:
+            _tell_traces(appends)
         self._show_up_to(log.end_offset, added_bytes)
         for append in appends:
             append.done()
@@ -161,6 +181,8 @@ class Partition:
         ready: list[Append] = []
         while self._awaiting_flush and self._awaiting_flush[0][0] <= log.flushed_offset:
             ready += self._awaiting_flush.popleft()[1]
+        if self.traces is not None:
+            _tell_traces(ready)
         if self._awaiting_flush:
             self._flushes.now(self)
             self._show_up_to(log.flushed_offset, 0)
@@ -197,6 +219,8 @@ class Partition:
         self.refusal = error.with_traceback(None)
         for append in appends:
             append.outcome = error
+        _tell_traces(appends)
+        for append in appends:
             append.done()
 
     def _show_up_to(self, offset: int, added_bytes: int) -> None:
@@ -212,7 +236,20 @@ class Partition:
         for _, appends in waiting:
             for append in appends:
                 append.outcome = error
+            _tell_traces(appends)
+            for append in appends:
                 append.done()
+
+
+def _tell_traces(appends: list[Append]) -> None:
+    """Tell the traces of some batches what became of them, before anybody else hears of it."""
+    for append in appends:
+        if append.arrival is not None:
+            outcome = append.outcome
+            if isinstance(outcome, Appended) and not outcome.duplicate:
+                append.arrival.persisted(outcome.base_offset, outcome.next_offset)
+            else:
+                append.arrival.refused()
 
 
 async def append(partition: Partition, batch: bytearray) -> Appended:

@@ -1,4 +1,4 @@
-"""Telling people how far recovery is, once it takes long enough for them to wonder."""
+"""How far recovery is: for whoever asks, and told to people once it takes long enough for them to wonder."""
 
 from collections.abc import Callable
 
@@ -19,6 +19,8 @@ class RecoveryProgress:
         self._reported_at = clock.monotonic()
         self._opened = 0
         self._expected = 0
+        self._scanned_bytes = 0
+        self._total_bytes = 0
 
     def expect(self, partitions: int) -> None:
         self._expected = partitions
@@ -29,7 +31,16 @@ class RecoveryProgress:
         self._report(identity, 0, 0)
         return lambda scanned, total: self._report(identity, scanned, total)
 
+    def __str__(self) -> str:
+        if not self._expected:
+            return "the list of topics is being read"
+        text = f"partition {self._opened} of {self._expected}"
+        if self._total_bytes:
+            text += f", {self._scanned_bytes} of its {self._total_bytes} bytes are checked"
+        return text
+
     def _report(self, identity: TopicPartition, scanned_bytes: int, total_bytes: int) -> None:
+        self._scanned_bytes, self._total_bytes = scanned_bytes, total_bytes
         now = self._clock.monotonic()
         if now - self._reported_at < INTERVAL_SECONDS:
             return

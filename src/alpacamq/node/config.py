@@ -20,6 +20,7 @@ from alpacamq.telemetry import Format, Level
 
 from .delays_config import DelaysConfig
 from .http_config import HttpConfig, SqsConfig, check_http, check_sqs
+from .metrics_config import MetricsConfig
 from .options import (
     PREFIX,
     ConfigError,
@@ -247,6 +248,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     transactions: TransactionsConfig = TransactionsConfig()
     queues: QueuesConfig = QueuesConfig()
     delays: DelaysConfig = DelaysConfig()
+    metrics: MetricsConfig = MetricsConfig()
     logging: LoggingConfig = LoggingConfig()
 
 
@@ -261,6 +263,7 @@ SECTIONS: Mapping[str, type[msgspec.Struct]] = {
     "transactions": TransactionsConfig,
     "queues": QueuesConfig,
     "delays": DelaysConfig,
+    "metrics": MetricsConfig,
     "logging": LoggingConfig,
 }
 OPTIONS: Mapping[str, Option | TopicDefault] = {

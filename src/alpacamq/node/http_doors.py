@@ -1,6 +1,5 @@
 """The doors that speak HTTP: which of them are open, where they listen, and who answers there."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -11,17 +10,18 @@ from alpacamq.api.sqs.door import SqsDoor
 from alpacamq.api.sqs.settings import SqsSettings
 from alpacamq.broker.broker import Broker
 from alpacamq.model.address import Address
+from alpacamq.telemetry.metrics import Metrics
 
 from .config import NodeConfig
 from .http_config import HttpDoorConfig, SqsConfig
 
-# Answers at a listener until cancelled, given the broker and where all of its doors are reached.
+# Has a listener's requests answered until cancelled, given the broker and where all of its doors are reached.
 Serve = Callable[[HttpListener, Broker, Mapping[str, Address]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpDoor:
-    """One open door: its address is taken; who knocks waits until it runs."""
+    """One open door: its address is taken, and its listener runs from when the broker starts to recover."""
 
     name: str
     listener: HttpListener
@@ -29,17 +29,21 @@ class HttpDoor:
     serve: Serve
 
     async def run(self, broker: Broker, reached: Mapping[str, Address]) -> None:
-        """Serve until cancelled."""
+        """Let clients in to the broker until cancelled; its listener runs."""
         await self.serve(self.listener, broker, reached)
 
 
-def open_doors(config: NodeConfig) -> Iterator[HttpDoor]:
+def open_doors(config: NodeConfig, metrics: Metrics | None) -> Iterator[HttpDoor]:
     """Take the address of every door that is not switched off."""
     if config.http.enabled:
-        yield _open("http", config.http, _serve_rest)
+        yield _open("http", config.http, _serve_rest, metrics)
     if config.sqs.enabled:
         settings = sqs_settings(config.sqs)
-        yield _open("sqs", config.sqs, lambda listener, broker, _: listener.run(SqsDoor(broker, settings)))
+
+        async def serve(listener: HttpListener, broker: Broker, _reached: Mapping[str, Address]) -> None:
+            listener.switch_to(SqsDoor(broker, settings))
+
+        yield _open("sqs", config.sqs, serve, metrics)
 
 
 def sqs_settings(config: SqsConfig) -> SqsSettings:
@@ -54,11 +58,11 @@ def sqs_settings(config: SqsConfig) -> SqsSettings:
 
 async def _serve_rest(listener: HttpListener, broker: Broker, reached: Mapping[str, Address]) -> None:
     rest = RestDoor(broker, reached)
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(rest.run())
-        tasks.create_task(listener.run(ConsoleDoor(rest)))
+    listener.switch_to(ConsoleDoor(rest))
+    await rest.run()
 
 
-def _open(name: str, config: HttpDoorConfig, serve: Serve) -> HttpDoor:
-    listener = HttpListener(config.listen.host, config.listen.port, config, section=name)
+def _open(name: str, config: HttpDoorConfig, serve: Serve, metrics: Metrics | None) -> HttpDoor:
+    figures = None if metrics is None else metrics.doors[name]
+    listener = HttpListener(config.listen.host, config.listen.port, config, section=name, figures=figures)
     return HttpDoor(name=name, listener=listener, address=Address(*listener.bind()), serve=serve)

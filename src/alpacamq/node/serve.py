@@ -13,6 +13,7 @@ from alpacamq import __version__
 from alpacamq.api.kafka.door import Door
 from alpacamq.api.kafka.listener import Listener
 from alpacamq.api.kafka.requests import KafkaRequests
+from alpacamq.api.rest.starting import StartingDoor
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.coordinators import CoordinatorSettings
 from alpacamq.broker.delays import DelaySettings
@@ -22,9 +23,11 @@ from alpacamq.coordinator.consumer_messages import ConsumerGroupSettings
 from alpacamq.coordinator.group_messages import GroupSettings
 from alpacamq.coordinator.transactions import TransactionSettings
 from alpacamq.model.address import Address
+from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import BrokerId
 from alpacamq.queues.limits import EngineLimits
 from alpacamq.telemetry.logs import get_logger
+from alpacamq.telemetry.metrics import Metrics, SeriesLimits
 
 from .config import KafkaConfig, NodeConfig
 from .http_config import HttpConfig
@@ -50,30 +53,46 @@ async def serve(config: NodeConfig, started_at: float) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    metrics = _metrics(config)
     kafka = config.kafka
     # The addresses first: finding one taken should not cost a recovery.
-    listener = Listener(kafka.listen.host, kafka.listen.port, kafka)
+    listener = Listener(
+        kafka.listen.host, kafka.listen.port, kafka, None if metrics is None else metrics.doors["kafka"]
+    )
     bound = Address(*listener.bind())
-    http_doors = list(open_doors(config))
+    http_doors = list(open_doors(config, metrics))
     advertised = kafka.advertised_for(bound, socket.gethostname())
     reached = {"kafka": advertised, **{door.name: _reachable(door.address) for door in http_doors}}
-    broker = Broker(broker_settings(config))
-    await loop.run_in_executor(None, broker.open)
+    broker = Broker(broker_settings(config), metrics=metrics)
+    failure: AlpacaError | None = None
+    is_open = False
     try:
-        async with asyncio.TaskGroup() as doors:
-            requests = KafkaRequests(Door(broker=broker, host=advertised.host, port=advertised.port))
-            running = [doors.create_task(listener.run(requests)), doors.create_task(broker.run())]
-            running += [doors.create_task(door.run(broker, reached)) for door in http_doors]
-            await listener.listening.wait()
-            for door in http_doors:
-                await door.listener.listening.wait()
-            announce(config, bound, http_doors, started_at)
-            await stop.wait()
-            log.info("stopping")
+        async with asyncio.TaskGroup() as tasks:
+            # HTTP clients are told how far recovery is; Kafka's wait to be let in.
+            starting = StartingDoor(broker.recovery)
+            running = [tasks.create_task(door.listener.run(starting)) for door in http_doors]
+            try:
+                await loop.run_in_executor(None, broker.open)
+            except AlpacaError as error:
+                failure = error
+            else:
+                is_open = True
+                requests = KafkaRequests(Door(broker=broker, host=advertised.host, port=advertised.port))
+                running += [tasks.create_task(listener.run(requests)), tasks.create_task(broker.run())]
+                running += [tasks.create_task(door.run(broker, reached)) for door in http_doors]
+                await listener.listening.wait()
+                for door in http_doors:
+                    await door.listener.listening.wait()
+                announce(config, bound, http_doors, started_at)
+                await stop.wait()
+                log.info("stopping")
             for task in running:
                 task.cancel()
     finally:
-        await broker.close()
+        if is_open:
+            await broker.close()
+    if failure is not None:
+        raise failure
     log.info("stopped")
 
 
@@ -128,6 +147,14 @@ def broker_settings(config: NodeConfig) -> BrokerSettings:
         queues=_queues(config),
         delays=DelaySettings(max_pending=config.delays.max_pending, max_delay_ms=config.delays.max_delay_ms),
     )
+
+
+def _metrics(config: NodeConfig) -> Metrics | None:
+    """What everything is counted in, if it is."""
+    metrics = config.metrics
+    if not metrics.enabled:
+        return None
+    return Metrics(SeriesLimits(max_topics=metrics.max_topics, max_groups=metrics.max_groups))
 
 
 def _queues(config: NodeConfig) -> QueueSettings:

@@ -1,6 +1,7 @@
 """What the handlers of the JSON API have to work with."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.record_reader import RecordReader
@@ -11,6 +12,9 @@ from .pipeline_reports import PipelineReports
 from .rates import Rates
 from .traffic import Traffic
 
+if TYPE_CHECKING:
+    from .collectors.collector import Collector
+
 # Group, topic, partition and name of a lane.
 LaneKey = tuple[str, str, int, str]
 
@@ -20,6 +24,7 @@ class Backend:
 
     __slots__ = (
         "broker",
+        "collector",
         "delivery_rates",
         "doors",
         "enqueue_rates",
@@ -35,6 +40,8 @@ class Backend:
         self.doors = doors
         self.records = RecordReader(broker.work_threads, broker.settings.unpacked_limit_bytes)
         self.traffic = Traffic()
+        # Given by the door where metrics are switched on: it uses handlers, which use this.
+        self.collector: Collector | None = None
         self.history = History()
         self.pipelines = PipelineReports(broker, self.records)
         self.enqueue_rates: Rates[LaneKey] = Rates()

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Mapping
 from http import HTTPStatus
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -10,8 +11,10 @@ from alpacamq.api.http.messages import Request, Response
 from alpacamq.broker.broker import Broker
 from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
+from alpacamq.telemetry.metrics import DoorFigures
 
 from .backend import Backend
+from .collectors.collector import Collector
 from .errors import LINE_END, refusal
 from .origins import check_origin
 from .route import AnyRoute, Call
@@ -27,7 +30,11 @@ class RestDoor:
     """Answers JSON requests; an App of the HTTP listener."""
 
     def __init__(self, broker: Broker, doors: Mapping[str, Address]) -> None:
-        self._backend = Backend(broker, doors)
+        self._backend = backend = Backend(broker, doors)
+        self._figures: DoorFigures | None = None
+        if broker.metrics is not None:
+            self._figures = broker.metrics.doors["http"]
+            backend.collector = Collector(broker, broker.metrics, backend.traffic)
         self._router = Router(ROUTES)
 
     async def run(self) -> None:
@@ -36,6 +43,7 @@ class RestDoor:
 
     def __call__(self, request: Request) -> Response | Awaitable[Response]:
         route: AnyRoute | None = None
+        began_at = monotonic()
         try:
             endpoint, in_path = self._router.match(request.method, request.path)
             route, arguments = endpoint.route, endpoint.arguments
@@ -44,21 +52,23 @@ class RestDoor:
             call = Call(self._backend, request, parameters, arguments.body(request))
             answer = route.handler(call)
         except AlpacaError as error:
-            return self._counted(route, refusal(error))
+            return self._counted(route, refusal(error), began_at)
         if endpoint.is_asynchronous:
-            return self._awaited(route, answer)
-        return self._counted(route, _response(route, answer))
+            return self._awaited(route, answer, began_at)
+        return self._counted(route, _response(route, answer), began_at)
 
-    async def _awaited(self, route: AnyRoute, answer: Any) -> Response:
+    async def _awaited(self, route: AnyRoute, answer: Any, began_at: float) -> Response:
         try:
             result = await answer
         except AlpacaError as error:
-            return self._counted(route, refusal(error))
-        return self._counted(route, _response(route, result))
+            return self._counted(route, refusal(error), began_at)
+        return self._counted(route, _response(route, result), began_at)
 
-    def _counted(self, route: AnyRoute | None, response: Response) -> Response:
+    def _counted(self, route: AnyRoute | None, response: Response, began_at: float) -> Response:
         if route is not None:
             self._backend.traffic.count(route.method, route.path, response.status)
+            if self._figures is not None:
+                self._figures.of(f"{route.method} {route.path}").seconds.observe(monotonic() - began_at)
         return response
 
 

@@ -65,7 +65,15 @@ class UnknownProducer(e.AlpacaError):
 
 
 class Degraded(e.AlpacaError):
-    """Some partitions do not serve all they should."""
+    """Some check of the broker's health fails."""
+
+
+class Recovering(e.AlpacaError):
+    """The broker has started and is not done with reading its logs."""
+
+
+class MetricsDisabled(e.AlpacaError):
+    """Nothing is counted here."""
 
 
 CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
@@ -78,6 +86,8 @@ CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
     UnknownTask: HTTPStatus.NOT_FOUND,
     UnknownProducer: HTTPStatus.NOT_FOUND,
     Degraded: HTTPStatus.SERVICE_UNAVAILABLE,
+    Recovering: HTTPStatus.SERVICE_UNAVAILABLE,
+    MetricsDisabled: HTTPStatus.NOT_FOUND,
     e.InvalidRequest: HTTPStatus.UNPROCESSABLE_ENTITY,
     e.CorruptBatch: HTTPStatus.INTERNAL_SERVER_ERROR,
     TooMuchData: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,

@@ -1,46 +1,75 @@
 """Metrics as text in Prometheus' format."""
 
 from collections.abc import Iterable, Mapping
-from enum import StrEnum
+
+from alpacamq.telemetry.metrics import Histogram
+from alpacamq.telemetry.metrics_catalogue import Kind, Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
-Labels = Mapping[str, str]
-
-
-class Kind(StrEnum):
-    """Whether a number only grows."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
+# The values of a metric's labels, in their order.
+Labels = tuple[str, ...]
 
 
 class Exposition:
-    """Collects metrics, each with all its samples at once."""
+    """Collects metrics, each with all its samples at once: HELP and TYPE may come once only."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
 
-    def add(
-        self, kind: Kind, name: str, description: str, samples: Iterable[tuple[Labels, float | None]]
-    ) -> None:
-        """One metric; a sample without a number is left out."""
-        lines = [f"{name}{_labelled(labels)} {number}" for labels, number in samples if number is not None]
-        if lines:
-            self._lines += [f"# HELP {name} {description}", f"# TYPE {name} {kind}", *lines]
+    def add(self, metric: Metric, samples: Mapping[Labels, float]) -> None:
+        """A metric with a number for each combination of labels."""
+        assert metric.kind is not Kind.HISTOGRAM
+        if samples:
+            self._begin(metric)
+            self._lines += [
+                f"{metric.name}{_labelled(metric.labels, values)} {_number(number)}"
+                for values, number in samples.items()
+            ]
 
-    def gauge(self, name: str, description: str, number: float | None) -> None:
-        self.add(Kind.GAUGE, name, description, [({}, number)])
+    def one(self, metric: Metric, number: float | None) -> None:
+        """A metric without labels; left out where the number is not known."""
+        if number is not None:
+            self.add(metric, {(): number})
 
-    def counter(self, name: str, description: str, number: float | None) -> None:
-        self.add(Kind.COUNTER, name, description, [({}, number)])
+    def histograms(self, metric: Metric, samples: Iterable[tuple[Labels, Histogram]]) -> None:
+        """A metric with a histogram for each combination of labels."""
+        assert metric.kind is Kind.HISTOGRAM
+        found = list(samples)
+        if found:
+            self._begin(metric)
+        for values, histogram in found:
+            self._lines += _histogram(metric, values, histogram)
 
     def encode(self) -> bytes:
         return ("\n".join(self._lines) + "\n").encode()
 
+    def _begin(self, metric: Metric) -> None:
+        self._lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
 
-def _labelled(labels: Labels) -> str:
-    if not labels:
+
+def _histogram(metric: Metric, values: Labels, histogram: Histogram) -> Iterable[str]:
+    below = 0
+    names = (*metric.labels, "le")
+    for bound, count in zip((*map(str, histogram.bounds), "+Inf"), histogram.counts, strict=True):
+        below += count
+        yield f"{metric.name}_bucket{_labelled(names, (*values, bound))} {below}"
+    labels = _labelled(metric.labels, values)
+    yield f"{metric.name}_sum{labels} {_number(histogram.total)}"
+    yield f"{metric.name}_count{labels} {below}"
+
+
+def _number(number: float) -> str:
+    """Whole numbers as such: large counters are read by people, too."""
+    return str(int(number)) if isinstance(number, int) or number.is_integer() else repr(number)
+
+
+def _labelled(names: tuple[str, ...], values: Labels) -> str:
+    if not names:
         return ""
-    return "{" + ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in labels.items()) + "}"
+    return (
+        "{"
+        + ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in zip(names, values, strict=True))
+        + "}"
+    )

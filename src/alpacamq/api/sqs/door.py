@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Mapping
 from itertools import count
+from time import monotonic
 from uuid import uuid4
 
 from alpacamq.api.http.messages import Request, Response
@@ -29,6 +30,9 @@ from .signature import Signatures
 from .tags import Tags
 
 log = get_logger(__name__)
+
+# A request whose action could not be made out, or whose sender may not ask.
+UNREADABLE = "(unreadable)"
 
 
 def table_of_actions(broker: Broker, settings: SqsSettings) -> Mapping[str, Action]:
@@ -83,26 +87,39 @@ class SqsDoor:
         # Ids of requests look like those of AWS: the start is this door's own, the end counts.
         self._id_start = str(uuid4())[:24]
         self._requests = count()
+        self._figures = None if broker.metrics is None else broker.metrics.doors["sqs"]
 
     def __call__(self, request: Request) -> Awaitable[Response]:
         return self._serve(request, self._json if "x-amz-target" in request.headers else self._query)
 
     async def _serve(self, request: Request, protocol: JsonProtocol | QueryProtocol) -> Response:
         request_id = f"{self._id_start}{next(self._requests):012x}"
+        began_at = monotonic()
+        action: Action | None = None
         try:
             self._signatures.check(request)
             action, asked = protocol.read(request)
             result = await action.perform(asked, Caller(_base_url(request)))
         except Fault as fault:
-            return protocol.refusal(fault, request_id)
+            refused = fault
         except AlpacaError as error:
-            return protocol.refusal(fault_of(error), request_id)
+            refused = fault_of(error)
         except Exception:  # a bug costs one request, and is told in the client's own words
             log.exception("sqs_request_failed", request_id=request_id)
-            return protocol.refusal(
-                Fault(INTERNAL_FAILURE, "The request failed inside the broker."), request_id
-            )
-        return protocol.answer(action, result, request_id)
+            refused = Fault(INTERNAL_FAILURE, "The request failed inside the broker.")
+        else:
+            self._count(action, began_at, None)
+            return protocol.answer(action, result, request_id)
+        self._count(action, began_at, refused)
+        return protocol.refusal(refused, request_id)
+
+    def _count(self, action: Action | None, began_at: float, refused: Fault | None) -> None:
+        if self._figures is None:
+            return
+        figures = self._figures.of(UNREADABLE if action is None else action.name)
+        figures.seconds.observe(monotonic() - began_at)
+        if refused is not None:
+            figures.refused(refused.kind.code)
 
 
 def _base_url(request: Request) -> str:

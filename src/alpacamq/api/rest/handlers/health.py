@@ -1,14 +1,15 @@
 """Whether the broker is well, which version it is, and what it holds in all."""
 
-from collections.abc import Iterable
 from contextlib import suppress
-from itertools import islice
+from http import HTTPStatus
 
 import msgspec
 
 from alpacamq import __version__
+from alpacamq.api.http.messages import PROBLEM_JSON, Response
 from alpacamq.api.rest.backend import Backend
-from alpacamq.api.rest.errors import Degraded
+from alpacamq.api.rest.checks import ALL, READY, Check, Checks
+from alpacamq.api.rest.errors import LINE_END, Degraded, problem_of
 from alpacamq.api.rest.lag import group_names
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.coordinator.transaction_messages import ListTransactions
@@ -17,13 +18,14 @@ from alpacamq.model.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 from .transaction_list import all_transactions, stats_of
 
-_TROUBLES_SHOWN = 20
+_encode = msgspec.json.Encoder().encode
 
 
-class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """All is well: `status` is ok."""
+class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All is well: `status` is ok. Where it is not, the answer is a problem with the same `checks`."""
 
     status: str
+    checks: dict[str, Check] = {}
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,14 +53,16 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
 
 
-def healthz(call: Call[Nothing, Nothing]) -> Health:
-    if troubles := list(islice(_troubles(call.backend), _TROUBLES_SHOWN)):
-        raise Degraded("; ".join(troubles))
-    return Health(status="ok")
+def healthz(call: Call[Nothing, Nothing]) -> Health | Response:
+    return _checked(call.backend, ALL)
 
 
-def alive(_call: Call[Nothing, Nothing]) -> Health:
-    """Whoever can answer is alive; and doors open once the broker has recovered, so it is ready, too."""
+def readyz(call: Call[Nothing, Nothing]) -> Health | Response:
+    return _checked(call.backend, READY)
+
+
+def livez(_call: Call[Nothing, Nothing]) -> Health:
+    """Whoever can answer is alive: a loop that stands still does not answer."""
     return Health(status="ok")
 
 
@@ -98,19 +102,22 @@ async def stats(call: Call[Nothing, Nothing]) -> Stats:
     )
 
 
-def _troubles(backend: Backend) -> Iterable[str]:
-    for partition in backend.broker.topics.all_partitions():
-        if partition.log.damage is not None:
-            yield f"{partition.identity}: {partition.log.damage}"
-        elif partition.log.in_doubt is not None:
-            yield f"{partition.identity}: {partition.log.in_doubt}"
+def _checked(backend: Backend, checks: Checks) -> Health | Response:
+    found = {name: check(backend.broker) for name, check in checks.items()}
+    troubles = [f"{name}: {check.detail}" for name, check in found.items() if not check.is_ok]
+    if not troubles:
+        return Health(status="ok", checks=found)
+    told = msgspec.structs.asdict(problem_of(Degraded("; ".join(troubles))))
+    return Response(
+        HTTPStatus.SERVICE_UNAVAILABLE, _encode({**told, "checks": found}) + LINE_END, PROBLEM_JSON
+    )
 
 
 ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path="/healthz",
-        summary="Whether all partitions can be read and written; 503 if not",
+        summary="Whether every check of the broker's health passes; 503 if not, with those that fail",
         handler=healthz,
         parameters=Nothing,
         body=Nothing,
@@ -120,17 +127,18 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path="/readyz",
-        summary="Whether requests are served",
-        handler=alive,
+        summary="Whether the broker has recovered and has room to write; 503 if not",
+        handler=readyz,
         parameters=Nothing,
         body=Nothing,
         answers=(Health,),
+        errors=(Degraded,),
     ),
     Route(
         method="GET",
         path="/livez",
         summary="Whether the broker runs",
-        handler=alive,
+        handler=livez,
         parameters=Nothing,
         body=Nothing,
         answers=(Health,),

@@ -1,0 +1,101 @@
+"""Whether the broker can do its work, found out by named checks.
+
+A check says what is wrong in words that name the place. What keeps the broker from taking writes at all
+makes it unready; the rest makes it unwell, which an operator should know of and a balancer need not.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+
+import msgspec
+
+from alpacamq.broker.broker import Broker
+
+# With less room than this a disk counts as full: a segment's next batch and its index would not fit.
+MIN_FREE_BYTES = 1 << 20
+# The event loop counts as unwell for so long after it stood still.
+STALL_REMEMBERED_SECONDS = 60.0
+_SHOWN = 20
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`status` is ok or failing; `detail` says what is wrong, or how things are."""
+
+    status: str
+    detail: str = ""
+
+    @property
+    def is_ok(self) -> bool:
+        return self.status == "ok"
+
+
+def passing(detail: str = "") -> Check:
+    return Check(status="ok", detail=detail)
+
+
+def failing(detail: str) -> Check:
+    return Check(status="failing", detail=detail)
+
+
+def disk(broker: Broker) -> Check:
+    """Whether the data directory has room and can be written to."""
+    path = broker.settings.data_directory.absolute()
+    try:
+        room = os.statvfs(path)
+    except OSError as error:
+        return failing(f"{path} cannot be looked at: {error.strerror}")
+    if room.f_flag & os.ST_RDONLY:
+        return failing(f"{path} is on a file system that is read-only")
+    # Root may use the blocks that are kept for it.
+    free_bytes = (room.f_bfree if os.geteuid() == 0 else room.f_bavail) * room.f_frsize
+    if free_bytes < MIN_FREE_BYTES:
+        return failing(f"{path} is full: {free_bytes} bytes are free")
+    return passing()
+
+
+def writes(broker: Broker) -> Check:
+    """Whether the last write to each partition was taken."""
+    return _partitions(
+        f"{each.identity} refused its last write: {each.refusal}"
+        for each in broker.topics.all_partitions()
+        if each.refusal is not None
+    )
+
+
+def partitions(broker: Broker) -> Check:
+    """Whether all that is stored can be served, and is known to be on the medium."""
+    return _partitions(
+        f"{each.identity}: {each.log.damage or each.log.in_doubt}"
+        for each in broker.topics.all_partitions()
+        if not each.is_sound
+    )
+
+
+def event_loop(broker: Broker) -> Check:
+    """Whether the event loop has been turning without a long stop."""
+    watch = broker.event_loop
+    ago = watch.seconds_since_stall()
+    if ago is None or ago > STALL_REMEMBERED_SECONDS:
+        return passing()
+    return failing(f"it stood still for {watch.last_stall_seconds:.1f} s, {ago:.0f} s ago; see the log")
+
+
+def recovery(_broker: Broker) -> Check:
+    """Whoever can be asked this has recovered; before, another answers."""
+    return passing()
+
+
+Checks = Mapping[str, Callable[[Broker], Check]]
+READY: Checks = {"recovery": recovery, "disk": disk}
+ALL: Checks = {**READY, "writes": writes, "partitions": partitions, "event_loop": event_loop}
+
+
+def all_checks(broker: Broker) -> dict[str, Check]:
+    """Every check by its name."""
+    return {name: check(broker) for name, check in ALL.items()}
+
+
+def _partitions(troubles: Iterator[str]) -> Check:
+    found = list(islice(troubles, _SHOWN))
+    return failing("; ".join(found)) if found else passing()
