@@ -97,7 +97,7 @@ def test_a_slow_redrive_goes_on_by_itself_until_it_is_cancelled(
 
 def test_what_cannot_go_back_is_said(ctl: Command, broker: Broker, topic: str) -> None:
     dead_letters = dead(broker, topic, "tea")
-    ctl.ok("topics", "delete", topic)
+    ctl.ok("topics", "delete", topic, "--yes")
     ran = ctl("dlq", "redrive", dead_letters, "-o", "json")
     assert ran.code == 1
     assert json.loads(ran.text)["moved"] == 0

@@ -163,7 +163,7 @@ def test_a_group_that_lost_its_topic_is_still_described(
     alpacactl: Command, broker: Broker, topic: str
 ) -> None:
     group = prepared(alpacactl, broker, topic)
-    alpacactl.ok("topics", "delete", topic)
+    alpacactl.ok("topics", "delete", topic, "--yes")
     for partition in alpacactl.json("groups", "describe", group)["partitions"]:
         assert (partition["end"], partition["lag"]) == (None, None)
 
@@ -175,15 +175,15 @@ def test_a_deleted_group_is_gone_and_its_near_names_are_suggested(
     misspelt = alpacactl("groups", "describe", group[:-1])
     assert misspelt.code == 4
     assert f"'{group}'" in misspelt.errors
-    assert alpacactl.json("groups", "delete", group) == {"deleted": [group]}
-    assert alpacactl("groups", "delete", group).code == 4
+    assert alpacactl.json("groups", "delete", group, "--yes") == {"deleted": [group]}
+    assert alpacactl("groups", "delete", group, "--yes").code == 4
 
 
 def test_a_group_in_use_is_not_deleted(alpacactl: Command, broker: Broker, topic: str) -> None:
     group = prepared(alpacactl, broker, topic)
     with member(broker, group, topic) as consumer:
         read_and_commit(consumer, 1)
-        ran = alpacactl("groups", "delete", group)
+        ran = alpacactl("groups", "delete", group, "--yes")
     assert ran.code == 1
     assert "NON_EMPTY_GROUP" in ran.errors
 
@@ -218,7 +218,7 @@ def test_a_share_group_is_listed_described_moved_and_deleted(
     alpacactl.ok("groups", "reset", topic, "--to", "2", "--execute")
     shown = alpacactl.json("groups", "describe", topic)
     assert (shown["lag"], shown["partitions"][0]["committed"]) == (1, 2)
-    alpacactl.ok("groups", "delete", topic)
+    alpacactl.ok("groups", "delete", topic, "--yes")
     assert alpacactl("groups", "describe", topic).code == 4
 
 

@@ -10,10 +10,16 @@ def test_a_created_topic_is_listed(alpacactl: Command, topic: str) -> None:
     assert (ran.code, ran.text) == (0, "")
     assert ran.errors == f"created topic {topic}, partitions: 3\n"
     listed = {each["name"]: each for each in alpacactl.json("topics", "list")}
-    assert listed[topic] == {"name": topic, "partitions": 3, "replicas": 1, "internal": False}
-    assert any(
-        line.split() == [topic, "3", "1", "no"] for line in alpacactl.ok("topics", "list").splitlines()
-    )
+    assert listed[topic] == {
+        "name": topic,
+        "partitions": 3,
+        "replicas": 1,
+        "messages": 0,
+        "size_bytes": 0,
+        "internal": False,
+    }
+    lines = alpacactl.ok("topics", "list").splitlines()
+    assert [topic, "3", "1", "0", "0", "B", "no"] in [line.split() for line in lines]
 
 
 def test_internal_topics_are_listed_when_asked_for(alpacactl: Command) -> None:
@@ -74,13 +80,13 @@ def test_partitions_are_added_but_not_taken_away(alpacactl: Command, topic: str)
 
 def test_a_deleted_topic_is_gone(alpacactl: Command, topic: str) -> None:
     alpacactl.ok("topics", "create", topic)
-    assert alpacactl.json("topics", "delete", topic) == {"deleted": [topic]}
+    assert alpacactl.json("topics", "delete", topic, "--yes") == {"deleted": [topic]}
     assert alpacactl("topics", "describe", topic).code == 4
 
 
 def test_a_misspelt_name_among_several_deletes_none(alpacactl: Command, topic: str) -> None:
     alpacactl.ok("topics", "create", topic)
-    ran = alpacactl("topics", "delete", topic, topic + "x")
+    ran = alpacactl("topics", "delete", topic, topic + "x", "--yes")
     assert ran.code == 4
     assert f"did you mean '{topic}'" in ran.errors
     assert alpacactl("topics", "describe", topic).code == 0
@@ -94,7 +100,12 @@ def test_creating_twice_is_refused(alpacactl: Command, topic: str) -> None:
 
 
 def test_looking_for_a_topic_does_not_create_it(alpacactl: Command, topic: str) -> None:
-    for command in (["topics", "describe"], ["produce"], ["consume", "--exit"], ["topics", "delete"]):
+    for command in (
+        ["topics", "describe"],
+        ["produce"],
+        ["consume", "--exit"],
+        ["topics", "delete", "--yes"],
+    ):
         ran = alpacactl(*command, topic, stdin=b"x\n")
         assert (ran.code, ran.text) == (4, "")
         assert f"there is no topic '{topic}'" in ran.errors

@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING
 
 from alpacamq.model.errors import AlpacaError
 
+from .parsing import Parser
+
 if TYPE_CHECKING:
     from alpacamq.client.cluster import Cluster
     from alpacamq.client.http import HttpApi
+    from alpacamq.model.address import Address
 
     from .output import Output
+    from .target import Target
 
 INT32_MAX = 2**31 - 1
 UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"([0-9]{1,12})(ms|s|m|h|d|w)")
-_EXAMPLES = "examples:\n"
 
 Run = Callable[[argparse.Namespace, "Output"], None]
 
@@ -30,10 +33,14 @@ class WrongUsage(Declined):
     """What was typed makes no sense, whatever the broker holds."""
 
 
-class Assumed(str):
-    """A broker's address that nobody gave on the command line."""
+def topic_name(text: str) -> str:
+    """The name of a topic, which a shell may complete."""
+    return text
 
-    __slots__ = ()
+
+def group_name(text: str) -> str:
+    """The name of a group, which a shell may complete."""
+    return text
 
 
 def verbs_of(noun: argparse.ArgumentParser) -> "argparse._SubParsersAction[argparse.ArgumentParser]":
@@ -49,42 +56,65 @@ def add_verb(
     examples: Sequence[str] = (),
 ) -> argparse.ArgumentParser:
     """A verb with the options that every verb has."""
-    verb = verbs.add_parser(
-        name, help=summary, description=summary, parents=[common], formatter_class=_LinesKept
-    )
-    if examples:
-        verb.epilog = _EXAMPLES + "\n".join(f"  {example}" for example in examples)
-    verb.set_defaults(run=run)
+    verb = verbs.add_parser(name, help=summary, description=summary, parents=[common])
+    if examples and isinstance(verb, Parser):
+        verb.add_examples(examples)
+    verb.set_defaults(run=run, verb=verb)
     return verb
 
 
-class _LinesKept(argparse.HelpFormatter):
-    """Leaves examples as they are: what is broken into lines cannot be typed."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return text if text.startswith(_EXAMPLES) else super()._fill_text(text, width, indent)
-
-
 def reach(parsed: argparse.Namespace) -> "Cluster":
-    """The cluster of the broker that was named."""
-    from alpacamq.client.address import parse_address
+    """The cluster of the broker that is meant."""
     from alpacamq.client.cluster import Cluster
+    from alpacamq.client.errors import Unreachable
 
+    target: Target = parsed.target
+    address = broker_address(parsed)
+    cluster = Cluster(address)
+    if target.broker is None:
+        try:
+            cluster.anyone()
+        except Unreachable as error:
+            raise Unreachable(
+                f"the broker at {target.http.address} sends Kafka clients to {address}, where nobody "
+                "answers; set kafka.advertised in its configuration to an address that is reached from here, "
+                "or name one with --broker HOST:PORT"
+            ) from error
+    return cluster
+
+
+def broker_address(parsed: argparse.Namespace) -> "Address":
+    """Where the broker that is meant speaks Kafka's protocol: as was said, or as it says over HTTP."""
+    from alpacamq.client.address import parse_address
+
+    target: Target = parsed.target
+    if target.broker is None:
+        from alpacamq.client.doors import kafka_address
+
+        with reach_http(parsed) as api:
+            return kafka_address(api)
     try:
-        return Cluster(parse_address(parsed.broker))
+        return parse_address(target.broker.address)
     except ValueError as error:
-        raise WrongUsage(f"--broker: {error}") from None
+        raise WrongUsage(f"{target.broker.where}: {error}") from None
 
 
 def reach_http(parsed: argparse.Namespace) -> "HttpApi":
-    """The HTTP API of the broker that was named."""
-    from alpacamq.client.address import parse_address
-    from alpacamq.client.http import DEFAULT_PORT, HttpApi
+    """The HTTP API of the broker that is meant."""
+    from alpacamq.client.http import HttpApi
 
+    return HttpApi(http_address(parsed))
+
+
+def http_address(parsed: argparse.Namespace) -> "Address":
+    from alpacamq.client.address import parse_address
+    from alpacamq.client.http import DEFAULT_PORT
+
+    said = parsed.target.http
     try:
-        return HttpApi(parse_address(parsed.http, DEFAULT_PORT))
+        return parse_address(said.address.removeprefix("http://").rstrip("/"), DEFAULT_PORT)
     except ValueError as error:
-        raise WrongUsage(f"--http: {error}") from None
+        raise WrongUsage(f"{said.where}: {error}") from None
 
 
 def add_confirmation(verb: argparse.ArgumentParser) -> None:

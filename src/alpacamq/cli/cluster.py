@@ -1,14 +1,24 @@
-"""`alpacactl cluster`: the brokers there are."""
+"""`alpacactl cluster`: the brokers there are, and how the one we ask is."""
 
 import argparse
+from contextlib import suppress
 
-from .asking import add_verb, reach, verbs_of
+from . import cells
+from .asking import add_verb, reach, reach_http, verbs_of
 from .output import Output, Table
 from .yaml import Plain
 
 
 def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
-    add_verb(verbs_of(parser), common, "describe", "show the brokers of the cluster", _describe)
+    verbs = verbs_of(parser)
+    add_verb(
+        verbs, common, "describe", "show the brokers of the cluster", _describe,
+        ["alpacactl cluster describe", "alpacactl cluster describe -o yaml"],
+    )  # fmt: skip
+    add_verb(
+        verbs, common, "status", "show how a broker is, where its doors are, and what it holds", _status,
+        ["alpacactl cluster status", "alpacactl cluster status -o json"],
+    )  # fmt: skip
 
 
 def _describe(parsed: argparse.Namespace, output: Output) -> None:
@@ -29,4 +39,61 @@ def _describe(parsed: argparse.Namespace, output: Output) -> None:
         {"cluster": description.id, "controller": description.controller, "brokers": brokers},
         Table(["cluster"], [[description.id]]),
         Table(["broker", "address", "rack", "controller"], [list(broker.values()) for broker in brokers]),
+    )
+
+
+def _status(parsed: argparse.Namespace, output: Output) -> None:
+    from alpacamq.client.doors import broker_doors
+    from alpacamq.client.health import broker_stats, health
+    from alpacamq.client.http import Problem
+
+    with reach_http(parsed) as api:
+        well = health(api)
+        doors = broker_doors(api)
+        stats = None
+        # A broker that is recovering knows who it is, but not yet what it holds.
+        with suppress(Problem):
+            stats = broker_stats(api)
+    held: dict[str, Plain] = {} if stats is None else {**stats.plain()}
+    output.show(
+        {
+            "node": doors.node_id,
+            "cluster": doors.cluster_id,
+            "version": doors.version,
+            "status": "ok" if well is None else "degraded",
+            "trouble": well,
+            "doors": doors.doors,
+            "holds": held or None,
+        },
+        Table(
+            ["node", "version", "status", "up", "cluster"],
+            [
+                [
+                    doors.node_id,
+                    doors.version,
+                    cells.state("ok" if well is None else "degraded"),
+                    None if stats is None else cells.span_text(stats.uptime_ms),
+                    doors.cluster_id,
+                ]
+            ],
+        ),
+        Table(["trouble"], [] if well is None else [[well]]),
+        Table(["door", "address"], list(doors.doors.items()), title="doors"),
+        Table(
+            ["topics", "partitions", "messages", "size", "groups", "queues", "delayed"],
+            []
+            if stats is None
+            else [
+                [
+                    stats.topics,
+                    stats.partitions,
+                    stats.messages,
+                    cells.size(stats.size_bytes),
+                    stats.groups,
+                    stats.queues,
+                    stats.delayed,
+                ]
+            ],
+            title="holds",
+        ),
     )

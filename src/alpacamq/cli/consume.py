@@ -5,8 +5,9 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from .asking import count, index, reach
+from .asking import count, index, reach, topic_name
 from .output import Output
+from .parsing import Parser
 from .position import HELP, Earliest, Latest, locate, parse_position
 from .record_forms import plain
 from .yaml import yaml
@@ -15,12 +16,20 @@ if TYPE_CHECKING:
     from alpacamq.client.reader import Delivery
 
 
+_EXAMPLES = (
+    "alpacactl consume orders --exit",
+    "alpacactl consume orders --from 1h --exit --key-separator :",
+    "alpacactl consume orders --from earliest --max 3 -o json",
+    "alpacactl consume orders --partition 0 --from 0 --exit > orders.txt",
+)
+
+
 def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) -> None:
     parser.description = (
         "Print the values of a topic's records as they are, one a line. "
         "With -o json or yaml print all of each record, with what is not UTF-8 in base64."
     )
-    parser.add_argument("topic")
+    parser.add_argument("topic", type=topic_name)
     parser.add_argument(
         "--from", dest="start", type=parse_position, metavar="WHERE",
         help=f"{HELP} (default: latest; earliest with --exit)",
@@ -37,6 +46,8 @@ def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) ->
         "--delimiter", metavar="TEXT", default="\n", help="what follows a value (default: newline)"
     )
     parser.set_defaults(run=_consume)
+    if isinstance(parser, Parser):
+        parser.add_examples(_EXAMPLES)
 
 
 def _consume(parsed: argparse.Namespace, output: Output) -> None:

@@ -5,7 +5,17 @@ import re
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from .asking import add_confirmation, add_verb, confirm, count, index, reach_http, verbs_of
+from . import cells
+from .asking import (
+    add_confirmation,
+    add_verb,
+    confirm,
+    count,
+    index,
+    reach_http,
+    topic_name,
+    verbs_of,
+)
 from .output import Output, Table, moment, say
 from .yaml import Plain
 
@@ -19,9 +29,9 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     verbs = verbs_of(parser)
     lists = add_verb(
         verbs, common, "list", "list messages that wait for their time", _list,
-        ["alpacactl delayed list orders --max 1000 -o json"],
+        ["alpacactl delayed list orders", "alpacactl delayed list orders --max 1000 -o json"],
     )  # fmt: skip
-    lists.add_argument("topic")
+    lists.add_argument("topic", type=topic_name)
     lists.add_argument("--partition", type=index, metavar="N", help="only this partition")
     lists.add_argument("--max", type=count, default=100, metavar="N", help="messages at most (default: 100)")
 
@@ -29,7 +39,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         verbs, common, "cancel", "cancel messages that wait: they are never delivered", _cancel,
         ["alpacactl delayed cancel orders 0:17 --yes"],
     )  # fmt: skip
-    cancel.add_argument("topic")
+    cancel.add_argument("topic", type=topic_name)
     cancel.add_argument("ids", nargs="+", type=_id, metavar="id", help="as `alpacactl delayed list` shows it")
     add_confirmation(cancel)
 
@@ -46,12 +56,20 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
     with reach_http(parsed) as api:
         found = list(islice(delayed_messages(api, parsed.topic, parsed.partition), parsed.max + 1))
     listed = [_plain(each) for each in found[: parsed.max]]
-    columns = ["id", "deliver at", "scheduled", "bytes"]
     output.show(
         listed,
         Table(
-            columns,
-            [[each["id"], each["deliver_at"], each["scheduled"], each["size_bytes"]] for each in listed],
+            ["id", "due", "deliver at", "scheduled", "size"],
+            [
+                [
+                    f"{each.partition}:{each.id}",
+                    cells.age(each.deliver_at),
+                    moment(each.deliver_at),
+                    cells.age(each.scheduled),
+                    cells.size(each.size_bytes),
+                ]
+                for each in found[: parsed.max]
+            ],
         ),
     )
     if len(found) > parsed.max:

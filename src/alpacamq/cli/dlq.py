@@ -1,11 +1,13 @@
 """`alpacactl dlq`: dead letters, and moving them back to where they came from."""
 
 import argparse
+import re
 import time
 from typing import TYPE_CHECKING
 
-from .asking import Declined, add_verb, count, reach_http, verbs_of
-from .output import Output, Table, moment
+from . import cells
+from .asking import Declined, add_verb, count, index, reach_http, topic_name, verbs_of
+from .output import Output, Table, moment, say
 from .yaml import Plain
 
 if TYPE_CHECKING:
@@ -13,42 +15,63 @@ if TYPE_CHECKING:
     from alpacamq.client.http import HttpApi
 
 _PAUSE_S = 0.2
-# Where no terminal shows a line that changes, one is written so often.
-_LINE_EVERY_S = 5.0
+_ID = re.compile(r"([0-9]{1,10}):([0-9]{1,19})")
 _TOPIC_HELP = "the topic they come from, or the dead-letter topic itself"
 
 
 def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
     verbs = verbs_of(parser)
-    add_verb(verbs, common, "list", "list dead-letter topics and how many messages wait in each", _list)
+    add_verb(
+        verbs, common, "list", "list dead-letter topics and how many messages wait in each", _list,
+        ["alpacactl dlq list"],
+    )  # fmt: skip
 
     show = add_verb(
         verbs, common, "show", "show dead letters: where they came from, and why", _show,
-        ["alpacactl dlq show orders --max 3 -o json"],
+        ["alpacactl dlq show orders --max 3", "alpacactl dlq show orders 0:0"],
     )  # fmt: skip
-    show.add_argument("topic", help=_TOPIC_HELP)
+    show.add_argument("topic", type=topic_name, help=_TOPIC_HELP)
+    show.add_argument(
+        "id", nargs="?", type=_id, metavar="PARTITION:OFFSET", help="only this one, and all of it"
+    )
     show.add_argument("--max", type=count, default=10, metavar="N", help="messages at most (default: 10)")
 
     redrive = add_verb(
         verbs, common, "redrive", "move dead letters back to where they came from", _redrive,
-        ["alpacactl dlq redrive orders", "alpacactl dlq redrive orders --to orders-by-hand --rate 10"],
+        [
+            "alpacactl dlq redrive orders --to orders-by-hand --rate 10 --max 1",
+            "alpacactl dlq redrive orders",
+        ],
     )  # fmt: skip
-    redrive.add_argument("topic", help=_TOPIC_HELP)
-    redrive.add_argument("--to", metavar="TOPIC", help="where to (default: each to where it came from)")
+    redrive.add_argument("topic", type=topic_name, help=_TOPIC_HELP)
+    redrive.add_argument(
+        "--to", type=topic_name, metavar="TOPIC", help="where to (default: each to where it came from)"
+    )
     redrive.add_argument("--rate", type=count, metavar="N", help="messages a second (default: no limit)")
     redrive.add_argument("--max", type=count, metavar="N", help="stop after this many messages")
     redrive.add_argument(
         "--no-wait", action="store_true", help="return once it has begun; the broker goes on with it"
     )
 
-    redrives = add_verb(verbs, common, "redrives", "list redrives under way and ended", _redrives)
-    redrives.add_argument("--topic", metavar="NAME", help="only those of this dead-letter topic")
+    redrives = add_verb(
+        verbs, common, "redrives", "list redrives under way and ended", _redrives,
+        ["alpacactl dlq redrives", "alpacactl dlq redrives --topic orders.dlq -o json"],
+    )  # fmt: skip
+    redrives.add_argument(
+        "--topic", type=topic_name, metavar="NAME", help="only those of this dead-letter topic"
+    )
 
     cancel = add_verb(
         verbs, common, "cancel", "end a redrive; what it has moved stays moved", _cancel,
         ["alpacactl dlq cancel ID"],
     )  # fmt: skip
     cancel.add_argument("id", help="as `alpacactl dlq redrives` shows it")
+
+
+def _id(text: str) -> tuple[int, int]:
+    if (found := _ID.fullmatch(text)) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form PARTITION:OFFSET")
+    return index(found[1]), int(found[2])
 
 
 def _list(parsed: argparse.Namespace, output: Output) -> None:
@@ -63,22 +86,25 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _show(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.dead_letters import dead_letters, find_dead_letter_topic
+    from alpacamq.client.dead_letters import dead_letter, dead_letters, find_dead_letter_topic
     from alpacamq.client.queues import MAX_MESSAGES
 
     from .record_forms import cell
 
     with reach_http(parsed) as api:
         topic = find_dead_letter_topic(api, parsed.topic)
+        if parsed.id is not None:
+            _show_whole(dead_letter(api, topic, *parsed.id), output)
+            return
         found = dead_letters(api, topic, min(parsed.max, MAX_MESSAGES))
     output.show(
         [_plain(each) for each in found],
         Table(
-            ["partition", "offset", "from", "group", "deliveries", "reason", "key", "value"],
+            ["id", "dead", "from", "group", "deliveries", "reason", "key", "value"],
             [
                 [
-                    each.place.partition,
-                    each.record.offset,
+                    f"{each.place.partition}:{each.record.offset}",
+                    cells.age(each.dead_lettered_ms),
                     _origin(each),
                     each.group,
                     each.delivery_count,
@@ -91,6 +117,42 @@ def _show(parsed: argparse.Namespace, output: Output) -> None:
             title=topic,
         ),
     )
+
+
+def _show_whole(letter: "DeadLetter", output: Output) -> None:
+    from .record_forms import cell
+
+    record = letter.record
+    facts = {
+        "id": f"{letter.place.partition}:{record.offset}",
+        "topic": letter.place.topic,
+        "from": _origin(letter),
+        "written": None if letter.timestamp_ms is None else moment(letter.timestamp_ms),
+        "dead-lettered": None if letter.dead_lettered_ms is None else moment(letter.dead_lettered_ms),
+        "group": letter.group,
+        "deliveries": letter.delivery_count,
+        "reason": letter.reason,
+        "key": cell(record.key),
+        "size": cells.size(len(record.value or b"")),
+    }
+    output.show(
+        _plain(letter),
+        Table(["dead letter", ""], list(facts.items())),
+        Table(["header", "value"], [[name, cell(value)] for name, value in record.headers], title="headers"),
+        Table(["value"], [[cells.Cell(line)] for line in _value_lines(record.value)]),
+    )
+
+
+def _value_lines(value: bytes | None) -> list[str]:
+    """All of a value: text line by line, and what is no text in base64."""
+    from .record_forms import cell
+
+    if value is None:
+        return ["-"]
+    try:
+        return [cells.visible(line) for line in value.decode().split("\n")]
+    except UnicodeDecodeError:
+        return [cell(value) or ""]
 
 
 def _redrive(parsed: argparse.Namespace, output: Output) -> None:
@@ -115,22 +177,20 @@ def _ended(api: "HttpApi", task: "Redrive") -> "Redrive":
     """The redrive once it is over, with its progress on standard error until then."""
     from alpacamq.client.dead_letters import redrive
 
-    from .progress_line import ProgressLine
+    from .progress_bar import ProgressBar
 
-    line = ProgressLine()
-    next_line = time.monotonic() + _LINE_EVERY_S
+    bar = ProgressBar(f"redriving {task.source}", task.to_move)
     try:
         while task.is_running:
             time.sleep(_PAUSE_S)
             task = redrive(api, task.id)
-            if line.is_terminal or time.monotonic() > next_line:
-                line.show(_sentence(task))
-                next_line = time.monotonic() + _LINE_EVERY_S
+            bar.at(task.moved)
     except KeyboardInterrupt:
-        line.say(f"the broker goes on with it; `alpacactl dlq cancel {task.id}` ends it")
+        bar.end()
+        say(f"the broker goes on with it; `alpacactl dlq cancel {task.id}` ends it")
         raise
     finally:
-        line.end()
+        bar.end()
     return task
 
 
@@ -148,8 +208,8 @@ def _redrives(parsed: argparse.Namespace, output: Output) -> None:
                     each.id,
                     each.source,
                     each.target,
-                    each.state,
-                    moment(each.started),
+                    cells.state(each.state),
+                    cells.age(each.started),
                     each.moved,
                     each.to_move,
                     each.failure,

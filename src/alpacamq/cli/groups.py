@@ -2,7 +2,16 @@
 
 import argparse
 
-from .asking import add_verb, compact, reach, verbs_of
+from . import cells
+from .asking import (
+    add_confirmation,
+    add_verb,
+    compact,
+    confirm,
+    group_name,
+    reach,
+    verbs_of,
+)
 from .output import Output, Table
 from .position import HELP, Selection, parse_position
 from .yaml import Plain
@@ -10,19 +19,31 @@ from .yaml import Plain
 
 def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
     verbs = verbs_of(parser)
-    add_verb(verbs, common, "list", "list consumer groups", _list)
+    add_verb(verbs, common, "list", "list consumer groups", _list, ["alpacactl groups list"])
 
-    describe = add_verb(verbs, common, "describe", "show a group's members, offsets and lag", _describe)
-    describe.add_argument("group")
+    describe = add_verb(
+        verbs, common, "describe", "show a group's members, offsets and lag", _describe,
+        ["alpacactl groups describe kitchen"],
+    )  # fmt: skip
+    describe.add_argument("group", type=group_name)
 
-    delete = add_verb(verbs, common, "delete", "delete groups without members, and their offsets", _delete)
-    delete.add_argument("groups", nargs="+", metavar="group")
+    lag = add_verb(
+        verbs, common, "lag", "show how far groups are behind, by topic", _lag,
+        ["alpacactl groups lag", "alpacactl groups lag kitchen -o json"],
+    )  # fmt: skip
+    lag.add_argument("groups", nargs="*", metavar="group", type=group_name, help="default: all of them")
 
-    reset = add_verb(verbs, common, "reset", "move the offsets of a group without members", _reset)
+    reset = add_verb(
+        verbs, common, "reset", "move the offsets of a group without members", _reset,
+        [
+            "alpacactl groups reset kitchen --to 1h",
+            "alpacactl groups reset kitchen --to earliest --topic orders:0,2 --execute",
+        ],
+    )  # fmt: skip
     reset.description = (
         "Move the offsets of a group. Until --execute is given, only show them before and after."
     )
-    reset.add_argument("group")
+    reset.add_argument("group", type=group_name)
     reset.add_argument("--to", type=parse_position, required=True, metavar="WHERE", help=HELP)
     reset.add_argument(
         "--topic",
@@ -34,6 +55,13 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     )
     reset.add_argument("--execute", action="store_true", help="do it")
 
+    delete = add_verb(
+        verbs, common, "delete", "delete groups without members, and their offsets", _delete,
+        ["alpacactl groups delete kitchen --yes"],
+    )  # fmt: skip
+    delete.add_argument("groups", nargs="+", metavar="group", type=group_name)
+    add_confirmation(delete)
+
 
 def _list(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.groups import every_group
@@ -43,7 +71,8 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
             {"name": group.name, "protocol": group.kind, "state": group.state}
             for group in every_group(cluster)
         ]
-    output.show(groups, Table(["group", "protocol", "state"], [list(group.values()) for group in groups]))
+    rows = [[group["name"], group["protocol"], cells.state(str(group["state"]))] for group in groups]
+    output.show(groups, Table(["group", "protocol", "state"], rows))
 
 
 def _describe(parsed: argparse.Namespace, output: Output) -> None:
@@ -81,7 +110,7 @@ def _describe(parsed: argparse.Namespace, output: Output) -> None:
         },
         Table(
             ["group", "protocol", "state", "lag"],
-            [[group.name, group.kind, group.state, total]],
+            [[group.name, group.kind, cells.state(group.state), cells.lag(total)]],
         ),
         Table(
             ["member", "client", "host", "partitions"],
@@ -102,10 +131,46 @@ def _describe(parsed: argparse.Namespace, output: Output) -> None:
         Table(
             ["topic", "partition", "committed", "end", "lag", "client"],
             [
-                [each.place.topic, each.place.partition, each.committed, each.end, each.lag, each.client]
+                [
+                    each.place.topic,
+                    each.place.partition,
+                    each.committed,
+                    each.end,
+                    cells.lag(each.lag),
+                    each.client,
+                ]
                 for each in partitions
             ],
             title="offsets",
+        ),
+    )
+
+
+def _lag(parsed: argparse.Namespace, output: Output) -> None:
+    from alpacamq.client.groups import every_group, find_group
+
+    from .lag import TopicLag, lag_by_topic
+
+    found: list[TopicLag] = []
+    with reach(parsed) as cluster:
+        names = parsed.groups or [group.name for group in every_group(cluster)]
+        for name in names:
+            found += lag_by_topic(cluster, find_group(cluster, name))
+    output.show(
+        [each.plain() for each in found],
+        Table(
+            ["group", "topic", "state", "members", "lag", "largest"],
+            [
+                [
+                    each.group.name,
+                    each.topic,
+                    cells.state(each.group.state),
+                    len(each.group.members),
+                    cells.lag(each.lag),
+                    each.largest,
+                ]
+                for each in found
+            ],
         ),
     )
 
@@ -117,6 +182,7 @@ def _delete(parsed: argparse.Namespace, output: Output) -> None:
         # A misspelt name must not leave half of the others deleted.
         for name in parsed.groups:
             find_group(cluster, name)
+        confirm(parsed, f"delete {', '.join(parsed.groups)} and where it has come to")
         for name in parsed.groups:
             delete_group(cluster, name)
     output.done({"deleted": parsed.groups}, f"deleted {', '.join(parsed.groups)}")

@@ -39,6 +39,37 @@ class Progress:
         }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicLag:
+    """How far a group is behind in a topic: in all, and in the partition where it is furthest behind."""
+
+    group: Group
+    topic: str
+    lag: int | None
+    largest: int | None
+
+    def plain(self) -> Plain:
+        return {
+            "group": self.group.name,
+            "topic": self.topic,
+            "state": self.group.state,
+            "members": len(self.group.members),
+            "lag": self.lag,
+            "largest": self.largest,
+        }
+
+
+def lag_by_topic(cluster: Cluster, group: Group) -> list[TopicLag]:
+    by_topic: dict[str, list[int]] = {}
+    for each in progress(cluster, group):
+        lags = by_topic.setdefault(each.place.topic, [])
+        lags += [] if each.lag is None else [each.lag]
+    return [
+        TopicLag(group=group, topic=topic, lag=sum(lags) if lags else None, largest=max(lags, default=None))
+        for topic, lags in by_topic.items()
+    ]
+
+
 def progress(cluster: Cluster, group: Group) -> list[Progress]:
     """Every partition the group has committed or is assigned."""
     shared = shared_places(cluster, group.name) if group.kind == SHARE else {}

@@ -10,42 +10,64 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from io import TextIOWrapper
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 from alpacamq import __version__
 from alpacamq.model.errors import AlpacaError
 
-from .asking import Assumed, WrongUsage
-from .output import FORMATS, Output, say
-
-DEFAULT_BROKER = "127.0.0.1:9092"
-BROKER_VARIABLE = "ALPACACTL_BROKER"
-DEFAULT_HTTP = "127.0.0.1:8080"
-HTTP_VARIABLE = "ALPACACTL_HTTP"
+from .asking import WrongUsage
+from .cells import Tint
+from .output import COLORS, FORMATS, Output, say, wants_colour
+from .parsing import USAGE, Parser
+from .target import (
+    ADDRESS_VARIABLE,
+    BROKER_VARIABLE,
+    DEFAULT_BROKER,
+    DEFAULT_HTTP,
+    HTTP_VARIABLE,
+    Target,
+)
 
 FAILED = 1
-USAGE = 2
 UNREACHABLE = 3
 NOT_FOUND = 4
 INTERRUPTED = 130
 
 NOUNS: Mapping[str, str] = {
-    "cluster": "the brokers there are",
     "topics": "list, describe, create, alter, widen and delete topics",
-    "groups": "list, describe and delete consumer groups, see their lag, reset their offsets",
-    "transactions": "list and describe transactional ids",
-    "produce": "write lines from standard input to a topic",
+    "produce": "write lines from standard input or a file to a topic",
     "consume": "read a topic",
+    "groups": "list, describe and delete consumer groups, see their lag, reset their offsets",
     "queue": "receive and settle messages of a topic as a queue, and look after queues",
     "dlq": "see dead letters and move them back",
     "delayed": "list and cancel messages that wait for their time",
+    "transactions": "list and describe transactional ids",
+    "cluster": "the brokers there are, and how they are",
     "pipeline": "run, list, validate and watch data pipelines on Spark",
+    "config": "name brokers, and choose which one commands are about",
+    "completion": "print what completes commands in a shell",
 }
-# Nouns that are asked over HTTP instead of Kafka's protocol; produce uses both.
-_OVER_HTTP = frozenset({"queue", "dlq", "delayed"})
+# As others call them. They are not in the help.
+ALIASES: Mapping[str, str] = {
+    "topic": "topics",
+    "group": "groups",
+    "queues": "queue",
+    "transaction": "transactions",
+    "pipelines": "pipeline",
+    "context": "config",
+}
+# Nouns that are verbs.
+VERBS = frozenset({"produce", "consume", "top", "completion"})
+# What the scripts of `alpacactl completion` ask; its module reads the rest of the line itself.
+COMPLETE = "__complete"
 _EPILOG = (
     "Every noun and verb has its own --help. Exit codes: 0 ok, 1 refused, 2 wrong usage, "
     "3 broker unreachable, 4 no such topic, group, id or file."
+)
+_EXAMPLES = (
+    "alpacactl topics create orders --partitions 3",
+    "echo tea | alpacactl produce orders",
+    "alpacactl consume orders --exit",
 )
 
 
@@ -59,15 +81,19 @@ class Noun(Protocol):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    parsed = parser_of(given).parse_args(given)
+    if given[:1] == [COMPLETE]:
+        from .completing import complete
+
+        return complete(given[1:])
+    parsed = parse(given)
     # Data has one encoding whatever the terminal's; what cannot be said in it must not end the command.
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
-        parsed.run(parsed, Output(parsed.output))
+        parsed.run(parsed, Output(parsed.output, is_coloured=wants_colour(parsed.color, sys.stdout)))
         sys.stdout.flush()
     except AlpacaError as error:
-        say(f"alpacactl: {error}")
+        _complain(parsed, str(error))
         return _exit_code(error)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -76,12 +102,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except UnicodeEncodeError:
-        say("alpacactl: names on the command line have to be UTF-8")
+        _complain(parsed, "names on the command line have to be UTF-8")
         return USAGE
     except OSError as error:
-        say(f"alpacactl: {error}")
+        _complain(parsed, str(error))
         return FAILED
     return 0
+
+
+def parse(given: Sequence[str]) -> argparse.Namespace:
+    """The command line, with the broker it is about as `target`; SystemExit if it makes no sense."""
+    parsed, unknown = parser_of(given).parse_known_args(given)
+    if unknown:
+        parsed.verb.error(f"unexpected {' '.join(unknown)}")
+    parsed.target = Target(broker=parsed.broker, http=parsed.http, context=parsed.context, environ=os.environ)
+    return parsed
+
+
+def _complain(parsed: argparse.Namespace, message: str) -> None:
+    name = "alpacactl:"
+    say(f"{Tint.BAD.on(name) if wants_colour(parsed.color, sys.stderr) else name} {message}")
 
 
 def _exit_code(error: AlpacaError) -> int:
@@ -98,63 +138,71 @@ def _exit_code(error: AlpacaError) -> int:
             return FAILED
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says how to get help instead of printing all of the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(USAGE, f"{self.prog}: {message}; see `{self.prog} --help`\n")
-
-
-def parser_of(given: Sequence[str]) -> argparse.ArgumentParser:
+def parser_of(given: Sequence[str]) -> Parser:
     """What reads this command line: only the nouns that are on it know their verbs."""
-    parser = _Parser(
+    parser = Parser(
         prog="alpacactl",
         description="See and steer an AlpacaMQ broker, or any broker that speaks Kafka's protocol.",
         epilog=_EPILOG,
     )
+    parser.add_examples(_EXAMPLES)
     parser.add_argument("--version", action="version", version=f"alpacactl {__version__}")
     # What is given behind the verb counts; what is given before it, otherwise.
-    _add_broker(parser, Assumed(os.environ.get(BROKER_VARIABLE) or DEFAULT_BROKER))
-    _add_http(parser, os.environ.get(HTTP_VARIABLE) or DEFAULT_HTTP)
-    _add_output(parser, FORMATS[0])
+    _add_common(parser, broker=None, http=None, context=None, output=FORMATS[0], color=COLORS[0])
     nouns = parser.add_subparsers(metavar="NOUN", required=True)
     for name, summary in NOUNS.items():
-        common = _Parser(add_help=False)
-        if name not in _OVER_HTTP:
-            _add_broker(common, argparse.SUPPRESS)
-        if name in _OVER_HTTP or name == "produce":
-            _add_http(common, argparse.SUPPRESS)
-        _add_output(common, argparse.SUPPRESS)
-        is_verb = name in ("produce", "consume")
-        options = [common] if is_verb else []
-        noun = nouns.add_parser(name, help=summary, description=summary, parents=options)
-        if name in given:
-            module: Noun = import_module(f".{name}", __package__)
-            module.add_to(noun, common)
+        _add_noun(nouns.add_parser(name, help=summary, parents=_options_of(name)), name, given)
+    for alias, name in ALIASES.items():
+        if alias in given:
+            noun = nouns.add_parser(alias, prog=f"alpacactl {name}", parents=_options_of(name))
+            _add_noun(noun, name, [name])
     return parser
 
 
-def _add_broker(parser: argparse.ArgumentParser, default: str) -> None:
-    parser.add_argument(
-        "--broker",
-        metavar="HOST:PORT",
-        default=default,
-        help=f"broker to ask (default: ${BROKER_VARIABLE} or {DEFAULT_BROKER})",
-    )
+def _options_of(name: str) -> list[Parser]:
+    return [_common()] if name in VERBS else []
 
 
-def _add_http(parser: argparse.ArgumentParser, default: str) -> None:
-    parser.add_argument(
+def _add_noun(parser: argparse.ArgumentParser, name: str, given: Sequence[str]) -> None:
+    parser.description = NOUNS[name]
+    parser.set_defaults(verb=parser)
+    if name in given:
+        module: Noun = import_module(f".{name}", __package__)
+        module.add_to(parser, _common())
+
+
+def _common() -> Parser:
+    """The options of every verb; what is not given there is left as it was given before."""
+    common = Parser(add_help=False)
+    names = ("broker", "http", "context", "output", "color")
+    _add_common(common, **dict.fromkeys(names, argparse.SUPPRESS))
+    return common
+
+
+def _add_common(parser: argparse.ArgumentParser, **defaults: str | None) -> None:
+    options = parser.add_argument_group("options of every command")
+    options.add_argument(
         "--http",
         metavar="HOST:PORT",
-        default=default,
-        help=f"HTTP address of the broker (default: ${HTTP_VARIABLE} or {DEFAULT_HTTP})",
+        default=defaults["http"],
+        help="HTTP address of the broker "
+        f"(${HTTP_VARIABLE}, ${ADDRESS_VARIABLE}, the context, {DEFAULT_HTTP})",
     )
-
-
-def _add_output(parser: argparse.ArgumentParser, default: str) -> None:
-    parser.add_argument(
-        "-o", "--output", choices=FORMATS, default=default, help="how results are printed (default: table)"
+    options.add_argument(
+        "--broker",
+        metavar="HOST:PORT",
+        default=defaults["broker"],
+        help="its address for Kafka's protocol "
+        f"(${BROKER_VARIABLE}, the context, as it says over HTTP, {DEFAULT_BROKER})",
+    )
+    options.add_argument(
+        "--context", metavar="NAME", default=defaults["context"], help="the broker of this name; see config"
+    )
+    options.add_argument(
+        "-o", "--output", choices=FORMATS, default=defaults["output"], help="how results are printed"
+    )
+    options.add_argument(
+        "--color", choices=COLORS, default=defaults["color"], help="whether tables are coloured"
     )
 
 

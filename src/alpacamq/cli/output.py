@@ -1,25 +1,29 @@
 """Results on standard output as tables, JSON or YAML; messages on standard error.
 
-Nothing is coloured, cut off or paged. A table that is too wide for the terminal is turned on its
-side: one line a field.
+Nothing is cut off or paged, and coloured only on a terminal, unless told otherwise. A table that is too
+wide for the terminal is turned on its side: one line a field.
 """
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TextIO
 
+from .cells import Cell, Tint, cell_of, width
 from .yaml import Plain, yaml
 
 FORMATS = ("table", "json", "yaml")
+COLORS = ("auto", "always", "never")
 _GAP = "  "
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under column names; a None is shown as a dash."""
+    """Rows under column names; a None is shown as a dash, columns of numbers keep to the right."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
@@ -29,8 +33,9 @@ class Table:
 class Output:
     """Prints in the format the user chose."""
 
-    def __init__(self, form: str) -> None:
+    def __init__(self, form: str, *, is_coloured: bool = False) -> None:
         self.form = form
+        self.is_coloured = is_coloured
 
     def show(self, data: Plain, *tables: Table) -> None:
         """A result: `data` for programs, the same in `tables` for people."""
@@ -41,8 +46,12 @@ class Output:
                 print(yaml(data))
             case _:
                 # Width 0 stands for a pipe or a file, which has no edge.
-                width = shutil.get_terminal_size((0, 0)).columns
-                blocks = [block for table in tables for block in render(table, width)]
+                columns = shutil.get_terminal_size((0, 0)).columns
+                blocks = [
+                    block
+                    for table in tables
+                    for block in render(table, columns, is_coloured=self.is_coloured)
+                ]
                 if blocks:
                     print("\n\n".join(blocks))
 
@@ -59,8 +68,15 @@ def say(message: str) -> None:
     print(message, file=sys.stderr)
 
 
+def wants_colour(choice: str, stream: TextIO) -> bool:
+    """Whether to colour what goes to a stream: as told, else on terminals whose user has not said no."""
+    if choice == "auto":
+        return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return choice == "always"
+
+
 def moment(timestamp_ms: int) -> str | None:
-    """A point in time as people read it; None for those before 1970 and beyond what a date can say."""
+    """A point in time as programs read it; None for those before 1970 and beyond what a date can say."""
     if timestamp_ms < 0:
         return None
     try:
@@ -69,41 +85,55 @@ def moment(timestamp_ms: int) -> str | None:
         return None
 
 
-def render(table: Table, width: int) -> Iterator[str]:
-    """A table as blocks of text no wider than `width`, if that can be; 0 is any width."""
-    cells = [[_cell(value) for value in row] for row in table.rows]
+def render(table: Table, columns: int, *, is_coloured: bool = False) -> Iterator[str]:
+    """A table as blocks of text no wider than `columns`, if that can be; 0 is any width."""
+    rows = [[cell_of(value) for value in row] for row in table.rows]
     title = [f"{table.title}:"] if table.title else []
-    if not cells:
+    if not rows:
         if title:
             yield f"{table.title}: none"
         return
-    widths = [max(map(len, column)) for column in zip(table.columns, *cells, strict=True)]
-    if not width or sum(widths) + len(_GAP) * (len(widths) - 1) <= width:
-        head = [name.upper() for name in table.columns]
-        yield "\n".join(title + [_line(row, widths) for row in [head, *cells]])
+    heads = [
+        Cell(name.upper(), Tint.STRONG, is_number=_is_of_numbers(column))
+        for name, column in zip(table.columns, zip(*rows, strict=True), strict=True)
+    ]
+    widths = [max(width(each.text) for each in column) for column in zip(heads, *rows, strict=True)]
+    if not columns or sum(widths) + len(_GAP) * (len(widths) - 1) <= columns:
+        yield "\n".join(title + [_line(row, heads, widths, is_coloured) for row in [heads, *rows]])
     else:
-        yield from _sideways(table.columns, cells, title)
+        yield from _sideways(table.columns, rows, title, is_coloured)
 
 
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    return _GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+def _is_of_numbers(column: Sequence[Cell]) -> bool:
+    return any(each.is_number for each in column) and all(
+        each.is_number or each.text == "-" for each in column
+    )
 
 
-def _sideways(columns: Sequence[str], cells: list[list[str]], title: list[str]) -> Iterator[str]:
+def _line(row: Sequence[Cell], heads: Sequence[Cell], widths: Sequence[int], is_coloured: bool) -> str:
+    parts = []
+    for cell, head, columns in zip(row, heads, widths, strict=True):
+        gap = " " * (columns - width(cell.text))
+        shown = _tinted(cell, is_coloured)
+        parts.append(gap + shown if head.is_number else shown + gap)
+    return _GAP.join(parts).rstrip()
+
+
+def _sideways(
+    columns: Sequence[str],
+    rows: list[list[Cell]],
+    title: list[str],
+    is_coloured: bool,
+) -> Iterator[str]:
     indent = max(map(len, columns))
-    for row in cells:
-        lines = [f"{name.ljust(indent)}  {cell}" for name, cell in zip(columns, row, strict=True)]
+    for row in rows:
+        lines = []
+        for name, cell in zip(columns, row, strict=True):
+            head = _tinted(Cell(name, Tint.STRONG), is_coloured)
+            lines.append(f"{head}{' ' * (indent - len(name))}  {_tinted(cell, is_coloured)}".rstrip())
         yield "\n".join(title + lines)
         title = []
 
 
-def _cell(value: object) -> str:
-    match value:
-        case None | "":
-            return "-"
-        case bool():
-            return "yes" if value else "no"
-        case list() | tuple():
-            return ",".join(map(str, value)) or "-"
-        case _:
-            return str(value)
+def _tinted(cell: Cell, is_coloured: bool) -> str:
+    return cell.tint.on(cell.text) if is_coloured and cell.tint is not None else cell.text

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .asking import Assumed, Declined, add_verb, verbs_of
+from .asking import Declined, add_verb, broker_address, verbs_of
 from .output import Output, Table, say
 
 if TYPE_CHECKING:
@@ -24,24 +24,38 @@ _NO_SPARK = "pipelines run on Spark, which is not installed; install it with `pi
 
 def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
     verbs = verbs_of(parser)
-    run = add_verb(verbs, common, "run", "run a pipeline to its end, or until Ctrl-C", _run)
+    run = add_verb(
+        verbs, common, "run", "run a pipeline to its end, or until Ctrl-C", _run,
+        ["alpacactl pipeline run archive.toml"],
+    )  # fmt: skip
     run.add_argument("file", type=Path, help=_FILE_HELP)
     run.add_argument(
         "--execute", action="store_true", help="do what a dead-letters pipeline would only show: the redrive"
     )
 
-    lists = add_verb(verbs, common, "list", "list the pipelines of a directory", _list)
+    lists = add_verb(
+        verbs, common, "list", "list the pipelines of a directory", _list, ["alpacactl pipeline list ."]
+    )
     lists.add_argument(
         "directory", type=Path, nargs="?", default=Path(DIRECTORY), help=f"default: {DIRECTORY}"
     )
 
-    validate = add_verb(verbs, common, "validate", "check pipeline files without running them", _validate)
+    validate = add_verb(
+        verbs, common, "validate", "check pipeline files without running them", _validate,
+        ["alpacactl pipeline validate archive.toml"],
+    )  # fmt: skip
     validate.add_argument("files", type=Path, nargs="+", metavar="file", help=_FILE_HELP)
 
-    status = add_verb(verbs, common, "status", "show where a pipeline is and how far behind", _status)
+    status = add_verb(
+        verbs, common, "status", "show where a pipeline is and how far behind", _status,
+        ["alpacactl pipeline status archive.toml"],
+    )  # fmt: skip
     status.add_argument("file", type=Path, help=_FILE_HELP)
 
-    sql = add_verb(verbs, common, "sql", "ask an archive a question in SQL", _sql)
+    sql = add_verb(
+        verbs, common, "sql", "ask an archive a question in SQL", _sql,
+        ["alpacactl pipeline sql archive.toml 'SELECT count(*) FROM archive'"],
+    )  # fmt: skip
     sql.description = (
         "Run a Spark SQL query over the archive of a pipeline: as a table named archive, and each of its "
         "topics as a table of its own."
@@ -49,7 +63,10 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     sql.add_argument("file", type=Path, help=_FILE_HELP)
     sql.add_argument("query", help="for instance: SELECT count(*) FROM archive")
 
-    doctor = add_verb(verbs, common, "doctor", "look for what pipelines need and this machine lacks", _doctor)
+    doctor = add_verb(
+        verbs, common, "doctor", "look for what pipelines need and this machine lacks", _doctor,
+        ["alpacactl pipeline doctor"],
+    )  # fmt: skip
     doctor.add_argument("file", type=Path, nargs="?", help="also check this pipeline")
     doctor.add_argument("--start-spark", action="store_true", help="also start Spark, which takes a while")
 
@@ -58,10 +75,10 @@ def _loaded(path: Path, parsed: argparse.Namespace) -> "Pipeline":
     """A pipeline whose broker is the one on the command line, its own, or the one all verbs ask."""
     from alpacamq_spark.pipelines import load
 
-    if not isinstance(parsed.broker, Assumed):
-        return load(path, broker=parsed.broker)
+    if parsed.target.is_explicit:
+        return load(path, broker=str(broker_address(parsed)))
     pipeline = load(path)
-    return pipeline if pipeline.definition.broker is not None else pipeline.at(str(parsed.broker))
+    return pipeline if pipeline.definition.broker is not None else pipeline.at(str(broker_address(parsed)))
 
 
 def _need_spark() -> None:
@@ -126,7 +143,7 @@ def _doctor(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq_spark.pipelines.examination import examined
 
     pipeline = None if parsed.file is None else _loaded(parsed.file, parsed)
-    broker = str(parsed.broker) if pipeline is None else pipeline.broker
+    broker = str(broker_address(parsed)) if pipeline is None else pipeline.broker
     findings = examined(pipeline, broker, start_spark=parsed.start_spark)
     rows = [
         {"subject": each.subject, "well": each.is_well, "detail": each.detail, "advice": each.advice or None}

@@ -1,18 +1,22 @@
-"""`alpacactl produce`: lines from standard input become records."""
+"""`alpacactl produce`: lines from standard input or a file become records."""
 
 import argparse
 import os
+import stat
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from select import select
 from typing import TYPE_CHECKING, Protocol
 
 from alpacamq.model.lanes import LANES_BY_NAME
 
-from .asking import Declined, duration, index, pair, reach, reach_http
+from .asking import Declined, duration, index, pair, reach, reach_http, topic_name
+from .cells import size_text
 from .output import Output, moment
+from .parsing import Parser
 from .position import parse_moment
+from .progress_bar import ProgressBar
 
 if TYPE_CHECKING:
     from alpacamq.client.cluster import Cluster
@@ -24,14 +28,21 @@ if TYPE_CHECKING:
 MAX_LINE_BYTES = 64 << 20
 CHUNK_BYTES = 64 << 10
 STANDARD_INPUT = 0
+_EXAMPLES = (
+    "echo tea | alpacactl produce orders",
+    "echo 'alice:cake' | alpacactl produce orders --key-separator : --header table=12 --priority high",
+    "alpacactl produce orders --file orders.txt -o json",
+    "echo 'close the shop' | alpacactl produce orders --delay 8h",
+)
 
 
 def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Write every line of standard input to a topic as one record, without its newline, and wait until "
-        "all are acknowledged."
+        "Write every line of standard input, or of a file, to a topic as one record, without its newline, "
+        "and wait until all are acknowledged."
     )
-    parser.add_argument("topic")
+    parser.add_argument("topic", type=topic_name)
+    parser.add_argument("--file", metavar="PATH", help="default: standard input")
     parser.add_argument(
         "--key-separator", metavar="TEXT", help="what comes before it in a line is the key; lines need it"
     )
@@ -53,6 +64,8 @@ def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) ->
         help="let them appear only then (2026-01-31T12:00:00Z; without a zone it is UTC)",
     )  # fmt: skip
     parser.set_defaults(run=_produce)
+    if isinstance(parser, Parser):
+        parser.add_examples(_EXAMPLES)
 
 
 class _Sink(Protocol):
@@ -78,12 +91,20 @@ def _produce(parsed: argparse.Namespace, output: Output) -> None:
 def _write(sink: _Sink, parsed: argparse.Namespace, output: Output) -> None:
     separator = (parsed.key_separator or "").encode(errors="surrogateescape")
     try:
-        for number, line in _numbered_lines(STANDARD_INPUT):
-            if line is None:
+        with _source(parsed.file) as (source, total_bytes):
+            bar = ProgressBar(f"writing to {parsed.topic}", total_bytes, size_text)
+            done_bytes = 0
+            try:
+                for number, line in _numbered_lines(source):
+                    if line is None:
+                        sink.flush()
+                    else:
+                        sink.add(*_split(line, separator, number))
+                        done_bytes += len(line) + 1
+                        bar.at(done_bytes)
                 sink.flush()
-            else:
-                sink.add(*_split(line, separator, number))
-        sink.flush()
+            finally:
+                bar.end()
     except Declined:
         # What stands before a line we cannot take was meant to be written.
         with suppress(Declined):
@@ -91,6 +112,27 @@ def _write(sink: _Sink, parsed: argparse.Namespace, output: Output) -> None:
         sink.report(output)
         raise
     sink.report(output)
+
+
+@contextmanager
+def _source(path: str | None) -> Iterator[tuple[int, int | None]]:
+    """Where lines come from, and how many bytes there are if that is known."""
+    opened = STANDARD_INPUT if path is None else _opened(path)
+    try:
+        status = os.fstat(opened)
+        yield opened, status.st_size if stat.S_ISREG(status.st_mode) else None
+    finally:
+        if opened != STANDARD_INPUT:
+            os.close(opened)
+
+
+def _opened(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        from alpacamq.client.errors import NotFound
+
+        raise NotFound("file", path) from None
 
 
 def _headers(parsed: argparse.Namespace) -> "list[Header]":

@@ -3,6 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from . import cells
 from .asking import (
     WrongUsage,
     add_confirmation,
@@ -10,9 +11,11 @@ from .asking import (
     confirm,
     count,
     duration,
+    group_name,
     index,
     pair,
     reach_http,
+    topic_name,
     verbs_of,
 )
 from .output import Output, Table, say
@@ -60,9 +63,12 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     )  # fmt: skip
     peek.add_argument("--max", type=count, default=10, metavar="N", help="messages at most (default: 10)")
 
-    lists = add_verb(verbs, common, "list", "list queues: groups that use topics as such", _list)
-    lists.add_argument("--group", metavar="NAME", help="only queues of this group")
-    lists.add_argument("--topic", metavar="NAME", help="only queues on this topic")
+    lists = add_verb(
+        verbs, common, "list", "list queues: groups that use topics as such", _list,
+        ["alpacactl queue list", "alpacactl queue list --topic orders -o json"],
+    )  # fmt: skip
+    lists.add_argument("--group", type=group_name, metavar="NAME", help="only queues of this group")
+    lists.add_argument("--topic", type=topic_name, metavar="NAME", help="only queues on this topic")
 
     _of_queue(
         add_verb(
@@ -112,10 +118,11 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
 
 def _of_queue(verb: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """A verb about one queue."""
-    verb.add_argument("topic")
+    verb.add_argument("topic", type=topic_name)
     verb.add_argument(
-        "--group", default=DEFAULT_GROUP, metavar="NAME", help=f"default: {DEFAULT_GROUP}, that of SQS too"
-    )
+        "--group", type=group_name, default=DEFAULT_GROUP, metavar="NAME",
+        help=f"default: {DEFAULT_GROUP}, that of SQS too",
+    )  # fmt: skip
     return verb
 
 
@@ -146,10 +153,16 @@ def _peek(parsed: argparse.Namespace, output: Output) -> None:
     output.show(
         forms,
         Table(
-            ["partition", "offset", "time", "key", "value"],
+            ["partition", "offset", "written", "key", "value"],
             [
-                [place.partition, record.offset, form["time"], cell(record.key), cell(record.value)]
-                for (place, record), form in zip(records, forms, strict=True)
+                [
+                    place.partition,
+                    record.offset,
+                    cells.age(record.timestamp_ms),
+                    cell(record.key),
+                    cell(record.value),
+                ]
+                for place, record in records
             ],
         ),
     )

@@ -2,38 +2,57 @@
 
 import argparse
 
-from .asking import WrongUsage, add_verb, count, pair, reach, verbs_of
+from . import cells
+from .asking import (
+    WrongUsage,
+    add_confirmation,
+    add_verb,
+    confirm,
+    count,
+    pair,
+    reach,
+    topic_name,
+    verbs_of,
+)
 from .output import Output, Table
 from .yaml import Plain
 
 
 def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
     verbs = verbs_of(parser)
-    lists = add_verb(verbs, common, "list", "list topics", _list)
+    lists = add_verb(
+        verbs, common, "list", "list topics with what they hold", _list,
+        ["alpacactl topics list", "alpacactl topics list --internal -o json"],
+    )  # fmt: skip
     lists.add_argument("--internal", action="store_true", help="also those the broker keeps for itself")
 
-    describe = add_verb(verbs, common, "describe", "show a topic's partitions and settings", _describe)
-    describe.add_argument("topic")
+    describe = add_verb(
+        verbs, common, "describe", "show a topic's partitions and settings", _describe,
+        ["alpacactl topics describe orders", "alpacactl topics describe orders --all -o yaml"],
+    )  # fmt: skip
+    describe.add_argument("topic", type=topic_name)
     describe.add_argument("--all", action="store_true", help="also settings that have their default value")
 
-    create = add_verb(verbs, common, "create", "create a topic", _create)
+    create = add_verb(
+        verbs, common, "create", "create a topic", _create,
+        [
+            "alpacactl topics create payments",
+            "alpacactl topics create invoices --partitions 6 --set retention.ms=86400000",
+        ],
+    )  # fmt: skip
     create.add_argument("topic")
     create.add_argument("--partitions", type=count, default=-1, metavar="N", help="default: the broker's")
     create.add_argument("--replicas", type=count, default=-1, metavar="N", help="default: the broker's")
     create.add_argument(
-        "--set",
-        type=pair,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
+        "--set", type=pair, action="append", default=[], metavar="NAME=VALUE",
         help="a setting; may be repeated",
-    )
+    )  # fmt: skip
 
-    delete = add_verb(verbs, common, "delete", "delete topics and everything in them", _delete)
-    delete.add_argument("topics", nargs="+", metavar="topic")
-
-    alter = add_verb(verbs, common, "alter", "change a topic's settings", _alter)
-    alter.add_argument("topic")
+    alter = add_verb(
+        verbs, common, "alter", "change a topic's settings", _alter,
+        ["alpacactl topics alter orders --set retention.ms=3600000 --unset cleanup.policy"],
+    )  # fmt: skip
+    alter.add_argument("topic", type=topic_name)
     alter.add_argument(
         "--set", type=pair, action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
     )
@@ -41,36 +60,73 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         "--unset", action="append", default=[], metavar="NAME", help="back to the default; may be repeated"
     )
 
-    widen = add_verb(verbs, common, "add-partitions", "bring a topic to more partitions", _add_partitions)
-    widen.add_argument("topic")
+    widen = add_verb(
+        verbs, common, "add-partitions", "bring a topic to more partitions", _add_partitions,
+        ["alpacactl topics add-partitions orders --total 12"],
+    )  # fmt: skip
+    widen.add_argument("topic", type=topic_name)
     widen.add_argument("--total", type=count, required=True, metavar="N", help="partitions it will have")
+
+    delete = add_verb(
+        verbs, common, "delete", "delete topics and everything in them", _delete,
+        ["alpacactl topics delete payments invoices --yes"],
+    )  # fmt: skip
+    delete.add_argument("topics", nargs="+", metavar="topic", type=topic_name)
+    add_confirmation(delete)
 
 
 def _list(parsed: argparse.Namespace, output: Output) -> None:
+    from alpacamq.client.offsets import extents
+    from alpacamq.client.sizes import partition_bytes
     from alpacamq.client.topics import every_topic
 
     with reach(parsed) as cluster:
         topics = [topic for topic in every_topic(cluster) if parsed.internal or not topic.is_internal]
+        spans = extents(cluster, [place for topic in topics for place in topic.all_partitions()])
+        sizes = partition_bytes(cluster)
+    sizes_by_topic = {
+        topic.name: sum(sizes.get(place, 0) for place in topic.all_partitions()) if sizes else None
+        for topic in topics
+    }
     listed: list[dict[str, Plain]] = [
         {
             "name": topic.name,
             "partitions": len(topic.partitions),
             "replicas": topic.replication,
+            "messages": sum(spans[place].end - spans[place].start for place in topic.all_partitions()),
+            "size_bytes": sizes_by_topic[topic.name],
             "internal": topic.is_internal,
         }
         for topic in topics
     ]
-    columns = ["topic", "partitions", "replicas", "internal"]
-    output.show(listed, Table(columns, [list(topic.values()) for topic in listed]))
+    output.show(
+        listed,
+        Table(
+            ["topic", "partitions", "replicas", "messages", "size", "internal"],
+            [
+                [
+                    each["name"],
+                    each["partitions"],
+                    each["replicas"],
+                    each["messages"],
+                    cells.size(sizes_by_topic[topic.name]),
+                    each["internal"],
+                ]
+                for topic, each in zip(topics, listed, strict=True)
+            ],
+        ),
+    )
 
 
 def _describe(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.offsets import extents
+    from alpacamq.client.sizes import partition_bytes
     from alpacamq.client.topics import find_topic, topic_settings
 
     with reach(parsed) as cluster:
         topic = find_topic(cluster, parsed.topic)
         spans = extents(cluster, topic.all_partitions())
+        sizes = partition_bytes(cluster)
         settings = [each for each in topic_settings(cluster, topic.name) if parsed.all or each.is_own]
     partitions: list[dict[str, Plain]] = [
         {
@@ -80,6 +136,7 @@ def _describe(parsed: argparse.Namespace, output: Output) -> None:
             "in_sync": partition.in_sync,
             "start": spans[place].start,
             "end": spans[place].end,
+            "size_bytes": sizes.get(place),
         }
         for place, partition in zip(topic.all_partitions(), topic.partitions, strict=True)
     ]
@@ -93,8 +150,11 @@ def _describe(parsed: argparse.Namespace, output: Output) -> None:
         },
         Table(["topic", "id"], [[topic.name, topic.id]]),
         Table(
-            ["partition", "leader", "replicas", "in sync", "start", "end"],
-            [list(partition.values()) for partition in partitions],
+            ["partition", "leader", "replicas", "in sync", "start", "end", "size"],
+            [
+                [*list(partition.values())[:-1], cells.size(sizes.get(place))]
+                for place, partition in zip(topic.all_partitions(), partitions, strict=True)
+            ],
         ),
         Table(
             ["setting", "value"],
@@ -129,6 +189,7 @@ def _delete(parsed: argparse.Namespace, output: Output) -> None:
         # A misspelt name must not leave half of the others deleted.
         for name in parsed.topics:
             find_topic(cluster, name)
+        confirm(parsed, f"delete {', '.join(parsed.topics)} and everything in it")
         for name in parsed.topics:
             delete_topic(cluster, name)
     output.done({"deleted": parsed.topics}, f"deleted {', '.join(parsed.topics)}")

@@ -2,6 +2,7 @@
 
 import argparse
 
+from . import cells
 from .asking import add_verb, reach, verbs_of
 from .output import Output, Table, moment
 from .yaml import Plain
@@ -9,8 +10,11 @@ from .yaml import Plain
 
 def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
     verbs = verbs_of(parser)
-    add_verb(verbs, common, "list", "list transactional ids", _list)
-    describe = add_verb(verbs, common, "describe", "show a transactional id and what it writes to", _describe)
+    add_verb(verbs, common, "list", "list transactional ids", _list, ["alpacactl transactions list"])
+    describe = add_verb(
+        verbs, common, "describe", "show a transactional id and what it writes to", _describe,
+        ["alpacactl transactions describe till-7"],
+    )  # fmt: skip
     describe.add_argument("id")
 
 
@@ -23,7 +27,11 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
             for each in every_transaction(cluster)
         ]
     output.show(
-        found, Table(["transactional id", "state", "producer id"], [list(each.values()) for each in found])
+        found,
+        Table(
+            ["transactional id", "state", "producer id"],
+            [[each["id"], cells.state(str(each["state"])), each["producer_id"]] for each in found],
+        ),
     )
 
 
@@ -45,7 +53,10 @@ def _describe(parsed: argparse.Namespace, output: Output) -> None:
                 {"topic": place.topic, "partition": place.partition} for place in found.partitions
             ],
         },
-        Table(["transactional id", "state", "started at"], [[found.id, found.state, started]]),
+        Table(
+            ["transactional id", "state", "started", "started at"],
+            [[found.id, cells.state(found.state), cells.age(found.started_at_ms), started]],
+        ),
         Table(
             ["producer id", "epoch", "timeout ms"],
             [[found.producer_id, found.producer_epoch, found.timeout_ms]],

@@ -35,7 +35,7 @@ CONNECT_S = 4.0
 REQUEST_S = 30.0
 MAX_RESPONSE_BYTES = 256 << 20
 _HANDSHAKE_VERSION = 3
-_NAMED_BY = "--broker HOST:PORT or ALPACACTL_BROKER"
+_NAMED_BY = "--broker HOST:PORT, ALPACACTL_BROKER or a context (`alpacactl config`)"
 
 # Versions narrower than those we can read and write: above, topics go by id instead of name, and
 # every transaction ends with a new epoch, which whoever ends it for another could not pass on;

@@ -26,6 +26,7 @@ from .stored_messages import AS_BYTES, StoredMessage
 
 SUFFIX = ".dlq"
 _SETTING = "queue.dead.letter.topic"
+_OUT_OF_RANGE = "offset-out-of-range"
 _UNKNOWN_REDRIVE = "unknown-task"
 _RUNNING = frozenset({"running", "cancelling"})
 
@@ -132,6 +133,22 @@ def dead_letters(api: HttpApi, topic: str, max_messages: int) -> list[DeadLetter
             query: Query = {"limit": max_messages, "values": AS_BYTES}
             found = api.get(("topics", topic, "messages"), _Messages, query=query).messages
     return [_dead_letter(topic, each) for each in found]
+
+
+def dead_letter(api: HttpApi, topic: str, partition: int, offset: int) -> DeadLetter:
+    """One of them, done with or not."""
+    path = ("topics", topic, "partitions", str(partition), "messages")
+    query: Query = {"offset": offset, "limit": 1, "values": AS_BYTES}
+    try:
+        with naming(api, topic=topic, partition=partition):
+            found = api.get(path, _Messages, query=query).messages
+    except Problem as problem:
+        if problem.kind != _OUT_OF_RANGE:
+            raise
+        found = []
+    if not found or found[0].offset != offset:
+        raise NotFound(f"dead letter in {topic!r} with the id", f"{partition}:{offset}")
+    return _dead_letter(topic, found[0])
 
 
 def start_redrive(

@@ -30,7 +30,7 @@ CONNECT_S = 4.0
 REQUEST_S = 30.0
 MAX_ANSWER_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 20
-_NAMED_BY = "--http HOST:PORT or ALPACACTL_HTTP"
+_NAMED_BY = "--http HOST:PORT, ALPACAMQ_ADDRESS or a context (`alpacactl config`)"
 # How long a broker that is reading its state is waited for.
 _PATIENCE_S = 10.0
 _PAUSE_S = 0.1

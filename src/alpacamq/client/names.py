@@ -43,6 +43,18 @@ def topic_names(api: HttpApi) -> list[str]:
     return [each.name for page in _pages(api, "topics", _Topics) for each in page.topics]
 
 
+def topic_names_like(api: HttpApi, start: str, limit: int) -> list[str]:
+    """Topics whose names begin like this, so many at most."""
+    page = api.get(["topics"], _Topics, query={"prefix": start, "limit": limit})
+    return [each.name for each in page.topics]
+
+
+def group_names_like(api: HttpApi, start: str, limit: int) -> list[str]:
+    """Groups, those of queues included, whose names begin like this, so many at most."""
+    page = api.get(["groups"], _Groups, query={"prefix": start, "limit": limit})
+    return list(dict.fromkeys(each.group for each in page.groups))
+
+
 def queue_names(api: HttpApi) -> list[tuple[str, str]]:
     """Every group with the topic it uses as a queue."""
     pages = _pages(api, "groups", _Groups)

@@ -1,0 +1,134 @@
+"""`alpacactl config`: brokers under names, and which of them commands are about."""
+
+import argparse
+
+from .asking import WrongUsage, add_confirmation, add_verb, confirm, http_address, verbs_of
+from .contexts import Context, check_name, write
+from .output import Output, Table
+from .target import Target
+
+
+def context_name(text: str) -> str:
+    """The name of a context, which a shell may complete."""
+    return text
+
+
+def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
+    verbs = verbs_of(parser)
+    add_verb(
+        verbs, common, "show", "show which broker commands are about, and what says so", _show,
+        ["alpacactl config show", "alpacactl config show --context cafe -o json"],
+    )  # fmt: skip
+    add_verb(
+        verbs, common, "get-contexts", "list the brokers that have names", _list,
+        ["alpacactl config get-contexts"],
+    )  # fmt: skip
+
+    put = add_verb(
+        verbs, common, "set", "give a broker a name, or an address to a name", _set,
+        [
+            "alpacactl config set cafe --http 127.0.0.1:8080",
+            "alpacactl config set cafe --broker 127.0.0.1:9092",
+        ],
+    )  # fmt: skip
+    put.description = (
+        "Keep the addresses given with --http and --broker under a name. With --http alone the broker itself "
+        "is asked where Kafka's protocol is spoken. The first context is the current one at once."
+    )
+    put.add_argument("name", type=context_name)
+
+    use = add_verb(
+        verbs, common, "use", "let commands be about this broker unless they say otherwise", _use,
+        ["alpacactl config use cafe"],
+    )  # fmt: skip
+    use.add_argument("name", type=context_name)
+
+    delete = add_verb(
+        verbs, common, "delete", "forget a name", _delete, ["alpacactl config delete cafe --yes"]
+    )
+    delete.add_argument("name", type=context_name)
+    add_confirmation(delete)
+
+
+def _show(parsed: argparse.Namespace, output: Output) -> None:
+    target: Target = parsed.target
+    http, broker = target.http, target.broker
+    rows = {
+        "context": (target.context_name, "--context" if parsed.context else str(target.file)),
+        "http": (http.address, http.where),
+        "broker": (None, f"asked of {http.address}") if broker is None else (broker.address, broker.where),
+    }
+    output.show(
+        {name: {"value": value, "from": where} for name, (value, where) in rows.items()},
+        Table(["setting", "value", "from"], [[name, *row] for name, row in rows.items()]),
+    )
+
+
+def _list(parsed: argparse.Namespace, output: Output) -> None:
+    contexts = parsed.target.contexts
+    listed = [
+        {
+            "name": name,
+            "current": name == contexts.current,
+            "http": context.http,
+            "broker": context.broker,
+        }
+        for name, context in sorted(contexts.by_name.items())
+    ]
+    output.show(
+        listed,
+        Table(
+            ["current", "name", "http", "broker"],
+            [
+                ["*" if each["current"] else " ", each["name"], each["http"], each["broker"]]
+                for each in listed
+            ],
+        ),
+    )
+
+
+def _set(parsed: argparse.Namespace, output: Output) -> None:
+    from alpacamq.client.address import parse_address
+
+    check_name(parsed.name)
+    if parsed.http is None and parsed.broker is None:
+        raise WrongUsage("nothing to keep: give --http HOST:PORT, --broker HOST:PORT or both")
+    http = None if parsed.http is None else str(http_address(parsed))
+    try:
+        broker = None if parsed.broker is None else str(parse_address(parsed.broker))
+    except ValueError as error:
+        raise WrongUsage(f"--broker: {error}") from None
+    target: Target = parsed.target
+    before = target.contexts.by_name.get(parsed.name, Context())
+    context = Context(http=http or before.http, broker=broker or before.broker)
+    contexts = target.contexts.with_context(parsed.name, context)
+    write(target.file, contexts)
+    current = ", the current one" if contexts.current == parsed.name else ""
+    output.done(
+        {"name": parsed.name, "http": context.http, "broker": context.broker, "file": str(target.file)},
+        f"kept context {parsed.name}{current}, in {target.file}",
+    )
+
+
+def _use(parsed: argparse.Namespace, output: Output) -> None:
+    from dataclasses import replace
+
+    target: Target = parsed.target
+    _check_known(target, parsed.name)
+    write(target.file, replace(target.contexts, current=parsed.name))
+    output.done({"current": parsed.name}, f"commands are about {parsed.name} now")
+
+
+def _delete(parsed: argparse.Namespace, output: Output) -> None:
+    target: Target = parsed.target
+    _check_known(target, parsed.name)
+    confirm(parsed, f"forget the context {parsed.name}")
+    write(target.file, target.contexts.without(parsed.name))
+    output.done({"deleted": parsed.name}, f"forgot context {parsed.name}")
+
+
+def _check_known(target: Target, name: str) -> None:
+    from alpacamq.client.errors import NotFound
+
+    if name not in target.contexts.by_name:
+        raise NotFound("context", name, target.contexts.by_name)

@@ -1,0 +1,71 @@
+"""How the command line is read: no abbreviations, examples kept as they are, near words suggested."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+USAGE = 2
+_EXAMPLES = "examples:\n"
+
+
+class LinesKept(argparse.HelpFormatter):
+    """Leaves examples as they are: what is broken into lines cannot be typed."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        head, found, examples = text.partition(_EXAMPLES)
+        filled = super()._fill_text(head, width, indent) + "\n\n" if head.strip() else ""
+        return filled + found + examples if found else super()._fill_text(text, width, indent)
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, with the word that was probably meant and where help is."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=LinesKept, **options)
+        self._given: Sequence[str] = ()
+
+    def add_examples(self, examples: Sequence[str]) -> None:
+        """Commands that can be typed as they are, shown below the help."""
+        self.epilog = f"{self.epilog or ''}{_EXAMPLES}" + "\n".join(f"  {each}" for each in examples)
+
+    @property
+    def long_options(self) -> list[str]:
+        return [name for name in self._option_string_actions if name.startswith("--")]
+
+    def parse_known_args(  # type: ignore[override]  # argparse has overloads where one form does
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        self._given = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            names = [each.dest for each in action._choices_actions]
+            what = str(action.metavar).lower()
+            self.error(f"there is no {what} {value!r}{nearest(str(value), names) or _one_of(names)}")
+        super()._check_value(action, value)
+
+    def error(self, message: str) -> NoReturn:
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction) and message.endswith(f": {action.metavar}"):
+                message += _one_of([each.dest for each in action._choices_actions])
+        self.exit(USAGE, f"{self.prog}: {message}{self._meant()}\nsee `{self.prog} --help`\n")
+
+    def _meant(self) -> str:
+        """The options that are near those on the command line that there are not."""
+        given = self._given[: self._given.index("--")] if "--" in self._given else self._given
+        words = [word.partition("=")[0] for word in given if word.startswith("--")]
+        unknown = [word for word in words if word not in self.long_options]
+        return f"; there is no {unknown[0]}{nearest(unknown[0], self.long_options)}" if unknown else ""
+
+
+def nearest(word: str, known: Sequence[str]) -> str:
+    """A hint at the right word, ready to follow a message; empty when nothing is near."""
+    near = get_close_matches(word, known, n=2)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _one_of(names: Sequence[str]) -> str:
+    return f"; there are {', '.join(names)}"
