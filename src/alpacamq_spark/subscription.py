@@ -9,13 +9,16 @@ from alpacamq.client.errors import NotFound
 from alpacamq.client.topics import every_topic
 from alpacamq.model.errors import InvalidTopicName
 from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.model.pipelines import PIPELINES_TOPIC
 from alpacamq.model.topics import check_topic_name
 
 from .errors import InvalidOption
 from .json_options import parse_json, show
 
-# Where the connector keeps which batches of a sink were written; of no interest to who reads by pattern.
+# Where the connector keeps which batches of a sink were written.
 COMMITS_TOPIC = TopicName("alpacamq-spark-commits")
+# Of no interest to who reads by pattern; and a pipeline that read its own reports would never come to an end.
+_OWN = frozenset({COMMITS_TOPIC, PIPELINES_TOPIC})
 _WAYS = ("subscribe", "subscribePattern", "assign")
 
 
@@ -33,7 +36,7 @@ class Subscription:
         if self.pattern is not None:
             # Java's matcher is what Spark's users know: the pattern is for the whole name.
             matches = re.compile(self.pattern).fullmatch
-            hidden = {COMMITS_TOPIC, *(name for name, topic in every.items() if topic.is_internal)}
+            hidden = {*_OWN, *(name for name, topic in every.items() if topic.is_internal)}
             named = [name for name in every if name not in hidden and matches(name)]
         else:
             named = [*self.topics, *dict.fromkeys(each.topic for each in self.assigned)]

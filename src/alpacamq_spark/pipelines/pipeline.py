@@ -97,6 +97,10 @@ class Pipeline:
                 assert_never(definition)
 
     def _run_on(self, spark: "SparkSession", teller: Teller, interruption: Interruption) -> Outcome:
+        # Here and not above: it needs the client, which few of those who load a pipeline do.
+        from .reporting import ProgressReports
+
+        reports = ProgressReports(self.broker, self.name, self.definition.kind)
         run = Run(
             name=self.name,
             kind=self.definition.kind,
@@ -104,14 +108,15 @@ class Pipeline:
             spark=spark,
             checkpoint=Checkpoint(self.checkpoint_place, spark),
             place=self.place,
-            teller=teller,
+            teller=reports.telling(teller),
             interruption=interruption,
         )
         # What only counts has nothing to finish, and ends at once as Spark would have it.
         gently = nullcontext() if isinstance(self.definition, Analytics) else interruption.on_signals()
-        with run.checkpoint.held(), _noted(run.checkpoint) as note, gently:
+        with run.checkpoint.held(), _noted(run.checkpoint) as note, reports, gently:
             outcome = self._dispatch(run)
             note(outcome)
+            reports.done(outcome)
             return outcome
 
     def _dispatch(self, run: Run) -> Outcome:

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
 from alpacamq.broker.broker import Broker
 from alpacamq.model.errors import AlpacaError
@@ -18,6 +19,16 @@ log = get_logger(__name__)
 
 # Groups whose offsets are asked for at each look; each costs tens of microseconds.
 MAX_GROUPS = 200
+RATES = (Measure.PUBLISHED, Measure.CONSUMED)
+
+
+class Source(NamedTuple):
+    """Who counts: a topic, or a group on a topic as a consumer or as a queue."""
+
+    measure: Measure
+    topic: str
+    group: str = ""
+    is_queue: bool = False
 
 
 class Sampler:
@@ -26,7 +37,7 @@ class Sampler:
     def __init__(self, broker: Broker, history: History) -> None:
         self._broker = broker
         self._history = history
-        self._counted: Mapping[SeriesKey, int] = {}
+        self._counted: Mapping[Source, int] | None = None
         self._counted_at = 0.0
 
     async def run(self) -> None:
@@ -40,50 +51,60 @@ class Sampler:
 
     async def sample(self) -> None:
         """One look, put into the history."""
-        now, counts, levels = self._broker.clock.monotonic(), Counter[SeriesKey](), Counter[SeriesKey]()
-        self._count_published(counts)
-        self._count_queues(counts, levels)
+        now = self._broker.clock.monotonic()
+        counts: dict[Source, int] = {}
+        levels: Counter[SeriesKey] = Counter({SeriesKey(Measure.LAG): 0})
+        self._look_at_topics(counts)
+        self._look_at_queues(counts, levels)
         with suppress(AlpacaError):  # the coordinators are not ready: they are left out this time
-            await self._count_groups(counts, levels)
-        levels[SeriesKey(Measure.LAG)] += 0
-        elapsed = now - self._counted_at
+            await self._look_at_groups(counts, levels)
         numbers: dict[SeriesKey, float] = dict(levels)
-        for key, count in counts.items():
-            if key in self._counted and elapsed > 0:
-                # Not less than nothing: a group may go back, and a topic of the same name may be new.
-                numbers[key] = max(count - self._counted[key], 0) / elapsed
+        if self._counted is not None and now > self._counted_at:
+            for key, growth in _growth(self._counted, counts).items():
+                numbers[key] = growth / (now - self._counted_at)
         self._counted, self._counted_at = counts, now
         self._history.record(self._broker.clock.now_ms(), numbers)
 
-    def _count_published(self, counts: Counter[SeriesKey]) -> None:
+    def _look_at_topics(self, counts: dict[Source, int]) -> None:
         topics = self._broker.topics
         for name in topics.image.topics:
             if name not in INTERNAL_TOPICS:
                 written = sum(each.high_watermark for each in topics.partitions_of(name))
-                _count(counts, Measure.PUBLISHED, name, written)
-                _count(counts, Measure.CONSUMED, name, 0)
+                counts[Source(Measure.PUBLISHED, name)] = written
 
-    def _count_queues(self, counts: Counter[SeriesKey], levels: Counter[SeriesKey]) -> None:
+    def _look_at_queues(self, counts: dict[Source, int], levels: Counter[SeriesKey]) -> None:
         for queue in self._broker.queues.figures():
             group, topic = queue.queue
             totals = totals_of([queue])
             levels[SeriesKey(Measure.READY, topic, group)] = totals.ready
             levels[SeriesKey(Measure.IN_FLIGHT, topic, group)] = totals.in_flight
-            waiting = totals.ready + totals.in_flight + totals.resting
-            levels[SeriesKey(Measure.LAG, topic, group)] += waiting
-            levels[SeriesKey(Measure.LAG)] += waiting
-            _count(counts, Measure.CONSUMED, topic, totals.acked_total)
+            _add_lag(levels, topic, group, totals.ready + totals.in_flight + totals.resting)
+            counts[Source(Measure.CONSUMED, topic, group, is_queue=True)] = totals.acked_total
 
-    async def _count_groups(self, counts: Counter[SeriesKey], levels: Counter[SeriesKey]) -> None:
+    async def _look_at_groups(self, counts: dict[Source, int], levels: Counter[SeriesKey]) -> None:
         if OFFSETS_TOPIC not in self._broker.topics.image.topics:
             return
         groups = await group_names(self._broker)
         for each in await lags(self._broker, groups[:MAX_GROUPS]):
-            levels[SeriesKey(Measure.LAG, each.topic, each.group)] += each.messages
-            levels[SeriesKey(Measure.LAG)] += each.messages
-            _count(counts, Measure.CONSUMED, each.topic, each.reached)
+            _add_lag(levels, each.topic, each.group, each.messages)
+            counts[Source(Measure.CONSUMED, each.topic, each.group)] = each.reached
 
 
-def _count(counts: Counter[SeriesKey], measure: Measure, topic: str, count: int) -> None:
-    counts[SeriesKey(measure, topic)] += count
-    counts[SeriesKey(measure)] += count
+def _add_lag(levels: Counter[SeriesKey], topic: str, group: str, messages: int) -> None:
+    levels[SeriesKey(Measure.LAG, topic, group)] += messages
+    levels[SeriesKey(Measure.LAG)] += messages
+
+
+def _growth(before: Mapping[Source, int], counts: Mapping[Source, int]) -> Counter[SeriesKey]:
+    """By how much topics, and all of them together, have grown in each measure."""
+    growth: Counter[SeriesKey] = Counter({SeriesKey(measure): 0 for measure in RATES})
+    for source, count in counts.items():
+        # A topic that is new was empty; where a group that is new began, nobody knows.
+        known = before.get(source, 0 if source.measure is Measure.PUBLISHED else count)
+        # Not less than nothing: a group may go back, and a topic of the same name may be another.
+        grown = max(count - known, 0)
+        growth[SeriesKey(source.measure, source.topic)] += grown
+        growth[SeriesKey(source.measure)] += grown
+        if source.measure is Measure.PUBLISHED:
+            growth[SeriesKey(Measure.CONSUMED, source.topic)] += 0
+    return growth

@@ -6,8 +6,9 @@ import { toMessages, toTraces } from "./links.js";
 import { empty, facts, table } from "./parts.js";
 import { content, decoded, inline, viewer } from "./value.js";
 
+const REASON = "alpacamq-dead-letter-reason";
 const DEAD_LETTER = {
-  "alpacamq-dead-letter-reason": "Reason",
+  [REASON]: "Reason",
   "alpacamq-origin-topic": "From topic",
   "alpacamq-origin-partition": "From partition",
   "alpacamq-origin-offset": "From offset",
@@ -21,6 +22,7 @@ export function messageList(topic, messages, { nothing = "No messages.", open = 
   return h("ol", { class: "messages" }, messages.map((message) => line(topic, message, open)));
 }
 
+const headersOf = ({ headers }) => (Array.isArray(headers) ? headers : Object.entries(headers ?? {}));
 const placeOf = (message) => `${message.partition}/${message.offset}`;
 
 function line(topic, message, open) {
@@ -35,6 +37,7 @@ function line(topic, message, open) {
   if (isOpen) show(body, whole(topic, message, still));
   const key = inline(content(message, "key"));
   const value = inline(content(message, "value"));
+  const reason = headersOf(message).find(([name]) => name === REASON)?.[1];
   return h(
     "li",
     { class: "row", "data-key": still },
@@ -47,7 +50,7 @@ function line(topic, message, open) {
         h("span", { class: "place" }, h("span", { class: "note" }, "p"), message.partition, h("span", { class: "note" }, " @"), message.offset),
         h("time", null, format.moment(message.timestamp)),
         h("span", { class: "key" }, key === null ? h("span", { class: "note" }, "no key") : format.excerpt(key, 40)),
-        h("span", { class: "excerpt" }, value === null ? h("span", { class: "note" }, "null") : format.excerpt(value, 160)),
+        h("span", { class: "excerpt" }, typeof reason === "string" && reason ? h("span", { class: "reason" }, format.excerpt(reason, 60)) : null, value === null ? h("span", { class: "note" }, "null") : format.excerpt(value, 160)),
       ),
       body,
     ),
@@ -55,7 +58,7 @@ function line(topic, message, open) {
 }
 
 function whole(topic, message, still) {
-  const headers = Array.isArray(message.headers) ? message.headers : Object.entries(message.headers ?? {});
+  const headers = headersOf(message);
   const why = headers.filter(([name]) => name in DEAD_LETTER).map(([name, value]) => [DEAD_LETTER[name], shown(value)]);
   const key = content(message, "key");
   return [

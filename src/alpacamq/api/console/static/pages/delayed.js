@@ -23,8 +23,8 @@ export function delayed(view, _, query) {
   const draw = ({ figures, topics, listed }) => [
     stats(
       stat("Waiting", format.brief(figures.pending)),
-      stat("Next", figures.next_deliver_at ? `in ${format.span(Math.max(figures.next_deliver_at - Date.now(), 0))}` : "–"),
-      stat("Delivered", format.brief(figures.delivered_total), { note: `99 % within ${format.span(figures.late_ms_p99)} of their time` }),
+      stat("Next in", figures.next_deliver_at ? format.span(Math.max(figures.next_deliver_at - Date.now(), 0)) : "–"),
+      stat("Delivered", format.brief(figures.delivered_total), { note: figures.delivered_total ? `99 % within ${format.span(figures.late_ms_p99)} of their time` : null }),
       stat("Cancelled", format.brief(figures.cancelled_total)),
     ),
     listed ? messageTable(listed) : byTopic(topics),
@@ -35,7 +35,7 @@ export function delayed(view, _, query) {
       table(
         [
           { label: "Due in", kind: "number", cell: (row) => format.span(Math.max(row.deliver_at - Date.now(), 0)) },
-          { label: "Due at", cell: (row) => format.moment(row.deliver_at) },
+          { label: "Due at", kind: "wide", cell: (row) => format.moment(row.deliver_at) },
           { label: "Partition", kind: "number wide", cell: (row) => row.partition },
           { label: "Id", kind: "number wide", cell: (row) => row.id },
           { label: "Size", kind: "number", cell: (row) => format.bytes(row.size_bytes) },

@@ -1,6 +1,6 @@
 // Groups: which there are, and one of them with its members, offsets and lag over time.
 
-import { find, get, path } from "../api.js";
+import { get, path } from "../api.js";
 import { chart } from "../chart.js";
 import { h, show } from "../dom.js";
 import * as format from "../format.js";
@@ -50,11 +50,12 @@ export function group(view, { group: name }) {
   const body = h("div", { class: "stack" });
   show(view.main, trail(["Groups", "#/groups"], [name]), heading(name), body);
   const load = async (signal) => {
-    const [described, offsets, lags] = await Promise.all([
+    const [described, lags] = await Promise.all([
       get(path`/groups/${name}`, {}, signal),
-      find(path`/groups/${name}/offsets`, {}, signal),
       history({ group: name, measure: "lag" }, seconds, signal),
     ]);
+    // Only a queue: it has no offsets to show.
+    const offsets = described.type === "queue" ? null : await get(path`/groups/${name}/offsets`, {}, signal);
     return { described, offsets, lags };
   };
   const draw = ({ described, offsets, lags }) => {

@@ -1,6 +1,6 @@
 // The broker at a glance: is it well, how much comes and goes, what it holds.
 
-import { find, get, Problem } from "../api.js";
+import { get, Problem } from "../api.js";
 import { chart, sparkline } from "../chart.js";
 import { h, show } from "../dom.js";
 import * as format from "../format.js";
@@ -23,7 +23,7 @@ export function overview(view) {
       history({}, seconds, signal),
       history({ measure: "published" }, seconds, signal, 40),
       history({ measure: "consumed" }, seconds, signal, 40),
-      find("/delay/stats", {}, signal),
+      get("/delay/stats", {}, signal),
     ]);
     return { figures, well, rates, byTopic, consumed, delays };
   };
@@ -62,9 +62,9 @@ export function overview(view) {
         stat("Messages", format.brief(figures.messages), { href: "#/topics", note: format.bytes(figures.size_bytes) }),
         stat("Groups", format.brief(figures.groups), { href: "#/groups" }),
         stat("Queues", format.brief(figures.queues), { href: "#/queues" }),
-        stat("Delayed", format.brief(delays?.pending ?? figures.delayed), {
+        stat("Delayed", format.brief(delays.pending), {
           href: "#/delayed",
-          note: delays?.next_deliver_at ? `next in ${format.span(Math.max(delays.next_deliver_at - Date.now(), 0))}` : null,
+          note: delays.next_deliver_at ? `next in ${format.span(Math.max(delays.next_deliver_at - Date.now(), 0))}` : null,
         }),
         stat("Transactions", format.brief(figures.open_transactions), { note: "open" }),
       ),

@@ -1,6 +1,6 @@
 // Data pipelines: what each of them last told of its progress.
 
-import { find } from "../api.js";
+import { get } from "../api.js";
 import { h, show } from "../dom.js";
 import * as format from "../format.js";
 import { toGroup } from "../links.js";
@@ -13,9 +13,9 @@ export function pipelines(view) {
   show(view.main, heading("Pipelines"), list);
   view.live(
     list,
-    (signal) => find("/pipelines", {}, signal),
+    (signal) => get("/pipelines", {}, signal),
     (found) =>
-      found?.pipelines.length
+      found.pipelines.length
         ? found.pipelines.map(shown)
         : empty("No pipeline has told of itself yet. They do when they run: ", h("code", null, "alpacactl pipeline run FILE")),
   );

@@ -1,6 +1,6 @@
 // Queues: what each group still has to do on a topic, lane by lane, and what it gave up on.
 
-import { find, get, path, send } from "../api.js";
+import { get, path, send } from "../api.js";
 import { chart } from "../chart.js";
 import { h, show } from "../dom.js";
 import * as format from "../format.js";
@@ -12,6 +12,8 @@ import { badge, bar, button, card, choice, confirm, heading, stat, stats, table,
 const LANES = ["critical", "high", "normal", "low", "background"];
 const PEEKED = 20;
 const LETTERS = 50;
+// The group that looks after dead letters where nobody else does.
+const KEEPER = "queue";
 
 const held = (figures) => [
   ["ready", figures.ready],
@@ -71,7 +73,7 @@ export function queue(view, { group, topic }) {
     ]);
     const letters = settings.settings["queue.dead.letter.topic"] || `${topic}.dlq`;
     const [dead, peeked] = await Promise.all([
-      find(path`/topics/${letters}`, {}, signal),
+      countDeadLetters(letters, signal),
       isPeeking ? get(`${where}/messages`, { limit: PEEKED }, signal) : null,
     ]);
     return { described, lanes: lanes.lanes, rates, letters, dead, peeked };
@@ -86,7 +88,6 @@ export function queue(view, { group, topic }) {
       isPeeking = event.currentTarget.open;
       if (isPeeking) again();
     };
-    const waiting = dead ? dead.partitions.reduce((sum, part) => sum + part.end_offset - part.start_offset, 0) : 0;
     return [
       stats(
         stat("Ready", format.brief(totals.ready)),
@@ -94,7 +95,7 @@ export function queue(view, { group, topic }) {
         stat("Resting", format.brief(totals.resting), { note: "before a retry" }),
         stat("Acknowledged", format.brief(totals.acked_total)),
         stat("Delivered again", format.brief(totals.redelivered_total), { note: `${format.brief(totals.expired_leases_total)} timed out` }),
-        stat("Dead letters", format.brief(waiting), { href: toDeadLetters(letters), tone: waiting ? "bad" : null, note: letters }),
+        stat("Dead letters", format.brief(dead), { href: dead ? toDeadLetters(letters) : null, tone: dead ? "bad" : null, note: letters }),
       ),
       card("Lanes", laneBars(lanes)),
       card(
@@ -155,6 +156,16 @@ function partitions({ topic, partitions: found }) {
   );
 }
 
+/** How many nobody has seen to: redriven ones stay in their topic, as everything does, but are done. */
+async function countDeadLetters(topic, signal) {
+  const [{ topics }, { queues: found }] = await Promise.all([
+    get("/topics", { prefix: topic, limit: 1 }, signal),
+    get("/reliability/stats", { topic, group: KEEPER }, signal),
+  ]);
+  if (found.length) return found[0].totals.ready + found[0].totals.in_flight + found[0].totals.resting;
+  return topics.find(({ name }) => name === topic)?.messages ?? 0;
+}
+
 export function deadLetters(view, { topic }) {
   const body = h("div", { class: "stack" });
   const redrive = async () => {
@@ -169,18 +180,17 @@ export function deadLetters(view, { topic }) {
     body,
   );
   const load = async (signal) => {
-    const described = await get(path`/topics/${topic}`, {}, signal);
-    const share = Math.ceil(LETTERS / described.partitions.length);
-    const offsets = described.partitions.map((part) => `${part.partition}:${Math.max(part.end_offset - share, part.start_offset)}`);
-    const [read, { redrives }] = await Promise.all([
-      get(path`/topics/${topic}/messages`, { offsets: offsets.join(","), limit: LETTERS }, signal),
+    const [{ redrives }, { queues: keepers }] = await Promise.all([
       get("/redrives", { topic }, signal),
+      get("/reliability/stats", { topic, group: KEEPER }, signal),
     ]);
-    return { letters: read.messages.toReversed(), redrives };
+    const where = keepers.length ? path`/groups/${KEEPER}/queues/${topic}/messages` : path`/topics/${topic}/messages`;
+    const [{ messages }, count] = await Promise.all([get(where, { limit: LETTERS }, signal), countDeadLetters(topic, signal)]);
+    return { letters: messages, count, redrives };
   };
-  const draw = ({ letters, redrives }) => [
+  const draw = ({ letters, count, redrives }) => [
     redrives.length ? card("Redrives", redrives.slice(0, 5).map((task) => progress(task))) : null,
-    card("Newest dead letters", messageList(topic, letters, { nothing: "No dead letters." })),
+    card(`${format.count(count)} waiting`, messageList(topic, letters, { nothing: "No dead letters wait." })),
   ];
   const progress = (task) => {
     const cancel = async () => {

@@ -1,0 +1,143 @@
+"""Tells the broker how a run goes on, so that operators see it in the console: the last word of each pipeline
+in a compacted topic.
+
+Only a view. A thread of its own sends it, so a broker that is slow or away costs the run nothing.
+"""
+
+import threading
+import time
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from alpacamq.client.cluster import Cluster
+from alpacamq.client.errors import ErrorCode, NotFound, Refused
+from alpacamq.client.producer import Producer
+from alpacamq.client.topics import create_topic, find_topic
+from alpacamq.model.errors import AlpacaError
+from alpacamq.model.pipelines import (
+    MAX_ERROR_LENGTH,
+    MAX_NAME_LENGTH,
+    PIPELINES_TOPIC,
+    PipelineProgress,
+    PipelineState,
+)
+
+from .run import BatchDone, Outcome, Teller
+from .sources import reach
+
+_SETTINGS = {
+    "cleanup.policy": "compact",
+    # Only the last word of a pipeline counts, so the log is kept short.
+    "segment.bytes": str(1 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+    "delete.retention.ms": "60000",
+}
+# At most one word a second; and one at least so often, so that a run that was killed can be told.
+INTERVAL_S = 1.0
+ALIVE_S = 10.0
+# How long the end of a run waits for its last word to be sent.
+_LAST_WORD_S = 5.0
+
+
+class ProgressReports:
+    """The progress of one run, sent while it is entered."""
+
+    def __init__(self, broker: str, name: str, kind: str) -> None:
+        self._broker = broker
+        now_ms = _now_ms()
+        self._progress = PipelineProgress(
+            name=name[:MAX_NAME_LENGTH],
+            kind=kind,
+            state=PipelineState.RUNNING,
+            started=now_ms,
+            updated=now_ms,
+        )
+        self._changed = threading.Event()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pipeline-progress", daemon=True)
+
+    def telling(self, teller: Teller) -> Teller:
+        """The same teller, whose batches are also told to the broker."""
+
+        def batch(done: BatchDone) -> None:
+            self._note(
+                rows=done.total_rows, rows_per_second=done.rows_per_second, lag=done.lag, batch=done.batch
+            )
+            teller.batch(done)
+
+        return replace(teller, batch=batch)
+
+    def done(self, outcome: Outcome) -> None:
+        """The run has come to its end, or was stopped."""
+        state = PipelineState.STOPPED if outcome.is_stopped else PipelineState.DONE
+        # A batch that wrote nothing may not have been told; what a replay told counts all of its runs.
+        self._note(state=state, rows=max(outcome.rows, self._progress.rows))
+
+    def __enter__(self) -> Self:
+        self._changed.set()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            self._note(state=PipelineState.STOPPED)
+        elif error is not None:
+            words = str(error) if isinstance(error, AlpacaError) else f"{type(error).__name__}: {error}"
+            self._note(state=PipelineState.FAILED, error=words[:MAX_ERROR_LENGTH])
+        self._ended.set()
+        self._changed.set()
+        self._thread.join(_LAST_WORD_S)
+
+    def _note(self, **news: object) -> None:
+        self._progress = msgspec.structs.replace(self._progress, **news)
+        self._changed.set()
+
+    def _run(self) -> None:
+        cluster: Cluster | None = None
+        while True:
+            self._changed.wait(ALIVE_S)
+            self._changed.clear()
+            is_last = self._ended.is_set()
+            try:
+                cluster = cluster or reach(self._broker)
+                self._send(cluster)
+            except (AlpacaError, OSError):
+                # The next word makes up for this one, over a new connection.
+                if cluster is not None:
+                    cluster.close()
+                cluster = None
+            if is_last:
+                break
+            self._ended.wait(INTERVAL_S)
+        if cluster is not None:
+            cluster.close()
+
+    def _send(self, cluster: Cluster) -> None:
+        _make_topic(cluster)
+        progress = msgspec.structs.replace(self._progress, updated=_now_ms())
+        producer = Producer(cluster, PIPELINES_TOPIC)
+        producer.add(progress.name.encode(), msgspec.json.encode(progress))
+        producer.flush()
+
+
+def _make_topic(cluster: Cluster) -> None:
+    try:
+        find_topic(cluster, PIPELINES_TOPIC)
+    except NotFound:
+        try:
+            create_topic(cluster, PIPELINES_TOPIC, partitions=1, replicas=-1, settings=_SETTINGS)
+        except Refused as refused:
+            if refused.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

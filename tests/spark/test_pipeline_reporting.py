@@ -1,0 +1,86 @@
+"""Pipelines tell the broker how they go on, and what becomes of that is nothing to them."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from alpacamq.client.cluster import Cluster
+from alpacamq.client.topics import topic_settings
+from alpacamq.model.pipelines import PIPELINES_TOPIC
+from alpacamq_spark.pipelines.report import Report
+from alpacamq_spark.pipelines.reporting import ProgressReports
+from alpacamq_spark.pipelines.run import BatchDone, Outcome, Teller
+from tests.brokers import Broker
+from tests.waiting import eventually
+
+from .driving import plan
+from .pipeline_files import Sent, Workshop, send
+from .topics import make_topic, produce
+
+BATCH = BatchDone(batch=3, rows=10, rows_per_second=2.5, duration_ms=4000, lag=7, total_rows=40)
+
+
+def listed(broker: Broker, name: str) -> dict[str, Any]:
+    found = httpx.get(f"http://{broker.http_address}/pipelines").raise_for_status().json()["pipelines"]
+    return next((each for each in found if each["name"] == name), {})
+
+
+def test_a_run_is_told_of_from_its_start_to_its_end(broker: Broker) -> None:
+    told: list[BatchDone] = []
+    reports = ProgressReports(broker.address, "from-start-to-end", "archive")
+    with reports:
+        eventually(lambda: listed(broker, "from-start-to-end").get("state") == "running")
+        reports.telling(Teller(batch=told.append)).batch(BATCH)
+        assert told == [BATCH]
+        eventually(lambda: listed(broker, "from-start-to-end").get("batch") == 3)
+        shown = listed(broker, "from-start-to-end")
+        assert (shown["rows"], shown["rows_per_second"], shown["lag"]) == (40, 2.5, 7)
+        reports.done(Outcome(rows=40, report=Report(data={})))
+    assert listed(broker, "from-start-to-end")["state"] == "done"
+
+
+def test_a_run_that_fails_says_why(broker: Broker) -> None:
+    reports = ProgressReports(broker.address, "failing", "transform")
+    with pytest.raises(ValueError, match="no such column"), reports:
+        raise ValueError("no such column")
+    shown = listed(broker, "failing")
+    assert (shown["state"], shown["error"]) == ("failed", "ValueError: no such column")
+
+
+def test_a_broker_that_is_not_there_does_not_disturb_a_run() -> None:
+    with ProgressReports("127.0.0.1:1", "alone", "archive") as reports:
+        reports.telling(Teller()).batch(BATCH)
+        reports.done(Outcome(rows=40, report=Report(data={})))
+
+
+def test_reports_are_kept_in_a_compacted_topic_that_patterns_pass_over(
+    broker: Broker, cluster: Cluster, topic: str
+) -> None:
+    produce(broker, make_topic(cluster, topic), ["a"])
+    with ProgressReports(broker.address, "compacted", "archive"):
+        pass
+    settings = {each.name: each.value for each in topic_settings(cluster, PIPELINES_TOPIC)}
+    assert settings["cleanup.policy"] == "compact"
+    _, ranges = plan(broker, subscribePattern=".*")
+    topics = {each.partition.topic for each in ranges}
+    assert topic in topics
+    assert PIPELINES_TOPIC not in topics
+
+
+def test_a_pipeline_that_has_run_is_listed_with_its_rows(workshop: Workshop, cluster: Cluster) -> None:
+    make_topic(cluster, "reported")
+    send(workshop.broker, "reported", [Sent(value=str(n)) for n in range(3)])
+    pipeline = workshop.pipeline(
+        """
+        kind = "archive"
+        [source]
+        topics = ["reported"]
+        [sink]
+        path = "archive"
+        """,
+        "reported.toml",
+    )
+    workshop.run(pipeline)
+    shown = listed(workshop.broker, "reported")
+    assert (shown["state"], shown["kind"], shown["rows"]) == ("done", "archive", 3)
