@@ -85,6 +85,17 @@ class Connection:
         self._deadline = time.monotonic() + patience_s
         return decode(answer, version, self._exchange(api, version, encode(request, version)))
 
+    def tell(self, request: Message, *, patience_s: float = REQUEST_S) -> None:
+        """Send what the broker does not answer: records that are not to be acknowledged."""
+        api = _APIS[type(request)]
+        version = self._version(api)
+        self._deadline = time.monotonic() + patience_s
+        try:
+            self._send(api, version, encode(request, version))
+        except OSError as error:
+            self.close()
+            raise Unreachable(f"{self.address} closed the connection during {api.name}: {error}") from error
+
     def _version(self, api: Api) -> int:
         lowest, highest = _VERSIONS.get(api.request, (api.min_version, api.max_version))
         theirs = self._spoken.get(api.key)
@@ -112,14 +123,8 @@ class Connection:
 
     def _exchange(self, api: Api, version: int, body: bytes) -> memoryview:
         """Send one request and return the body of its answer."""
-        self._correlation_id += 1
-        name = CLIENT_ID.encode()
-        head = _REQUEST_START.pack(api.key, version, self._correlation_id, len(name)) + name
-        if version >= api.flexible_from:
-            head += b"\0"
         try:
-            self._socket.settimeout(self._left_s())
-            self._socket.sendall(_INT32.pack(len(head) + len(body)) + head + body)
+            self._send(api, version, body)
             return self._receive(api, version)
         except TimeoutError:
             self.close()
@@ -133,6 +138,15 @@ class Connection:
         except ProtocolError:
             self.close()
             raise
+
+    def _send(self, api: Api, version: int, body: bytes) -> None:
+        self._correlation_id += 1
+        name = CLIENT_ID.encode()
+        head = _REQUEST_START.pack(api.key, version, self._correlation_id, len(name)) + name
+        if version >= api.flexible_from:
+            head += b"\0"
+        self._socket.settimeout(self._left_s())
+        self._socket.sendall(_INT32.pack(len(head) + len(body)) + head + body)
 
     def _receive(self, api: Api, version: int) -> memoryview:
         size = _INT32.unpack(self._read(_INT32.size))[0]

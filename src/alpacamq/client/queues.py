@@ -219,6 +219,11 @@ def purge(api: HttpApi, queue: QueueName) -> QueueDescription:
         return api.send("POST", (*queue.path, "purge"), QueueDescription)
 
 
+def delete_queues(api: HttpApi, group: str) -> None:
+    """Forget a group: its queues and its offsets."""
+    api.send("DELETE", ("groups", group), type(None))
+
+
 def reset(api: HttpApi, queue: QueueName, offsets: Mapping[int, int]) -> None:
     """Begin again at these offsets of partitions."""
     with naming(api, topic=queue.topic, group=queue.group):
