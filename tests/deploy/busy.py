@@ -1,0 +1,84 @@
+"""A broker with something of everything going on, so that each of its metrics has something to say."""
+
+from contextlib import suppress
+from typing import Any
+
+import boto3
+import httpx
+from botocore.exceptions import ClientError
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.brokers import Broker
+
+TOPIC = "orders"
+GROUP = "readers"
+WORKERS = "workers"
+
+
+class Traffic:
+    """Clients of every door; each `round` is some of everything."""
+
+    def __init__(self, broker: Broker) -> None:
+        quiet = {"bootstrap.servers": broker.address, "log_level": 0}
+        self._http = httpx.Client(base_url=f"http://{broker.http_address}", timeout=30)
+        self._http.post("/topics", json={"name": TOPIC, "partitions": 2}).raise_for_status()
+        self._producer = Producer({**quiet, "linger.ms": 0})
+        self._transactions = Producer({**quiet, "transactional.id": "payments", "linger.ms": 0})
+        self._transactions.init_transactions(30)
+        self._consumer = Consumer({**quiet, "group.id": GROUP, "auto.offset.reset": "earliest"})
+        self._consumer.subscribe([TOPIC])
+        self._admin = AdminClient(quiet)
+        self._sqs: Any = boto3.client(
+            "sqs",
+            endpoint_url=f"http://{broker.sqs_address}",
+            region_name="us-east-1",
+            aws_access_key_id="a",
+            aws_secret_access_key="b",  # noqa: S106 - any will do
+        )
+        self._url = self._sqs.create_queue(QueueName="jobs")["QueueUrl"]
+
+    def close(self) -> None:
+        self._consumer.close()
+        self._http.close()
+
+    def round(self) -> None:
+        self._over_kafka()
+        self._over_http()
+        self._over_sqs()
+
+    def _over_kafka(self) -> None:
+        for number in range(20):
+            self._producer.produce(TOPIC, b"x" * 100, key=str(number))
+        assert self._producer.flush(30) == 0
+        for end in (self._transactions.commit_transaction, self._transactions.abort_transaction):
+            self._transactions.begin_transaction()
+            self._transactions.produce(TOPIC, b"paid")
+            assert self._transactions.flush(30) == 0
+            end(30)
+        if messages := self._consumer.consume(10, timeout=0.3):
+            last = messages[-1]
+            place = TopicPartition(last.topic(), last.partition(), last.offset() + 1)
+            self._consumer.commit(offsets=[place], asynchronous=False)
+        for deleting in self._admin.delete_topics(["absent"]).values():
+            with suppress(KafkaException):
+                deleting.result(30)
+
+    def _over_http(self) -> None:
+        http = self._http
+        messages: list[dict[str, object]] = [
+            {"value": "m", "priority": lane} for lane in ("critical", "normal", "low")
+        ]
+        messages += [{"value": "later", "delay_ms": 50}, {"value": "much later", "delay_ms": 600_000}]
+        http.post(f"/topics/{TOPIC}/messages", json={"messages": messages}).raise_for_status()
+        polled = http.get(f"/groups/{WORKERS}/poll", params={"topic": TOPIC, "max": 4}).json()["messages"]
+        for ending, message in zip(("ack", "nack", "reject"), polled, strict=False):
+            http.post(f"/messages/{ending}", json={"receipts": [message["receipt"]]}).raise_for_status()
+        assert http.get("/topics/absent").status_code == 404
+
+    def _over_sqs(self) -> None:
+        self._sqs.send_message(QueueUrl=self._url, MessageBody="job")
+        for message in self._sqs.receive_message(QueueUrl=self._url).get("Messages", ()):
+            self._sqs.delete_message(QueueUrl=self._url, ReceiptHandle=message["ReceiptHandle"])
+        with suppress(ClientError):
+            self._sqs.get_queue_url(QueueName="absent")
