@@ -43,6 +43,7 @@ NOUNS: Mapping[str, str] = {
     "delayed": "list and cancel messages that wait for their time",
     "transactions": "list and describe transactional ids",
     "cluster": "the brokers there are, and how they are",
+    "top": "watch topics, groups and queues live",
     "bench": "measure produce, consume, queues and latency",
     "pipeline": "run, list, validate and watch data pipelines on Spark",
     "config": "name brokers, and choose which one commands are about",

@@ -1,0 +1,50 @@
+"""`alpacactl top`: a broker, its topics, groups and queues, live."""
+
+import argparse
+
+from alpacamq.cli.asking import WrongUsage, duration
+from alpacamq.cli.output import Output
+from alpacamq.cli.parsing import Parser
+
+_EXAMPLES = (
+    "alpacactl top",
+    "alpacactl top --once --sort size --filter orders",
+    "alpacactl top --once -o json",
+)
+_SORTS = ("rate", "size", "name")
+_MIN_INTERVAL_MS = 100
+
+
+def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Watch a broker: topics with rates and sizes, groups with lag and its trend, queues. Press ? for the "
+        "keys. With -o json or yaml a document is printed for every look, without end unless --once is given."
+    )
+    parser.add_argument("--once", action="store_true", help="print everything once, after two looks")
+    parser.add_argument(
+        "--interval", type=_interval, default=2000, metavar="TIME", help="between looks (default: 2s)"
+    )
+    parser.add_argument("--sort", choices=_SORTS, default="rate", help="largest first (default: rate)")
+    parser.add_argument("--filter", default="", metavar="TEXT", help="only names with this in them")
+    parser.set_defaults(run=_top)
+    if isinstance(parser, Parser):
+        parser.add_examples(_EXAMPLES)
+
+
+def _interval(text: str) -> int:
+    if (length_ms := duration(text)) < _MIN_INTERVAL_MS:
+        raise argparse.ArgumentTypeError(f"{text!r} is shorter than {_MIN_INTERVAL_MS}ms")
+    return length_ms
+
+
+def _top(parsed: argparse.Namespace, output: Output) -> None:
+    import sys
+
+    from .watching import print_pictures, watch
+
+    if parsed.once or output.form != "table":
+        print_pictures(parsed, output)
+    elif sys.stdin.isatty() and sys.stdout.isatty():
+        watch(parsed, output)
+    else:
+        raise WrongUsage("top needs a terminal; --once prints what there is once, -o json for programs")

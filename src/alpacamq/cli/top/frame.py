@@ -1,0 +1,284 @@
+"""A picture as lines of text, no longer than the terminal is wide and no more than it is high."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from alpacamq.cli.cells import Cell, Tint, size_text, span_text, visible, width
+
+from .look import Look, Sort
+from .picture import GroupRow, Picture, QueueRow, TopicRow
+
+R = TypeVar("R")
+
+_BARS = "▁▂▃▄▅▆▇█"
+_MIN_NAME = 8
+HELP = (
+    "q            quit",
+    "s            sort by rate, size (lag, ready), name",
+    "/            show only names with this text; Enter keeps it, Esc clears it",
+    "left, right  all, topics, groups or queues only",
+    "up, down     scroll; also Page Up, Page Down, Home, j, k",
+    "p, space     pause and go on",
+    "?            this help; any key leaves it",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A terminal's."""
+
+    columns: int
+    lines: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A name or a number, and from how many columns of the terminal on it is shown."""
+
+    title: str
+    is_name: bool = False
+    from_columns: int = 0
+
+
+_TOPICS = (
+    _Column("topic", is_name=True), _Column("in/s"), _Column("out/s"), _Column("in bytes/s", from_columns=90),
+    _Column("messages"), _Column("size"), _Column("partitions", from_columns=80),
+)  # fmt: skip
+_GROUPS = (
+    _Column("group", is_name=True), _Column("topic", is_name=True), _Column("lag"), _Column("trend"),
+    _Column("done/s"),
+)  # fmt: skip
+_QUEUES = (
+    _Column("queue", is_name=True), _Column("topic", is_name=True), _Column("ready"), _Column("in flight"),
+    _Column("resting", from_columns=80), _Column("dead", from_columns=90),
+    _Column("received/s", from_columns=100), _Column("acked/s"),
+)  # fmt: skip
+
+
+def frame(
+    picture: Picture | None, look: Look, size: Size, *, notice: str = "", is_coloured: bool = False
+) -> list[str]:
+    """The whole screen; `notice` is what is wrong with the connection, if anything."""
+    head = _head(picture, look, notice)
+    body = [[Cell(line)] for line in HELP] if look.is_help else _body(picture, look, size.columns)
+    room = max(size.lines - len(head) - 1, 0)
+    scroll = min(look.scroll, max(len(body) - room, 0))
+    shown = body[scroll : scroll + room]
+    shown += [[] for _ in range(room - len(shown))]
+    lines = [*head, *shown, _foot(look)]
+    return [_line(cells, size.columns, is_coloured) for cells in lines[: size.lines]]
+
+
+def whole(picture: Picture, look: Look, columns: int, *, is_coloured: bool) -> list[str]:
+    """Everything there is, as long as it takes."""
+    lines = [*_head(picture, look, ""), *_body(picture, look, columns)]
+    return [_line(cells, columns, is_coloured).rstrip() for cells in lines]
+
+
+def _head(picture: Picture | None, look: Look, notice: str) -> list[list[Cell]]:
+    if picture is None:
+        return [[Cell(notice or "asking …", Tint.BAD if notice else None)], []]
+    stats = picture.stats
+    first = [
+        Cell("alpacamq", Tint.STRONG),
+        Cell(f" up {span_text(stats.uptime_ms)}  in "),
+        Cell(f"{number(picture.in_rate)}/s", Tint.ACCENT),
+        Cell("  out "),
+        Cell(f"{number(picture.out_rate)}/s", Tint.ACCENT),
+        Cell(f"  {size_text(stats.size_bytes)}  {number(stats.messages)} messages"),
+    ]
+    trouble = notice or picture.trouble
+    if trouble:
+        return [first, [Cell(visible(trouble), Tint.BAD)]]
+    parts = [f"{stats.topics} topics", f"{number(stats.groups)} groups", f"{stats.queues} queues"]
+    parts += [f"{number(stats.delayed)} delayed"] if stats.delayed else []
+    second = [Cell(", ".join(parts), Tint.FAINT)]
+    if look.is_paused:
+        second.append(Cell("  paused", Tint.WARNING))
+    return [first, second]
+
+
+def _foot(look: Look) -> list[Cell]:
+    if look.is_typing:
+        return [Cell(f"/{look.filter}", Tint.STRONG), Cell("_  Enter keeps it, Esc clears it", Tint.FAINT)]
+    text = f"q quit  s sort: {look.sort}  / filter{f': {look.filter}' if look.filter else ''}"
+    return [Cell(f"{text}  <> {look.part}  p pause  ? help", Tint.FAINT)]
+
+
+def _body(picture: Picture | None, look: Look, columns: int) -> list[list[Cell]]:
+    if picture is None:
+        return []
+    parts = {
+        "topics": _part("no topics", _TOPICS, _topics(picture.topics, look), columns),
+        "groups": _part("no groups", _GROUPS, _groups(picture.groups, look), columns),
+        "queues": _part("no queues", _QUEUES, _queues(picture.queues, look), columns),
+    }
+    return [line for name, lines in parts.items() if look.part in ("all", name) for line in [[], *lines]]
+
+
+def _topics(rows: Sequence[TopicRow], look: Look) -> list[list[Cell]]:
+    chosen = _chosen(
+        rows,
+        look,
+        name=lambda each: each.topic,
+        rate=lambda each: (each.in_rate or 0) + (each.out_rate or 0),
+        size=lambda each: each.size_bytes,
+    )
+    return [
+        [
+            Cell(visible(each.topic)),
+            _rate(each.in_rate),
+            _rate(each.out_rate),
+            Cell("-" if each.in_bytes_rate is None else size_text(each.in_bytes_rate)),
+            Cell(number(each.messages)),
+            Cell(size_text(each.size_bytes)),
+            Cell(str(each.partitions)),
+        ]
+        for each in chosen
+    ]
+
+
+def _groups(rows: Sequence[GroupRow], look: Look) -> list[list[Cell]]:
+    chosen = _chosen(
+        rows,
+        look,
+        name=lambda each: f"{each.group} {each.topic}",
+        rate=lambda each: each.rate or 0,
+        size=lambda each: each.lag,
+    )
+    return [
+        [
+            Cell(visible(each.group)),
+            Cell(visible(each.topic)),
+            Cell(number(each.lag), Tint.WARNING if each.lag else Tint.GOOD),
+            _trend(each.trend),
+            _rate(each.rate),
+        ]
+        for each in chosen
+    ]
+
+
+def _queues(rows: Sequence[QueueRow], look: Look) -> list[list[Cell]]:
+    chosen = _chosen(
+        rows,
+        look,
+        name=lambda each: f"{each.group} {each.topic}",
+        rate=lambda each: (each.received_rate or 0) + (each.acked_rate or 0),
+        size=lambda each: each.ready + each.in_flight,
+    )
+    return [
+        [
+            Cell(visible(each.group)),
+            Cell(visible(each.topic)),
+            Cell(number(each.ready)),
+            Cell(number(each.in_flight)),
+            Cell(number(each.resting)),
+            Cell(number(each.dead_lettered), Tint.BAD if each.dead_lettered else None),
+            _rate(each.received_rate),
+            _rate(each.acked_rate),
+        ]
+        for each in chosen
+    ]
+
+
+def _chosen(
+    rows: Sequence[R],
+    look: Look,
+    *,
+    name: Callable[[R], str],
+    rate: Callable[[R], float],
+    size: Callable[[R], float],
+) -> list[R]:
+    found = [each for each in rows if look.filter.lower() in name(each).lower()]
+    match look.sort:
+        case Sort.NAME:
+            return sorted(found, key=name)
+        case Sort.RATE:
+            return sorted(found, key=lambda each: (-rate(each), name(each)))
+        case Sort.SIZE:
+            return sorted(found, key=lambda each: (-size(each), name(each)))
+
+
+def _part(nothing: str, columns: Sequence[_Column], rows: list[list[Cell]], total: int) -> list[list[Cell]]:
+    """A heading and rows, names cut so that everything fits."""
+    if not rows:
+        return [[Cell(nothing, Tint.FAINT)]]
+    shown = [place for place, column in enumerate(columns) if not total or total >= column.from_columns]
+    widths = {
+        place: max(len(columns[place].title), *(width(row[place].text) for row in rows)) for place in shown
+    }
+    names = [place for place in shown if columns[place].is_name]
+    taken = sum(widths[place] for place in shown if place not in names) + 2 * (len(shown) - 1)
+    if total:
+        room = max(total - taken, _MIN_NAME * len(names))
+        for place in names:
+            # What the names before it do not need is left to the last.
+            share = room // (len(names) - names.index(place))
+            widths[place] = min(widths[place], share)
+            room -= widths[place]
+    heading = [Cell(columns[place].title.upper(), Tint.STRONG) for place in shown]
+    return [_fitted(heading, shown, columns, widths)] + [
+        _fitted([row[place] for place in shown], shown, columns, widths) for row in rows
+    ]
+
+
+def _fitted(
+    cells: Sequence[Cell], places: Sequence[int], columns: Sequence[_Column], widths: dict[int, int]
+) -> list[Cell]:
+    line: list[Cell] = []
+    for cell, place in zip(cells, places, strict=True):
+        text = _cut(cell.text, widths[place])
+        gap = Cell(" " * (widths[place] - width(text)))
+        padded = [Cell(text, cell.tint), gap] if columns[place].is_name else [gap, Cell(text, cell.tint)]
+        line += [*padded, Cell("  ")]
+    return line[:-1]
+
+
+def _line(cells: Sequence[Cell], columns: int, is_coloured: bool) -> str:
+    """Cells next to each other, cut at the edge; 0 is no edge."""
+    parts = []
+    left = columns or 1 << 30
+    for cell in cells:
+        text = _cut(cell.text, left)
+        left -= width(text)
+        parts.append(cell.tint.on(text) if is_coloured and cell.tint is not None else text)
+    return "".join(parts)
+
+
+def _cut(text: str, most: int) -> str:
+    if width(text) <= most:
+        return text
+    kept = ""
+    for character in text:
+        if width(kept + character) > most - 1:
+            break
+        kept += character
+    return f"{kept}…" if most > 0 else ""
+
+
+def _rate(per_second: float | None) -> Cell:
+    if per_second is None:
+        return Cell("-", Tint.FAINT)
+    return Cell(number(per_second), Tint.ACCENT if per_second else Tint.FAINT)
+
+
+def _trend(lags: Sequence[int]) -> Cell:
+    """Lag over time as bars, and whether it grows."""
+    most = max(lags)
+    bars = "".join(_BARS[lag * (len(_BARS) - 1) // most if most else 0] for lag in lags)
+    if lags[-1] > lags[0]:
+        return Cell(f"{bars} +", Tint.WARNING)
+    return Cell(f"{bars} -" if lags[-1] < lags[0] else f"{bars} =", Tint.GOOD)
+
+
+def number(value: float | None) -> str:
+    """At most seven characters: 12,345 and then 1.23M."""
+    if value is None:
+        return "-"
+    if value < 100_000:
+        return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
+    for unit, factor in (("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12)):
+        if value < factor * 1000 or unit == "T":
+            break
+    return f"{value / factor:.1f}{unit}"

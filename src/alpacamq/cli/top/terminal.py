@@ -1,0 +1,147 @@
+"""The terminal as a screen: keys as they are pressed, the picture written over, all put back at the end.
+
+Put back whatever happens: at the end, after an exception, when told to end, and while suspended.
+"""
+
+import os
+import select
+import shutil
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from .frame import Size
+from .look import Key
+
+# Another screen, no cursor; and back.
+_ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"
+_LEAVE = "\x1b[?25h\x1b[?1049l"
+_HOME = "\x1b[H"
+_CLEAR_LINE = "\x1b[K"
+_CLEAR_REST = "\x1b[J"
+_READ_BYTES = 1024
+_SEQUENCES = {
+    "\x1b[A": Key.UP, "\x1b[B": Key.DOWN, "\x1b[C": Key.RIGHT, "\x1b[D": Key.LEFT,
+    "\x1bOA": Key.UP, "\x1bOB": Key.DOWN, "\x1bOC": Key.RIGHT, "\x1bOD": Key.LEFT,
+    "\x1b[5~": Key.PAGE_UP, "\x1b[6~": Key.PAGE_DOWN, "\x1b[H": Key.HOME, "\x1b[1~": Key.HOME,
+    "\r": Key.ENTER, "\n": Key.ENTER, "\x7f": Key.BACKSPACE, "\b": Key.BACKSPACE,
+}  # fmt: skip
+
+
+class Ended(Exception):
+    """Somebody has told the process to end."""
+
+
+class Terminal:
+    """Standard input and output, both of which are a terminal."""
+
+    def __init__(self) -> None:
+        self._keys = sys.stdin.fileno()
+        self._before: list[Any] | None = None
+        # A signal writes here, so that whoever waits for keys wakes up.
+        self._wake_in, self._wake_out = os.pipe()
+        os.set_blocking(self._wake_out, False)
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Be the screen for as long as this lasts."""
+        handlers = {
+            signal.SIGWINCH: self._resized,
+            signal.SIGTSTP: self._suspended,
+            signal.SIGTERM: _end,
+            signal.SIGHUP: _end,
+        }
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        self._take()
+        try:
+            yield
+        finally:
+            self._give_back()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            os.close(self._wake_in)
+            os.close(self._wake_out)
+
+    @property
+    def size(self) -> Size:
+        found = shutil.get_terminal_size((80, 24))
+        return Size(found.columns, found.lines)
+
+    def show(self, lines: Sequence[str]) -> None:
+        """Write over what is there, without wiping it first: that would flicker."""
+        text = f"{_CLEAR_LINE}\r\n".join(lines)
+        sys.stdout.write(f"{_HOME}{text}{_CLEAR_LINE}{_CLEAR_REST}")
+        sys.stdout.flush()
+
+    def keys(self, within_s: float) -> list[str]:
+        """What was pressed until then, as soon as something was; nothing also when the size has changed."""
+        ready, _, _ = select.select([self._keys, self._wake_in], [], [], max(within_s, 0.0))
+        if self._wake_in in ready:
+            os.read(self._wake_in, _READ_BYTES)
+        if self._keys not in ready:
+            return []
+        data = os.read(self._keys, _READ_BYTES)
+        if not data:
+            raise Ended
+        return list(keys_in(data.decode(errors="replace")))
+
+    def _take(self) -> None:
+        self._before = termios.tcgetattr(self._keys)
+        tty.setcbreak(self._keys)
+        sys.stdout.write(_ENTER)
+        sys.stdout.flush()
+
+    def _give_back(self) -> None:
+        if self._before is not None:
+            sys.stdout.write(_LEAVE)
+            sys.stdout.flush()
+            termios.tcsetattr(self._keys, termios.TCSADRAIN, self._before)
+            self._before = None
+
+    def _resized(self, _number: int, _frame: FrameType | None) -> None:
+        os.write(self._wake_out, b".")
+
+    def _suspended(self, _number: int, _frame: FrameType | None) -> None:
+        self._give_back()
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        # Here we are again.
+        signal.signal(signal.SIGTSTP, self._suspended)
+        self._take()
+        self._resized(0, None)
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    raise Ended
+
+
+def keys_in(text: str) -> Iterator[str]:
+    """The keys that a terminal's bytes stand for."""
+    at = 0
+    while at < len(text):
+        for length in (4, 3, 1):
+            if found := _SEQUENCES.get(text[at : at + length]):
+                yield found
+                at += length
+                break
+        else:
+            if text[at] != "\x1b":
+                yield text[at]
+                at += 1
+            elif at + 1 < len(text) and text[at + 1] in "[O":
+                at = _behind_sequence(text, at + 2)
+            else:
+                yield Key.ESCAPE
+                at += 1
+
+
+def _behind_sequence(text: str, at: int) -> int:
+    """Where a sequence we do not know ends: with its first letter or tilde."""
+    while at < len(text) and not (text[at].isalpha() or text[at] == "~"):
+        at += 1
+    return at + 1
