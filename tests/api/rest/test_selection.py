@@ -1,0 +1,53 @@
+"""Which names get metrics of their own, and what becomes of the others."""
+
+from collections.abc import Mapping
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alpacamq.api.rest.collectors.selection import Remainder, Selection
+
+NAMES = st.sampled_from("abcdefgh")
+
+
+def test_the_largest_are_shown() -> None:
+    assert Selection[str](2).choose({"a": 1, "b": 3, "c": 2}) == {"b", "c"}
+
+
+def test_who_is_shown_stays_so_while_it_is_there() -> None:
+    selection: Selection[str] = Selection(1)
+    selection.choose({"a": 1})
+    assert selection.choose({"a": 1, "b": 100}) == {"a"}
+    assert selection.choose({"b": 100, "c": 5}) == {"b"}
+
+
+@given(st.integers(0, 4), st.lists(st.dictionaries(NAMES, st.integers(0, 9))))
+def test_as_many_are_shown_as_there_may_be(limit: int, steps: list[dict[str, int]]) -> None:
+    selection: Selection[str] = Selection(limit)
+    for sizes in steps:
+        chosen = selection.choose(sizes)
+        assert chosen <= sizes.keys()
+        assert len(chosen) == min(limit, len(sizes))
+
+
+def test_what_is_gone_takes_nothing_away_from_the_sum() -> None:
+    remainder: Remainder[str] = Remainder(1)
+    assert [*remainder.add_up({"a": [5], "b": [7]})] == [12]
+    assert [*remainder.add_up({"b": [8]})] == [13]
+    assert [*remainder.add_up({"b": [8], "c": [2]})] == [15]
+
+
+def test_a_namesake_that_begins_at_nothing_adds_what_it_has() -> None:
+    remainder: Remainder[str] = Remainder(1)
+    remainder.add_up({"a": [5]})
+    assert [*remainder.add_up({"a": [1]})] == [6]
+
+
+@given(st.lists(st.dictionaries(NAMES, st.tuples(st.integers(0, 9), st.integers(0, 9)))))
+def test_a_sum_never_falls(steps: list[Mapping[str, tuple[int, int]]]) -> None:
+    remainder: Remainder[str] = Remainder(2)
+    before = [0, 0]
+    for counters in steps:
+        now = [*remainder.add_up(counters)]
+        assert all(old <= new for old, new in zip(before, now, strict=True))
+        before = now
