@@ -26,6 +26,7 @@ from alpacamq.telemetry.metrics import Metrics
 from . import metadata_log
 from .clock import SystemClock
 from .coordinators import Coordinators, CoordinatorSettings
+from .delay_traces import DelayTraces
 from .delayed_batches import DelayedBatches
 from .delays import Delays, DelaySettings
 from .durability import GroupCommit
@@ -36,9 +37,11 @@ from .producer_ids import ProducerIds
 from .progress import RecoveryProgress
 from .publishing import Publisher
 from .queue_host import QueueHost, QueueSettings
+from .queue_traces import QueueTraces
 from .queues import Queues
 from .staging import StagedAppends
 from .topics import Topics, directory_name
+from .tracing import Tracing, TracingSettings
 
 log = get_logger(__name__)
 
@@ -62,6 +65,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     coordination: CoordinatorSettings = CoordinatorSettings()
     queues: QueueSettings = QueueSettings()
     delays: DelaySettings = DelaySettings()
+    tracing: TracingSettings | None = TracingSettings()  # None: switched off
 
 
 class Broker:
@@ -101,6 +105,7 @@ class Broker:
             indexes=IndexCache(settings.index_cache_bytes),
             checkpoint_bytes=settings.checkpoint_bytes,
         )
+        self.tracing = self._open_tracing()
         metadata = MetadataLog(self._open_metadata(storage), self.clock)
         metadata.load()
         self.topics = Topics(
@@ -111,8 +116,13 @@ class Broker:
             self.work_threads,
             limits=settings.limits,
             defaults=settings.topic_defaults,
+            tracing=self.tracing,
         )
         self.topics.load(self.recovery)
+        delay_traces = queue_traces = None
+        if self.tracing is not None:
+            self.tracing.restore((each.identity, each.traces) for each in self.topics.all_partitions())
+            delay_traces, queue_traces = DelayTraces(self.tracing), QueueTraces(self.tracing, self.topics)
         self.producer_ids = ProducerIds(metadata)
         self.coordinators = Coordinators(
             self.topics,
@@ -132,6 +142,7 @@ class Broker:
             clock=self.clock,
             executor=self.work_threads,
             unpacked_limit_bytes=settings.unpacked_limit_bytes,
+            traces=delay_traces,
         )
         self.delayed_batches = DelayedBatches(
             self.delays, self.clock, self.work_threads, settings.unpacked_limit_bytes
@@ -146,6 +157,7 @@ class Broker:
                 clock=self.clock,
                 executor=self.work_threads,
                 unpacked_limit_bytes=settings.unpacked_limit_bytes,
+                traces=queue_traces,
             ),
             self.topics,
         )
@@ -191,6 +203,8 @@ class Broker:
         failures = [error for error in await asyncio.gather(*closings, return_exceptions=True) if error]
         for error in failures:
             log.error("close_failed", reason=str(error))
+        if self.tracing is not None:
+            await loop.run_in_executor(None, self.tracing.close)
         self._directory.close()
         self._flush_threads.shutdown()
 
@@ -207,6 +221,16 @@ class Broker:
         self.publisher.topic_deleted(topic)
         self.delays.topic_deleted()
         self.queues.topic_deleted(topic)
+        if self.tracing is not None:
+            self.tracing.topic_deleted(topic)
+
+    def _open_tracing(self) -> Tracing | None:
+        settings = self.settings.tracing
+        if settings is None:
+            return None
+        tracing = Tracing(settings, self._directory.path / "traces", self.work_threads)
+        tracing.open()
+        return tracing
 
     def _all_partitions(self) -> list[Partition]:
         return [self._metadata.partition, *self.topics.all_partitions()]

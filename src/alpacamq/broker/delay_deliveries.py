@@ -9,7 +9,7 @@ partition has it on the medium.
 import asyncio
 from array import array
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
 import msgspec
@@ -31,6 +31,7 @@ from alpacamq.telemetry.metrics import LATE_SECONDS, Histogram
 
 from .admission import stored_codec
 from .delay_records import DelayRecords
+from .delay_traces import DelayTraces
 from .partition import Partition, append
 from .shard import Shard
 from .topics import Topics
@@ -83,8 +84,13 @@ class Deliveries:
         in_memory: asyncio.Semaphore,
         clock: Clock,
         executor: Executor,
+        id_of: Callable[[int], int],
+        traces: DelayTraces | None = None,
     ) -> None:
         self._shard = shard
+        # The id of a message, which its offset in the delay log is a part of.
+        self._id_of = id_of
+        self._traces = traces
         self._records = records
         self._topics = topics
         self._figures = figures
@@ -176,7 +182,11 @@ class Deliveries:
             packed = _packed(*arguments)
         else:
             packed = await asyncio.get_running_loop().run_in_executor(self._executor, _packed, *arguments)
-        await append(partition, packed)
+        placed = await append(partition, packed)
+        if self._traces is not None:
+            for record in records:
+                id_ = self._id_of(batch.ids[first + record.offset])
+                self._traces.fired(partition, id_, record.headers, placed.base_offset + record.offset)
 
     async def _read(
         self, ids: "array[int]", dues_ms: Sequence[int], partition: Partition
@@ -189,6 +199,8 @@ class Deliveries:
             if (envelope := await self._envelope(id_)) is None:
                 continue  # it leaves a gap in the sequence
             record = _record(place, dues_ms[place], envelope)
+            if self._traces is not None:
+                record = self._traces.labelled(partition, self._id_of(id_), record)
             size += _size(record)
             if records and size > limit_bytes:
                 return records, place

@@ -17,6 +17,7 @@ from alpacamq.telemetry.logs import get_logger
 from .delay_deliveries import Deliveries, DeliveryFigures
 from .delay_records import DelayRecords
 from .delay_shard import DelayShard
+from .delay_traces import DelayTraces
 from .partition import Partition
 from .producer_ids import ProducerIds
 from .shard import Shard
@@ -47,8 +48,10 @@ class DelayLogs:
         clock: Clock,
         executor: Executor,
         unpacked_limit_bytes: int,
+        traces: DelayTraces | None = None,
     ) -> None:
         self._topics = topics
+        self._traces = traces
         self._producer_ids = producer_ids
         self._figures = figures
         self._snapshots = snapshots
@@ -94,6 +97,10 @@ class DelayLogs:
         machines = (log.shard.machine for log in self)
         return sum(machine.pending for machine in machines if machine is not None)
 
+    def id_of(self, offset: int, number: int) -> int:
+        """What a message is called that is at an offset of a log."""
+        return offset * len(self) + number
+
     async def number_for(self, topic: str, partition: int) -> int:
         """The log that messages for a partition wait in."""
         return await self._shards.index_of(f"{topic}-{partition}")
@@ -110,7 +117,15 @@ class DelayLogs:
         )
         records = DelayRecords(partition, self._executor, self._unpacked_limit_bytes)
         deliveries = Deliveries(
-            shard, records, self._topics, self._figures, self._in_memory, self._clock, self._executor
+            shard,
+            records,
+            self._topics,
+            self._figures,
+            self._in_memory,
+            self._clock,
+            self._executor,
+            lambda offset: self.id_of(offset, number),
+            self._traces,
         )
         self._logs[number] = delay_log = DelayShard(
             shard, records, deliveries, self._figures, lambda: self._tasks

@@ -27,10 +27,12 @@ from alpacamq.queues.delay_messages import Source
 
 from .delays import Delays
 from .partition import Partition
+from .partition_traces import Origin
 
 _NAME = re.compile(re.escape(DELIVER_AT.encode()))
 _MILLISECONDS = re.compile(rb"[0-9]{1,18}")
 _SEQUENCE_MASK = 0x7FFF_FFFF
+_NOBODY = Origin()
 
 Batch = tuple[bytearray | memoryview, BatchHeader]
 
@@ -50,7 +52,11 @@ class DelayedBatches:
         self._unpacked_limit_bytes = unpacked_limit_bytes
 
     async def without_delayed(
-        self, partition: Partition, data: bytearray | memoryview, header: BatchHeader
+        self,
+        partition: Partition,
+        data: bytearray | memoryview,
+        header: BatchHeader,
+        origin: Origin = _NOBODY,
     ) -> Batch:
         """What of the batch is for now, once all that is for later is on the medium."""
         if header.is_idempotent:
@@ -60,12 +66,14 @@ class DelayedBatches:
             if verdict is not None:
                 return data, header  # a repetition, which the log will recognise
         try:
-            return await self._part(partition, data, header)
+            return await self._part(partition, data, header, origin)
         except (CoordinatorLoading, CoordinatorUnavailable) as error:
             # In words that make a producer try again.
             raise StorageFailed(f"delayed records were not taken in: {error}") from error
 
-    async def _part(self, partition: Partition, data: bytearray | memoryview, header: BatchHeader) -> Batch:
+    async def _part(
+        self, partition: Partition, data: bytearray | memoryview, header: BatchHeader, origin: Origin
+    ) -> Batch:
         now_ms: int = self._clock.now_ms()
         source = None
         if header.is_idempotent:
@@ -78,7 +86,7 @@ class DelayedBatches:
         )
         if parted is None:
             return data, header
-        await self._delays.set_aside(partition, parted.later, source)
+        await self._delays.set_aside(partition, parted.later, source, origin)
         return parted.now
 
 

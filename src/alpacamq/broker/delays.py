@@ -29,16 +29,21 @@ from alpacamq.queues.delay_records import decode_envelope, encode_envelope
 from alpacamq.queues.delays import DelayMachine
 from alpacamq.queues.slots import MAX_DUE_MS, due_of
 from alpacamq.telemetry.logs import get_logger
+from alpacamq.telemetry.tracing import Door, now_us
 
 from .admission import check_writable
 from .delay_deliveries import DeliveryFigures
 from .delay_logs import DelayLogs
 from .delay_search import DelaySearch, Found
+from .delay_traces import DelayTraces, trace_of_delayed
 from .partition import Partition
+from .partition_traces import Origin
 from .producer_ids import ProducerIds
 from .topics import Topics
 
 log = get_logger(__name__)
+
+_NOBODY = Origin()
 
 
 class DelaySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,8 +104,10 @@ class Delays:
         clock: Clock,
         executor: Executor,
         unpacked_limit_bytes: int,
+        traces: DelayTraces | None = None,
     ) -> None:
         self._topics = topics
+        self._traces = traces  # None where tracing is switched off
         self._producer_ids = producer_ids
         self._settings = settings
         self._clock = clock
@@ -114,6 +121,7 @@ class Delays:
             clock=clock,
             executor=executor,
             unpacked_limit_bytes=unpacked_limit_bytes,
+            traces=traces,
         )
         self.run = self._logs.run
         self._search = DelaySearch(executor)
@@ -122,8 +130,11 @@ class Delays:
         self._arriving = 0
         self._scheduled = self._cancelled = 0
 
-    async def schedule(self, messages: Sequence[DelayedMessage]) -> list[int]:
+    async def schedule(
+        self, messages: Sequence[DelayedMessage], origin: Origin = _NOBODY, received_us: int | None = None
+    ) -> list[int]:
         """Ids in order, once all are durable. InvalidDelay, TooManyDelayed, UnknownTopic."""
+        received_us = now_us() if received_us is None else received_us
         now_ms = self._clock.now_ms()
         wanted = []
         for message in messages:
@@ -144,9 +155,20 @@ class Delays:
             ]
             for (number, places), offsets in zip(by_log.items(), await asyncio.gather(*calls), strict=True):
                 for at, offset in zip(places, offsets, strict=True):
-                    ids[at] = self._id(offset, number)
+                    ids[at] = self._logs.id_of(offset, number)
         self._scheduled += len(messages)
+        if self._traces is not None:
+            for message, id_ in zip(messages, ids, strict=True):
+                target = self._topics.find(message.topic.encode(), message.partition)
+                if target is not None:
+                    record = Record(-1, 0, message.key, message.value, message.headers)
+                    self._traces.scheduled(target, id_, record, message.due_ms, received_us, origin)
         return ids
+
+    def trace_of(self, message: DelayedMessage, delayed_id: int) -> str | None:
+        """The id of the trace of a message that was scheduled, if it has one."""
+        partition = self._topics.find(message.topic.encode(), message.partition)
+        return None if partition is None else trace_of_delayed(partition, delayed_id, message.headers)
 
     async def parted_ms(self, partition: Partition, source: Source) -> int | None:
         """When the batch of a producer was parted, if it came before."""
@@ -157,7 +179,11 @@ class Delays:
         return machine.parted_ms(partition.topic_id.bytes, partition.identity.partition, source)
 
     async def set_aside(
-        self, partition: Partition, records: Sequence[tuple[int, Record]], source: Source | None
+        self,
+        partition: Partition,
+        records: Sequence[tuple[int, Record]],
+        source: Source | None,
+        origin: Origin = _NOBODY,
     ) -> None:
         """Take in the records of a produced batch that are for later, each with when it is due.
 
@@ -172,11 +198,18 @@ class Delays:
         number = await self._logs.number_for(*partition.identity)
         with self._room_for(len(wanted)):
             await self._producer_ids.replenish()
-            self._scheduled += len(await self._logs[number].schedule(wanted, source))
+            received_us = now_us()
+            offsets = await self._logs[number].schedule(wanted, source)
+            self._scheduled += len(offsets)
+        if self._traces is not None and offsets:
+            for (due_ms, record), offset in zip(records, offsets, strict=True):
+                id_ = self._logs.id_of(offset, number)
+                self._traces.scheduled(partition, id_, record, due_ms, received_us, origin)
 
-    async def cancel(self, topic: str, partition: int, delayed_id: int) -> Waiting:
+    async def cancel(self, topic: str, partition: int, delayed_id: int, door: Door = Door.BROKER) -> Waiting:
         """The message will not appear. UnknownDelayed if it is not waiting (any more)."""
-        topic_id = self._topics.partition(topic, partition).topic_id.bytes
+        target = self._topics.partition(topic, partition)
+        topic_id = target.topic_id.bytes
         unknown = UnknownDelayed(f"no message {delayed_id} waits for partition {partition} of {topic!r}")
         if not self._logs or delayed_id < 0:
             raise unknown
@@ -195,6 +228,8 @@ class Delays:
         except UnknownDelayed:
             raise unknown from None
         self._cancelled += 1
+        if self._traces is not None and record.value is not None:
+            self._traces.cancelled(target, delayed_id, decode_envelope(record.value).headers, door)
         return _waiting(topic, partition, delayed_id, due_of(word), record)
 
     async def waiting(
@@ -205,7 +240,7 @@ class Delays:
         for number, listing in await self._listings(topic, partition, after_id):
             after_offset = self._offset_after(after_id, number)
             page = await self._search.page(listing, self._logs[number].records, after_offset, limit)
-            found += [(self._id(entry.id, number), entry) for entry in page]
+            found += [(self._logs.id_of(entry.id, number), entry) for entry in page]
         listed: list[Waiting] = []
         for id_, entry in sorted(found)[:limit]:
             stored = await self._logs[id_ % len(self._logs)].records.message(entry.id)
@@ -290,9 +325,6 @@ class Delays:
             if listing.pending:
                 listings.append((number, listing))
         return listings
-
-    def _id(self, offset: int, number: int) -> int:
-        return offset * len(self._logs) + number
 
     def _offset_after(self, after_id: int, number: int) -> int:
         """The largest offset of a delay log whose id is not after this one."""

@@ -26,6 +26,7 @@ from .admission import stored_codec
 from .partition import Partition, append
 from .queue_reader import QueueReader
 from .queue_shard import QueueShard
+from .queue_traces import Moved, QueueTraces, with_trace
 from .topics import Topics
 
 log = get_logger(__name__)
@@ -66,10 +67,13 @@ class _NowhereToGo(Exception):
 class Moves:
     """Every move under way. `run` owns their tasks."""
 
-    def __init__(self, topics: Topics, reader: QueueReader, clock: Clock) -> None:
+    def __init__(
+        self, topics: Topics, reader: QueueReader, clock: Clock, traces: QueueTraces | None = None
+    ) -> None:
         self._topics = topics
         self._reader = reader
         self._clock = clock
+        self._traces = traces
         self._lines: dict[tuple[QueueId, int, int], _Line] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -136,6 +140,7 @@ class Moves:
         if last is not None and not follows(first.sequence, last):
             return 1  # made before a crash
         batch: list[Record] = []
+        traced: list[tuple[Move, Moved, int]] = []
         size = 0
         now_ms = self._clock.now_ms()
         for move, place in zip(moves, places, strict=True):
@@ -146,8 +151,15 @@ class Moves:
             size += len(record.key or b"") + len(record.value or b"")
             if batch and size > MAX_BATCH_BYTES:
                 break
-            batch.append(self._changed(move, record, target.config, now_ms)._replace(offset=len(batch)))
-        await append(target, _packed(batch, first, target.config, now_ms))
+            changed = self._changed(move, record, target.config, now_ms)
+            if self._traces is not None and (moved := self._traces.moving(move, record)) is not None:
+                traced.append((move, moved, len(batch)))
+                changed = with_trace(changed, moved)
+            batch.append(changed._replace(offset=len(batch)))
+        placed = await append(target, _packed(batch, first, target.config, now_ms))
+        for move, moved, at in traced:
+            assert self._traces is not None
+            self._traces.moved(move, moved, target, placed.base_offset + at)
         return len(batch)
 
     def _changed(self, move: Move, record: Record, config: TopicConfig, now_ms: int) -> Record:

@@ -14,8 +14,9 @@ from alpacamq.model.batch import TRANSACTIONAL, Codec, stamp_producer
 from alpacamq.model.errors import AlpacaError, InvalidDelay, TopicExists, UnknownTopic
 from alpacamq.model.murmur2 import partition_for_key
 from alpacamq.model.ports import Clock
-from alpacamq.model.records import Record
+from alpacamq.model.records import Header, Record
 from alpacamq.model.topics import TopicConfig
+from alpacamq.telemetry.tracing import now_us, read_traceparent
 
 from .admission import admit, check_replicas, check_writable, stored_codec
 from .coordinators import Coordinators
@@ -23,6 +24,7 @@ from .delays import DelayedMessage, Delays
 from .joining import Refusals, join_transaction, while_none_ends
 from .message_batches import Entry, Message, in_batches, packed
 from .partition import Append, Partition
+from .partition_traces import TRACEPARENT, Origin
 from .staging import StagedAppends
 from .topics import Topics
 
@@ -31,6 +33,7 @@ __all__ = ["Message", "Published", "Publisher", "TransactionalProducer"]
 # Compressing more than this would hold up the event loop.
 _COMPRESSED_ON_LOOP_BYTES = 16 << 10
 _SEQUENCE_MASK = 0x7FFF_FFFF
+_NOBODY = Origin()
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +45,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     timestamp_ms: int
     delayed_id: int | None = None
     deliver_at_ms: int | None = None
+    trace_id: str | None = None
 
 
 class TransactionalProducer(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,8 +72,10 @@ class _Batch:
 class _Call:
     """The results of one `publish`, in the order of its messages, and how many batches are still out."""
 
-    def __init__(self, topic: str, count: int) -> None:
+    def __init__(self, topic: str, count: int, origin: Origin) -> None:
         self.topic = topic
+        self.origin = origin
+        self.received_us = now_us()
         self.results: list[Result | None] = [None] * count
         self._batches: list[_Batch] = []
         self._missing = 0
@@ -105,12 +111,15 @@ class _Call:
             return
         by_broker = batch.partition.config.message_timestamp_type == "LogAppendTime"
         index = batch.partition.identity.partition
+        traces = batch.partition.traces
+        traced = {} if traces is None else traces.ids(outcome.base_offset, outcome.next_offset)
         for delta, entry in enumerate(batch.entries):
             self.results[entry.at] = Published(
                 topic=self.topic,
                 partition=index,
                 offset=outcome.base_offset + delta,
                 timestamp_ms=batch.append.header.max_timestamp if by_broker else entry.record.timestamp_ms,
+                trace_id=traced.get(outcome.base_offset + delta),
             )
 
 
@@ -143,16 +152,20 @@ class Publisher:
         messages: Sequence[Message],
         *,
         producer: TransactionalProducer | None = None,
+        origin: Origin = _NOBODY,
+        traceparent: bytes | None = None,
     ) -> list[Result]:
         """One result per message, in order. UnknownTopic if there is none and none is made by itself.
 
         Everything for one partition goes in as one batch (or as few as max.message.bytes allows).
+        `traceparent` is the context of the call, for messages that bring none of their own.
         """
         partitions = self._topics.partitions_of(topic) or await self._created(topic)
         config = partitions[0].config
         check_writable(partitions[0].identity)
         check_replicas(partitions[0].identity, config)
-        call = _Call(topic, len(messages))
+        call = _Call(topic, len(messages), origin)
+        context = () if read_traceparent(traceparent) is None else (Header(TRACEPARENT, traceparent),)
         now_ms = self._clock.now_ms()
         at_once: dict[int, list[Entry]] = {}
         later: list[tuple[int, DelayedMessage]] = []
@@ -171,6 +184,9 @@ class Publisher:
                     f"topic {topic!r} has {len(partitions)} partitions, no partition {index}"
                 )
                 continue
+            headers = message.all_headers
+            if context and not any(header.key == TRACEPARENT for header in headers):
+                headers += context
             due_ms = message.deliver_at_ms
             if due_ms is None and config.queue_delay_ms:
                 due_ms = now_ms + config.queue_delay_ms
@@ -178,10 +194,10 @@ class Publisher:
                 if producer is not None:
                     call.results[at] = InvalidDelay("a delayed message cannot be part of a transaction")
                 else:
-                    later.append((at, _delayed(topic, index, due_ms, message)))
+                    later.append((at, _delayed(topic, index, due_ms, message, headers)))
                 continue
             timestamp_ms = now_ms if message.timestamp_ms is None else message.timestamp_ms
-            record = Record(0, timestamp_ms, message.key, message.value, message.all_headers)
+            record = Record(0, timestamp_ms, message.key, message.value, headers)
             at_once.setdefault(index, []).append(Entry(at, record))
         if at_once:
             await self._append(call, partitions, at_once, config, producer)
@@ -276,7 +292,11 @@ class Publisher:
         except AlpacaError as error:
             call.refuse(batch.entries, error.with_traceback(None))
             return
-        batch.append = Append(data, header, call.done)
+        arrival = None
+        if (traces := batch.partition.traces) is not None:
+            records = [entry.record for entry in batch.entries]
+            arrival = traces.publishing(records, call.origin, call.received_us)
+        batch.append = Append(data, header, call.done, arrival)
         call.staged(batch)
         if batch.partition.stage(batch.append):
             self._staged.stage(batch.partition)
@@ -302,7 +322,9 @@ class Publisher:
         if not messages:
             return
         try:
-            ids = await self._delays.schedule([message for _, message in messages])
+            ids = await self._delays.schedule(
+                [message for _, message in messages], call.origin, call.received_us
+            )
         except InvalidDelay as error:
             if len(messages) == 1:
                 call.results[messages[0][0]] = error.with_traceback(None)
@@ -322,17 +344,20 @@ class Publisher:
                 timestamp_ms=now_ms,
                 delayed_id=delayed_id,
                 deliver_at_ms=message.due_ms,
+                trace_id=self._delays.trace_of(message, delayed_id),
             )
 
 
-def _delayed(topic: str, partition: int, due_ms: int, message: Message) -> DelayedMessage:
+def _delayed(
+    topic: str, partition: int, due_ms: int, message: Message, headers: tuple[Header, ...]
+) -> DelayedMessage:
     return DelayedMessage(
         topic=topic,
         partition=partition,
         due_ms=due_ms,
         key=message.key,
         value=message.value,
-        headers=message.all_headers,
+        headers=headers,
     )
 
 

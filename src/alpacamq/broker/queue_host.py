@@ -38,6 +38,7 @@ from .producer_ids import ProducerIds
 from .queue_log import QueueLog, ShardView
 from .queue_reader import QueueReader
 from .queue_shard import QueueShard, Ticket
+from .queue_traces import QueueTraces
 from .receipts import check_group
 from .shard import Shard
 from .shard_snapshots import ShardSnapshots
@@ -71,8 +72,10 @@ class QueueHost:
         clock: Clock,
         executor: Executor,
         unpacked_limit_bytes: int,
+        traces: QueueTraces | None = None,
     ) -> None:
         self._topics = topics
+        self.traces = traces  # None where tracing is switched off
         self._producer_ids = producer_ids
         self._settings = settings
         self._snapshots = snapshots
@@ -87,7 +90,7 @@ class QueueHost:
         self._log = QueueLog(topics, self._blocks, self.scans)
         self.reader = QueueReader(topics, self._blocks)
         self._arrivals = Arrivals(topics)
-        self._moves = Moves(topics, self.reader, clock)
+        self._moves = Moves(topics, self.reader, clock, traces)
         self._shards: Shards[QueueEngine] = Shards(QUEUES_TOPIC, topics, self._shard)
         self._desks: list[QueueShard] = []
         self._low_on_ids = asyncio.Event()
@@ -215,8 +218,11 @@ class QueueHost:
         return shard
 
     def _perform(self, desk: QueueShard, outcome: Outcome) -> None:
-        if isinstance(outcome, QueueOutcome) and outcome.moves:
-            self._moves.carry_out(desk, outcome.moves)
+        if isinstance(outcome, QueueOutcome):
+            if outcome.ended and self.traces is not None:
+                self.traces.ended(outcome.ended)
+            if outcome.moves:
+                self._moves.carry_out(desk, outcome.moves)
 
     def _give_back_reply(self, desk: QueueShard, queue: QueueId, ticket: Ticket) -> None:
         if not ticket.cancelled() and isinstance(reply := ticket.result(), ReceiveReply):

@@ -25,8 +25,10 @@ from alpacamq.queues.messages import (
     SettleRequest,
     Start,
 )
+from alpacamq.telemetry.tracing import Door
 
 from .deliveries import Delivery, Wish, sorted_out
+from .partition_traces import Origin
 from .queue_host import QueueHost
 from .receipts import TOPIC_TAG_BYTES, read_receipt
 from .redrive import Redrives, RedriveTask
@@ -76,6 +78,7 @@ class Queues:
         partitions: tuple[int, ...] | None = None,
         start: Start = Start.EARLIEST,
         key_runs: bool = False,
+        door: Door = Door.BROKER,
     ) -> list[Delivery]:
         """Lease messages, waiting up to `wait_ms` for the first. Those past queue.ttl.ms are not among them.
 
@@ -104,13 +107,17 @@ class Queues:
             is_late = spent_ms >= max(wait_ms, _PATIENCE_SECONDS * 1000)
             if leases:
                 deliveries = await self._delivered(queue, leases, max_messages, max_bytes)
+                if deliveries and self._host.traces is not None:
+                    self._host.traces.delivered(queue, deliveries, Origin(door, consumer))
                 if deliveries or is_late:
                     return deliveries
                 wanted = max(max_messages, _PASSED_AT_ONCE)
             elif is_late or left_ms or not await self._host.scans.ended(queue.topic):
                 return []
 
-    async def settle(self, settlements: Sequence[Receipted]) -> list[AlpacaError | None]:
+    async def settle(
+        self, settlements: Sequence[Receipted], *, door: Door = Door.BROKER
+    ) -> list[AlpacaError | None]:
         """Settle deliveries by their receipts, of any queues: None or what was wrong with each, in order."""
         results: list[AlpacaError | None] = [None] * len(settlements)
         by_queue: dict[QueueId, list[tuple[int, Settlement]]] = {}
@@ -123,7 +130,7 @@ class Queues:
                 by_queue.setdefault(queue, []).append((place, settlement))
         # Together, so that they go in as one event where they can.
         asked = [
-            self._try_to_settle(queue, [settlement for _, settlement in entries])
+            self._try_to_settle(queue, [settlement for _, settlement in entries], door)
             for queue, entries in by_queue.items()
         ]
         answers = [await asked[0]] if len(asked) == 1 else await asyncio.gather(*asked)
@@ -155,13 +162,20 @@ class Queues:
         )
 
     async def settle_acquired(
-        self, queue: QueueId, settlements: Sequence[Settlement]
+        self, queue: QueueId, settlements: Sequence[Settlement], *, door: Door = Door.BROKER
     ) -> list[AlpacaError | None]:
         """Settle by partition, offset and consumer: for Kafka's share consumers."""
         request = SettleRequest(queue=queue, settlements=tuple(settlements))
         reply = await self._host.ask_existing(request, queue)
         assert isinstance(reply, SettleReply)
+        if self._host.traces is not None:
+            self._host.traces.settled(queue, settlements, reply.results, Origin(door))
         return list(reply.results)
+
+    def sent(self, queue: QueueId, leases: Sequence[Acquired], origin: Origin) -> None:
+        """Messages of one partition that were acquired, in ascending order, are sent to their consumer."""
+        if self._host.traces is not None:
+            self._host.traces.acquired(queue, leases, origin)
 
     async def release_consumer(self, queue: QueueId, consumer: str) -> None:
         """Give back all that a consumer holds."""
@@ -261,10 +275,10 @@ class Queues:
         self._host.topic_grown(topic)
 
     async def _try_to_settle(
-        self, queue: QueueId, settlements: Sequence[Settlement]
+        self, queue: QueueId, settlements: Sequence[Settlement], door: Door
     ) -> Sequence[AlpacaError | None]:
         try:
-            return await self.settle_acquired(queue, settlements)
+            return await self.settle_acquired(queue, settlements, door=door)
         except AlpacaError as error:
             return [error.with_traceback(None)] * len(settlements)
 
@@ -298,6 +312,8 @@ class Queues:
             raise
         wish = Wish(max_messages=max_messages, max_bytes=max_bytes, now_ms=self._host.wall.now_ms())
         deliveries, others = sorted_out(queue, topic_tag, leases, records, settings, wish)
+        if others and self._host.traces is not None:
+            self._host.traces.expired(queue, others, records)
         self._host.settle_soon(desk, queue, others)
         return deliveries
 

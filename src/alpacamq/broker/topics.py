@@ -27,6 +27,7 @@ from .durability import GroupCommit
 from .metadata_log import MetadataLog
 from .partition import Partition
 from .progress import RecoveryProgress
+from .tracing import Tracing
 
 log = get_logger(__name__)
 T = TypeVar("T")
@@ -71,6 +72,7 @@ class Topics:
         *,
         limits: TopicLimits,
         defaults: Mapping[str, str],
+        tracing: Tracing | None = None,
     ) -> None:
         self._metadata = metadata
         self._directory = directory
@@ -79,6 +81,7 @@ class Topics:
         self._executor = executor
         self._limits = limits
         self.defaults = defaults
+        self._tracing = tracing
         # Requests bring a name or an id as bytes: looking those up directly saves decoding them.
         self._partitions: dict[bytes, list[Partition]] = {}
         self._changing = asyncio.Lock()
@@ -243,6 +246,8 @@ class Topics:
         opened = PartitionLog.open(path, self.config_of(topic), self._storage, progress=heard)
         partition = Partition(identity, topic.id, opened, self._flushes)
         partition.start_epoch()
+        if self._tracing is not None and not topic.is_internal:
+            partition.traces = self._tracing.of_partition(identity, topic.id, partition.config)
         return partition
 
     async def _open_all(self, topic: Topic, indexes: range) -> list[Partition]:

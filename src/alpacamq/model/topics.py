@@ -254,6 +254,20 @@ SETTINGS: Mapping[str, Setting] = {
         kind=ConfigKind.STRING, default="",
         doc="What the SQS door keeps of a queue beyond the settings above: attributes and tags, as JSON.",
     ),
+    "trace.enable": Setting(
+        kind=ConfigKind.BOOLEAN, default=True,
+        doc="Whether messages of the topic are traced, where their producers or trace.sample ask for it.",
+    ),
+    "trace.headers": Setting(
+        kind=ConfigKind.STRING, default="first", choices=("first", "all", "none"),
+        doc="Whether traces that producers began are continued. Of the batches of Kafka clients 'first' "
+        "looks into those whose first record has the header traceparent, 'all' into every one.",
+    ),
+    "trace.sample": Setting(
+        kind=ConfigKind.DOUBLE, default=0.0, minimum=0, maximum=1,
+        doc="Share of the messages that are traced although their producers began no trace: 0.001 is every "
+        "thousandth.",
+    ),
 }  # fmt: skip
 
 
@@ -295,6 +309,9 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     segment_bytes: int
     segment_ms: int
     sqs_attributes: str
+    trace_enable: bool
+    trace_headers: str
+    trace_sample: float
 
     @property
     def is_compacted(self) -> bool:

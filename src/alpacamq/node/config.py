@@ -32,6 +32,7 @@ from .options import (
     variable_of,
 )
 from .queues_config import QueuesConfig
+from .tracing_config import TracingConfig, check_tracing
 
 __all__ = ["OPTIONS", "SECTIONS", "Address", "ConfigError", "NodeConfig", "load"]
 
@@ -248,6 +249,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     transactions: TransactionsConfig = TransactionsConfig()
     queues: QueuesConfig = QueuesConfig()
     delays: DelaysConfig = DelaysConfig()
+    tracing: TracingConfig = TracingConfig()
     metrics: MetricsConfig = MetricsConfig()
     logging: LoggingConfig = LoggingConfig()
 
@@ -263,6 +265,7 @@ SECTIONS: Mapping[str, type[msgspec.Struct]] = {
     "transactions": TransactionsConfig,
     "queues": QueuesConfig,
     "delays": DelaysConfig,
+    "tracing": TracingConfig,
     "metrics": MetricsConfig,
     "logging": LoggingConfig,
 }
@@ -372,3 +375,4 @@ def _check_together(config: NodeConfig) -> None:
     check_http("http", config.http)
     check_http("sqs", config.sqs)
     check_sqs(config.sqs)
+    check_tracing(config.tracing)

@@ -32,6 +32,7 @@ from alpacamq.telemetry.metrics import Metrics, SeriesLimits
 from .config import KafkaConfig, NodeConfig
 from .http_config import HttpConfig
 from .http_doors import HttpDoor, open_doors
+from .tracing_config import tracing_settings
 
 log = get_logger(__name__)
 
@@ -146,6 +147,7 @@ def broker_settings(config: NodeConfig) -> BrokerSettings:
         coordination=_coordination(config),
         queues=_queues(config),
         delays=DelaySettings(max_pending=config.delays.max_pending, max_delay_ms=config.delays.max_delay_ms),
+        tracing=tracing_settings(config.tracing, config.node.id),
     )
 
 

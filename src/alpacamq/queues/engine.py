@@ -22,6 +22,7 @@ from .messages import (
     DeleteRequest,
     DescribeReply,
     DescribeRequest,
+    EndedLease,
     ListReply,
     ListRequest,
     Move,
@@ -49,14 +50,16 @@ _ENDED_AT_ONCE = 2000
 
 @dataclass(slots=True)
 class QueueOutcome(Outcome):
-    """`moves` are carried out once `changes` are durable."""
+    """`moves` are carried out once `changes` are durable; `ended` is told then."""
 
     moves: list[Move] = field(default_factory=list)
+    ended: list[EndedLease] = field(default_factory=list)
 
     def __iadd__(self, other: Outcome) -> Self:
         Outcome.__iadd__(self, other)
         if isinstance(other, QueueOutcome):
             self.moves += other.moves
+            self.ended += other.ended
         return self
 
 
@@ -280,4 +283,5 @@ class QueueEngine:
         self._serve_touched(out, now_ms)
         out.changes += self._queues.journal.take_changes()
         out.moves += self._queues.journal.take_moves()
+        out.ended += self._queues.journal.take_ended()
         return out

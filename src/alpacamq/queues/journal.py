@@ -8,7 +8,7 @@ from typing import Protocol
 from alpacamq.model.outcome import Change
 
 from .chunks import Chunk
-from .messages import Move
+from .messages import EndedLease, Move
 
 
 class Stored(Protocol):
@@ -25,6 +25,7 @@ class Journal:
 
     def __init__(self) -> None:
         self.moves: list[Move] = []
+        self.ended: list[EndedLease] = []
         self._gone: list[Change] = []
         self._records: list[Stored] = []
         self._chunks: list[Chunk] = []
@@ -78,3 +79,8 @@ class Journal:
         """Every move since last time."""
         moves, self.moves = self.moves, []
         return moves
+
+    def take_ended(self) -> list[EndedLease]:
+        """Every lease that ended by itself since last time."""
+        ended, self.ended = self.ended, []
+        return ended

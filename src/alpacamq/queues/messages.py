@@ -226,3 +226,15 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     delivery_count: int
     producer_id: int
     sequence: int
+
+
+class EndedLease(NamedTuple):
+    """Effect: a lease ended by itself, on the messages `first_offset` + n for every bit n of the mask."""
+
+    queue: QueueId
+    partition: int
+    first_offset: int
+    mask: int
+    delivery_count: int
+    consumer: str
+    is_expired: bool  # in time; else its consumer is gone

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from alpacamq.model.errors import AlpacaError, InvalidDelay, InvalidRequest, NotAcquired, StaleReceipt
 from alpacamq.model.topics import DAY_MS, check_topic_name
 
-from .chunks import Hold, State
-from .messages import Action, QueueId, Settlement
+from .chunks import CHUNK_BITS, Hold, State
+from .messages import Action, EndedLease, QueueId, Settlement
 from .queue import Queue
 from .receiving import MAX_LEASE_MS
 from .share_partition import SharePartition
@@ -53,8 +53,15 @@ def stale(queue_id: QueueId, settlements: Sequence[Settlement]) -> tuple[AlpacaE
 def end(queue: Queue, hold: Hold, reason: str = EXPIRED) -> None:
     """A lease or a rest is over, for all messages of a hold."""
     partition = hold.chunk.partition
-    if reason is EXPIRED and hold.state is State.ACQUIRED:
-        queue.totals.expired_leases += hold.mask.bit_count()
+    if hold.state is State.ACQUIRED:
+        is_expired = reason is EXPIRED
+        queue.totals.expired_leases += hold.mask.bit_count() if is_expired else 0
+        first_offset = hold.chunk.index << CHUNK_BITS
+        queue.journal.ended.append(
+            EndedLease(
+                queue.id, partition.number, first_offset, hold.mask, hold.count, hold.owner, is_expired
+            )
+        )
     if hold.state is State.ACQUIRED and queue.is_spent(hold.count):
         for offset in [*hold.offsets()]:
             queue.dead_letter(partition, hold, offset, reason)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.partition import Partition
+from alpacamq.broker.partition_traces import Origin
 from alpacamq.broker.readable import Readable
 from alpacamq.model.errors import AlpacaError, InvalidRequest, UnknownTopic, UnknownTopicId
 from alpacamq.protocol.error_codes import ErrorCode
@@ -22,6 +23,7 @@ from alpacamq.protocol.fetch_codec import (
 )
 from alpacamq.protocol.framing import RequestHeader
 from alpacamq.telemetry.logs import get_logger
+from alpacamq.telemetry.tracing import Door
 
 from .errors import code_of
 from .fetch_sessions import NO_SESSION, FetchSession, FetchSessions
@@ -222,6 +224,8 @@ class PendingFetch:
                 session.tell((part.topic, part.fetched.partition), part.fetched)
         topics: list[tuple[bytes, list[PartitionFetched]]] = []
         for part in found:
+            if part.records is not None:
+                self._tell_traces(part)
             if not topics or topics[-1][0] != part.topic:
                 topics.append((part.topic, []))
             topics[-1][1].append(part.fetched)
@@ -243,6 +247,13 @@ class PendingFetch:
             elif records is not None and partition is not None:
                 partition.fetched_bytes += records.length
                 partition.fetched_messages += records.next_offset - offset
+
+    def _tell_traces(self, part: Found) -> None:
+        assert part.records is not None
+        traces = None if part.partition is None else part.partition.traces
+        if traces is not None and traces.may_be_read:
+            client = self._header.client_id or ""
+            traces.fetched(part.offset, part.records.next_offset, Origin(Door.KAFKA, client))
 
     def _unknown(self, topic: bytes, index: int) -> AlpacaError:
         if self._header.api_version >= TOPIC_IDS_FROM:

@@ -17,6 +17,7 @@ from alpacamq.broker.broker import Broker
 from alpacamq.broker.delayed_batches import may_hold_delays
 from alpacamq.broker.joining import join_transaction, while_none_ends
 from alpacamq.broker.partition import Append, Partition
+from alpacamq.broker.partition_traces import Origin
 from alpacamq.coordinator.transaction import ProducerIdentity
 from alpacamq.coordinator.transaction_messages import TransactionPartitions
 from alpacamq.model.batch import BatchHeader, Codec
@@ -44,6 +45,7 @@ from alpacamq.protocol.produce_codec import (
     encode_produce_response,
 )
 from alpacamq.telemetry.metrics import RequestFigures
+from alpacamq.telemetry.tracing import Door
 
 from .errors import code_of
 
@@ -88,6 +90,7 @@ class PendingProduce:
         "_missing",
         "_version",
         "acks",
+        "client_id",
     )
 
     def __init__(
@@ -101,6 +104,7 @@ class PendingProduce:
         self._figures = connection.request_figures
         self._missing = 1  # the request itself, until all of it has been staged
         self.acks = call.acks
+        self.client_id = header.client_id
 
     def topic(self, key: bytes) -> list[Entry]:
         """The results of one more topic, to be filled by the caller."""
@@ -206,7 +210,9 @@ class ProduceRequests:
                 except AlpacaError as error:
                     entries.append(refused(index, error))
                     continue
-                append = Append(data, batch, pending.done)
+                traces = partition.traces
+                arrival = None if traces is None else traces.arrival(data, batch, header.client_id)
+                append = Append(data, batch, pending.done, arrival)
                 entries.append((partition, append))
                 pending.stage(self._broker, partition, append)
         if deferred:
@@ -223,7 +229,7 @@ class ProduceRequests:
         call: ProduceCall,
         deferred: Sequence[Deferred],
     ) -> None:
-        ready = [entry for entry in deferred if await self._unpack(entry)]
+        ready = [entry for entry in deferred if await self._unpack(entry, pending.client_id)]
         refusals = await self._refusals(version, call, ready)
         # Nothing may come between the coordinator's word and the append.
         for entry in ready:
@@ -231,14 +237,18 @@ class ProduceRequests:
             if (refusal := refusals.get(partition.identity)) is not None:
                 entry.entries[entry.at] = refused(partition.identity.partition, refusal)
                 continue
-            append = Append(entry.data, entry.header, pending.done)
+            traces = partition.traces
+            arrival = None
+            if traces is not None and not entry.header.is_control:  # else all of it waits for its time
+                arrival = traces.arrival(entry.data, entry.header, pending.client_id)
+            append = Append(entry.data, entry.header, pending.done, arrival)
             entry.entries[entry.at] = (partition, append)
             pending.stage(self._broker, partition, append)
         self._broker.commit()
         pending.done()
         connection.proceed()
 
-    async def _unpack(self, entry: Deferred) -> bool:
+    async def _unpack(self, entry: Deferred, client_id: str | None) -> bool:
         """Look at the records of a batch whose topic asks for that; false if they are refused."""
         partition = entry.partition
         try:
@@ -249,7 +259,7 @@ class ProduceRequests:
                 )
             if partition.config.message_delays and may_hold_delays(entry.data, entry.header):
                 entry.data, entry.header = await self._broker.delayed_batches.without_delayed(
-                    partition, entry.data, entry.header
+                    partition, entry.data, entry.header, Origin(Door.KAFKA, client_id or "")
                 )
         except AlpacaError as error:
             entry.entries[entry.at] = refused(partition.identity.partition, error)

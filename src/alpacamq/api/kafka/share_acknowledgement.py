@@ -8,6 +8,7 @@ from alpacamq.broker.queues import Queues
 from alpacamq.model.errors import AlpacaError, InvalidRequest, NotAcquired
 from alpacamq.protocol.messages.share_fetch import AcknowledgementBatch
 from alpacamq.queues.messages import Action, QueueId, Settlement
+from alpacamq.telemetry.tracing import Door
 
 MAX_ACKNOWLEDGED = 1_000_000
 # So many are settled at a time: others have their turn in between.
@@ -61,7 +62,7 @@ async def settle(
     wrong: list[AlpacaError] = []
     settlements = _settlements(partition.identity.partition, batches, member_id, lock_ms)
     while some := [*islice(settlements, _AT_ONCE)]:
-        results = await queues.settle_acquired(queue, some)
+        results = await queues.settle_acquired(queue, some, door=Door.KAFKA)
         wrong += [error for error in results if error is not None][:1]
     return wrong[0] if wrong else None
 

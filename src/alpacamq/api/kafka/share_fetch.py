@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.partition import Partition
+from alpacamq.broker.partition_traces import Origin
 from alpacamq.coordinator.share_config import ShareConfig
 from alpacamq.model.errors import AlpacaError, CoordinatorLoading, CoordinatorUnavailable, TooManyInFlight
 from alpacamq.model.ids import TopicId
@@ -17,6 +18,7 @@ from alpacamq.protocol.messages.share_fetch import ShareFetchRequest
 from alpacamq.protocol.share_fetch_codec import PartitionShared
 from alpacamq.queues.messages import Acquired, Action, QueueId, Settlement, Start
 from alpacamq.telemetry.logs import get_logger
+from alpacamq.telemetry.tracing import Door
 
 from .errors import code_of
 from .share_partitions import find_shared
@@ -158,6 +160,7 @@ class SharedFetch:
                     continue
                 found.append(taken)
                 await self._read(taken, room, slices, at_least_one=slices == MAX_SLICES)
+                self._tell_traces(taken)
                 room = max(room - taken.covering.length, 0)
                 slices -= len(taken.covering.slices)
                 self._session.served(taken.key)
@@ -166,6 +169,12 @@ class SharedFetch:
                 taken.covering.release()
             raise
         return [taken for taken in found if taken.acquired or taken.error is not None]
+
+    def _tell_traces(self, taken: Taken) -> None:
+        partition = self._broker.topics.find(taken.key[0].bytes, taken.key[1])
+        if taken.acquired and partition is not None:
+            queue = QueueId(self._group, partition.identity.topic)
+            self._broker.queues.sent(queue, taken.acquired, Origin(Door.KAFKA, self._member_id))
 
     async def _read(self, taken: Taken, room: int, slices: int, *, at_least_one: bool) -> None:
         """Find the batches of one partition's records, and give back what they do not hold."""

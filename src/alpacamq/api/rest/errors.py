@@ -60,6 +60,10 @@ class UnknownTask(e.AlpacaError):
     """No redrive has this id."""
 
 
+class UnknownTrace(e.AlpacaError):
+    """No trace has this id, or it is kept no longer."""
+
+
 class UnknownProducer(e.AlpacaError):
     """No transactional producer has this id."""
 
@@ -84,6 +88,7 @@ CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
     UnknownPath: HTTPStatus.NOT_FOUND,
     MethodNotAllowed: HTTPStatus.METHOD_NOT_ALLOWED,
     UnknownTask: HTTPStatus.NOT_FOUND,
+    UnknownTrace: HTTPStatus.NOT_FOUND,
     UnknownProducer: HTTPStatus.NOT_FOUND,
     Degraded: HTTPStatus.SERVICE_UNAVAILABLE,
     Recovering: HTTPStatus.SERVICE_UNAVAILABLE,

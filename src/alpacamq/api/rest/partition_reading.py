@@ -6,6 +6,7 @@ from heapq import merge
 
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.partition import Partition
+from alpacamq.broker.partition_traces import Origin
 from alpacamq.broker.record_reader import Limits, Page
 from alpacamq.model.errors import UnknownTopic
 from alpacamq.model.records import Record
@@ -18,13 +19,22 @@ class PartitionReading:
     """One partition being read: where it is, and where it ends if that was said."""
 
     def __init__(
-        self, backend: Backend, partition: Partition, offset: int, before_offset: int, *, committed: bool
+        self,
+        backend: Backend,
+        partition: Partition,
+        offset: int,
+        before_offset: int,
+        *,
+        committed: bool,
+        reader: Origin | None = None,
     ) -> None:
         self._backend = backend
         self.partition = partition
         self.next_offset = offset
         self._before_offset = before_offset
         self._committed = committed
+        # Who is said to have read what is traced; None where messages are only looked through.
+        self._reader = reader
 
     @property
     def index(self) -> int:
@@ -46,6 +56,9 @@ class PartitionReading:
             self.partition, self.next_offset, limits, committed=self._committed
         )
         self.next_offset = page.next_offset
+        traces = self.partition.traces
+        if traces is not None and self._reader is not None:
+            traces.read(page.records, self._reader)
         return page
 
 

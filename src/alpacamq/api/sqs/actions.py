@@ -10,9 +10,11 @@ from .results import Answer
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Where a request came from, as far as its answer depends on it."""
+    """Where a request came from, as far as what is done for it depends on that."""
 
     base_url: str  # of queues, as the client reaches us
+    peer: str = ""
+    traceparent: bytes | None = None  # of the request as a whole
 
 
 @dataclass(frozen=True, slots=True)

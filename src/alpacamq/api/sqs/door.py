@@ -99,7 +99,7 @@ class SqsDoor:
         try:
             self._signatures.check(request)
             action, asked = protocol.read(request)
-            result = await action.perform(asked, Caller(_base_url(request)))
+            result = await action.perform(asked, _caller(request))
         except Fault as fault:
             refused = fault
         except AlpacaError as error:
@@ -120,6 +120,11 @@ class SqsDoor:
         figures.seconds.observe(monotonic() - began_at)
         if refused is not None:
             figures.refused(refused.kind.code)
+
+
+def _caller(request: Request) -> Caller:
+    traceparent = request.headers.get("traceparent")
+    return Caller(_base_url(request), request.peer, None if traceparent is None else traceparent.encode())
 
 
 def _base_url(request: Request) -> str:

@@ -8,10 +8,13 @@ import asyncio
 from collections.abc import Sequence
 
 from alpacamq.broker.broker import Broker
+from alpacamq.broker.partition_traces import Origin
 from alpacamq.broker.publishing import Published
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.murmur2 import partition_for_key
+from alpacamq.telemetry.tracing import Door
 
+from .actions import Caller
 from .deduplication import Deduplication, message_key
 from .directory import Queue
 from .drafts import Draft, Sent
@@ -31,16 +34,16 @@ class FifoSending:
         # Sends whose client may be gone; each ends by itself within one write.
         self._under_way: set[asyncio.Task[list[Sent | Fault]]] = set()
 
-    async def send(self, queue: Queue, drafts: Sequence[Draft]) -> list[Sent | Fault]:
+    async def send(self, queue: Queue, drafts: Sequence[Draft], caller: Caller) -> list[Sent | Fault]:
         """What became of each, in order."""
         if len(self._under_way) >= MAX_UNDER_WAY:
             raise Fault(THROTTLED, f"{MAX_UNDER_WAY} requests to FIFO queues wait for the disk.")
-        task = asyncio.ensure_future(self._send(queue, drafts))
+        task = asyncio.ensure_future(self._send(queue, drafts, caller))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
         return await asyncio.shield(task)
 
-    async def _send(self, queue: Queue, drafts: Sequence[Draft]) -> list[Sent | Fault]:
+    async def _send(self, queue: Queue, drafts: Sequence[Draft], caller: Caller) -> list[Sent | Fault]:
         window = await self._deduplication.window(queue)
         keys = [_key(queue, made) for made in drafts]
         results: dict[int, Sent | Fault] = {}
@@ -64,7 +67,8 @@ class FifoSending:
                 else:
                     awaited.append((index, found))
             if claimed:
-                sent = await self._publish(queue, window, [(keys[index], drafts[index]) for index in claimed])
+                claims = [(keys[index], drafts[index]) for index in claimed]
+                sent = await self._publish(queue, window, claims, caller)
                 results.update(zip(claimed, sent, strict=True))
             for index, answer in awaited:
                 if (found := await asyncio.shield(answer)) is not None:
@@ -73,7 +77,7 @@ class FifoSending:
         return [results[index] for index in range(len(drafts))]
 
     async def _publish(
-        self, queue: Queue, window: SentWindow, claims: Sequence[tuple[bytes, Draft]]
+        self, queue: Queue, window: SentWindow, claims: Sequence[tuple[bytes, Draft]], caller: Caller
     ) -> list[Sent | Fault]:
         """Send what was claimed; every claim is settled, whatever happens."""
         open_claims = dict(claims)
@@ -81,7 +85,10 @@ class FifoSending:
             self._number_delayed(queue, window, [made for _, made in claims])
             now_ms = self._broker.clock.now_ms()
             outcomes = await self._broker.publisher.publish(
-                queue.name, [made.message() for _, made in claims]
+                queue.name,
+                [made.message() for _, made in claims],
+                origin=Origin(Door.SQS, caller.peer),
+                traceparent=caller.traceparent,
             )
             results: list[Sent | Fault] = []
             for (key, made), outcome in zip(claims, outcomes, strict=True):

@@ -3,6 +3,7 @@
 import re
 
 from alpacamq.broker.queues import Queues
+from alpacamq.telemetry.tracing import Door
 
 from .actions import Caller
 from .attributes import MAX_VISIBILITY_S, MAX_WAIT_S
@@ -38,6 +39,7 @@ class Receiving:
             wait_ms=wait_s * 1000,
             # Several of one group come in order, and its others wait until all of them are done with.
             key_runs=queue.is_fifo,
+            door=Door.SQS,
         )
         return ReceiveMessageResult(messages=[presentation.message(delivery) for delivery in deliveries])
 

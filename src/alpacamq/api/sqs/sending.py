@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 
 from alpacamq.broker.broker import Broker
+from alpacamq.broker.partition_traces import Origin
 from alpacamq.broker.publishing import Published
 from alpacamq.model.errors import AlpacaError
+from alpacamq.telemetry.tracing import Door
 
 from .actions import Caller
 from .attributes import MAX_MESSAGE_BYTES
@@ -26,10 +28,10 @@ class Sending:
         self._directory = directory
         self._fifo = fifo
 
-    async def send(self, asked: SendMessage, _caller: Caller) -> SendMessageResult:
+    async def send(self, asked: SendMessage, caller: Caller) -> SendMessageResult:
         queue = self._directory.by_url(asked.queue_url)
         made = draft(queue, asked, self._broker.clock.now_ms())
-        (sent,) = await self._publish(queue, [made])
+        (sent,) = await self._publish(queue, [made], caller)
         if isinstance(sent, Fault):
             raise sent
         return SendMessageResult(
@@ -40,12 +42,12 @@ class Sending:
             sequence_number=sent.sequence_number,
         )
 
-    async def send_batch(self, asked: SendMessageBatch, _caller: Caller) -> SendMessageBatchResult:
+    async def send_batch(self, asked: SendMessageBatch, caller: Caller) -> SendMessageBatchResult:
         queue = self._directory.by_url(asked.queue_url)
         check_entries(asked.entries, "SendMessageBatchRequestEntry")
         result = SendMessageBatchResult(successful=[], failed=[])
         drafts = self._drafts(queue, asked, result)
-        sent = await self._publish(queue, [made for _, made in drafts])
+        sent = await self._publish(queue, [made for _, made in drafts], caller)
         for (entry_id, made), outcome in zip(drafts, sent, strict=True):
             if isinstance(outcome, Fault):
                 result.failed.append(failure(entry_id, outcome))
@@ -87,12 +89,17 @@ class Sending:
             )
         return drafts
 
-    async def _publish(self, queue: Queue, drafts: Sequence[Draft]) -> Sequence[Sent | Fault]:
+    async def _publish(self, queue: Queue, drafts: Sequence[Draft], caller: Caller) -> Sequence[Sent | Fault]:
         if not drafts:
             return []
         if queue.is_fifo:
-            return await self._fifo.send(queue, drafts)
-        outcomes = await self._broker.publisher.publish(queue.name, [made.message() for made in drafts])
+            return await self._fifo.send(queue, drafts, caller)
+        outcomes = await self._broker.publisher.publish(
+            queue.name,
+            [made.message() for made in drafts],
+            origin=Origin(Door.SQS, caller.peer),
+            traceparent=caller.traceparent,
+        )
         return [_sent(queue, made, outcome) for made, outcome in zip(drafts, outcomes, strict=True)]
 
 

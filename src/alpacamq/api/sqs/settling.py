@@ -6,6 +6,7 @@ from alpacamq.broker.queues import Queues, Receipted
 from alpacamq.broker.receipts import read_receipt
 from alpacamq.model.errors import AlpacaError, InvalidReceipt, StaleReceipt
 from alpacamq.queues.messages import Action
+from alpacamq.telemetry.tracing import Door
 
 from .actions import Caller
 from .batches import check_entries, failure
@@ -78,7 +79,7 @@ class Settling:
         """What was wrong with each; a receipt of another queue is none of this one."""
         errors: list[AlpacaError | None] = [_foreign(queue, settlement.receipt) for settlement in settlements]
         ours = [place for place, error in enumerate(errors) if error is None]
-        answers = await self._queues.settle([settlements[place] for place in ours])
+        answers = await self._queues.settle([settlements[place] for place in ours], door=Door.SQS)
         for place, answer in zip(ours, answers, strict=True):
             errors[place] = answer
         return errors

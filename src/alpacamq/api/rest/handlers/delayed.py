@@ -10,6 +10,7 @@ from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.delays import DelayFigures, Waiting
 from alpacamq.model.errors import UnknownDelayed, UnknownTopic
 from alpacamq.model.topics import INTERNAL_TOPICS
+from alpacamq.telemetry.tracing import Door
 
 from .names import OffsetNumber, OfPartition, OfTopic, PartitionIndex
 
@@ -109,7 +110,10 @@ async def list_delayed(call: Call[DelayedWanted, Nothing]) -> DelayedMessages:
 
 async def cancel_delayed(call: Call[OfDelayed, Nothing]) -> DelayedMessage:
     wanted = call.parameters
-    return _shown(await call.backend.broker.delays.cancel(wanted.topic, wanted.partition, wanted.offset))
+    cancelled = await call.backend.broker.delays.cancel(
+        wanted.topic, wanted.partition, wanted.offset, Door.HTTP
+    )
+    return _shown(cancelled)
 
 
 async def delay_topics(call: Call[DelayTopicsWanted, Nothing]) -> DelayTopics:

@@ -23,6 +23,7 @@ from alpacamq.api.rest.message_json import (
 from alpacamq.api.rest.partition_reading import PartitionReading, read_fairly
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.partition import Partition
+from alpacamq.broker.partition_traces import Origin
 from alpacamq.coordinator.consumer_messages import ConsumerMemberDescription
 from alpacamq.coordinator.group_messages import (
     FetchOffsetsReply,
@@ -47,6 +48,7 @@ from alpacamq.model.errors import (
 from alpacamq.model.ids import TopicPartition
 from alpacamq.model.topics import DAY_MS, INT32_MAX, INT64_MAX
 from alpacamq.queues.messages import QueueId, Start
+from alpacamq.telemetry.tracing import Door
 
 from .members import MembershipAnswer, membership_answer
 from .names import MemberText, OfGroup, TopicText, WaitMs
@@ -129,6 +131,7 @@ async def _poll_queue(call: Call[Poll, Nothing], topic: str) -> QueuePoll:
         wait_ms=wanted.wait_ms,
         max_bytes=wanted.max_bytes,
         start=wanted.start,
+        door=Door.HTTP,
     )
     return QueuePoll(
         group=wanted.group,
@@ -198,6 +201,7 @@ class _MemberPolling:
                 self._in_range(partition, self._positions[identity]),
                 INT64_MAX,
                 committed=True,
+                reader=Origin(Door.HTTP, self._member_id, wanted.group),
             )
             for identity, partition in partitions.items()
             if identity in self._positions

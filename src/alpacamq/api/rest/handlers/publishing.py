@@ -1,7 +1,7 @@
 """Publishing: one message, or up to a thousand in a request."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -9,7 +9,8 @@ from msgspec import UNSET, Meta, UnsetType
 from alpacamq.api.rest.errors import ConflictingInput, Problem, problem_of
 from alpacamq.api.rest.message_json import NewMessage
 from alpacamq.api.rest.route import AnyRoute, Call, Route
-from alpacamq.broker.publishing import Message, Published
+from alpacamq.broker.partition_traces import Origin
+from alpacamq.broker.publishing import Message, Published, TransactionalProducer
 from alpacamq.model.errors import (
     AlpacaError,
     BatchTooLarge,
@@ -22,8 +23,11 @@ from alpacamq.model.errors import (
     TooManyDelayed,
     UnknownTopic,
 )
+from alpacamq.telemetry.tracing import Door
 
 from .names import OfTopic
+
+T = TypeVar("T")
 
 MAX_MESSAGES = 1000
 SeveralMessages = Annotated[list[NewMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
@@ -50,6 +54,7 @@ class PublishedMessage(msgspec.Struct, frozen=True, kw_only=True):
     offset: int | UnsetType = UNSET
     delayed_id: int | UnsetType = UNSET
     deliver_at: int | UnsetType = UNSET
+    trace_id: str | UnsetType = UNSET
 
 
 class MessageResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +65,7 @@ class MessageResult(msgspec.Struct, frozen=True, kw_only=True):
     offset: int | UnsetType = UNSET
     delayed_id: int | UnsetType = UNSET
     deliver_at: int | UnsetType = UNSET
+    trace_id: str | UnsetType = UNSET
     error: Problem | UnsetType = UNSET
 
 
@@ -79,14 +85,31 @@ async def publish(call: Call[OfTopic, OneOrMore]) -> PublishedMessage | Publishe
     broker = call.backend.broker
     now_ms = broker.clock.now_ms()
     if body.messages is UNSET:
-        (result,) = await broker.publisher.publish(topic, (body.to_message(now_ms),))
+        (result,) = await publish_all(call, topic, (body.to_message(now_ms),))
         if isinstance(result, AlpacaError):
             raise result
         return _published(result)
     if msgspec.structs.replace(body, messages=UNSET) != _ONLY_MESSAGES:
         raise ConflictingInput("/messages: is given beside fields of a single message", "/messages")
-    results = await broker.publisher.publish(topic, to_messages(body.messages, now_ms))
+    results = await publish_all(call, topic, to_messages(body.messages, now_ms))
     return published_messages(topic, results)
+
+
+async def publish_all(
+    call: Call[Any, Any],
+    topic: str,
+    messages: Sequence[Message],
+    producer: TransactionalProducer | None = None,
+) -> list[Published | AlpacaError]:
+    """Publish what a request brings, as part of the trace that the request is part of."""
+    traceparent = call.request.headers.get("traceparent")
+    return await call.backend.broker.publisher.publish(
+        topic,
+        messages,
+        producer=producer,
+        origin=Origin(Door.HTTP, call.request.peer),
+        traceparent=None if traceparent is None else traceparent.encode(),
+    )
 
 
 def to_messages(messages: Sequence[NewMessage], now_ms: int) -> list[Message]:
@@ -110,6 +133,7 @@ def _published(published: Published) -> PublishedMessage:
         offset=_or_unset(published.offset),
         delayed_id=_or_unset(published.delayed_id),
         deliver_at=_or_unset(published.deliver_at_ms),
+        trace_id=_or_unset(published.trace_id),
     )
 
 
@@ -122,11 +146,12 @@ def _result(result: Published | AlpacaError) -> MessageResult:
         offset=_or_unset(result.offset),
         delayed_id=_or_unset(result.delayed_id),
         deliver_at=_or_unset(result.deliver_at_ms),
+        trace_id=_or_unset(result.trace_id),
     )
 
 
-def _or_unset(number: int | None) -> int | UnsetType:
-    return UNSET if number is None else number
+def _or_unset(value: T | None) -> T | UnsetType:
+    return UNSET if value is None else value
 
 
 PUBLISH_ERRORS = (

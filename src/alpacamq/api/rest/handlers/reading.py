@@ -21,8 +21,10 @@ from alpacamq.api.rest.partition_reading import (
 )
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.partition import Partition
+from alpacamq.broker.partition_traces import Origin
 from alpacamq.model.errors import DamagedLog, OffsetOutOfRange, StorageFailed, UnknownTopic
 from alpacamq.model.topics import INT64_MAX
+from alpacamq.telemetry.tracing import Door
 
 from .names import OffsetNumber, OfPartition, OfTopic, WaitMs
 
@@ -108,12 +110,13 @@ class TopicMessages(msgspec.Struct, frozen=True, kw_only=True):
 
 async def read_partition(call: Call[PartitionPlace, Nothing]) -> PartitionMessages:
     backend, wanted = call.backend, call.parameters
+    reader = Origin(Door.HTTP, call.request.peer)
     partition = backend.broker.topics.partition(wanted.topic, wanted.partition)
     _check_one_start(wanted, "offset")
     offset = wanted.offset
     if offset is UNSET:
         offset = await _first_offset(backend, partition, wanted)
-    reading = await _reading(backend, partition, offset, wanted)
+    reading = await _reading(backend, partition, offset, wanted, reader)
     messages: list[StoredMessage] = []
 
     async def read() -> bool:
@@ -135,15 +138,16 @@ async def read_partition(call: Call[PartitionPlace, Nothing]) -> PartitionMessag
 async def read_topic(call: Call[TopicPlace, Nothing]) -> TopicMessages:
     backend, wanted = call.backend, call.parameters
     _check_one_start(wanted, "offsets")
+    reader = Origin(Door.HTTP, call.request.peer)
     topics = backend.broker.topics
     if wanted.offsets is UNSET:
         readings = [
-            await _reading(backend, each, await _first_offset(backend, each, wanted), wanted)
+            await _reading(backend, each, await _first_offset(backend, each, wanted), wanted, reader)
             for each in all_partitions(backend.broker, wanted.topic)
         ]
     else:
         readings = [
-            await _reading(backend, topics.partition(wanted.topic, index), offset, wanted)
+            await _reading(backend, topics.partition(wanted.topic, index), offset, wanted, reader)
             for index, offset in places(wanted.offsets).items()
         ]
     messages: list[StoredMessage] = []
@@ -163,14 +167,14 @@ async def read_topic(call: Call[TopicPlace, Nothing]) -> TopicMessages:
 
 
 async def _reading(
-    backend: Backend, partition: Partition, offset: int, wanted: PartitionPlace | TopicPlace
+    backend: Backend, partition: Partition, offset: int, wanted: PartitionPlace | TopicPlace, reader: Origin
 ) -> PartitionReading:
     before_offset = INT64_MAX
     if wanted.until is not UNSET:
         found = await offset_at_time(backend.broker, partition, moment_ms(wanted.until))
         before_offset = INT64_MAX if found is None else found
     committed = wanted.isolation is Isolation.READ_COMMITTED
-    return PartitionReading(backend, partition, offset, before_offset, committed=committed)
+    return PartitionReading(backend, partition, offset, before_offset, committed=committed, reader=reader)
 
 
 async def _first_offset(backend: Backend, partition: Partition, wanted: PartitionPlace | TopicPlace) -> int:

@@ -13,6 +13,7 @@ from alpacamq.broker.queues import Receipted
 from alpacamq.model.errors import InvalidReceipt, NotAcquired, StaleReceipt, UnknownTopic
 from alpacamq.model.topics import DAY_MS
 from alpacamq.queues.messages import Action
+from alpacamq.telemetry.tracing import Door
 
 from .names import ReasonText
 
@@ -102,7 +103,7 @@ async def extend(call: Call[Nothing, Extended]) -> SettledMessages:
 
 
 async def _settled(backend: Backend, settlements: Sequence[Receipted]) -> SettledMessages:
-    outcomes = await backend.broker.queues.settle(settlements)
+    outcomes = await backend.broker.queues.settle(settlements, door=Door.HTTP)
     errors = [error for error in outcomes if error is not None]
     if errors and len(settlements) == 1:
         raise errors[0]

@@ -47,7 +47,14 @@ from .producers import (
     known_transaction,
     transaction_answer,
 )
-from .publishing import PUBLISH_ERRORS, PublishedMessages, SeveralMessages, published_messages, to_messages
+from .publishing import (
+    PUBLISH_ERRORS,
+    PublishedMessages,
+    SeveralMessages,
+    publish_all,
+    published_messages,
+    to_messages,
+)
 
 
 class Producer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -102,7 +109,7 @@ async def publish(call: Call[Nothing, TransactionalMessages]) -> PublishedMessag
         producer_epoch=body.producer_epoch,
     )
     messages = to_messages(body.messages, broker.clock.now_ms())
-    results = await broker.publisher.publish(body.topic, messages, producer=producer)
+    results = await publish_all(call, body.topic, messages, producer)
     return published_messages(body.topic, results)
 
 

@@ -1,0 +1,331 @@
+"""The traces of one partition's messages: how they arrive, and who reads them from the log.
+
+Whoever appends asks for an `Arrival`, which is almost always None, and gives it to the partition with
+the batch. It is told when the batch is as durable as its topic promises, just before others see it.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from typing import NamedTuple
+
+from alpacamq.model.batch import BatchHeader
+from alpacamq.model.errors import AlpacaError
+from alpacamq.model.ids import TopicId, TopicPartition
+from alpacamq.model.ports import Buffer
+from alpacamq.model.records import Header, Record
+from alpacamq.model.topics import TopicConfig
+from alpacamq.telemetry.tracing import (
+    Attribute,
+    Door,
+    Step,
+    TraceContext,
+    TraceEvent,
+    now_us,
+    read_traceparent,
+    read_xray,
+)
+
+from .batch_traces import MAX_TRACED, Traced, begins_traced, traced_records
+from .traced_offsets import Remembered, TracedOffsets
+
+# The headers that carry a trace: W3C's, and what the SQS door makes of AWSTraceHeader.
+TRACEPARENT = "traceparent"
+XRAY = "sqs-trace-header"
+
+MAX_KEY_CHARS = 128
+# A batch that is no larger is looked through at once.
+_SMALL_RECORDS = 8
+_SMALL_BYTES = 8 << 10
+# Reads that came while batches were looked through: so many are remembered until that is done.
+_MAX_EARLY_READS = 32
+_MAX_LOOKED_AT_ONCE = 64
+_LOOK_LIMIT_BYTES = 16 << 20
+
+
+class Origin(NamedTuple):
+    """Who brings or takes messages."""
+
+    door: Door = Door.BROKER
+    client: str = ""
+    group: str = ""
+
+
+class TraceDesk:
+    """What the traces of all partitions share."""
+
+    def __init__(self, record: Callable[[TraceEvent], None], executor: Executor) -> None:
+        self.record = record
+        self.executor = executor
+        self.remembered = Remembered()
+        self.looking = 0  # batches that are being looked through
+        self.passed_over = 0  # messages not traced although they should be: too many at once
+
+
+class PartitionTraces:
+    """Finds and tells what is traced in one partition."""
+
+    def __init__(
+        self, identity: TopicPartition, topic_id: TopicId, config: TopicConfig, desk: TraceDesk
+    ) -> None:
+        self._identity = identity
+        self.topic_tag = topic_id.hex
+        self._desk = desk
+        self.offsets = TracedOffsets(identity, topic_id.bytes, desk.remembered)
+        self._looking = 0
+        self._early_reads: deque[tuple[int, int, int, Origin]] = deque(maxlen=_MAX_EARLY_READS)
+        self.configure(config)
+
+    def configure(self, config: TopicConfig) -> None:
+        """Take new settings."""
+        self._is_on = config.trace_enable
+        self._follows = config.trace_enable and config.trace_headers != "none"
+        self._looks_at_all = self._follows and config.trace_headers == "all"
+        self.offsets.sample(config.trace_sample if config.trace_enable else 0)
+
+    def arrival(self, data: Buffer, header: BatchHeader, client: str | None) -> "Arrival | None":
+        """What is to be told when this batch of a Kafka client is in; None if nothing is.
+
+        Every batch comes by here.
+        """
+        carries = self._follows and (self._looks_at_all or begins_traced(data, header))
+        if not carries and not self.offsets.period:
+            return None
+        arrival = Arrival(self, Origin(Door.KAFKA, client or ""))
+        if not carries:
+            return arrival
+        if header.record_count <= _SMALL_RECORDS and len(data) <= _SMALL_BYTES:
+            arrival.traced = _found(data)
+        elif self._desk.looking < _MAX_LOOKED_AT_ONCE:
+            self._desk.looking += 1
+            self._looking += 1
+            # A copy: the bytes are gone when the turn ends.
+            arrival.looking = self._desk.executor.submit(_found, bytes(data))
+        else:
+            self._desk.passed_over += 1
+        return arrival
+
+    def looked(self) -> None:
+        """A batch has been looked through."""
+        self._desk.looking -= 1
+        self._looking -= 1
+        if not self._looking:
+            self._early_reads.clear()
+
+    def publishing(self, records: Iterable[Record], origin: Origin, received_us: int) -> "Arrival | None":
+        """As `arrival`, for messages that are at hand."""
+        traced = []
+        for delta, record in enumerate(records):
+            if record.headers and (context := self.carried(record.headers)) is not None:
+                traced.append(Traced(delta, context, record.key))
+        if not traced and not self.offsets.period:
+            return None
+        arrival = Arrival(self, origin, received_us)
+        arrival.traced = traced
+        return arrival
+
+    def carried(self, headers: Sequence[Header]) -> TraceContext | None:
+        """The trace that a message carries, if it is to be continued here."""
+        if not headers or not self._follows:
+            return None
+        context = carried_context(headers)
+        return context if context is not None and context.is_sampled else None
+
+    def ids(self, first: int, end: int) -> dict[int, str]:
+        """The ids of the traces of the messages first..end-1, by offset."""
+        found = ((offset, self.offsets.find(offset)) for offset in self.offsets.between(first, end))
+        return {offset: context.trace_id for offset, context in found if context is not None}
+
+    def find(self, record: Record) -> TraceContext | None:
+        """The trace of a message that is at hand."""
+        if not self._is_on:
+            return None
+        if (context := self.offsets.remembered(record.offset)) is not None:
+            return context
+        if (carried := self.carried(record.headers)) is not None:
+            return self.offsets.remember(carried.trace_id, record.offset)
+        return self.offsets.find(record.offset)
+
+    @property
+    def may_be_read(self) -> bool:
+        """Whether anything in the partition is known to be traced, or may turn out to be."""
+        return bool(self.offsets.period or self.offsets.has_known or self._looking)
+
+    def fetched(self, first: int, end: int, origin: Origin) -> None:
+        """Whole batches were read from the log: the messages first..end-1, and nobody has looked at them."""
+        at_us = now_us()
+        if self._looking:
+            self._early_reads.append((first, end, at_us, origin))
+        found = self.offsets.between(first, end)
+        self._desk.passed_over += max(len(found) - MAX_TRACED, 0)
+        for offset in found[:MAX_TRACED]:
+            if (context := self.offsets.find(offset)) is not None:
+                self.tell(Step.FETCHED, context, offset, at_us, origin)
+
+    def read(self, records: Sequence[Record], origin: Origin) -> None:
+        """Messages were read from the log one by one."""
+        at_us = now_us()
+        for record in records:
+            if (context := self.find(record)) is not None:
+                self.tell(Step.FETCHED, context, record.offset, at_us, origin)
+
+    def found_late(self, context: TraceContext, offset: int) -> None:
+        """A message is traced, and some may have read it before that was known."""
+        for first, end, at_us, origin in self._early_reads:
+            if first <= offset < end:
+                self.tell(Step.FETCHED, context, offset, at_us, origin)
+
+    def passed_over(self, count: int) -> None:
+        """So many were too many."""
+        self._desk.passed_over += count
+
+    def tell(
+        self,
+        step: Step,
+        context: TraceContext,
+        offset: int,
+        at_us: int,
+        origin: Origin,
+        attributes: Mapping[str, Attribute] | None = None,
+    ) -> None:
+        """Record something that is done with a message at an offset, as a span below that of its arrival."""
+        topic, partition = self._identity
+        self._desk.record(
+            TraceEvent(
+                trace_id=context.trace_id,
+                span_id=context.child(step, origin.group, origin.client, at_us).span_id,
+                parent_span_id=context.span_id,
+                at_us=at_us,
+                name=step.value,
+                topic=topic,
+                partition=partition,
+                offset=offset,
+                group=origin.group,
+                consumer=origin.client,
+                door=origin.door.value,
+                attributes=attributes or {},
+            )
+        )
+
+    def tell_arrival(
+        self,
+        step: Step,
+        context: TraceContext,
+        parent_span_id: str,
+        offset: int,
+        at_us: int,
+        door: Door,
+        attributes: Mapping[str, Attribute],
+    ) -> None:
+        """Record a part of a message's arrival."""
+        topic, partition = self._identity
+        self._desk.record(
+            TraceEvent(
+                trace_id=context.trace_id,
+                span_id=context.span_id,
+                parent_span_id=parent_span_id,
+                at_us=at_us,
+                name=step.value,
+                topic=topic,
+                partition=partition,
+                offset=offset,
+                door=door.value,
+                attributes=attributes,
+            )
+        )
+
+
+class Arrival:
+    """A batch on its way in, some of whose messages are traced or may be."""
+
+    __slots__ = ("_at_us", "_origin", "_traces", "looking", "traced")
+
+    def __init__(
+        self,
+        traces: PartitionTraces,
+        origin: Origin,
+        received_us: int | None = None,
+    ) -> None:
+        self._traces = traces
+        self._origin = origin
+        self._at_us = now_us() if received_us is None else received_us
+        self.traced: list[Traced] = []
+        self.looking: Future[list[Traced]] | None = None
+
+    def persisted(self, base_offset: int, next_offset: int) -> None:
+        """The batch is in the log at these offsets, and durable; readers see it next."""
+        at_us = now_us()
+        sampled = self._traces.offsets.sampled(base_offset, next_offset)
+        self._traces.passed_over(max(len(sampled) - MAX_TRACED, 0))
+        carried = {base_offset + traced.delta for traced in self.traced}
+        for offset in sampled[:MAX_TRACED]:
+            if offset not in carried and (context := self._traces.offsets.find(offset)) is not None:
+                self._tell(context, "", offset, None, at_us)
+        for traced in self.traced:
+            self._continue(traced, base_offset, at_us)
+        if self.looking is not None:
+            _then(self.looking, lambda found: self._looked(found, base_offset, at_us))
+
+    def refused(self) -> None:
+        """The batch is not in the log, or was there before."""
+        if self.looking is not None:
+            _then(self.looking, lambda _found: self._traces.looked())
+
+    def _looked(self, found: list[Traced], base_offset: int, at_us: int) -> None:
+        for traced in found:
+            context = self._continue(traced, base_offset, at_us)
+            self._traces.found_late(context, base_offset + traced.delta)
+        self._traces.looked()
+
+    def _continue(self, traced: Traced, base_offset: int, at_us: int) -> TraceContext:
+        offset = base_offset + traced.delta
+        context = self._traces.offsets.remember(traced.context.trace_id, offset)
+        self._tell(context, traced.context.span_id, offset, traced.key, at_us)
+        return context
+
+    def _tell(
+        self, context: TraceContext, parent_span_id: str, offset: int, key: bytes | None, at_us: int
+    ) -> None:
+        origin, traces = self._origin, self._traces
+        received: dict[str, Attribute] = {"client": origin.client} if origin.client else {}
+        if key is not None:
+            received["key"] = shown_key(key)
+        for step, when_us, attributes in (
+            (Step.RECEIVED, self._at_us, received),
+            (Step.PARTITIONED, self._at_us, {}),
+            (Step.PERSISTED, at_us, {"topic_id": traces.topic_tag}),
+        ):
+            traces.tell_arrival(step, context, parent_span_id, offset, when_us, origin.door, attributes)
+
+
+def carried_context(headers: Sequence[Header]) -> TraceContext | None:
+    """The trace that a message carries, to be continued or not."""
+    for name, value in reversed(headers):
+        if name == TRACEPARENT:
+            return read_traceparent(value)
+    for name, value in headers:
+        if name == XRAY and value is not None:
+            return read_xray(value.decode(errors="replace"))
+    return None
+
+
+def shown_key(key: bytes) -> str:
+    """A key as text, cut where it is long."""
+    return key[: 4 * MAX_KEY_CHARS].decode(errors="backslashreplace")[:MAX_KEY_CHARS]
+
+
+def _then(looking: Future[list[Traced]], act: Callable[[list[Traced]], None]) -> None:
+    """Have `act` called on the event loop with what was found."""
+
+    def ended(found: "asyncio.Future[list[Traced]]") -> None:
+        act([] if found.cancelled() else found.result())
+
+    asyncio.wrap_future(looking).add_done_callback(ended)
+
+
+def _found(data: Buffer) -> list[Traced]:
+    try:
+        return traced_records(data, _LOOK_LIMIT_BYTES)
+    except AlpacaError:
+        return []  # what is wrong with it, its readers will say

@@ -1,0 +1,35 @@
+"""Message tracing: what happened to a message and when, kept in memory, in a log of its own, and exported.
+
+Imports nothing of ours: what the rest of the broker tells it are strings and numbers.
+"""
+
+from .events import Attribute, Door, Status, Step, TraceEvent
+from .exporter import ExportSettings
+from .moments import now_us
+from .recorder import Recorder, RecorderSettings, RecorderStats
+from .store import Page, Place, TraceFilter, TraceStore
+from .summary import TraceSummary
+from .trace_context import TraceContext, derived_span_id, derived_trace_id, read_traceparent, read_xray
+
+__all__ = [
+    "Attribute",
+    "Door",
+    "ExportSettings",
+    "Page",
+    "Place",
+    "Recorder",
+    "RecorderSettings",
+    "RecorderStats",
+    "Status",
+    "Step",
+    "TraceContext",
+    "TraceEvent",
+    "TraceFilter",
+    "TraceStore",
+    "TraceSummary",
+    "derived_span_id",
+    "derived_trace_id",
+    "now_us",
+    "read_traceparent",
+    "read_xray",
+]
