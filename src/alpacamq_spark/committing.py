@@ -7,6 +7,7 @@ had been dropped by its timeout in the meantime.
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import msgspec
 
@@ -97,11 +98,13 @@ class _Commitment:
             raise SinkFenced(self._taken(last))
 
     def _numbered(self, batch: Batch) -> Batch:
-        """A job without a number is the next."""
+        """A job without a number is the next, or the last if that was decided for it already."""
+        last = self._last
         if batch.number >= 0:
             return batch
-        before = -1 if self._last is None or self._last.query != batch.query else self._last.number
-        return Batch(sink=batch.sink, query=batch.query, run=batch.run, number=before + 1)
+        if last is None or last.query != batch.query:
+            return replace(batch, number=0)
+        return replace(batch, number=last.number if last.run == batch.run else last.number + 1)
 
     def commit(self) -> None:
         last, batch = self._last, self._batch

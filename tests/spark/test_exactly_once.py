@@ -350,6 +350,17 @@ class TestJobs:
         sink.commit(sink.stage(self.job(sink, "next", 2), ["b"]))
         assert sink.values() == ["a", "b"]
 
+    def test_the_abort_of_a_job_without_a_number_completes_what_its_commit_decided(
+        self, sink: Sink, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        job = self.job(sink, "one")
+        staged = [sink.stage(job, ["a"], 0), sink.stage(job, ["b"], 1)]
+        die_after_showing(monkeypatch, sink, 1, *staged)
+        sink.abort(job, *staged)
+        assert sink.values() == ["a", "b"]
+        sink.commit(sink.stage(self.job(sink, "two"), ["c"]))
+        assert sink.values() == ["a", "b", "c"]
+
     def test_a_job_is_known_to_be_done_when_the_broker_has_forgotten_its_transactions(
         self, sink: Sink, monkeypatch: pytest.MonkeyPatch
     ) -> None:
