@@ -8,12 +8,23 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
 from alpacamq.model.topics import INT64_MAX
 
 Moment = Annotated[int, Meta(ge=0, le=INT64_MAX)] | Annotated[datetime, Meta(tz=True)]
 Duration = Annotated[str, Meta(pattern=r"^[0-9]{1,12}(ms|s|m|h|d)$", examples=["30s", "5m"])]
+
+# A moment where everything is text, as in a query: what is a number of seconds to a parser is refused.
+MomentText = Annotated[
+    str,
+    Meta(
+        pattern=r"^([0-9]{1,15}|[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])T([01][0-9]|2[0-3])"
+        r":[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9]))$",
+        examples=["2026-01-31T12:00:00Z", "1769860800000"],
+    ),
+]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -25,6 +36,13 @@ def moment_ms(moment: Moment) -> int:
     if isinstance(moment, int):
         return moment
     return (moment - _EPOCH) // _MILLISECOND
+
+
+def moment_text_ms(moment: MomentText) -> int:
+    """Milliseconds since 1970 of a moment that is well-formed; ValueError if there is no such day."""
+    if moment.isdigit():
+        return int(moment)
+    return moment_ms(msgspec.convert(moment, datetime))
 
 
 def duration_ms(duration: Duration) -> int:

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from alpacamq.api.rest.backend import Backend
 from alpacamq.api.rest.errors import ConflictingInput, UnknownTrace
-from alpacamq.api.rest.moments import Moment, moment_ms
+from alpacamq.api.rest.moments import MomentText, moment_text_ms
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.telemetry.tracing import (
     Attribute,
@@ -40,8 +40,8 @@ Cursor = Annotated[
     str, Meta(pattern="^[0-9]{1,17}-([0-9a-f]{32})?$", description="the cursor of the last answer")
 ]
 Limit = Annotated[int, Meta(ge=1, le=1000, description="traces at most")]
-From = Annotated[Moment, Meta(description="traces of which something happened then or later")]
-To = Annotated[Moment, Meta(description="traces that began before then")]
+From = Annotated[MomentText, Meta(description="traces of which something happened then or later")]
+To = Annotated[MomentText, Meta(description="traces that began before then")]
 
 
 class TracesWanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -195,9 +195,16 @@ def _filter(wanted: TracesWanted) -> TraceFilter:
     return TraceFilter(
         topic=_or_none(wanted.topic),
         status=_or_none(wanted.status),
-        from_us=None if wanted.since is UNSET else moment_ms(wanted.since) * 1000,
-        to_us=None if wanted.until is UNSET else moment_ms(wanted.until) * 1000,
+        from_us=None if wanted.since is UNSET else _moment_us(wanted.since, "from"),
+        to_us=None if wanted.until is UNSET else _moment_us(wanted.until, "to"),
     )
+
+
+def _moment_us(moment: str, field: str) -> int:
+    try:
+        return moment_text_ms(moment) * 1000
+    except ValueError:
+        raise ConflictingInput(f"{field}: there is no {moment}", field) from None
 
 
 def _or_none(value: T | UnsetType) -> T | None:
