@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format docs bench crash heavy fuzz hooks lock clean
+.PHONY: help run test lint format docs site bench crash heavy fuzz hooks lock clean
 
 BIN := .venv/bin
 
@@ -24,9 +24,15 @@ format: ## Repair what can be repaired by itself
 	@$(BIN)/ruff check --fix
 	@$(BIN)/ruff format
 
-docs: ## Write the generated tables of the guide
+docs: ## Write what is generated in docs/
 	@scripts/setup dev
 	@$(BIN)/python scripts/generate_docs.py
+	@$(BIN)/python -m benchmarks.page
+
+site: ## Build the documentation site into ./site
+	@scripts/setup dev
+	@$(BIN)/python scripts/build_site.py
+	@echo "open site/index.html"
 
 bench: ## Measure, and write benchmarks/results
 	@scripts/setup dev
@@ -57,5 +63,5 @@ lock: ## Bring the lock files up to date with pyproject.toml
 	@echo uv | $(COMPILE) - -o requirements/uv.lock
 
 clean: ## Remove the environment and the caches; ./data stays
-	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist site
 	@find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +

@@ -1,6 +1,6 @@
-"""The tables of docs/guide/benchmarks.md, from the files in results/ and from nothing else.
+"""The tables of docs/guide/benchmarks.md and of the README, from the files in results/ and from nothing else.
 
-A full run brings the page up to date; `python -m benchmarks.page` does it without measuring.
+A full run brings the pages up to date; `python -m benchmarks.page` does it without measuring.
 """
 
 import re
@@ -9,20 +9,63 @@ from collections.abc import Iterator
 from .machine import REPOSITORY
 from .report import OURS, Figure, Results, read
 
-PAGE = REPOSITORY / "docs" / "guide" / "benchmarks.md"
+PAGES = (REPOSITORY / "docs" / "guide" / "benchmarks.md", REPOSITORY / "README.md")
 RESULTS = REPOSITORY / "benchmarks" / "results"
+# A few of them for the README, good and bad: results, case, unit, and what they are about in a few words.
+HIGHLIGHTS = (
+    (
+        "produce_throughput",
+        "100 B, 6 partitions, acks=all, confluent-kafka",
+        "msg/s",
+        "produced, 100 B, Python client",
+    ),
+    ("produce_throughput", "1024 B, 1 partition, acks=all, C client", "MB/s", "produced, 1 KiB, C client"),
+    ("fetch_throughput", "100 B, 1 partition, C client", "msg/s", "fetched, 100 B, C client"),
+    (
+        "end_to_end_latency",
+        "1,000 msg/s, p99, confluent-kafka",
+        "ms",
+        "from producer to consumer at 1,000 a second, p99",
+    ),
+    ("fsync_modes", "fsync every batch, 64 writers", "acks/s", "64 writers that wait for the disk"),
+    (
+        "small_requests",
+        "16 connections, one in flight on each",
+        "requests/s",
+        "16 connections, one message per request",
+    ),
+    ("footprint", "resident after writing and reading it all", "MiB", "memory"),
+    ("recovery", "1024 MiB, left to the system, after kill -9", "s", "start after `kill -9`, 1 GiB"),
+    (
+        "queue_throughput",
+        "SQS: receive and acknowledge, 8 consumers",
+        "messages/s",
+        "received and acknowledged over SQS",
+    ),
+)
 # What others stand beside in a column of its own.
 PEERS = ("Apache", "ElasticMQ", "Spark")
 _BLOCK = re.compile(r"(<!-- results: ([a-z_]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def update() -> None:
-    """Write every table of the page anew."""
-    PAGE.write_text(_BLOCK.sub(lambda block: f"{block[1]}\n{_table(block[2])}\n{block[3]}", PAGE.read_text()))
+    """Write every table of the pages anew."""
+    for page in PAGES:
+        page.write_text(current(page.read_text()))
+
+
+def current(text: str) -> str:
+    """`text` with its tables as the results are now."""
+    return _BLOCK.sub(lambda block: f"{block[1]}\n{_table(block[2])}\n{block[3]}", text)
 
 
 def _table(name: str) -> str:
-    results = read(RESULTS / f"{name}.json")
+    if name == "highlights":
+        return _highlights()
+    path = RESULTS / f"{name}.json"
+    if not path.exists():
+        return f"Not measured yet: `python -m benchmarks {name}` does.\n"
+    results = read(path)
     peer = next((each.server for each in results.figures if each.server.startswith(PEERS)), None)
     lines = [_provenance(results), ""]
     heads = ["", "AlpacaMQ", "spread", "broker", "client", "others", "resident"]
@@ -32,6 +75,18 @@ def _table(name: str) -> str:
     lines += ["| " + " | ".join(row) + " |" for row in _rows(results, peer)]
     lines += ["", *(f"Not measured: {note}." for note in results.skipped)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _highlights() -> str:
+    lines = ["| | AlpacaMQ | others |", "|---|---:|---:|"]
+    for name, case, unit, words in HIGHLIGHTS:
+        figures = [
+            each for each in read(RESULTS / f"{name}.json").figures if (each.case, each.unit) == (case, unit)
+        ]
+        (ours,) = [_value(each) for each in figures if each.server == OURS]
+        others = ", ".join(f"{each.server} {_value(each)}" for each in figures if each.server != OURS)
+        lines.append(f"| {words} | {ours} | {others} |")
+    return "\n".join(lines) + "\n"
 
 
 def _provenance(results: Results) -> str:

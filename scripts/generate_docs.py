@@ -1,17 +1,31 @@
-"""Writes the tables of the guide that follow from the code; with --check says whether they are current."""
+"""Writes what follows from the code in docs/: whole pages, and tables of others between their marks.
+
+With --check says whether they are current, and changes nothing.
+"""
 
 import argparse
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
+from http_reference import http_reference
+
 from alpacamq.api.rest.reference import routes_page
+from alpacamq.model.lanes import WEIGHTS, Lane
 from alpacamq.node.reference import options_page, topic_settings_page
 from alpacamq.protocol.apis import APIS
+from alpacamq.queues.chunks import NEXT_STATES, State
 
-GUIDE = Path(__file__).parent.parent / "docs" / "guide"
+DOCS = Path(__file__).parent.parent / "docs"
 BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+MEANINGS: Mapping[State | None, str] = {
+    State.AVAILABLE: "the next receive may have it",
+    State.ACQUIRED: "leased to a consumer, until its deadline",
+    State.RESTING: "failed, and waits before it is tried again",
+    State.MOVING: "on its way to the dead-letter topic",
+    None: "acknowledged or archived: this group has nothing more to do with it",
+}
 
 
 def apis_page() -> str:
@@ -22,17 +36,48 @@ def apis_page() -> str:
     return "| request | key | versions |\n|---|---|---|\n" + "\n".join(rows) + "\n"
 
 
+def queue_states_page() -> str:
+    rows = [
+        f"| {_name(state)} | {meaning} | {', '.join(_names(_after(state)))} |"
+        for state, meaning in MEANINGS.items()
+    ]
+    return "| state | meaning | goes to |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def _after(state: State | None) -> Collection[State | None]:
+    return () if state is None else NEXT_STATES[state]
+
+
+def _names(states: Collection[State | None]) -> Iterator[str]:
+    return (_name(state) for state in MEANINGS if state in states)
+
+
+def _name(state: State | None) -> str:
+    return "done" if state is None else state.name.lower()
+
+
+def lanes_page() -> str:
+    total = sum(WEIGHTS.values())
+    rows = [f"| {lane.text} | {WEIGHTS[lane] / total:.0%} |" for lane in Lane]
+    return "| lane | share of deliveries |\n|---|---|\n" + "\n".join(rows) + "\n"
+
+
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "apis": apis_page,
     "http-routes": routes_page,
+    "lanes": lanes_page,
     "options": options_page,
+    "queue-states": queue_states_page,
     "topic-settings": topic_settings_page,
 }
+PAGES: Mapping[Path, Callable[[], str]] = {DOCS / "reference" / "http.md": http_reference}
 
 
-def current(text: str) -> str:
-    """`text` with its generated blocks as the code has them now."""
-    return BLOCK.sub(lambda block: f"{block[1]}\n{BLOCKS[block[2]]()}\n{block[3]}", text)
+def current(page: Path) -> str:
+    """The page as the code has it now."""
+    if page in PAGES:
+        return PAGES[page]()
+    return BLOCK.sub(lambda block: f"{block[1]}\n{BLOCKS[block[2]]()}\n{block[3]}", page.read_text())
 
 
 def main() -> int:
@@ -41,12 +86,16 @@ def main() -> int:
         "--check", action="store_true", help="change nothing; exit with 1 if a page is out of date"
     )
     check_only = parser.parse_args().check
-    outdated = [page for page in sorted(GUIDE.glob("*.md")) if current(page.read_text()) != page.read_text()]
-    for page in outdated:
+    outdated = []
+    for page in sorted({*DOCS.rglob("*.md"), *PAGES}):
+        text = current(page)
+        if page.exists() and page.read_text() == text:
+            continue
+        outdated.append(page)
         if check_only:
-            print(f"{page.name} is out of date: run make docs", file=sys.stderr)
+            print(f"{page.relative_to(DOCS.parent)} is out of date: run make docs", file=sys.stderr)
         else:
-            page.write_text(current(page.read_text()))
+            page.write_text(text)
     return 1 if check_only and outdated else 0
 
 

@@ -1,4 +1,4 @@
-"""The documentation does what it says: examples run, links lead somewhere, generated tables are current."""
+"""The documentation does what it says: examples run, links lead somewhere, what is generated is current."""
 
 import os
 import re
@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from benchmarks import page as benchmarks_page
 
 from alpacamq.model.topics import SETTINGS
 from alpacamq.node.config import load
@@ -20,15 +21,34 @@ from .brokers import Broker
 from .conftest import NewBroker
 
 ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+START = DOCS / "guide" / "getting-started.md"
+OPERATIONS = DOCS / "guide" / "operations.md"
 # Its examples need Spark, or are pipelines; tests/spark runs them.
-PIPELINES = ROOT / "docs" / "guide" / "pipelines.md"
-GUIDE = sorted(set((ROOT / "docs" / "guide").glob("*.md")) - {PIPELINES})
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PIPELINES = DOCS / "guide" / "pipelines.md"
+SITE = sorted([README, *DOCS.rglob("*.md")])
+GUIDE = [page for page in SITE if page != PIPELINES]
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 # Where pages say that the doors are.
 KAFKA, HTTP, SQS = "localhost:9092", "localhost:8080", "localhost:9324"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+SPACES = re.compile(r" +")
 EXAMPLE_S = 60
+SPARK_S = 300
+# Commands that no example can run, by how their lines begin, and where what they do is tested.
+ELSEWHERE: Mapping[str, str] = {
+    "make ": "the targets that are named exist; each is short, and most are what the tests themselves do",
+    ". .venv/bin/activate": "examples run with the commands of the environment on their path",
+    "scripts/setup ": "tests/test_setup.py",
+    "pip install ": "not without an index of packages",
+    "python3 -m venv ": "not without an index of packages",
+    "../spark-4.0/": "not without an index of packages",
+    "confluent-kafka ": "continues the line above",
+    ".venv/bin/python -m benchmarks": "takes minutes",
+    "alpacamq serve ": "every test here starts the broker like this",
+}
 
 
 @dataclass(frozen=True)
@@ -43,11 +63,19 @@ class Example:
 
     @property
     def pattern(self) -> str:
-        """The output as a regular expression: where a page has …, each run has something else."""
-        return re.escape(self.output).replace("…", ".*")
+        """The output as a regular expression: where a page has …, each run has something else.
+
+        How many spaces part columns follows from what is in them.
+        """
+        return re.escape(columns(self.output)).replace("…", ".*")
 
     def command(self, script: Path) -> list[str]:
         return [sys.executable, str(script)] if self.tool == "python" else ["sh", "-e", str(script)]
+
+
+def columns(text: str) -> str:
+    """The text with one space where there are several."""
+    return "\n".join(SPACES.sub(" ", line).strip(" ") for line in text.split("\n"))
 
 
 def blocks(page: Path) -> list[tuple[int, str, str]]:
@@ -67,24 +95,24 @@ def examples(page: Path) -> list[Example]:
 def tool_of(language: str, code: str) -> str | None:
     """What a block needs to run, if it is one to run: Python, or a shell with a tool."""
     if language == "sh":
-        return next((tool for tool in ("kcat", "alpacactl", "curl") if f"{tool} " in code), None)
+        if "alpacactl pipeline " in code:
+            return "spark"
+        known = ("kcat", "alpacactl", "curl", "alpacamq verify", "alpacamq config")
+        return next((tool.partition(" ")[0] for tool in known if f"{tool} " in code), None)
     return "python" if language == "python" else None
 
 
 def pages_with(tool: str) -> list[Path]:
-    return [
-        page
-        for page in [ROOT / "README.md", *GUIDE]
-        if any(example.tool == tool for example in examples(page))
-    ]
+    return [page for page in GUIDE if any(example.tool == tool for example in examples(page))]
 
 
 def run_examples(page: Path, tools: set[str], broker: Broker, directory: Path) -> None:
     """All of a page's examples with these tools, in order: later ones may build on earlier ones."""
-    alpacactl = directory / "alpacactl"
-    alpacactl.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m alpacamq.cli.main "$@"\n')
-    alpacactl.chmod(0o755)
-    path = f"{directory}:{os.environ['PATH']}"
+    commands = directory / "bin"
+    commands.mkdir(exist_ok=True)
+    for name, module in (("alpacactl", "alpacamq.cli.main"), ("alpacamq", "alpacamq.node.main")):
+        (commands / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {module} "$@"\n')
+        (commands / name).chmod(0o755)
     doors = {KAFKA: broker.address, HTTP: broker.http_address, SQS: broker.sqs_address}
     for example in examples(page):
         if example.tool not in tools:
@@ -96,18 +124,20 @@ def run_examples(page: Path, tools: set[str], broker: Broker, directory: Path) -
             capture_output=True,
             text=True,
             check=False,
-            timeout=EXAMPLE_S,
+            timeout=SPARK_S if example.tool == "spark" else EXAMPLE_S,
+            cwd=directory,
             env={
                 **os.environ,
-                "PATH": path,
+                "PATH": f"{commands}:{os.environ['PATH']}",
                 "ALPACACTL_BROKER": broker.address,
                 "ALPACACTL_HTTP": broker.http_address,
+                "ALPACACTL_CONFIG": str(directory / "alpacactl.toml"),
                 "COLUMNS": "0",  # as wide as it takes, whatever terminal the tests run in
             },
         )
         where = f"{page.name}:{example.line}"
         assert ran.returncode == 0, f"{where}\n{ran.stderr}"
-        assert re.fullmatch(at_these_doors(example.pattern, doors), ran.stdout), (
+        assert re.fullmatch(at_these_doors(example.pattern, doors), columns(ran.stdout)), (
             f"{where}\n{ran.stdout}\n{ran.stderr}"
         )
 
@@ -158,8 +188,45 @@ def test_curl_examples_do_what_the_page_says(page: Path, new_broker: NewBroker, 
     run_examples(page, {"curl", "python"}, broker, tmp_path)
 
 
+@pytest.mark.heavy
+def test_the_first_five_minutes_are_as_printed(new_broker: NewBroker, tmp_path: Path) -> None:
+    """All of the start page as one story, Spark included, on the data directory that it names."""
+    broker = new_broker("data")
+    broker.start()
+    told = [example.tool for example in examples(START)]
+    assert {"alpacactl", "curl", "spark"} <= set(told)
+    run_examples(START, set(told), broker, tmp_path)
+
+
+def test_operators_commands_do_what_the_page_says(new_broker: NewBroker, tmp_path: Path) -> None:
+    broker = new_broker("data")
+    broker.start()
+    broker.stop()
+    assert any(example.tool == "alpacamq" for example in examples(OPERATIONS))
+    run_examples(OPERATIONS, {"alpacamq"}, broker, tmp_path)
+
+
+@pytest.mark.parametrize("page", SITE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_on_a_page_is_run(page: Path) -> None:
+    """By a test of this file, or it is one of the few that are known."""
+    for line, language, code in blocks(page):
+        if language != "sh" or tool_of(language, code) is not None:
+            continue
+        for command in code.splitlines():
+            assert command.strip().startswith(tuple(ELSEWHERE)), f"{page.name}:{line}: {command}"
+
+
+@pytest.mark.parametrize("page", SITE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_block_says_what_it_is(page: Path) -> None:
+    """One that does not is passed over by these tests, and by the site."""
+    fences = re.findall(r"^```(.*)$", page.read_text(), re.MULTILINE)
+    assert len(fences) % 2 == 0
+    assert set(fences[0::2]) <= {"sh", "python", "py", "text", "toml", "ini", "mermaid", "json", "yaml", ""}
+    assert set(fences[1::2]) <= {""}
+
+
 def test_the_readme_shows_clients_of_every_door() -> None:
-    assert {example.tool for example in examples(ROOT / "README.md")} == {"curl", "kcat", "python"}
+    assert {example.tool for example in examples(README)} == {"curl", "kcat", "python"}
 
 
 @pytest.mark.parametrize(
@@ -172,6 +239,17 @@ def test_configuration_examples_are_accepted(configuration: str, tmp_path: Path)
     load(path, {}, {})
 
 
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+    (unit,) = [code for _, language, code in blocks(OPERATIONS) if language == "ini"]
+    path = tmp_path / "alpacamq.service"
+    path.write_text(unit.replace("/opt/alpacamq/.venv/bin/alpacamq", str(shutil.which("true"))))
+    ran = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", path], capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
 def test_generated_tables_are_current() -> None:
     ran = subprocess.run(
         [sys.executable, ROOT / "scripts" / "generate_docs.py", "--check"],
@@ -180,6 +258,16 @@ def test_generated_tables_are_current() -> None:
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize("page", benchmarks_page.PAGES, ids=lambda page: page.name)
+def test_figures_are_those_of_the_results(page: Path) -> None:
+    assert benchmarks_page.current(page.read_text()) == page.read_text(), "run make docs"
+
+
+def test_a_question_without_results_yet_says_so() -> None:
+    page = "<!-- results: never_asked -->\n<!-- end -->"
+    assert "Not measured yet" in benchmarks_page.current(page)
 
 
 def test_every_setting_of_queues_is_on_their_page_with_its_default() -> None:
