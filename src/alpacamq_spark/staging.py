@@ -7,7 +7,7 @@ batch first claims the sink's own transactional id: by that an attempt sees that
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -265,11 +265,14 @@ class StagingArea:
         )
 
 
-def _parts(rows: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
-    """The rows in pieces that are each at most about half a batch."""
-    pieces = -(-rows.nbytes // (_BATCH_BYTES // 2))
-    step = max(1, -(-rows.num_rows // max(1, pieces)))
-    return (rows.slice(at, step) for at in range(0, rows.num_rows, step))
+def _parts(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows in pieces of at most half a batch, or of one row where that alone is more."""
+    if rows.num_rows == 1 or rows.nbytes <= _BATCH_BYTES // 2:
+        yield rows
+        return
+    middle = rows.num_rows // 2
+    yield from _parts(rows.slice(0, middle))
+    yield from _parts(rows.slice(middle))
 
 
 def _digest(column: pa.Array, before: int) -> int:

@@ -148,6 +148,12 @@ def test_the_option_topic_goes_before_the_column(sink: Sink) -> None:
     assert sink.values() == ["a"]
 
 
+def test_a_row_that_fills_a_batch_is_written_whatever_rows_are_beside_it(sink: Sink) -> None:
+    small, large = "x" * 1100, "y" * 960_000  # together with a hundred small ones above max.message.bytes
+    sink.commit(sink.stage(sink.batch(0), [*[small] * 500, large, *[small] * 499]))
+    assert sink.values() == [*[small] * 999, large]
+
+
 def test_a_task_without_rows_opens_no_transaction(sink: Sink) -> None:
     empty = sink.stage(sink.batch(0), [])
     assert empty.producer is None
