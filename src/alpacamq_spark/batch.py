@@ -70,9 +70,10 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         wanted = self.narrowing
         admitted = [each for each in ranges if wanted.admits(each.partition)]
         first: Mapping[TopicPartition, int | None] = {}
-        if wanted.is_by_time:
+        if wanted.timestamp_ms.low > 0:
             # Everything before the first record as late as this is earlier. Nothing of the kind
-            # can be said of the end, as producers set times as they like.
+            # can be said of the end, as producers set times as they like. Nor of times before
+            # 1970, which no broker looks for, and which records without a time have.
             first = offsets_at(cluster, [each.partition for each in admitted], wanted.timestamp_ms.low)
         narrowed = []
         for each in admitted:

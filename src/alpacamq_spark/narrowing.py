@@ -47,7 +47,3 @@ class Narrowing:
 
     def with_partitions(self, numbers: frozenset[int]) -> "Narrowing":
         return replace(self, partitions=numbers if self.partitions is None else self.partitions & numbers)
-
-    @property
-    def is_by_time(self) -> bool:
-        return self.timestamp_ms != EVERY_NUMBER

@@ -22,9 +22,17 @@ from pyspark.sql.datasource import (  # noqa: E402
     Not,
 )
 
+from alpacamq.client.cluster import Cluster  # noqa: E402
+from alpacamq.client.transactional import add_partitions, claim, end_transaction, send_batches  # noqa: E402
+from alpacamq.model.batch import TRANSACTIONAL  # noqa: E402
 from alpacamq.model.ids import TopicName, TopicPartition  # noqa: E402
+from alpacamq.model.records import Record, write_batch  # noqa: E402
 from alpacamq_spark.narrowing import EVERY_NUMBER, Interval, Narrowing  # noqa: E402
 from alpacamq_spark.pushdown import narrowed_by  # noqa: E402
+from tests.brokers import Broker  # noqa: E402
+
+from .driving import read, values  # noqa: E402
+from .topics import make_topic  # noqa: E402
 
 TIME = ("timestamp",)
 OFFSET = ("offset",)
@@ -93,3 +101,22 @@ def test_conditions_hold_together() -> None:
     ]
     assert admitted == [("b", 2)]
     assert narrowing.timestamp_ms is EVERY_NUMBER
+
+
+def test_records_without_a_time_are_as_old_as_spark_has_them(
+    broker: Broker, cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster, topic, partitions=1)
+    producer = claim(cluster, topic, 10_000)
+    batch = write_batch(
+        [Record(0, -1, None, b"no time"), Record(1, 5, None, b"early"), Record(2, 7, None, b"late")],
+        attributes=TRANSACTIONAL,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        base_sequence=0,
+    )
+    place = TopicPartition(TopicName(topic), 0)
+    add_partitions(cluster, producer, [place])
+    send_batches(cluster, producer, {place: batch})
+    end_transaction(cluster, producer, committed=True)
+    assert values(read(broker, [LessThan(TIME, SIX)], subscribe=topic)) == ["early", "no time"]
