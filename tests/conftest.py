@@ -25,6 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite-transcripts", action="store_true", help="write what happens into the transcripts"
     )
+    parser.addoption("--screenshots", action="store_true", help="take the pictures of the console anew")
 
 
 class _FailuresAtOnce:

@@ -6,11 +6,11 @@ import { PAGES } from "./pages.js";
 const SEQUENCE_MS = 1200;
 
 export function listenToKeys() {
-  let wentAt = 0;
+  let wentAt = -Infinity;
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target) || document.querySelector("dialog[open]")) return;
     const isSecond = event.timeStamp - wentAt < SEQUENCE_MS;
-    wentAt = 0;
+    wentAt = -Infinity;
     if (isSecond) {
       const page = PAGES.find(({ key }) => key === event.key);
       if (page) {

@@ -47,6 +47,7 @@ export class View {
       });
     const wakeUp = () => wake();
     this.#wakes.add(wakeUp);
+    place.setAttribute("aria-busy", "true");
     const again = async () => {
       while (!this.signal.aborted) {
         if (document.hidden) {
@@ -66,12 +67,14 @@ export class View {
       const found = await load(this.signal);
       if (this.signal.aborted) return true;
       const drawn = draw(found);
-      if (drawn !== undefined) show(place, drawn);
+      show(place, drawn);
+      place.removeAttribute("aria-busy");
     } catch (error) {
       if (this.signal.aborted) return true;
       if (error instanceof Unreachable) return false; // the banner says so; what is shown stays
       if (!(error instanceof Problem)) console.error(error);
       show(place, refused(error));
+      place.removeAttribute("aria-busy");
     }
     return true;
   }

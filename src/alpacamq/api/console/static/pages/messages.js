@@ -27,7 +27,7 @@ export function messages(view, { topic }, query) {
     open: query.get("open"),
   };
   const form = h("div");
-  const found = h("div", { class: "stack" }, empty("Reading…"));
+  const found = h("div", { class: "stack", "aria-busy": "true" }, empty("Reading…"));
   show(
     view.main,
     trail(["Topics", "#/topics"], [topic, toTopic(topic)], ["Messages"]),
@@ -63,7 +63,9 @@ async function browse(view, topic, wanted, form, found) {
     const described = await get(path`/topics/${topic}`, {}, view.signal);
     show(form, controls(topic, wanted, described.partitions));
     const page = await read(topic, wanted, described.partitions, view.signal);
-    if (!view.signal.aborted) show(found, drawn(view, topic, wanted, page));
+    if (view.signal.aborted) return;
+    show(found, drawn(view, topic, wanted, page));
+    found.removeAttribute("aria-busy");
   } catch (error) {
     if (view.signal.aborted) return;
     if (error instanceof Unreachable) setTimeout(() => view.signal.aborted || browse(view, topic, wanted, form, found), RETRY_MS);

@@ -1,0 +1,151 @@
+"""What somebody sees who looks at the pages: numbers that are true, on every one of them."""
+
+import re
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from .browsing import Tab
+
+
+def publish(http: httpx.Client, topic: str, *messages: dict[str, object]) -> list[dict[str, int]]:
+    answer = http.post(f"/topics/{topic}/messages", json={"messages": messages}).raise_for_status().json()
+    assert answer["errors"] == 0
+    results: list[dict[str, int]] = answer["results"]
+    return results
+
+
+def test_the_overview_says_that_the_broker_is_well_and_how_much_comes_in(
+    tab: Tab, http: httpx.Client, made: str
+) -> None:
+    tab.open("/")
+    expect(tab.page.locator(".heading .badge")).to_have_text("healthy")
+    expect(tab.page.locator("#pulse")).to_have_text("live")
+    publish(http, made, *[{"value": n} for n in range(500)])
+    expect(tab.page.get_by_role("img", name=re.compile("Messages a second: published"))).to_be_visible()
+    expect(tab.row(made)).to_be_visible()
+
+
+def test_a_topic_is_listed_and_described(tab: Tab, http: httpx.Client, made: str) -> None:
+    publish(http, made, *[{"value": "x" * 100, "partition": 1} for _ in range(7)])
+    http.patch(f"/topics/{made}/settings", json={"settings": {"retention.ms": 3600000}}).raise_for_status()
+    tab.open("/topics")
+    tab.page.get_by_label("Filter topics by name").fill(made[-12:])
+    expect(tab.page.locator("main tbody tr")).to_have_count(1)
+    assert tab.cells(made)[:3] == [made, "2", "7"]
+    tab.link(made).click()
+    expect(tab.heading).to_have_text(made)
+    expect(tab.figure("Messages")).to_have_text("7")
+    partitions = tab.page.get_by_role("region", name="Partitions").locator("tbody tr")
+    assert partitions.nth(1).locator("td").all_inner_texts()[:4] == ["1", "0", "7", "7"]
+    tab.page.get_by_text("1 of the topic's own").click()
+    assert tab.cells("retention.ms") == ["retention.ms", "3600000", "own"]
+
+
+def test_a_group_is_shown_with_its_lag_by_partition_and_over_time(
+    tab: Tab, http: httpx.Client, made: str
+) -> None:
+    publish(http, made, *[{"value": n, "partition": 0} for n in range(10)])
+    offsets = [{"topic": made, "partition": 0, "offset": 4}]
+    http.post(f"/groups/{made}/offsets", json={"offsets": offsets}).raise_for_status()
+    tab.open("/groups")
+    tab.link(made).click()
+    expect(tab.heading).to_have_text(made)
+    offsets_row = tab.page.get_by_role("region", name="Offsets").locator("tbody tr")
+    assert offsets_row.first.locator("td").all_inner_texts()[:5] == [made, "0", "4", "10", "6"]
+    expect(tab.figure("Lag")).to_have_text("6")
+    expect(tab.page.get_by_role("img", name=f"Lag over time: {made} 6")).to_be_visible()
+
+
+def test_a_queue_is_shown_lane_by_lane_and_can_be_peeked_at(tab: Tab, http: httpx.Client, made: str) -> None:
+    poll: dict[str, str | int] = {"topic": made, "max": 2, "wait_ms": 0, "start": "earliest"}
+    http.get("/groups/workers/poll", params=poll).raise_for_status()
+    publish(http, made, *[{"value": f"urgent {n}", "priority": "critical"} for n in range(3)])
+    publish(http, made, *[{"value": f"usual {n}"} for n in range(4)])
+    http.get("/groups/workers/poll", params=poll | {"wait_ms": 5000}).raise_for_status()
+    tab.open("/queues/workers/{}", made)
+    expect(tab.figure("In flight")).to_have_text("2")
+    expect(tab.figure("Ready")).to_have_text("5")
+    assert tab.cells("critical")[2:4] == ["1", "2"]
+    assert tab.cells("normal")[2:4] == ["4", "0"]
+    tab.page.get_by_text("Peek at the next messages").click()
+    expect(tab.page.locator(".messages").get_by_text("usual 3")).to_be_visible()
+
+
+def test_delayed_messages_are_found_by_topic(tab: Tab, http: httpx.Client, made: str) -> None:
+    publish(http, made, {"value": "later", "delay": "2h"}, {"value": "much later", "delay": "3d"})
+    tab.open("/delayed")
+    assert tab.cells(made)[1] == "2"
+    tab.link(made).click()
+    expect(tab.page.locator("main tbody tr")).to_have_count(2)
+    expect(tab.row("1 h 59 min")).to_be_visible()
+
+
+def test_pipelines_are_shown_as_they_last_told(tab: Tab, http: httpx.Client) -> None:
+    told = {"name": "nightly", "kind": "archive", "started": 1, "updated": 2, "rows": 1234}
+    publish(http, "alpacamq-pipelines", {"key": "nightly", "value": told | {"state": "running"}})
+    tab.open("/pipelines")
+    card = tab.page.locator(".pipeline").filter(has_text="nightly")
+    expect(card.locator(".badge")).to_have_text("silent")
+    expect(card).to_contain_text("1,234 rows")
+    failed = told | {"state": "failed", "error": "<b>no column</b>"}
+    publish(http, "alpacamq-pipelines", {"key": "nightly", "value": failed})
+    expect(card.locator(".badge")).to_have_text("failed")
+    expect(card).to_contain_text("<b>no column</b>")
+
+
+def test_a_page_that_is_not_there_leads_back(tab: Tab) -> None:
+    tab.open("/nowhere/at/all")
+    expect(tab.heading).to_have_text("Not found")
+    tab.page.get_by_role("link", name="Back to the overview").click()
+    expect(tab.heading).to_have_text("Overview")
+
+
+def test_a_topic_that_is_not_there_is_said_to_be_missing(tab: Tab) -> None:
+    with tab.expecting("404"):
+        tab.open("/topics/no-such-topic")
+        expect(tab.page.locator(".refused")).to_contain_text("no-such-topic")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_follow_the_system_and_the_switch(tab: Tab, scheme: str) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    tab.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+    tab.open("/")
+    before = tab.page.evaluate(background)
+    switch = tab.page.locator("#theme")
+    seen = {"auto": before}
+    for chosen in ("light", "dark"):
+        switch.click()
+        expect(switch).to_have_attribute("title", f"Colours: {chosen}")
+        seen[chosen] = tab.page.evaluate(background)
+    assert seen["light"] != seen["dark"]
+    assert seen["auto"] == seen[scheme]
+    tab.page.reload()
+    expect(switch).to_have_attribute("title", "Colours: dark")
+    assert tab.page.evaluate(background) == seen["dark"]
+
+
+def test_no_page_is_wider_than_a_phone(tab: Tab, http: httpx.Client, made: str) -> None:
+    long = "a" * 300
+    publish(http, made, {"key": long, "value": {"text": long, "list": [long]}, "headers": {long: long}})
+    publish(http, made, {"value": "later", "delay": "1d"})
+    http.get(
+        f"/groups/{made}/poll", params={"topic": made, "wait_ms": 0, "start": "earliest"}
+    ).raise_for_status()
+    tab.page.set_viewport_size({"width": 360, "height": 740})
+    places = ["/", "/topics", "/messages", "/produce", "/groups", "/queues", "/delayed", "/pipelines"]
+    places += [f"/topics/{made}", f"/messages/{made}", f"/groups/{made}", f"/queues/{made}/{made}"]
+    places += [f"/delayed?topic={made}"]
+    for place in places:
+        tab.open(place)
+        tab.settle()
+        assert tab.overhang == 0, place
+    tab.open(f"/messages/{made}")
+    tab.page.locator(".messages summary").first.click()
+    expect(tab.page.locator(".json")).to_be_visible()
+    assert tab.overhang == 0
+    tab.page.get_by_role("button", name="Menu").click()
+    tab.page.get_by_role("navigation", name="Pages").get_by_role("link", name="Groups").click()
+    expect(tab.heading).to_have_text("Groups")

@@ -1,0 +1,157 @@
+"""The message browser: by offset, moment and key, page by page; whatever a message holds, it stays text."""
+
+import base64
+import re
+
+import httpx
+import pytest
+from playwright.sync_api import Locator, expect
+
+from .browsing import Tab
+
+HOSTILE = '<img src=x onerror="document.title=\'owned\'"><script>document.title="owned"</script>'
+
+
+def publish(http: httpx.Client, topic: str, *messages: dict[str, object]) -> None:
+    answer = http.post(f"/topics/{topic}/messages", json={"messages": messages}).raise_for_status().json()
+    assert answer["errors"] == 0
+
+
+def lines(tab: Tab) -> Locator:
+    return tab.page.locator(".messages > li")
+
+
+def places(tab: Tab) -> list[str]:
+    """p0 @17 and so on, as shown."""
+    return tab.page.locator(".messages .place").all_inner_texts()
+
+
+def numbered(count: int) -> list[dict[str, object]]:
+    return [
+        {"value": {"n": n}, "key": f"k{n % 3}", "partition": 0, "timestamp": 1_700_000_000_000 + 60_000 * n}
+        for n in range(count)
+    ]
+
+
+def test_the_newest_messages_come_first_and_pages_lead_to_the_beginning(
+    tab: Tab, http: httpx.Client, made: str
+) -> None:
+    publish(http, made, *numbered(120))
+    tab.open("/messages/{}?partition=0", made)
+    expect(lines(tab)).to_have_count(50)
+    assert places(tab)[0] == "p0 @119"
+    expect(tab.page.locator(".pager")).to_contain_text("This is the end.")
+    tab.link("← Earlier").click()
+    expect(tab.page.locator(".messages .place").first).to_have_text("p0 @20")
+    tab.page.keyboard.press("[")
+    expect(tab.page.locator(".pager")).to_contain_text("This is the beginning.")
+    assert places(tab)[0] == "p0 @0"
+    tab.page.keyboard.press("]")
+    expect(tab.page.locator(".messages .place").first).to_have_text("p0 @50")
+    tab.page.go_back()
+    expect(tab.page.locator(".messages .place").first).to_have_text("p0 @0")
+
+
+def test_messages_are_found_by_offset_by_moment_and_by_key(tab: Tab, http: httpx.Client, made: str) -> None:
+    publish(http, made, *numbered(30), {"value": "other", "key": "k1", "partition": 1})
+    tab.open("/messages/{}", made)
+    controls = tab.page.locator("form.controls")
+    controls.get_by_label("Partition").select_option("0")
+    controls.get_by_label("Read").select_option("offset")
+    controls.get_by_label("Offset").fill("25")
+    controls.get_by_role("button", name="Read").click()
+    expect(lines(tab)).to_have_count(5)
+    assert places(tab)[0] == "p0 @25"
+
+    controls.get_by_label("Read").select_option("time")
+    controls.get_by_label("Moment").fill("2023-11-14T22:33:20")  # the twentieth minute
+    controls.get_by_role("button", name="Read").click()
+    expect(lines(tab)).to_have_count(10)
+    assert places(tab)[0] == "p0 @20"
+
+    controls.get_by_label("Partition").select_option("")
+    controls.get_by_label("Read").select_option("key")
+    controls.get_by_label("Key").fill("k1")
+    controls.get_by_role("button", name="Read").click()
+    expect(lines(tab)).to_have_count(11)
+    assert set(places(tab)) == {f"p0 @{n}" for n in range(1, 30, 3)} | {"p1 @0"}
+
+
+def test_json_unfolds_and_keeps_numbers_as_they_were_written(tab: Tab, http: httpx.Client, made: str) -> None:
+    value = '{"id": 12345678901234567890, "deep": {"list": [1, {"name": "tea"}]}, "empty": {}}'
+    publish(http, made, {"value": value, "headers": {"source": "web"}})
+    tab.open("/messages/{}", made)
+    lines(tab).locator("summary").first.click()
+    tree = tab.page.locator(".json").first
+    expect(tree).to_contain_text("12345678901234567890")
+    expect(tree.get_by_text('"tea"')).to_have_count(0)
+    tree.get_by_text("deep").click()
+    tree.get_by_text("list").click()
+    tree.get_by_text("1: {").click()
+    expect(tree.get_by_text('"tea"')).to_be_visible()
+    expect(tab.row("source")).to_contain_text("web")
+    tab.button("Text").first.click()
+    expect(tab.page.locator("pre.text").first).to_have_text(value)
+
+
+def test_bytes_that_are_no_text_are_shown_as_bytes(tab: Tab, http: httpx.Client, made: str) -> None:
+    binary = bytes(range(256)) * 8
+    publish(http, made, {"value_base64": base64.b64encode(binary).decode(), "key_base64": "/wA="})
+    tab.open("/messages/{}", made)
+    lines(tab).locator("summary").first.click()
+    dump = tab.page.locator("pre.hex").first
+    expect(dump).to_contain_text("000040  40 41 42 43")
+    expect(dump).to_contain_text("@ABCDEFG")
+    dump.get_by_role("button", name="1,024 more bytes").click()
+    expect(dump).to_contain_text("0007f0")
+    expect(lines(tab).locator(".key")).to_have_text("ff 00")
+
+
+@pytest.mark.parametrize("place", ["value", "json", "key", "header"])
+def test_hostile_contents_are_text(tab: Tab, http: httpx.Client, made: str, place: str) -> None:
+    messages: dict[str, dict[str, object]] = {
+        "value": {"value": HOSTILE},
+        "json": {"value": {HOSTILE: [HOSTILE], "__proto__": {"x": HOSTILE}, "constructor": HOSTILE}},
+        "key": {"value": "v", "key": HOSTILE},
+        "header": {"value": "v", "headers": {HOSTILE: HOSTILE, "alpacamq-dead-letter-reason": HOSTILE}},
+    }
+    publish(http, made, messages[place])
+    tab.open("/messages/{}", made)
+    lines(tab).locator("summary").first.click()
+    expect(tab.page.locator(".unfolded")).to_contain_text("onerror=")
+    assert tab.page.locator("main img, main script").count() == 0
+    assert "owned" not in tab.page.title()
+
+
+def test_names_of_groups_are_text_too(tab: Tab, http: httpx.Client, made: str) -> None:
+    group = f"{HOSTILE}/{made[-8:]}?#%"
+    path = "/groups/" + "".join(f"%{byte:02X}" for byte in group.encode())
+    body = {"offsets": [{"topic": made, "partition": 0, "offset": 0}]}
+    http.post(f"{path}/offsets", json=body).raise_for_status()
+    tab.open("/groups")
+    tab.link(group).click()
+    expect(tab.heading).to_have_text(group)
+    expect(tab.page.get_by_role("region", name="Offsets")).to_contain_text(made)
+    assert tab.page.locator("main img").count() == 0
+    http.delete(path).raise_for_status()
+
+
+def test_a_deep_and_a_long_message_cost_no_more_than_is_looked_at(
+    tab: Tab, http: httpx.Client, made: str
+) -> None:
+    deep = "[" * 5000 + "]" * 5000
+    long = "[" + ",".join(str(n) for n in range(50_000)) + "]"
+    publish(http, made, {"value": deep, "partition": 0}, {"value": long, "partition": 1})
+    tab.open("/messages/{}?partition=1", made)
+    lines(tab).locator("summary").first.click()
+    expect(tab.page.locator(".json").get_by_role("button", name="49900 more")).to_be_visible()
+    tab.open("/messages/{}?partition=0", made)
+    lines(tab).locator("summary").first.click()
+    expect(tab.page.locator(".value").first).to_contain_text("10,000 bytes")
+
+
+def test_a_message_can_be_linked_to(tab: Tab, http: httpx.Client, made: str) -> None:
+    publish(http, made, *numbered(5))
+    tab.open("/messages/{}?partition=0&by=offset&at=3&open=0/3", made)
+    expect(tab.page.locator(".messages details[open]").first.locator(".place")).to_have_text("p0 @3")
+    expect(tab.page.locator(".unfolded .json").first).to_contain_text(re.compile(r"n: ?3"))
