@@ -161,6 +161,16 @@ def test_an_archive_belongs_to_one_checkpoint(workshop: Workshop, cluster: Clust
     assert other.status().data["state"] == "failed"
 
 
+def test_an_archive_can_be_begun_again_where_the_first_run_died(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "._alpacamq.json.77").write_bytes(b"{")
+    table = ArchiveTable(str(tmp_path), spark)
+    assert table.claim("0123456789", None) == table.owner()
+    (tmp_path / "_alpacamq.json").unlink()
+    (tmp_path / "photo.jpg").touch()
+    with pytest.raises(ForeignArchive, match="is not empty and no archive"):
+        table.claim("0123456789", None)
+
+
 def test_a_pipeline_runs_once_at_a_time(workshop: Workshop, cluster: Cluster, topic: str) -> None:
     from alpacamq_spark.pipelines.checkpoint import Checkpoint
 

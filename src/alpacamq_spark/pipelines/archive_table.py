@@ -15,7 +15,7 @@ import msgspec
 
 from .errors import ForeignArchive
 from .segments import COLUMN, Segment, Weighed, in_force
-from .storage import Storage, storage_at
+from .storage import Storage, is_hidden, storage_at
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,7 +74,8 @@ class ArchiveTable:
         """
         stored = None if data is None else data.json()
         if self.storage.read(_OWNER) is None:
-            if self.storage.names():
+            # A run that died while it put this very file in place has left a draft of it.
+            if not all(is_hidden(name) for name in self.storage.names()):
                 raise ForeignArchive(
                     f"{self.place} is not empty and no archive; give the archive its own place"
                 )
