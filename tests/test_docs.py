@@ -25,6 +25,7 @@ DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 START = DOCS / "guide" / "getting-started.md"
 OPERATIONS = DOCS / "guide" / "operations.md"
+TROUBLES = DOCS / "guide" / "troubleshooting.md"
 # Its examples need Spark, or are pipelines; tests/spark runs them.
 PIPELINES = DOCS / "guide" / "pipelines.md"
 SITE = sorted([README, *DOCS.rglob("*.md")])
@@ -32,6 +33,7 @@ GUIDE = [page for page in SITE if page != PIPELINES]
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 # Where pages say that the doors are.
 KAFKA, HTTP, SQS = "localhost:9092", "localhost:8080", "localhost:9324"
+ANY_PORTS = {f"ALPACAMQ_{door}_LISTEN": "127.0.0.1:0" for door in ("KAFKA", "HTTP", "SQS")}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 SPACES = re.compile(r" +")
@@ -248,6 +250,36 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
         ["systemd-analyze", "verify", "--man=no", path], capture_output=True, text=True, check=False
     )
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_what_a_broker_says_that_does_not_start_is_what_the_page_says(
+    new_broker: NewBroker, tmp_path: Path
+) -> None:
+    broker = new_broker("data")
+    broker.start()
+    said = [row for row in TROUBLES.read_text().splitlines() if row.startswith("| `")][:5]
+    attempts: tuple[tuple[list[str], dict[str, str]], ...] = (
+        (["--data-dir", "other", "--kafka", broker.address], {}),
+        (["--data-dir", str(broker.data_dir)], {}),
+        (["--data-dir", str(broker.data_dir)], {"ALPACAMQ_NODE_ID": "7"}),
+        (["--data-dir", "other"], {"ALPACAMQ_KAFKA_LISTNE": "localhost:9092"}),
+        (["--data-dir", "other", "--sqs", "0.0.0.0:0"], {}),
+    )
+    for row, (arguments, variables) in zip(said, attempts, strict=True):
+        if "belongs to node" in row:
+            broker.stop()
+        ran = subprocess.run(
+            [sys.executable, "-m", "alpacamq.node.main", "serve", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=EXAMPLE_S,
+            cwd=tmp_path,
+            env={**os.environ, **ANY_PORTS, **variables},
+        )
+        promised = re.escape(row.split("`")[1]).replace("…", ".*")
+        assert ran.returncode == 1
+        assert re.search(promised, ran.stderr), ran.stderr
 
 
 def test_generated_tables_are_current() -> None:

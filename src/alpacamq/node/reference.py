@@ -2,7 +2,7 @@
 
 import textwrap
 
-from alpacamq.model.topics import SETTINGS
+from alpacamq.model.topics import SETTINGS, ConfigKind, Setting
 
 from .config import OPTIONS, SECTIONS
 from .options import Option
@@ -47,7 +47,7 @@ def options_page() -> str:
 def topic_settings_page() -> str:
     """The table of docs/guide/topics-and-settings.md."""
     rows = [
-        f"| `{name}` | `{setting.text(setting.default)}` | {_bounds(name)} | {setting.doc} |"
+        f"| `{name}` | {_setting_cell(setting)} | {_bounds(setting)} | {setting.doc} |"
         for name, setting in SETTINGS.items()
     ]
     return "| setting | default | values | meaning |\n|---|---|---|---|\n" + "\n".join(rows) + "\n"
@@ -95,8 +95,14 @@ def _size_note(option: Option, separator: str) -> str:
     return ""
 
 
-def _bounds(name: str) -> str:
-    setting = SETTINGS[name]
+def _setting_cell(setting: Setting) -> str:
+    text = setting.text(setting.default)
+    return f"`{text}`" if text else "empty"
+
+
+def _bounds(setting: Setting) -> str:
     if setting.choices:
         return ", ".join(f"`{choice}`" for choice in setting.choices)
-    return f"{setting.minimum} to {setting.maximum}"
+    if setting.kind is ConfigKind.BOOLEAN:
+        return "true or false"
+    return "text" if setting.minimum is None else f"{setting.minimum} to {setting.maximum}"
