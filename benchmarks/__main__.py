@@ -20,6 +20,7 @@ BENCHMARKS = (
     "end_to_end_latency",
     "fsync_modes",
     "small_requests",
+    "metrics_cost",
     "footprint",
     "startup",
     "recovery",

@@ -4,6 +4,7 @@ A server is a process on loopback with a data directory. It is stopped by its ow
 outlives the `running` block it was started in.
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -82,9 +83,12 @@ def running(contender: Contender, directory: Path) -> Iterator[Server]:
 
 
 class AlpacaMQ:
-    """The broker of this repository, with its default configuration."""
+    """The broker of this repository, with its default configuration but for what `settings` say."""
 
-    name = OURS
+    def __init__(self, name: str = OURS, settings: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        # By the names of environment variables.
+        self._settings = settings or {}
 
     def start(self, directory: Path) -> Server:
         directory.mkdir(parents=True, exist_ok=True)
@@ -97,6 +101,7 @@ class AlpacaMQ:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                env={**os.environ, **self._settings},
             )
         assert process.stdout is not None
         doors: dict[str, str] = {}

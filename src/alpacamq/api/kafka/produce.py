@@ -44,7 +44,6 @@ from alpacamq.protocol.produce_codec import (
     decode_produce,
     encode_produce_response,
 )
-from alpacamq.telemetry.metrics import RequestFigures
 from alpacamq.telemetry.tracing import Door
 
 from .errors import code_of
@@ -122,24 +121,21 @@ class PendingProduce:
         self._missing -= 1
         if self._missing:
             return
-        topics = [(key, [_result(entry) for entry in entries]) for key, entries in self._entries]
-        if self._figures is not None:
-            self._count(topics, self._figures)
+        topics = [(key, [self._result(entry) for entry in entries]) for key, entries in self._entries]
         if self._answer is not None:
             self._answer.fill((encode_produce_response(self._version, self._correlation_id, topics),))
-        elif any(result.error_code for _, results in topics for result in results):
+            return
+        if self._figures is not None:
+            self._figures.seconds.observe(monotonic() - self._connection.received_at)
+        if any(result.error_code for _, results in topics for result in results):
             # A client that wants no acknowledgement can only learn of a failure this way.
             self._connection.close("a batch sent with acks=0 was refused")
 
-    def _count(
-        self, topics: Sequence[tuple[bytes, Sequence[PartitionProduced]]], figures: RequestFigures
-    ) -> None:
-        for _, results in topics:
-            for result in results:
-                if result.error_code:
-                    figures.refused(ErrorCode(result.error_code).name)
-        if self._answer is None:
-            figures.seconds.observe(monotonic() - self._connection.received_at)  # nobody waits for more
+    def _result(self, entry: Entry) -> PartitionProduced:
+        result = entry if isinstance(entry, PartitionProduced) else _result(*entry)
+        if result.error_code and self._figures is not None:
+            self._figures.refused(ErrorCode(result.error_code).name)
+        return result
 
 
 def _joins_transaction(call: ProduceCall, partition: Partition, batch: BatchHeader) -> bool:
@@ -149,10 +145,7 @@ def _joins_transaction(call: ProduceCall, partition: Partition, batch: BatchHead
     return batch.is_transactional and partition.log.transactions.open_offset(batch.producer_id) is None
 
 
-def _result(entry: Entry) -> PartitionProduced:
-    if isinstance(entry, PartitionProduced):
-        return entry
-    partition, append = entry
+def _result(partition: Partition, append: Append) -> PartitionProduced:
     index = partition.identity.partition
     outcome = append.outcome
     if isinstance(outcome, AlpacaError):
