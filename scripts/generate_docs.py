@@ -16,6 +16,7 @@ from alpacamq.model.lanes import WEIGHTS, Lane
 from alpacamq.node.reference import options_page, topic_settings_page
 from alpacamq.protocol.apis import APIS
 from alpacamq.queues.chunks import NEXT_STATES, State
+from alpacamq.telemetry.metrics_catalogue import metrics_page
 
 DOCS = Path(__file__).parent.parent / "docs"
 BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -65,6 +66,7 @@ def lanes_page() -> str:
 BLOCKS: Mapping[str, Callable[[], str]] = {
     "apis": apis_page,
     "http-routes": routes_page,
+    "metrics": metrics_page,
     "lanes": lanes_page,
     "options": options_page,
     "queue-states": queue_states_page,
