@@ -1,6 +1,7 @@
 """What somebody sees who looks at the pages: numbers that are true, on every one of them."""
 
 import re
+from collections.abc import Mapping
 
 import httpx
 import pytest
@@ -9,7 +10,7 @@ from playwright.sync_api import expect
 from .browsing import Tab
 
 
-def publish(http: httpx.Client, topic: str, *messages: dict[str, object]) -> list[dict[str, int]]:
+def publish(http: httpx.Client, topic: str, *messages: Mapping[str, object]) -> list[dict[str, int]]:
     answer = http.post(f"/topics/{topic}/messages", json={"messages": messages}).raise_for_status().json()
     assert answer["errors"] == 0
     results: list[dict[str, int]] = answer["results"]

@@ -71,7 +71,7 @@ def test_a_topic_is_found_opened_and_read_by_keyboard_alone(tab: Tab, http: http
 
 
 def test_every_control_has_a_name(tab: Tab, http: httpx.Client, made: str) -> None:
-    nameless = """() => [...document.querySelectorAll("a, button, input, select, textarea, [role]")]
+    nameless = """() => [...document.querySelectorAll("a, button, input, select, textarea, [role=img]")]
         .filter((each) => each.checkVisibility())
         .filter((each) => !(each.ariaLabel || each.labels?.length || each.textContent.trim() || each.title))
         .map((each) => each.outerHTML)"""

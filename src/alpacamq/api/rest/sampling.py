@@ -60,8 +60,8 @@ class Sampler:
             await self._look_at_groups(counts, levels)
         numbers: dict[SeriesKey, float] = dict(levels)
         if self._counted is not None and now > self._counted_at:
-            for key, growth in _growth(self._counted, counts).items():
-                numbers[key] = growth / (now - self._counted_at)
+            for key, grown in growth(self._counted, counts).items():
+                numbers[key] = grown / (now - self._counted_at)
         self._counted, self._counted_at = counts, now
         self._history.record(self._broker.clock.now_ms(), numbers)
 
@@ -95,16 +95,16 @@ def _add_lag(levels: Counter[SeriesKey], topic: str, group: str, messages: int) 
     levels[SeriesKey(Measure.LAG)] += messages
 
 
-def _growth(before: Mapping[Source, int], counts: Mapping[Source, int]) -> Counter[SeriesKey]:
+def growth(before: Mapping[Source, int], counts: Mapping[Source, int]) -> Counter[SeriesKey]:
     """By how much topics, and all of them together, have grown in each measure."""
-    growth: Counter[SeriesKey] = Counter({SeriesKey(measure): 0 for measure in RATES})
+    found: Counter[SeriesKey] = Counter({SeriesKey(measure): 0 for measure in RATES})
     for source, count in counts.items():
         # A topic that is new was empty; where a group that is new began, nobody knows.
         known = before.get(source, 0 if source.measure is Measure.PUBLISHED else count)
         # Not less than nothing: a group may go back, and a topic of the same name may be another.
         grown = max(count - known, 0)
-        growth[SeriesKey(source.measure, source.topic)] += grown
-        growth[SeriesKey(source.measure)] += grown
+        found[SeriesKey(source.measure, source.topic)] += grown
+        found[SeriesKey(source.measure)] += grown
         if source.measure is Measure.PUBLISHED:
-            growth[SeriesKey(Measure.CONSUMED, source.topic)] += 0
-    return growth
+            found[SeriesKey(Measure.CONSUMED, source.topic)] += 0
+    return found

@@ -1,0 +1,64 @@
+"""Messages are found by their key, wherever they are."""
+
+from typing import Any
+
+import httpx
+
+from alpacamq.api.rest.handlers import finding
+
+from .problems import refused
+
+
+def find(http: httpx.Client, topic: str, **wanted: Any) -> dict[str, Any]:
+    found: dict[str, Any] = (
+        http.get(f"/topics/{topic}/messages/find", params=wanted).raise_for_status().json()
+    )
+    return found
+
+
+def test_messages_with_a_key_are_found_in_every_partition(http: httpx.Client, made: str) -> None:
+    messages = [{"key": f"k{n % 3}", "value": n, "partition": n % 2} for n in range(12)]
+    http.post(f"/topics/{made}/messages", json={"messages": messages}).raise_for_status()
+    found = find(http, made, key="k1", values="json")
+    assert sorted(each["value"] for each in found["messages"]) == [1, 4, 7, 10]
+    assert found["next_offsets"] == found["end_offsets"] == {"0": 6, "1": 6}
+    assert found["looked_at"] == 12
+
+
+def test_a_key_of_bytes_is_found(http: httpx.Client, made: str) -> None:
+    body = {"messages": [{"key_base64": "/wA=", "value": "a"}, {"value": "no key"}]}
+    http.post(f"/topics/{made}/messages", json=body).raise_for_status()
+    assert [each["value"] for each in find(http, made, key_base64="/wA=")["messages"]] == ["a"]
+
+
+def test_what_is_found_comes_page_by_page(http: httpx.Client, made: str) -> None:
+    messages = [{"key": "k", "value": n, "partition": n % 2} for n in range(10)]
+    http.post(f"/topics/{made}/messages", json={"messages": messages}).raise_for_status()
+    seen: list[int] = []
+    offsets: dict[str, str] = {}
+    while len(seen) < 10:
+        found = find(http, made, key="k", limit=3, values="json", **offsets)
+        assert 0 < len(found["messages"]) <= 3
+        seen += [each["value"] for each in found["messages"]]
+        offsets = {"offsets": ",".join(f"{part}:{at}" for part, at in found["next_offsets"].items())}
+    assert sorted(seen) == list(range(10))
+
+
+def test_one_request_reads_only_so_much_and_says_where_to_go_on(http: httpx.Client, made: str) -> None:
+    count = finding.MAX_LOOKED_AT + 3000
+    for _ in range(count // 1000):
+        body = {"messages": [{"key": "hay", "value": "", "partition": 0}] * 1000}
+        http.post(f"/topics/{made}/messages", json=body).raise_for_status()
+    http.post(f"/topics/{made}/messages", json={"key": "needle", "value": "", "partition": 0})
+    first = find(http, made, key="needle")
+    assert first["messages"] == []
+    assert finding.MAX_LOOKED_AT <= first["looked_at"] < finding.MAX_LOOKED_AT + 2000
+    rest = find(http, made, key="needle", offsets=f"0:{first['next_offsets']['0']}")
+    assert [each["key"] for each in rest["messages"]] == ["needle"]
+
+
+def test_a_key_must_be_given_once(http: httpx.Client, made: str) -> None:
+    where = f"/topics/{made}/messages/find"
+    refused(http.get(where), 422, "conflicting-input")
+    refused(http.get(where, params={"key": "a", "key_base64": "YQ=="}), 422, "conflicting-input")
+    refused(http.get("/topics/no-such-topic/messages/find", params={"key": "a"}), 404, "unknown-topic")
