@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from alpacamq.client.cluster import Cluster
 from alpacamq.client.committed import committed_offsets
 from alpacamq_spark.pipelines import Pipeline, read_archive
+from alpacamq_spark.pipelines.archive import archived
 from alpacamq_spark.pipelines.archive_table import ArchiveTable
 from alpacamq_spark.pipelines.errors import ForeignArchive, InvalidPipeline, PipelineBusy
 from alpacamq_spark.pipelines.interruption import Interruption
@@ -84,6 +85,22 @@ def test_records_are_archived_with_all_that_belongs_to_them(
     ]
     # Operators see that nothing is left to do.
     assert sum(committed_offsets(cluster, "pipeline-pipeline").values()) == 2
+
+
+def test_the_hour_is_that_of_utc_whatever_the_zone_of_the_session(spark: SparkSession) -> None:
+    # The clocks of New York went from two to three on 8 March; the last one is of a record without a time.
+    moments = ["2026-03-08T02:30:00Z", "2026-03-08T07:30:00Z", "1969-12-31T23:59:59.999Z"]
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        records = spark.createDataFrame([(moment,) for moment in moments], "moment STRING").selectExpr(
+            "CAST(moment AS TIMESTAMP) timestamp",
+            *(f"NULL AS {name}" for name in ("key", "value", "headers", "partition", "offset", "topic")),
+        )
+        found = [(str(row.date), row.hour) for row in archived(records, None).collect()]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", str(zone))
+    assert found == [("2026-03-08", 2), ("2026-03-08", 7), ("1969-12-31", 23)]
 
 
 def test_every_run_adds_what_has_come_since_and_a_batch_that_is_written_again_replaces_itself(

@@ -81,16 +81,18 @@ def archived(frame: "DataFrame", data: "StructType | None") -> "DataFrame":
     """Records with the columns of an archive."""
     from pyspark.sql import functions as f
 
-    # The hour of a record is that of UTC, whatever the session's time zone is.
-    moment = f.to_utc_timestamp("timestamp", f.current_timezone())
+    # The hour of a record is that of UTC, whatever the session's time zone is; by numbers, as in some
+    # zones there are hours that do not exist.
+    hours = f.floor(f.unix_seconds("timestamp") / 3600)
+    days = f.floor(hours / 24).cast("int")
     columns = ["key", "value", "headers", "partition", "offset", "timestamp"]
     return frame.select(
         *columns,
         f.current_timestamp().alias("archived_at"),
         *([] if data is None else [_decoded(data)]),
         "topic",
-        f.to_date(moment).alias("date"),
-        f.hour(moment).alias("hour"),
+        f.date_add(f.lit("1970-01-01").cast("date"), days).alias("date"),
+        f.pmod(hours, f.lit(24)).cast("int").alias("hour"),
     )
 
 
