@@ -223,7 +223,7 @@ def test_every_block_says_what_it_is(page: Path) -> None:
     """One that does not is passed over by these tests, and by the site."""
     fences = re.findall(r"^```(.*)$", page.read_text(), re.MULTILINE)
     assert len(fences) % 2 == 0
-    assert set(fences[0::2]) <= {"sh", "python", "py", "text", "toml", "ini", "mermaid", "json", "yaml", ""}
+    assert set(fences[0::2]) <= {"sh", "python", "py", "text", "toml", "ini", "json", "yaml", ""}
     assert set(fences[1::2]) <= {""}
 
 
