@@ -41,6 +41,7 @@ NOUNS: Mapping[str, str] = {
     "queue": "receive and settle messages of a topic as a queue, and look after queues",
     "dlq": "see dead letters and move them back",
     "delayed": "list and cancel messages that wait for their time",
+    "trace": "see what happened to a message, step by step",
     "transactions": "list and describe transactional ids",
     "cluster": "the brokers there are, and how they are",
     "top": "watch topics, groups and queues live",
@@ -57,9 +58,10 @@ ALIASES: Mapping[str, str] = {
     "transaction": "transactions",
     "pipelines": "pipeline",
     "context": "config",
+    "traces": "trace",
 }
 # Nouns that are verbs.
-VERBS = frozenset({"produce", "consume", "top", "completion"})
+VERBS = frozenset({"produce", "consume", "trace", "top", "completion"})
 # What the scripts of `alpacactl completion` ask; its module reads the rest of the line itself.
 COMPLETE = "__complete"
 _EPILOG = (

@@ -17,6 +17,7 @@ from .output import Output, moment
 from .parsing import Parser
 from .position import parse_moment
 from .progress_bar import ProgressBar
+from .yaml import Plain
 
 if TYPE_CHECKING:
     from alpacamq.client.cluster import Cluster
@@ -28,11 +29,13 @@ if TYPE_CHECKING:
 MAX_LINE_BYTES = 64 << 20
 CHUNK_BYTES = 64 << 10
 STANDARD_INPUT = 0
+_SHOWN_TRACES = 5
 _EXAMPLES = (
     "echo tea | alpacactl produce orders",
     "echo 'alice:cake' | alpacactl produce orders --key-separator : --header table=12 --priority high",
     "alpacactl produce orders --file orders.txt -o json",
     "echo 'close the shop' | alpacactl produce orders --delay 8h",
+    "echo coffee | alpacactl produce orders --trace",
 )
 
 
@@ -54,6 +57,9 @@ def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) ->
     )
     parser.add_argument(
         "--priority", choices=tuple(LANES_BY_NAME), help="lane for consumers of queues (default: normal)"
+    )
+    parser.add_argument(
+        "--trace", action="store_true", help="have every record traced, and print the ids of the traces"
     )
     due = parser.add_mutually_exclusive_group()
     due.add_argument(
@@ -141,6 +147,36 @@ def _headers(parsed: argparse.Namespace) -> "list[Header]":
     return [Header(name, value.encode(errors="surrogateescape")) for name, value in parsed.header]
 
 
+class _Traces:
+    """Begins a trace for every record, if that is wanted."""
+
+    def __init__(self, parsed: argparse.Namespace) -> None:
+        self._is_wanted: bool = parsed.trace
+        self.ids: list[str] = []
+
+    def headers(self) -> "list[Header]":
+        """What the next record carries."""
+        from alpacamq.model.records import Header
+
+        if not self._is_wanted:
+            return []
+        self.ids.append(os.urandom(16).hex())
+        # Version 00, the trace, a span, and the flag that says that it is to be followed.
+        return [Header("traceparent", f"00-{self.ids[-1]}-{os.urandom(8).hex()}-01".encode())]
+
+    def plain(self) -> dict[str, Plain]:
+        """What a program is told of them."""
+        ids: list[Plain] = [*self.ids]
+        return {"traces": ids} if self._is_wanted else {}
+
+    def told(self) -> str:
+        """What a person is told of them."""
+        lines = [f"\n  alpacactl trace {trace_id}" for trace_id in self.ids[:_SHOWN_TRACES]]
+        if len(self.ids) > _SHOWN_TRACES:
+            lines.append(f"\n  and {len(self.ids) - _SHOWN_TRACES} more; -o json has them all")
+        return "".join(lines)
+
+
 class _Now:
     """Records that are written at once."""
 
@@ -155,9 +191,10 @@ class _Now:
             self._headers.append(Header(LANE, parsed.priority.encode()))
         self._producer = Producer(cluster, parsed.topic, partition=parsed.partition)
         self._written: list[Written] = []
+        self._traces = _Traces(parsed)
 
     def add(self, key: bytes | None, value: bytes) -> None:
-        self._written += self._producer.add(key, value, self._headers)
+        self._written += self._producer.add(key, value, [*self._headers, *self._traces.headers()])
 
     def flush(self) -> None:
         self._written += self._producer.flush()
@@ -169,8 +206,8 @@ class _Now:
             for batch in self._written
         ]
         output.done(
-            {"topic": self._topic, "written": total, "batches": batches},
-            f"wrote {total} {_records(total)} to {self._topic}",
+            {"topic": self._topic, "written": total, "batches": batches, **self._traces.plain()},
+            f"wrote {total} {_records(total)} to {self._topic}{self._traces.told()}",
         )
 
 
@@ -190,12 +227,13 @@ class _Later:
             lane=parsed.priority,
             headers=_headers(parsed),
         )
+        self._traces = _Traces(parsed)
         self._at_once = 0
         # Numbers of the messages that wait, by partition and the time they are due.
         self._waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
 
     def add(self, key: bytes | None, value: bytes) -> None:
-        self._take(self._producer.add(key, value))
+        self._take(self._producer.add(key, value, self._traces.headers()))
 
     def flush(self) -> None:
         self._take(self._producer.flush())
@@ -221,8 +259,14 @@ class _Later:
         ]
         at_once = f", and wrote {self._at_once} whose time had come" if self._at_once else ""
         output.done(
-            {"topic": self._topic, "written": self._at_once, "delayed": waiting, "batches": batches},
-            f"delayed {waiting} {_records(waiting)} for {self._topic}{at_once}",
+            {
+                "topic": self._topic,
+                "written": self._at_once,
+                "delayed": waiting,
+                "batches": batches,
+                **self._traces.plain(),
+            },
+            f"delayed {waiting} {_records(waiting)} for {self._topic}{at_once}{self._traces.told()}",
         )
 
 

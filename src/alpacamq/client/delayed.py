@@ -93,22 +93,23 @@ class DelayedProducer:
             self._common["partition"] = partition
         if lane is not None:
             self._common["priority"] = lane
-        if headers:
-            self._common["headers"] = [
-                (name, None if value is None else {"base64": _text(value)}) for name, value in headers
-            ]
-        self._headers_bytes = sum(len(name) + len(value or b"") for name, value in headers)
+        self._headers = headers
         self._waiting: list[dict[str, object]] = []
         self._bytes = 0
 
-    def add(self, key: bytes | None, value: bytes) -> list[Sent]:
-        """Take one message; what was sent meanwhile, if a batch was full."""
-        size = len(key or b"") + len(value) + self._headers_bytes
+    def add(self, key: bytes | None, value: bytes, headers: Sequence[Header] = ()) -> list[Sent]:
+        """Take one message, with headers of its own; what was sent meanwhile, if a batch was full."""
+        headers = [*self._headers, *headers]
+        size = len(key or b"") + len(value) + sum(len(name) + len(of or b"") for name, of in headers)
         is_full = len(self._waiting) >= MAX_BATCH_MESSAGES or self._bytes + size > MAX_BATCH_BYTES
         sent = self.flush() if is_full else []
         message = {**self._common, "value_base64": _text(value)}
         if key is not None:
             message["key_base64"] = _text(key)
+        if headers:
+            message["headers"] = [
+                (name, None if of is None else {"base64": _text(of)}) for name, of in headers
+            ]
         self._waiting.append(message)
         self._bytes += size
         return sent
