@@ -5,6 +5,8 @@ import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,11 +14,11 @@ from alpacamq.client.cluster import Cluster
 from alpacamq.client.errors import NotFound
 from alpacamq.client.topics import delete_topic
 from alpacamq.model import headers
-from alpacamq_spark.pipelines import Pipeline
+from alpacamq_spark.pipelines import Pipeline, redrive
 from alpacamq_spark.pipelines.errors import InvalidPipeline
 from alpacamq_spark.pipelines.redrive import covering, packed
 
-from .pipeline_files import Sent, Workshop, send, told_to_programs
+from .pipeline_files import Sent, Told, Workshop, send, told_to_programs
 from .topics import deliveries, make_topic
 
 DAY_MS = 86_400_000
@@ -115,6 +117,48 @@ def test_what_fits_the_condition_goes_back_as_it_was_and_only_once(
         b"k2",
     ]
     assert workshop.run(wider).rows == 0
+
+
+class Died(Exception):
+    """A run that was killed."""
+
+
+@pytest.fixture
+def chosen(workshop: Workshop, given_up: str, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
+    """A redrive that died when it had written down what it would send: the first three."""
+
+    def die(*_: object) -> None:
+        raise Died
+
+    unfinished = pipeline(workshop, given_up, "reason = 'timeout'", execute=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(redrive, "write_records", die)
+        with pytest.raises(Died):
+            workshop.run(unfinished)
+    return unfinished
+
+
+def test_what_was_chosen_before_its_topic_was_made_anew_is_not_taken_from_the_new_one(
+    workshop: Workshop, cluster: Cluster, given_up: str, chosen: Pipeline
+) -> None:
+    delete_topic(cluster, f"{given_up}.dlq")
+    make_topic(cluster, f"{given_up}.dlq", partitions=1)
+    others = [letter(given_up, number, reason="rejected") for number in range(10, 14)]
+    send(workshop.broker, f"{given_up}.dlq", [*others, letter(given_up, 14, reason="timeout")])
+    told = Told()
+    assert workshop.run(chosen, told).rows == 1
+    assert [each.record.key for each in deliveries(cluster, given_up)] == [b"k14"]
+    assert "3 dead letters that an earlier run chose are gone" in told.sentences
+
+
+def test_retention_that_passed_what_was_chosen_does_not_hold_up_the_rest(
+    workshop: Workshop, cluster: Cluster, given_up: str, chosen: Pipeline
+) -> None:
+    admin = AdminClient({"bootstrap.servers": workshop.broker.address})
+    for deleted in admin.delete_records([TopicPartition(f"{given_up}.dlq", 0, 2)]).values():
+        deleted.result()
+    assert workshop.run(chosen).rows == 1
+    assert [each.record.key for each in deliveries(cluster, given_up)] == [b"k2"]
 
 
 def test_what_cannot_be_sent_back_is_said(workshop: Workshop, cluster: Cluster, given_up: str) -> None:

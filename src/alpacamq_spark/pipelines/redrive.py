@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from alpacamq.client.errors import NotFound
+from alpacamq.client.offsets import extents
 from alpacamq.client.topics import every_topic
 from alpacamq.model.headers import DEAD_LETTER_HEADERS
+from alpacamq.model.ids import TopicName, TopicPartition
 
 from .dead_letters import Letters, letters_frame
 from .definition import Redrive
@@ -215,32 +217,50 @@ class _Work:
     def _send(self, number: int) -> None:
         started_at = time.monotonic()
         batch = self._journal.batch(number)
-        hull = covering(batch.spans)
+        spans = self._left(batch)
+        rows = sum(span.end - span.start for span in spans)
+        if rows < batch.rows:
+            self._run.teller.say(f"{batch.rows - rows} dead letters that an earlier run chose are gone")
+        if not spans:
+            self._journal.finish(number)
+            return
+        hull = covering(spans)
         options = {
             "assign": assigned_json(hull),
             "startingOffsets": offsets_json(hull, is_start=True),
             "endingOffsets": offsets_json(hull, is_start=False),
         }
         letters = letters_frame(self._run, self._letters, None, self._now_ms, options)
-        chosen = letters.join(self._offsets(batch.spans), list(_PLACE), "left_semi")
+        chosen = letters.join(self._offsets(spans), list(_PLACE), "left_semi")
         write_records(
             self._records(chosen),
             self._run,
             {"transactionalId": self._journal.transactional_id, "batchId": str(number)},
         )
         self._journal.finish(number)
-        self._sent += batch.rows
+        self._sent += rows
         took_s = time.monotonic() - started_at
         self._run.teller.batch(
             BatchDone(
                 batch=number,
-                rows=batch.rows,
-                rows_per_second=batch.rows / took_s,
+                rows=rows,
+                rows_per_second=rows / took_s,
                 duration_ms=int(took_s * 1000),
                 lag=None,
                 total_rows=self._sent,
             )
         )
+
+    def _left(self, batch: RedriveBatch) -> list[Span]:
+        """What of a batch is still there: an earlier run may have written it down long ago."""
+        with reach(self._run.broker) as cluster:
+            ids: dict[str, str] = {topic.name: topic.id for topic in every_topic(cluster)}
+            same = [span for span in batch.spans if ids.get(span.topic) == batch.topic_ids.get(span.topic)]
+            logs = extents(cluster, {_place(span) for span in same})
+        kept = [
+            msgspec.structs.replace(span, start=max(span.start, logs[_place(span)].start)) for span in same
+        ]
+        return [span for span in kept if span.start < span.end]
 
     def _records(self, chosen: "DataFrame") -> "DataFrame":
         """Dead letters as they were before they became ones, save that they are new."""
@@ -266,6 +286,10 @@ class _Work:
         schema = "topic STRING, partition INT, start BIGINT, end BIGINT"
         frame = self._run.spark.createDataFrame(rows, schema)
         return frame.selectExpr("topic", "partition", "explode(sequence(start, end - 1)) AS offset")
+
+
+def _place(span: Span) -> TopicPartition:
+    return TopicPartition(TopicName(span.topic), span.partition)
 
 
 def packed(places: Iterable[tuple[str, int, int]]) -> list[Span]:
