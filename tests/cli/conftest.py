@@ -1,6 +1,7 @@
 """One broker for all tests of a worker, and the command to try on it."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -32,3 +33,10 @@ def alpacactl(broker: Broker) -> Command:
 @pytest.fixture
 def ctl(broker: Broker) -> Command:
     return InProcess(broker.address, broker.http_address)
+
+
+@pytest.fixture(autouse=True)
+def no_contexts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What the user who runs the tests has chosen to talk to is not what they are about."""
+    monkeypatch.setenv("ALPACACTL_CONFIG", str(tmp_path / "alpacactl.toml"))
+    monkeypatch.delenv("ALPACAMQ_ADDRESS", raising=False)

@@ -1,0 +1,196 @@
+"""Which broker a command is about: contexts, the environment, options."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alpacamq.cli.asking import WrongUsage
+from alpacamq.cli.contexts import Context, Contexts, file_of, read, write
+from alpacamq.cli.main import main
+from alpacamq.cli.target import Rank, Target
+from tests.brokers import Broker
+from tests.conftest import NewBroker
+
+VARIABLES = ("ALPACACTL_BROKER", "ALPACACTL_HTTP", "ALPACAMQ_ADDRESS")
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where contexts are kept, and nothing else said about brokers."""
+    path = tmp_path / "deep" / "alpacactl.toml"
+    monkeypatch.setenv("ALPACACTL_CONFIG", str(path))
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    return path
+
+
+def target(
+    environ: Mapping[str, str],
+    *,
+    broker: str | None = None,
+    http: str | None = None,
+    context: str | None = None,
+) -> Target:
+    return Target(broker=broker, http=http, context=context, environ=environ)
+
+
+def said(target: Target) -> tuple[str, str | None]:
+    return target.http.address, None if target.broker is None else target.broker.address
+
+
+def test_what_is_said_more_explicitly_counts(file: Path) -> None:
+    here = {"ALPACACTL_CONFIG": str(file)}
+    assert said(target(here)) == ("127.0.0.1:8080", "127.0.0.1:9092")
+    write(
+        file,
+        Contexts(
+            current="cafe",
+            by_name={"cafe": Context(http="cafe:1", broker="cafe:2"), "bar": Context(http="bar:1")},
+        ),
+    )
+    assert said(target(here)) == ("cafe:1", "cafe:2")
+    address = {**here, "ALPACAMQ_ADDRESS": "env:1"}
+    assert said(target(address)) == ("env:1", None)
+    both = {**address, "ALPACACTL_HTTP": "ctl:1", "ALPACACTL_BROKER": "ctl:2"}
+    assert said(target(both)) == ("ctl:1", "ctl:2")
+    assert said(target(both, context="bar")) == ("bar:1", None)
+    assert said(target(both, context="bar", broker="option:2")) == ("bar:1", "option:2")
+    assert said(target(both, http="option:1")) == ("option:1", None)
+    assert said(target(both, http="option:1", broker="option:2")) == ("option:1", "option:2")
+
+
+def test_a_broken_file_matters_only_where_it_would_count(file: Path) -> None:
+    file.parent.mkdir()
+    file.write_text("current = [")
+    here = {"ALPACACTL_CONFIG": str(file)}
+    assert said(target(here, http="a:1", broker="a:2")) == ("a:1", "a:2")
+    with pytest.raises(WrongUsage, match="make no sense"):
+        said(target(here))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "current = 1",
+        "contexts = 1",
+        "colour = 'red'",
+        "[contexts.a]\nhttp = 1",
+        "[contexts.a]\nhtpp = 'x:1'",
+        '[contexts."a b"]',
+        "\xff",
+    ],
+)
+def test_a_file_that_makes_no_sense_is_named(file: Path, content: str) -> None:
+    file.parent.mkdir()
+    file.write_bytes(content.encode("latin-1"))
+    with pytest.raises(WrongUsage, match=str(file)):
+        read(file)
+
+
+def test_the_file_is_where_the_desktop_says(tmp_path: Path) -> None:
+    assert file_of({"XDG_CONFIG_HOME": "/etc/xdg"}) == Path("/etc/xdg/alpacamq/alpacactl.toml")
+    assert file_of({"HOME": "/home/ann", "XDG_CONFIG_HOME": "relative"}) == Path(
+        "/home/ann/.config/alpacamq/alpacactl.toml"
+    )
+
+
+names = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,20}", fullmatch=True)
+addresses = st.none() | st.from_regex(r"[a-z0-9.]{1,20}:[0-9]{1,4}", fullmatch=True)
+contexts = st.dictionaries(names, st.builds(Context, http=addresses, broker=addresses), max_size=5)
+
+
+@given(by_name=contexts, current=st.none() | names)
+def test_what_is_written_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, by_name: dict[str, Context], current: str | None
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "contexts.toml"
+    write(path, Contexts(current=current, by_name=by_name))
+    assert read(path) == Contexts(current=current, by_name=by_name)
+
+
+def test_contexts_are_made_used_listed_and_forgotten(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "set", "cafe", "--http", "cafe.example:8080"]) == 0
+    assert main(["config", "set", "bar", "--http", "http://bar.example/", "--broker", "bar.example"]) == 0
+    assert main(["config", "set", "cafe", "--broker", "cafe.example:19092"]) == 0
+    capsys.readouterr()
+    assert main(["config", "get-contexts", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {"name": "bar", "current": False, "http": "bar.example:8080", "broker": "bar.example:9092"},
+        {"name": "cafe", "current": True, "http": "cafe.example:8080", "broker": "cafe.example:19092"},
+    ]
+    assert main(["config", "use", "bar"]) == 0
+    assert main(["config", "show", "-o", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["context"]["value"] == "bar"
+    assert shown["http"] == {"value": "bar.example:8080", "from": "context bar"}
+    assert main(["config", "delete", "bar", "--yes"]) == 0
+    assert read(file) == Contexts(
+        by_name={"cafe": Context(http="cafe.example:8080", broker="cafe.example:19092")}
+    )
+    assert [each.name for each in file.parent.iterdir()] == [file.name]
+
+
+def test_a_context_that_is_not_there_has_near_names(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "set", "cafe", "--http", "cafe.example:8080"]) == 0
+    for command in (["config", "use", "caffe"], ["topics", "list", "--context", "caffe"]):
+        assert main(command) == 4
+        assert "there is no context 'caffe'; did you mean 'cafe'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["set", "a b", "--http", "x:1"],
+        ["set", "a"],
+        ["set", "a", "--http", "x:y"],
+        ["set", "a", "--broker", "x:0"],
+        ["set", "", "--http", "x:1"],
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_kept_is_wrong_usage(file: Path, command: list[str]) -> None:
+    assert main(["config", *command]) == 2
+    assert not file.exists()
+
+
+def test_one_address_is_enough_for_every_door(
+    file: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ALPACAMQ_ADDRESS", broker.http_address)
+    assert main(["queue", "list"]) == 0
+    capsys.readouterr()
+    assert main(["cluster", "describe", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["brokers"][0]["address"] == broker.address
+    monkeypatch.delenv("ALPACAMQ_ADDRESS")
+    assert main(["config", "set", "test", "--http", broker.http_address]) == 0
+    assert main(["topics", "list"]) == 0
+
+
+def test_an_advertised_address_that_leads_nowhere_is_explained(
+    file: Path, new_broker: NewBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broker = new_broker(config='[kafka]\nadvertised = "127.0.0.1:1"\n').start()
+    assert main(["--http", broker.http_address, "topics", "list"]) == 3
+    errors = capsys.readouterr().err
+    assert "127.0.0.1:1" in errors
+    assert "kafka.advertised" in errors
+    assert "--broker" in errors
+
+
+def test_where_nobody_answers_over_http_there_is_no_other_address(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--http", "127.0.0.1:1", "topics", "list"]) == 3
+    assert "no broker answers at 127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_only_the_command_line_overrides_what_a_pipeline_says(file: Path) -> None:
+    here = {"ALPACACTL_CONFIG": str(file)}
+    assert not target({**here, "ALPACACTL_BROKER": "env:1"}).is_explicit
+    assert target(here, broker="option:1").is_explicit
+    assert target(here, http="option:1").is_explicit
+    assert target(here).http.rank is Rank.DEFAULT

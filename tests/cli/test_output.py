@@ -1,0 +1,121 @@
+"""What results look like: aligned, coloured where that is wanted, for people or exact for programs."""
+
+import io
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alpacamq.cli import cells
+from alpacamq.cli.cells import Cell, Tint, age_text, size_text, span_text, visible, width
+from alpacamq.cli.output import Table, render, wants_colour
+
+
+def rendered(table: Table, columns: int = 0, *, is_coloured: bool = False) -> list[str]:
+    return "\n\n".join(render(table, columns, is_coloured=is_coloured)).split("\n")
+
+
+def test_numbers_keep_to_the_right_and_words_to_the_left() -> None:
+    table = Table(["topic", "messages", "size"], [["a", 5, cells.size(2048)], ["bcd", 12345, None]])
+    assert rendered(table) == [
+        "TOPIC  MESSAGES     SIZE",
+        "a             5  2.0 KiB",
+        "bcd       12345        -",
+    ]
+
+
+def test_colours_take_no_room() -> None:
+    table = Table(["group", "state"], [["a", cells.state("Stable")], ["b", cells.state("Dead")]])
+    plain = rendered(table)
+    coloured = rendered(table, is_coloured=True)
+    assert coloured != plain
+    for tint in Tint:
+        coloured = [line.replace(f"\x1b[{tint.value}m", "") for line in coloured]
+    assert [line.replace("\x1b[0m", "") for line in coloured] == plain
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("choice", "stream", "environ", "expected"),
+    [
+        pytest.param("auto", Terminal(), {}, True, id="a terminal"),
+        pytest.param("auto", io.StringIO(), {}, False, id="a pipe"),
+        pytest.param("auto", Terminal(), {"NO_COLOR": "1"}, False, id="NO_COLOR"),
+        pytest.param("auto", Terminal(), {"NO_COLOR": ""}, True, id="NO_COLOR that is empty"),
+        pytest.param("auto", Terminal(), {"TERM": "dumb"}, False, id="a terminal that cannot"),
+        pytest.param("always", io.StringIO(), {"NO_COLOR": "1"}, True, id="told to"),
+        pytest.param("never", Terminal(), {}, False, id="told not to"),
+    ],
+)
+def test_colour_is_for_terminals_unless_somebody_says_otherwise(
+    choice: str,
+    stream: io.StringIO,
+    environ: dict[str, str],
+    expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environ.items():
+        monkeypatch.setitem(os.environ, name, value)
+    assert wants_colour(choice, stream) is expected
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1536, "1.5 KiB"),
+        (200 << 10, "200 KiB"),
+        (5 << 40, "5.0 TiB"),
+    ],
+)
+def test_sizes_have_units(number: int, text: str) -> None:
+    assert size_text(number) == text
+
+
+@pytest.mark.parametrize(
+    ("then", "text"),
+    [
+        (0, "10000 d ago"),
+        (863_999_997_000, "3 s ago"),
+        (863_999_999_500, "now"),
+        (864_000_090_000, "in 90 s"),
+        (863_999_700_000, "5 min ago"),
+        (864_028_800_000, "in 8 h"),
+        (863_827_200_000, "2 d ago"),
+    ],
+)
+def test_times_are_told_from_now(then: int, text: str) -> None:
+    assert age_text(then, 864_000_000_000) == text
+
+
+@given(st.integers(0, 10**15))
+def test_a_span_is_one_number_and_a_unit(length_ms: int) -> None:
+    number, unit = span_text(length_ms).split()
+    assert int(number) >= 0
+    assert unit in ("s", "min", "h", "d")
+
+
+@given(st.text())
+def test_nothing_in_a_table_moves_the_cursor(text: str) -> None:
+    assert visible(text).isprintable()
+
+
+@given(st.lists(st.lists(st.text(max_size=12), min_size=2, max_size=2), min_size=1, max_size=5))
+def test_columns_are_aligned_whatever_stands_in_them(rows: list[list[str]]) -> None:
+    table = Table(["a", "b"], [[first, Cell("x")] for first, _ in rows])
+    lines = rendered(table)
+    assert len({width(line) for line in lines}) == 1
+
+
+def test_wide_letters_take_two_columns() -> None:
+    assert width("日本") == 4
+    assert width("e\u0301") == 1

@@ -1,0 +1,236 @@
+"""`alpacactl top`: a live view, in a real terminal."""
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alpacamq.cli.cells import width
+from alpacamq.cli.top.frame import Size, frame, number
+from alpacamq.cli.top.look import Key, Look, Sort
+from alpacamq.cli.top.picture import Album, Sample
+from alpacamq.cli.top.terminal import keys_in
+from alpacamq.client.figures import GroupFigures, QueueFigures, TopicFigures
+from alpacamq.client.health import BrokerStats
+from alpacamq.client.queues import QueueTotals
+from tests.brokers import Broker
+from tests.conftest import NewBroker
+
+from .command import Command
+from .queued import leased, sent
+from .terminals import Terminal
+
+
+@contextmanager
+def watching(broker: Broker, *options: str, columns: int = 100, lines: int = 30) -> Iterator[Terminal]:
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    command = [sys.executable, "-m", "alpacamq.cli.main", "--http", broker.http_address, "top"]
+    with Terminal(
+        [*command, "--interval", "200ms", *options], environment, columns=columns, lines=lines
+    ) as top:
+        yield top
+
+
+def sample(at_s: float, *, written: int = 0, lag: int = 0, committed: int = 0, acked: int = 0) -> Sample:
+    topic = TopicFigures(
+        topic="orders", partitions=3, messages=written, size_bytes=written * 100, written_total=written,
+        written_bytes_total=written * 100, fetched_total=written, fetched_bytes_total=written * 100,
+    )  # fmt: skip
+    totals = QueueTotals(
+        ready=1, in_flight=2, resting=0, dead_lettering=0, received_total=acked, acked_total=acked,
+        nacked_total=0, rejected_total=0, expired_leases_total=0, dead_lettered_total=0, redelivered_total=0,
+        waiting_receives=0,
+    )  # fmt: skip
+    return Sample(
+        at_s=at_s,
+        stats=BrokerStats(uptime_ms=1000, topics=1, partitions=3, messages=written, size_bytes=1),
+        trouble=None,
+        topics=[topic, *(msgs(topic, name) for name in ("b" * 200, "日本" * 30, "zebra"))],
+        groups=[GroupFigures(group="kitchen", topic="orders", lag=lag, committed_total=committed)],
+        queues=[QueueFigures(group="queue", topic="orders", totals=totals)],
+    )
+
+
+def msgs(topic: TopicFigures, name: str) -> TopicFigures:
+    return TopicFigures(
+        topic=name, partitions=1, messages=1, size_bytes=topic.size_bytes + len(name), written_total=1,
+        written_bytes_total=1, fetched_total=0, fetched_bytes_total=0,
+    )  # fmt: skip
+
+
+def test_counters_looked_at_twice_are_rates() -> None:
+    album = Album()
+    assert album.add(sample(10.0)).topics[0].in_rate is None
+    picture = album.add(sample(12.0, written=500, lag=7, committed=100, acked=20))
+    (orders, *_), (group,), (queue,) = picture.topics, picture.groups, picture.queues
+    assert (orders.in_rate, orders.out_rate, orders.in_bytes_rate) == (250, 260, 25_000)
+    assert (group.rate, group.trend) == (50, (0, 7))
+    assert (queue.acked_rate, queue.received_rate) == (10, 10)
+    # The broker started again: nothing went backwards.
+    assert album.add(sample(14.0)).topics[0].in_rate == 0
+
+
+@given(
+    columns=st.integers(1, 200),
+    lines=st.integers(1, 60),
+    scroll=st.integers(0, 100),
+    sort=st.sampled_from(Sort),
+)
+def test_a_frame_is_never_larger_than_the_terminal(columns: int, lines: int, scroll: int, sort: Sort) -> None:
+    album = Album()
+    album.add(sample(1.0))
+    picture = album.add(sample(2.0, written=10**12, lag=10**9))
+    shown = frame(picture, Look(scroll=scroll, sort=sort), Size(columns, lines), notice="trouble " * 40)
+    assert len(shown) <= lines
+    assert all(width(line) <= columns for line in shown)
+
+
+def test_at_sixty_columns_every_figure_is_there() -> None:
+    album = Album()
+    album.add(sample(1.0))
+    shown = "\n".join(frame(album.add(sample(2.0, written=1234, lag=5)), Look(), Size(60, 40)))
+    for word in (
+        "TOPIC",
+        "IN/S",
+        "OUT/S",
+        "MESSAGES",
+        "SIZE",
+        "LAG",
+        "TREND",
+        "READY",
+        "IN FLIGHT",
+        "ACKED/S",
+    ):
+        assert word in shown
+    assert re.search(r"orders +1,234 +1,234 +1,234", shown)
+    assert "kitchen" in shown
+
+
+def test_rows_are_sorted_and_filtered() -> None:
+    picture = Album().add(sample(1.0, written=10))
+
+    def topics(look: Look) -> list[str]:
+        lines = frame(picture, look, Size(300, 50))
+        start = next(at for at, line in enumerate(lines) if line.startswith("TOPIC")) + 1
+        return [line.split()[0][:5] for line in lines[start : lines.index("", start)]]
+
+    assert topics(Look(sort=Sort.NAME)) == ["bbbbb", "order", "zebra", "日本日本日"]
+    assert topics(Look(sort=Sort.SIZE)) == ["bbbbb", "日本日本日", "zebra", "order"]
+    assert topics(Look(filter="EBR")) == ["zebra"]
+    assert "no topics" in "\n".join(frame(picture, Look(filter="nothing"), Size(80, 50)))
+
+
+def test_keys_change_what_is_seen() -> None:
+    look = Look()
+    for key in ("s", "/", "a", "b", Key.BACKSPACE, "q", Key.ENTER, "p", Key.DOWN, Key.DOWN, Key.UP):
+        look = look.after(key, page=10)
+    assert (look.sort, look.filter, look.is_paused, look.scroll, look.is_over) == (
+        Sort.SIZE,
+        "aq",
+        True,
+        1,
+        False,
+    )
+    assert look.after(Key.RIGHT, page=10).part == "topics"
+    assert look.after(Key.LEFT, page=10).part == "queues"
+    assert look.after(Key.ESCAPE, page=10).filter == ""
+    assert look.after("?", page=10).after("x", page=10) == look
+    assert look.after("q", page=10).is_over
+
+
+@given(st.text())
+def test_any_bytes_are_keys(text: str) -> None:
+    assert all(keys_in(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("\x1b[A\x1b[B", [Key.UP, Key.DOWN]),
+        ("\x1bOCq", [Key.RIGHT, "q"]),
+        ("\x1b", [Key.ESCAPE]),
+        ("\x1b[15~a", ["a"]),
+        ("\x1b[5~\r\x7f", [Key.PAGE_UP, Key.ENTER, Key.BACKSPACE]),
+    ],
+)
+def test_sequences_of_a_terminal_are_keys(text: str, keys: list[str]) -> None:
+    assert list(keys_in(text)) == keys
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (0, "0"), (0.25, "0.2"), (1234, "1,234"), (123_456, "123.5k"), (5e9, "5.0G")],
+)
+def test_numbers_are_short(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+def test_one_frame_is_printed_for_people_and_programs(ctl: Command, broker: Broker, topic: str) -> None:
+    sent(broker, topic, "a", "b")
+    leased(broker, topic, max=1)
+    once = ["top", "--once", "--interval", "100ms"]
+    shown = ctl.ok(*once, "--filter", topic)
+    assert re.search(rf"^{topic} ", shown, re.MULTILINE)
+    seen = ctl.json(*once)
+    (found,) = [each for each in seen["topics"] if each["topic"] == topic]
+    assert (found["messages"], found["in_per_second"]) == (2, 0)
+    (queue,) = [each for each in seen["queues"] if each["topic"] == topic]
+    assert (queue["ready"], queue["in_flight"]) == (1, 1)
+
+
+def test_without_a_terminal_it_says_what_to_do(ctl: Command) -> None:
+    assert "--once" in ctl.fails(2, "top")
+
+
+def test_it_lives_in_a_terminal_and_gives_it_back(broker: Broker, topic: str) -> None:
+    sent(broker, topic, "a", "b")
+    with watching(broker, "--filter", topic, columns=120) as top:
+        top.wait_for(rf"{topic[:40]}\S* +0 +0")
+        assert top.modes != top.before
+        sent(broker, topic, *map(str, range(50)))
+        top.wait_for(rf"{topic[:40]}\S* +[1-9]")
+        top.press("?")
+        top.wait_for("this help; any key leaves it")
+        top.press("x/zzz-nothing\r")
+        top.wait_for("no topics")
+        top.press("s")
+        top.wait_for("sort: size")
+        top.press("p")
+        top.wait_for("paused")
+        before = len(top.raw)
+        top.resize(60, 12)
+        top.wait_for("alpacamq up", since=before)
+        assert all(width(line) <= 60 for line in top.frame.splitlines())
+        top.press("q")
+        assert top.ended() == 0
+        assert top.modes == top.before
+        assert top.raw.endswith(b"\x1b[?25h\x1b[?1049l")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGHUP, 0), (signal.SIGINT, 130)])
+def test_a_signal_gives_the_terminal_back(broker: Broker, number: signal.Signals, code: int) -> None:
+    with watching(broker) as top:
+        top.wait_for("q quit")
+        top.send(number)
+        assert top.ended() == code
+        assert top.modes == top.before
+        assert top.raw.endswith(b"\x1b[?25h\x1b[?1049l")
+
+
+def test_a_broker_that_goes_and_comes_back_is_followed(new_broker: NewBroker) -> None:
+    broker = new_broker().start()
+    with watching(broker) as top:
+        top.wait_for("0 B")
+        broker.stop()
+        top.wait_for("no broker answers|closed the connection")
+        broker.start()
+        before = len(top.raw)
+        top.wait_for("topics, ", since=before)
+        top.press("q")
+        assert top.ended() == 0
