@@ -57,7 +57,8 @@ def send_known(answers: deque[Answer], outbox: Outbox) -> int:
     sent_bytes = alike = 0
     figures: RequestFigures | None = None
     began_at = 0.0
-    ended: list[tuple[RequestFigures, float, int]] = []
+    # Requests that came together and are of one kind are counted together; of others there are few.
+    earlier: list[tuple[RequestFigures, float, int]] | None = None
     while answers and (pieces := answers[0].pieces) is not None:
         answer = answers.popleft()
         sent_bytes += answer.size
@@ -66,14 +67,15 @@ def send_known(answers: deque[Answer], outbox: Outbox) -> int:
             alike += 1
             continue
         if figures is not None:
-            ended.append((figures, began_at, alike))
+            if earlier is None:
+                earlier = []
+            earlier.append((figures, began_at, alike))
         figures, began_at, alike = answer.figures, answer.began_at, 1
     outbox.flush()
     if figures is not None:
-        ended.append((figures, began_at, alike))
-    if ended:
-        # What one receive brought is answered together: one look at the clock for all of it.
         now = monotonic()
-        for figures, began_at, alike in ended:
-            figures.seconds.observe(now - began_at, alike)
+        figures.seconds.observe(now - began_at, alike)
+        if earlier is not None:
+            for figures, began_at, alike in earlier:
+                figures.seconds.observe(now - began_at, alike)
     return sent_bytes

@@ -99,7 +99,8 @@ class Connection(asyncio.BufferedProtocol):
         self._large: bytearray | None = None
         self._large_bytes = 0
         self._close_listeners: list[Callable[[], None]] = []
-        self._active_at = self._frame_began_at = loop.time()
+        # By the clock itself: the loop's own stands still for as long as a turn of it takes.
+        self._active_at = self._frame_began_at = monotonic()
         self._progress_seen = 0
         self._figures = shared.figures
         # Where the request that is being handled is counted, and when it came.
@@ -138,10 +139,9 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self.is_closed:
             return
-        self._active_at = self._loop.time()
+        self._active_at = self.received_at = monotonic()
         if self._figures is not None:
             self._figures.received_bytes += nbytes
-            self.received_at = monotonic()
         if not self._inbox.is_inside_frame:
             self._frame_began_at = self._active_at
         self._inbox.received(nbytes)
@@ -291,7 +291,7 @@ class Connection(asyncio.BufferedProtocol):
         self._large_bytes = size
         self._large = self._shared.buffers.take(size)
         self._inbox.receive_into(self._large)
-        self._frame_began_at = self._loop.time()
+        self._frame_began_at = monotonic()
 
     def _give_back_large(self) -> None:
         """The large frame received last has been handled, unless a held request still reads it."""

@@ -1,6 +1,7 @@
 """Accepts Kafka clients on one address and owns their connections."""
 
 import asyncio
+from time import monotonic
 
 from alpacamq.api.listening import BACKLOG, take_address
 from alpacamq.telemetry.metrics import DoorFigures
@@ -46,10 +47,9 @@ class Listener:
 
     async def _watch_over(self, shared: Shared) -> None:
         """Look for silent and slow connections, for ever."""
-        loop = asyncio.get_running_loop()
         shortest_ms = min(self._limits.idle_timeout_ms, self._limits.frame_timeout_ms)
         while True:
             await asyncio.sleep(min(_MAX_SWEEP_SECONDS, shortest_ms / 4000))
-            now = loop.time()
+            now = monotonic()
             for connection in list(shared.connections):
                 connection.check_timeouts(now)
