@@ -41,6 +41,7 @@ _SMALL_BYTES = 8 << 10
 # Reads that came while batches were looked through: so many are remembered until that is done.
 _MAX_EARLY_READS = 32
 _MAX_LOOKED_AT_ONCE = 64
+_MAX_UNACKNOWLEDGED = 100
 _LOOK_LIMIT_BYTES = 16 << 20
 
 
@@ -75,6 +76,8 @@ class PartitionTraces:
         self.offsets = TracedOffsets(identity, topic_id.bytes, desk.remembered)
         self._looking = 0
         self._early_reads: deque[tuple[int, int, int, Origin]] = deque(maxlen=_MAX_EARLY_READS)
+        # Messages that were read from the log, and the groups that have come past them since.
+        self.unacknowledged: dict[int, list[str]] = {}
         self.configure(config)
 
     def configure(self, config: TopicConfig) -> None:
@@ -161,24 +164,40 @@ class PartitionTraces:
         self._desk.passed_over += max(len(found) - MAX_TRACED, 0)
         for offset in found[:MAX_TRACED]:
             if (context := self.offsets.find(offset)) is not None:
-                self.tell(Step.FETCHED, context, offset, at_us, origin)
+                self._tell_read(context, offset, at_us, origin)
 
     def read(self, records: Sequence[Record], origin: Origin) -> None:
         """Messages were read from the log one by one."""
         at_us = now_us()
         for record in records:
             if (context := self.find(record)) is not None:
-                self.tell(Step.FETCHED, context, record.offset, at_us, origin)
+                self._tell_read(context, record.offset, at_us, origin)
+
+    def committed(self, offset: int, origin: Origin) -> None:
+        """A group has come past all messages before an offset."""
+        at_us = now_us()
+        for read, groups in self.unacknowledged.items():
+            if read < offset and origin.group not in groups:
+                groups.append(origin.group)
+                if (context := self.offsets.find(read)) is not None:
+                    self.tell(Step.ACKED, context, read, at_us, origin)
 
     def found_late(self, context: TraceContext, offset: int) -> None:
         """A message is traced, and some may have read it before that was known."""
         for first, end, at_us, origin in self._early_reads:
             if first <= offset < end:
-                self.tell(Step.FETCHED, context, offset, at_us, origin)
+                self._tell_read(context, offset, at_us, origin)
 
     def passed_over(self, count: int) -> None:
         """So many were too many."""
         self._desk.passed_over += count
+
+    def _tell_read(self, context: TraceContext, offset: int, at_us: int, origin: Origin) -> None:
+        self.unacknowledged.pop(offset, None)
+        if len(self.unacknowledged) >= _MAX_UNACKNOWLEDGED:
+            del self.unacknowledged[next(iter(self.unacknowledged))]
+        self.unacknowledged[offset] = []
+        self.tell(Step.FETCHED, context, offset, at_us, origin)
 
     def tell(
         self,

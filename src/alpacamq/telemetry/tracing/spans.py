@@ -58,8 +58,8 @@ class SpanAssembler:
             span.events.append(event)
             yield span
         else:
-            # Its span has been exported, or began in an earlier life of the broker.
-            yield _moment(event, after=event.span_id)
+            # Where a delivery is settled after its span has ended, what is left is a span below it.
+            yield _moment(event, after=event.span_id if event.is_leased else "")
 
     def _opened(self, event: TraceEvent) -> Iterator[Span]:
         if (span := self._open.get(event.span_id)) is not None:

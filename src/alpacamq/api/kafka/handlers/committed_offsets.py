@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from alpacamq.api.kafka.door import Call, Door
 from alpacamq.api.kafka.errors import code_of
+from alpacamq.broker.commit_traces import tell_committed
+from alpacamq.broker.partition_traces import Origin
 from alpacamq.coordinator.group_messages import (
     CommitRequest,
     DeleteOffsetsRequest,
@@ -33,6 +35,7 @@ from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import committed_offsets as wire
 from alpacamq.protocol.messages import transactions as transaction_wire
+from alpacamq.telemetry import tracing
 
 from .asking import ask_group, ask_transaction
 
@@ -66,6 +69,8 @@ async def offset_commit(
     try:
         results: PartitionResults = await ask_group(door, GroupCoordinator.commit, asked)
         codes = _codes(results)
+        origin = Origin(tracing.Door.KAFKA, call.client_id, asked.group)
+        tell_committed(door.broker.topics, asked.offsets, results, origin)
     except StaleMemberEpoch as error:
         # Versions that know no member epochs know no such error either.
         known = call.version >= _MEMBER_EPOCHS_FROM

@@ -13,6 +13,8 @@ from alpacamq.api.rest.moments import Moment, moment_ms
 from alpacamq.api.rest.partition_reading import all_partitions, offset_at_time
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.broker import Broker
+from alpacamq.broker.commit_traces import tell_committed
+from alpacamq.broker.partition_traces import Origin
 from alpacamq.coordinator.group_messages import (
     NO_GENERATION,
     CommitRequest,
@@ -39,6 +41,7 @@ from alpacamq.model.errors import (
     UnknownTopic,
 )
 from alpacamq.model.topics import INT32_MAX
+from alpacamq.telemetry.tracing import Door
 
 from .names import MemberText, OffsetNumber, OfGroup, PartitionIndex, TopicText
 
@@ -170,6 +173,7 @@ async def commit_offsets(
         generation=member_epoch,
     )
     results: PartitionResults = await ask_group(broker, GroupCoordinator.commit, request)
+    tell_committed(broker.topics, request.offsets, results, Origin(Door.HTTP, member_id, group))
     return offset_results(wanted, unknown, results)
 
 
