@@ -1,11 +1,12 @@
 """Transformations: topics as tables, values in columns, results as records."""
 
 import json
+import shutil
 
 import pytest
 
 from alpacamq.client.cluster import Cluster
-from alpacamq_spark.pipelines.errors import InvalidPipeline, PipelineFailed
+from alpacamq_spark.pipelines.errors import ForeignTable, InvalidPipeline, PipelineFailed
 
 from .pipeline_files import NOON_MS, Sent, Told, Workshop, send
 from .topics import deliveries, make_topic
@@ -74,6 +75,36 @@ def test_windows_close_by_the_watermark_of_their_source(
     workshop.run(workshop.example("windows.toml", **names))
     rows = workshop.spark.read.parquet(str(workshop.directory / "revenue")).orderBy("minute").collect()
     assert [(row.item, row.orders, row.amount) for row in rows] == [("tea", 2, 4.0), ("tea", 1, 2.0)]
+
+
+def test_files_belong_to_one_checkpoint_as_spark_would_leave_out_the_batches_of_another(
+    workshop: Workshop, cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster, topic, partitions=1)
+    send(workshop.broker, topic, [Sent(value="{}")])
+    text = """
+kind = "transform"
+sql = "SELECT _offset FROM t"
+sources = { t = { topic = "TOPIC", schema = "a INT" } }
+[sink]
+path = "files"
+"""
+    pipeline = workshop.pipeline(text.replace("TOPIC", topic))
+    files = workshop.directory / "files"
+    for offsets in ([0], [0, 1]):
+        workshop.run(pipeline)
+        rows = workshop.spark.read.parquet(str(files)).orderBy("_offset").collect()
+        assert [row["_offset"] for row in rows] == offsets
+        send(workshop.broker, topic, [Sent(value="{}")])
+    shutil.rmtree(pipeline.checkpoint_place)
+    with pytest.raises(ForeignTable, match="written with another checkpoint"):
+        workshop.run(pipeline)
+    # Nor by what Spark alone has left there.
+    (files / "_alpacamq-checkpoint").unlink()
+    with pytest.raises(ForeignTable, match="written with another checkpoint"):
+        workshop.run(pipeline)
+    shutil.rmtree(files)
+    assert workshop.run(pipeline).rows == 3
 
 
 def test_streams_are_joined(workshop: Workshop, cluster: Cluster, topic: str) -> None:

@@ -19,5 +19,9 @@ class ForeignArchive(AlpacaError):
     """A directory is no archive, or one that belongs to another pipeline or checkpoint."""
 
 
+class ForeignTable(AlpacaError):
+    """A directory of Parquet files belongs to another checkpoint."""
+
+
 class BadPlan(AlpacaError):
     """What a checkpoint holds does not fit the pipeline or cannot be read."""

@@ -7,13 +7,15 @@ them under names that begin with an underscore.
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .checkpoint import STREAM
 from .definition import TableSource, Transform, TransformSink
-from .errors import InvalidPipeline
+from .errors import ForeignTable, InvalidPipeline
 from .failures import explained
 from .moments import parse_span
 from .report import Report, Section
 from .run import Outcome, Run
 from .sources import FORMAT, Named, read_stream, stream_options
+from .storage import storage_at
 from .streaming import run_stream
 from .values import MALFORMED, declared, decoded, inferred
 
@@ -33,6 +35,9 @@ META = {
 }
 # The columns by which a result says itself what its records are.
 _RECORD = ("key", "value", "headers", "partition", "timestamp", "delay", "deliver_at", "priority", "topic")
+# Whose a directory of Parquet files is, and where Spark keeps which batches are in it.
+_OWNER = "_alpacamq-checkpoint"
+_FILE_LOG = "_spark_metadata"
 
 
 def run_transform(definition: Transform, run: Run, directory: Path) -> Outcome:
@@ -41,6 +46,8 @@ def run_transform(definition: Transform, run: Run, directory: Path) -> Outcome:
     try:
         with explained():
             result = transformed(definition, run, directory)
+            if definition.sink.path is not None:
+                _claim(run.place(definition.sink.path), run)
             end = run_stream(run, _writer(definition.sink, run, result), trigger=definition.trigger)
     finally:
         for name in names:
@@ -115,6 +122,30 @@ def _json(frame: "DataFrame", schema: "StructType", malformed: str, table: str) 
         frame = frame.where(f.col("value").isNull() | f.col(f"value.{MALFORMED}").isNull())
     fields = [f.col("value").getField(name).alias(name) for name in schema.fieldNames()]
     return frame.select(*fields, *META)
+
+
+def _claim(place: str, run: Run) -> None:
+    """Make a table ours, or go on with it; ForeignTable if it belongs to another checkpoint.
+
+    Spark passes over batches whose numbers a table has already, whoever wrote them, and says nothing.
+    """
+    try:
+        storage = storage_at(place, run.spark)
+    except InvalidPipeline:
+        return  # out of sight from here
+    mine = run.checkpoint.identity().encode()
+    owner = storage.read(_OWNER)
+    if owner is None and (_is_begun(run) or not storage.names(_FILE_LOG)):
+        storage.write(_OWNER, mine)
+    elif owner != mine:
+        raise ForeignTable(
+            f"the files at {place} were written with another checkpoint. Use that one, or give this pipeline "
+            "a place of its own: its batches would be taken for those that are there, and be left out"
+        )
+
+
+def _is_begun(run: Run) -> bool:
+    return bool(run.checkpoint.storage.names(f"{STREAM}/offsets"))
 
 
 def _writer(sink: TransformSink, run: Run, result: "DataFrame") -> "DataStreamWriter":
