@@ -103,7 +103,11 @@ def recent_traces(
 def trace_ids_of(api: HttpApi, topic: str, partition: int, offset: int) -> list[str]:
     """The traces of a message; one, or none if it was not traced."""
     query: dict[str, str | int | None] = {"topic": topic, "partition": partition, "offset": offset}
-    return [each.trace_id for each in api.get(["traces", "search"], _Page, query=query).traces]
+    while True:
+        page = api.get(["traces", "search"], _Page, query=query)
+        if page.traces or page.cursor is None:
+            return [each.trace_id for each in page.traces]
+        query["cursor"] = page.cursor
 
 
 def trace(api: HttpApi, trace_id: str) -> Trace:

@@ -4,13 +4,14 @@ Everything here may take a while, and is for a thread.
 """
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import msgspec
 
 from .events import Status, TraceEvent
-from .log_files import LogFile, events_of, trace_of
+from .log_files import LogFile, events_of, lines_of, trace_of
 from .recent import RecentTraces
-from .summary import Place, TraceSummary, summed_up
+from .summary import Place, TraceSummary
 
 __all__ = ["Page", "Place", "TraceFilter", "TraceStore"]
 
@@ -31,6 +32,11 @@ class TraceFilter(msgspec.Struct, frozen=True, kw_only=True):
     status: Status | None = None
     from_us: int | None = None
     to_us: int | None = None
+
+    @property
+    def is_for_one(self) -> bool:
+        """Whether it names one message, or one trace."""
+        return self.trace_id is not None or self.offset is not None
 
     def fits(self, summary: TraceSummary) -> bool:
         if self.trace_id is not None and summary.trace_id != self.trace_id:
@@ -88,55 +94,90 @@ class TraceStore:
 
     def find(self, wanted: TraceFilter, limit: int, cursor: str | None = None) -> Page:
         """Traces that fit, from the cursor on. ValueError if that is none of ours."""
-        before = _read_cursor(cursor)
+        position = _Position() if cursor is None else _Position.read(cursor)
         known = self._recent.summaries()
-        fitting = sorted(
-            (each for each in known if wanted.fits(each) and (before is None or _rank(each) < before)),
-            key=_rank,
-            reverse=True,
+        fitting: list[TraceSummary] = []
+        if not position.is_in_log:
+            fitting = _before(position.rank, [each for each in known if wanted.fits(each)])
+            if len(fitting) > limit:
+                last = _rank(fitting[limit - 1])
+                return Page(traces=fitting[:limit], cursor=_Position(rank=last).text)
+            if fitting and wanted.is_for_one:
+                return Page(traces=fitting)
+            position = _Position(is_in_log=True)
+        older, further = self._older(
+            wanted, limit - len(fitting), position, {each.trace_id for each in known}
         )
-        if len(fitting) > limit:
-            return Page(traces=fitting[:limit], cursor=_write_cursor(*_rank(fitting[limit - 1])))
-        return self._further(wanted, limit, fitting, before, {each.trace_id for each in known})
+        return Page(traces=[*fitting, *older], cursor=None if further is None else further.text)
 
-    def _further(
-        self,
-        wanted: TraceFilter,
-        limit: int,
-        fitting: list[TraceSummary],
-        before: tuple[int, str] | None,
-        known: set[str],
-    ) -> Page:
-        """What the log has beyond that."""
+    def _older(
+        self, wanted: TraceFilter, room: int, position: "_Position", known: set[str]
+    ) -> tuple[list[TraceSummary], "_Position | None"]:
+        """What the log has of some files, and where to go on.
+
+        A trace belongs to the file that its first event is in, and is told with that one.
+        """
         files = self._files()
-        # What began before this moment is in files that were begun before it.
-        from_us = before[0] if before is not None else None
-        earlier = [file for file in files if from_us is None or file.begun_us <= from_us]
-        read, left = earlier[-MAX_FILES_READ:], earlier[:-MAX_FILES_READ]
-        found = summed_up(event for file in read for event in events_of(file, _not_of(known)))
-        candidates = [each for each in found if before is None or _rank(each) < before]
-        candidates = [each for each in candidates if wanted.status is not None or wanted.fits(each)]
-        whole = self._whole({each.trace_id for each in candidates}, files) if candidates else []
-        older = [each for each in whole if wanted.fits(each)]
-        page = sorted([*fitting, *older], key=_rank, reverse=True)
-        if len(page) > limit:
-            return Page(traces=page[:limit], cursor=_write_cursor(*_rank(page[limit - 1])))
-        if not left:
-            return Page(traces=page)
-        # What began before the files that were read is for the next page.
-        bound = (read[0].begun_us, "")
-        return Page(traces=[each for each in page if _rank(each) >= bound], cursor=_write_cursor(*bound))
+        candidates = [file for file in files if position.end_us is None or file.begun_us < position.end_us]
+        window, left = candidates[-MAX_FILES_READ:], candidates[:-MAX_FILES_READ]
+        if not window:
+            return [], None
+        found = self._begun_in(window, files, known)
+        fitting = _before(position.rank, [each for each in found if wanted.fits(each)])
+        if len(fitting) > room:
+            # Pinned to these files: others may be begun until the next page is asked for.
+            rank = _rank(fitting[room - 1]) if room else position.rank
+            return fitting[:room], _Position(is_in_log=True, end_us=window[-1].begun_us + 1, rank=rank)
+        return fitting, _Position(is_in_log=True, end_us=window[0].begun_us) if left else None
 
-    def _whole(self, trace_ids: set[str], files: Iterable[LogFile]) -> list[TraceSummary]:
-        """These traces with all of their events, before and after the files they were found in."""
-        wanted = {trace_id.encode() for trace_id in trace_ids}
-        stored = (event for file in files for event in events_of(file, lambda line: trace_of(line) in wanted))
-        return summed_up(stored)
+    def _begun_in(self, window: list[LogFile], files: list[LogFile], known: set[str]) -> list[TraceSummary]:
+        """The traces that began in these files, with all of their events, save those that are known."""
+        ids = {trace_id.encode() for trace_id in known}
+        there = {trace_of(line) for file in window for line in lines_of(file)} - ids
+        summaries: dict[str, TraceSummary] = {}
+        earlier: set[str] = set()
+        for file in files:
+            for event in events_of(file, lambda line: trace_of(line) in there):
+                if (summary := summaries.get(event.trace_id)) is not None:
+                    summary.add(event)
+                elif file < window[0] or file > window[-1]:
+                    earlier.add(event.trace_id)
+                elif event.trace_id not in earlier:
+                    summaries[event.trace_id] = TraceSummary(event)
+        return list(summaries.values())
 
 
-def _not_of(known: set[str]) -> Callable[[bytes], bool]:
-    ids = {trace_id.encode() for trace_id in known}
-    return lambda line: trace_of(line) not in ids
+class _Position(NamedTuple):
+    """Where a page ends: among the traces in memory, or in the log before some of its files."""
+
+    is_in_log: bool = False
+    end_us: int | None = None
+    rank: "Rank | None" = None
+
+    @property
+    def text(self) -> str:
+        started_us, trace_id = ("", "") if self.rank is None else self.rank
+        where = "l" if self.is_in_log else "m"
+        return f"{where}{'' if self.end_us is None else self.end_us}.{started_us}.{trace_id}"
+
+    @classmethod
+    def read(cls, text: str) -> "_Position":
+        end_us, started_us, trace_id = text[1:].split(".")
+        rank = (int(started_us), trace_id) if started_us else None
+        return cls(text[:1] == "l", int(end_us) if end_us else None, rank)
+
+
+# By when a trace began; the id tells those apart that began at once.
+Rank = tuple[int, str]
+
+
+def _rank(summary: TraceSummary) -> Rank:
+    return summary.started_us, summary.trace_id
+
+
+def _before(rank: Rank | None, summaries: Iterable[TraceSummary]) -> list[TraceSummary]:
+    """Those that come after the one of this rank, newest first."""
+    return sorted((each for each in summaries if rank is None or _rank(each) < rank), key=_rank, reverse=True)
 
 
 def _joined(stored: list[TraceEvent], recent: list[TraceEvent]) -> list[TraceEvent]:
@@ -151,18 +192,3 @@ def _identity(event: TraceEvent) -> tuple[object, ...]:
 
 def _in_order(events: list[TraceEvent]) -> list[TraceEvent]:
     return sorted(events, key=lambda event: event.at_us)
-
-
-def _rank(summary: TraceSummary) -> tuple[int, str]:
-    return summary.started_us, summary.trace_id
-
-
-def _write_cursor(started_us: int, trace_id: str) -> str:
-    return f"{started_us}-{trace_id}"
-
-
-def _read_cursor(cursor: str | None) -> tuple[int, str] | None:
-    if cursor is None:
-        return None
-    started, _, trace_id = cursor.partition("-")
-    return int(started), trace_id

@@ -37,7 +37,11 @@ TraceId = Annotated[
     ),
 ]
 Cursor = Annotated[
-    str, Meta(pattern="^[0-9]{1,17}-([0-9a-f]{32})?$", description="the cursor of the last answer")
+    str,
+    Meta(
+        pattern=r"^[lm][0-9]{0,17}\.([0-9]{1,17}\.[0-9a-f]{32}|\.)$",
+        description="the cursor of the last answer",
+    ),
 ]
 Limit = Annotated[int, Meta(ge=1, le=1000, description="traces at most")]
 From = Annotated[MomentText, Meta(description="traces of which something happened then or later")]
