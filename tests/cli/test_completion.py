@@ -108,8 +108,9 @@ def test_a_real_bash_completes(shell: dict[str, str], broker: Broker, topic: str
             f"alpacactl top\ti\t desc\t {topic[:-2]}\t --http {broker.http_address} -o y\t --color=al\t\n"
         )
         bash.wait_for(f"topics +describe +{topic} +--http {broker.http_address} -o yaml +--color=always")
-        bash.wait_for(f"name: {topic}")
-        bash.press("true | alpacactl produce --pri\t\x15exit\n")
+        bash.wait_for(r"settings: \{\}\s+\$ ")
+        # Behind a pipe the line begins with another command.
+        bash.press("true | alpacactl produce --pri\t")
         bash.wait_for("produce --priority")
 
 

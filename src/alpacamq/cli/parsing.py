@@ -30,6 +30,11 @@ class Parser(argparse.ArgumentParser):
         """Commands that can be typed as they are, shown below the help."""
         self.epilog = f"{self.epilog or ''}{_EXAMPLES}" + "\n".join(f"  {each}" for each in examples)
 
+    def format_help(self) -> str:
+        if self.usage is None:
+            self.usage = " ".join(["%(prog)s [options]", *map(_placeholder, self._get_positional_actions())])
+        return super().format_help()
+
     @property
     def long_options(self) -> list[str]:
         return [name for name in self._option_string_actions if name.startswith("--")]
@@ -59,6 +64,13 @@ class Parser(argparse.ArgumentParser):
         words = [word.partition("=")[0] for word in given if word.startswith("--")]
         unknown = [word for word in words if word not in self.long_options]
         return f"; there is no {unknown[0]}{nearest(unknown[0], self.long_options)}" if unknown else ""
+
+
+def _placeholder(action: argparse.Action) -> str:
+    """How an argument is shown in the first line of a help."""
+    name = str(action.metavar or action.dest)
+    forms = {"?": f"[{name}]", "*": f"[{name} ...]", "+": f"{name} ...", argparse.PARSER: f"{name} ..."}
+    return forms.get(str(action.nargs), name)
 
 
 def nearest(word: str, known: Sequence[str]) -> str:

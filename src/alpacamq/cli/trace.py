@@ -56,7 +56,12 @@ def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) ->
     parser.add_argument("--follow", action="store_true", help="show further steps as they come, until Ctrl-C")
     listing = parser.add_argument_group("options of `trace list`")
     listing.add_argument("--topic", type=topic_name, metavar="NAME", help="only those of this topic")
-    listing.add_argument("--status", choices=STATUSES, help="only those whose message is there now")
+    listing.add_argument(
+        "--status",
+        choices=STATUSES,
+        metavar="STATUS",
+        help=f"only those whose message is there now: {', '.join(STATUSES)}",
+    )
     listing.add_argument(
         "--since", type=duration, metavar="TIME", help="only those with steps in the last 15m, for example"
     )

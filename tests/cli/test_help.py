@@ -1,0 +1,184 @@
+"""What `--help` says of every noun and verb: there are examples, and each of them works as it is typed."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from alpacamq.cli.main import NOUNS, main, parse
+from alpacamq.client.address import parse_address
+from alpacamq.client.cluster import Cluster
+from alpacamq.client.transactional import claim
+from tests.brokers import Broker
+from tests.waiting import eventually
+
+from .helps import everything
+from .queued import receipts, sent, settled
+from .terminals import Terminal
+
+ROOT = Path(__file__).parents[2]
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+# They start Spark, which takes its time; tests/spark runs them.
+NEED_SPARK = ("alpacactl pipeline run", "alpacactl pipeline sql")
+ALL = sorted({example for each in everything() for example in each.examples})
+LIVE = "alpacactl top"
+# What an example has to begin afresh for, and what others must not find.
+CHANGES = ("create", "delete", "partitions", "dlq", "queue", "reset", "alter", "cancel")
+
+
+class Shop:
+    """A broker with what the examples speak of, and a directory with their files."""
+
+    def __init__(self, broker: Broker, directory: Path) -> None:
+        self.broker = broker
+        self.directory = directory
+        self._is_stocked = False
+        self._http = httpx.Client(base_url=f"http://{broker.http_address}", timeout=30)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def open(self, example: str) -> str:
+        """Prepare for an example; returns it with what is different every time filled in."""
+        if not self._is_stocked or any(word in example for word in CHANGES):
+            for name in ("orders", "orders.dlq", "orders-by-hand", "payments", "invoices"):
+                self._http.delete(f"/topics/{name}")
+            if "topics create orders" not in example:
+                self._stock()
+            if "topics create" not in example:
+                self._make("payments", "invoices", "orders-by-hand")
+        self._is_stocked = not any(word in example for word in CHANGES)
+        (self.directory / "orders.txt").write_text("tea\ncake\n")
+        shutil.copy(ROOT / "examples" / "pipelines" / "archive.toml", self.directory)
+        if "config" in example:
+            assert main(["config", "set", "cafe", "--http", self.broker.http_address]) == 0
+        if "transactions" in example:
+            with Cluster(parse_address(self.broker.address)) as cluster:
+                claim(cluster, "till-7", 60_000)
+        if "dlq" in example:
+            settled(self.broker, "reject", *receipts(self.broker, "orders", max=2), reason="sold out")
+            eventually(lambda: self._messages("orders.dlq") == 2)
+        return self._filled(example)
+
+    def _stock(self) -> None:
+        self._make("orders")
+        sent(self.broker, "orders", *map(str, range(17)))
+        sent(self.broker, "orders", "traced", headers={"traceparent": f"00-{TRACE}-{'1' * 16}-01"})
+        offsets = {"offsets": [{"topic": "orders", "partition": 0, "offset": 2}]}
+        self._http.post("/groups/kitchen/offsets", json=offsets).raise_for_status()
+        for group in ("queue", "billing"):
+            query: dict[str, str | int] = {"topic": "orders", "max": 1, "wait_ms": 0}
+            self._http.get(f"/groups/{group}/poll", params=query).raise_for_status()
+
+    def _make(self, *names: str) -> None:
+        for name in names:
+            self._http.post("/topics", json={"name": name, "partitions": 3}).raise_for_status()
+
+    def _messages(self, topic: str) -> int:
+        answer = self._http.get(f"/topics/{topic}")
+        partitions = answer.json()["partitions"] if answer.is_success else []
+        return sum(each["end_offset"] for each in partitions)
+
+    def _filled(self, example: str) -> str:
+        if "RECEIPT" in example:
+            return example.replace("RECEIPT", receipts(self.broker, "orders", max=1)[0])
+        if "delayed cancel" in example:
+            message = {"value": "x", "partition": 0, "delay_ms": 3_600_000}
+            answer = self._http.post("/topics/orders/messages", json={"messages": [message]})
+            return example.replace("0:17", f"0:{answer.json()['results'][0]['delayed_id']}")
+        if example.endswith("dlq cancel ID"):
+            slow = {"messages_per_second": 1}
+            answer = self._http.post("/topics/orders.dlq/dead-letters/redrive", json=slow)
+            return example.replace("ID", answer.json()["id"])
+        return example
+
+
+@pytest.fixture(scope="module")
+def opened(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    shop = Shop(broker, tmp_path_factory.mktemp("shop"))
+    yield shop
+    shop.close()
+
+
+@pytest.fixture
+def shop(opened: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    monkeypatch.setenv("ALPACAMQ_ADDRESS", opened.broker.http_address)
+    monkeypatch.chdir(opened.directory)
+    return opened
+
+
+@pytest.mark.parametrize(
+    "example", [each for each in ALL if not each.startswith(NEED_SPARK) and each != LIVE]
+)
+def test_an_example_works_as_it_is_typed(
+    example: str, shop: Shop, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = shop.open(example)
+    words = shlex.split(command)
+    capfd.readouterr()
+    if words[0] == "alpacactl" and not {"|", ">"} & set(words):
+        assert main(words[1:]) == 0, capfd.readouterr().err
+        return
+    alpacactl = shop.directory / "alpacactl"
+    alpacactl.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m alpacamq.cli.main "$@"\n')
+    alpacactl.chmod(0o755)
+    if "jq" in words and shutil.which("jq") is None:
+        pytest.skip("jq is not installed")
+    monkeypatch.setenv("PATH", f"{shop.directory}:{os.environ['PATH']}")
+    ran = subprocess.run(["sh", "-ec", command], capture_output=True, text=True, check=False, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_the_live_example_lives(broker: Broker) -> None:
+    command = [sys.executable, "-m", "alpacamq.cli.main", *shlex.split(LIVE)[1:]]
+    with Terminal(command, {**os.environ, "ALPACAMQ_ADDRESS": broker.http_address}) as top:
+        top.wait_for("q quit")
+        top.press("q")
+        assert top.ended() == 0
+
+
+@pytest.mark.parametrize("example", [each for each in ALL if each.startswith(NEED_SPARK)])
+def test_an_example_that_needs_spark_makes_sense(example: str) -> None:
+    assert hasattr(parse(shlex.split(example)[1:]), "run")
+
+
+@pytest.mark.parametrize("words", [each.words for each in everything()], ids=" ".join)
+def test_every_help_has_examples_of_its_own_and_fits_sixty_columns(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--help"])
+    assert ended.value.code == 0
+    said, _, examples = capsys.readouterr().out.partition("examples:\n")
+    assert all(len(line) <= 60 for line in said.splitlines())
+    assert any(" ".join(("alpacactl", *words)) in line for line in examples.splitlines())
+
+
+def test_every_option_is_explained() -> None:
+    for words, parser in everything():
+        for action in parser._actions:
+            if action.option_strings:
+                assert action.help, f"{' '.join(words)} {action.option_strings}"
+
+
+def test_help_is_quick_and_loads_no_client() -> None:
+    """The help of all nouns in one process takes less than that of each may."""
+    code = (
+        "import sys, time; from contextlib import suppress; from alpacamq.cli.main import main\n"
+        f"for noun in {list(NOUNS)!r}:\n"
+        "    with suppress(SystemExit): main([noun, '--help'])\n"
+        "print(time.process_time(), *sys.modules, file=sys.stderr)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    seconds, *loaded = ran.stderr.split()
+    # Processor time, which other work on the machine does not count into.
+    assert float(seconds) < 0.3
+    for heavy in ("alpacamq.protocol", "alpacamq.client", "msgspec", "http.client", "asyncio", "pyspark"):
+        assert heavy not in loaded
