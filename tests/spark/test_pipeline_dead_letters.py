@@ -3,18 +3,21 @@
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
 from alpacamq.client.cluster import Cluster
 from alpacamq.client.errors import NotFound
 from alpacamq.client.topics import delete_topic
 from alpacamq.model import headers
 from alpacamq_spark.pipelines import Pipeline, redrive
+from alpacamq_spark.pipelines.dead_letter_summary import Summary
 from alpacamq_spark.pipelines.errors import InvalidPipeline
 from alpacamq_spark.pipelines.redrive import covering, packed
 
@@ -117,6 +120,18 @@ def test_what_fits_the_condition_goes_back_as_it_was_and_only_once(
         b"k2",
     ]
     assert workshop.run(wider).rows == 0
+
+
+def test_no_number_of_reasons_hides_a_topic(spark: SparkSession) -> None:
+    query = """
+        SELECT concat('why ', id % 450) AS reason, if(id < 900, 'a.dlq', 'b.dlq') AS topic,
+        'a' AS origin_topic, 'g' AS origin_group, id AS age_ms, timestamp_millis(id) AS dead_lettered_at,
+        1 AS delivery_count
+        FROM range(901)
+    """
+    plain: Any = Summary(spark.sql(query), ["1h"]).plain()
+    assert (plain["total"], len(plain["reasons"])) == (901, 100)
+    assert [(row["topic"], row["count"]) for row in plain["topics"]] == [("a.dlq", 900), ("b.dlq", 1)]
 
 
 class Died(Exception):

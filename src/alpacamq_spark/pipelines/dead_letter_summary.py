@@ -20,6 +20,7 @@ class Summary:
     _SETS = (("topic",), ("reason",), ("age",), ("origin_topic", "origin_group"))
 
     def __init__(self, frame: "DataFrame", age_buckets: Sequence[str]) -> None:
+        from pyspark.sql import Window
         from pyspark.sql import functions as f
 
         self._buckets = _bucket_names(age_buckets)
@@ -36,9 +37,11 @@ class Summary:
             f.unix_millis(f.max("dead_lettered_at")).alias("newest"),
             f.avg("delivery_count").alias("deliveries"),
         )
-        ranked = counted.orderBy(f.desc("count")).limit(len(self._SETS) * _MOST_GROUPS)
+        # Of each grouping for itself: many reasons must not push out a topic or an age.
+        place = f.row_number().over(Window.partitionBy("set").orderBy(f.desc("count")))
+        ranked = counted.withColumn("place", place).where(f.col("place") <= _MOST_GROUPS)
         self._rows: dict[tuple[str, ...], list[Any]] = {group: [] for group in self._SETS}
-        for row in ranked.collect():
+        for row in ranked.orderBy("place").collect():
             self._rows[self._set_of(row["set"])].append(row)
 
     def _set_of(self, grouping_id: int) -> tuple[str, ...]:
@@ -54,7 +57,8 @@ class Summary:
 
     @property
     def total(self) -> int:
-        return sum(row["count"] for row in self._rows[("topic",)])
+        # Every letter has one of a few ages, while there may be more topics than are shown.
+        return sum(row["count"] for row in self._rows[("age",)])
 
     def _ages(self) -> list[Any]:
         return sorted(self._rows[("age",)], key=lambda row: self._buckets.index(row["age"]))
