@@ -16,6 +16,7 @@ from alpacamq_spark.pipelines.archive_table import ArchiveTable
 from alpacamq_spark.pipelines.errors import ForeignArchive, InvalidPipeline, PipelineBusy
 from alpacamq_spark.pipelines.interruption import Interruption
 from alpacamq_spark.pipelines.run import Teller
+from alpacamq_spark.pipelines.segments import Segment
 from alpacamq_spark.pipelines.storage import SparkStorage
 from tests.brokers import Broker
 
@@ -186,6 +187,23 @@ def test_an_archive_can_be_begun_again_where_the_first_run_died(spark: SparkSess
     (tmp_path / "photo.jpg").touch()
     with pytest.raises(ForeignArchive, match="is not empty and no archive"):
         table.claim("0123456789", None)
+
+
+def test_what_a_crash_leaves_of_a_merge_that_was_undone_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = ArchiveTable(str(tmp_path), None)
+    batches, undone = [Segment("0a1b2c3d", 0, 0), Segment("0a1b2c3d", 1, 1)], Segment("0a1b2c3d", 0, 1)
+    for each in (*batches, undone):
+        table.storage.write(f"{each.name}/_SUCCESS", b"")
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("alpacamq_spark.pipelines.storage.shutil.rmtree", die)
+    with pytest.raises(KeyboardInterrupt):
+        table.discard(undone)
+    assert table.segments() == (batches, [undone])
 
 
 def test_a_pipeline_runs_once_at_a_time(workshop: Workshop, cluster: Cluster, topic: str) -> None:

@@ -104,6 +104,11 @@ class ArchiveTable:
         counting = in_force(whole)
         return counting, [each for each in found if each not in set(counting)]
 
+    def discard(self, segment: Segment) -> None:
+        """Delete a segment, its mark first: what a crash leaves of it must not count as whole."""
+        self.storage.delete(f"{segment.name}/{_WHOLE}")
+        self.storage.delete(segment.name)
+
     def weighed(self) -> list[Weighed]:
         """The segments that count, with what they weigh."""
         weighed = []

@@ -54,7 +54,7 @@ def _merge(compaction: Compaction, segments: list[Segment]) -> None:
         write_segment(ordered, table.at(target), compaction.compression)
         after = table.read_segments(spark, [target]).count()
     if before != after:
-        table.storage.delete(target.name)
+        table.discard(target)
         raise PipelineFailed(
             f"merging {len(segments)} segments of {table.place} turned {before} rows into {after}; "
             "the merge was undone"
@@ -71,4 +71,4 @@ def _sweep(table: ArchiveTable) -> None:
     counting, rest = table.segments()
     for segment in rest:
         if segment.width > 1 or any(each.covers(segment) for each in counting):
-            table.storage.delete(segment.name)
+            table.discard(segment)
