@@ -65,6 +65,7 @@ def opening(codec: Codec, data: Buffer, count: int) -> bytes:
     try:
         return _OPENING[codec](memoryview(data)[:_PACKED_OPENING_BYTES], count)
     except (
+        TooMuchData,
         zlib.error,
         RuntimeError,
         zstandard.ZstdError,
