@@ -22,7 +22,7 @@ from alpacamq.client.transactional import (
     end_transaction,
     send_batches,
 )
-from alpacamq.model.batch import TRANSACTIONAL
+from alpacamq.model.batch import TRANSACTIONAL, Codec
 from alpacamq.model.errors import CorruptBatch
 from alpacamq.model.ids import TopicPartition
 from alpacamq.model.murmur2 import partition_for_key
@@ -152,8 +152,10 @@ class DecisionLog:
         producer = self._producer
         assert producer is not None, "who decides holds the sink"
         record = Record(0, time.time_ns() // 1_000_000, self._sink.encode(), msgspec.json.encode(decision))
+        # A batch of thousands of tasks has thousands of winners, which are much alike.
         batch = write_batch(
             [record],
+            codec=Codec.ZSTD,
             attributes=TRANSACTIONAL,
             producer_id=producer.producer_id,
             producer_epoch=producer.epoch,

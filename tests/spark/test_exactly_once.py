@@ -5,6 +5,8 @@ Staging areas stand for the attempts of tasks; the broker is real.
 
 from collections.abc import Iterable, Sequence
 from itertools import count
+from uuid import uuid4
+from zlib import crc32
 
 import pyarrow as pa
 import pytest
@@ -17,7 +19,7 @@ from alpacamq.client.transactional import claim
 from alpacamq.client.transactions import every_transaction
 from alpacamq_spark import committing
 from alpacamq_spark.committing import abort, commit
-from alpacamq_spark.decisions import DecisionLog
+from alpacamq_spark.decisions import Decision, DecisionLog, Winner
 from alpacamq_spark.ending import not_open, show
 from alpacamq_spark.errors import InDoubt, SinkFenced, StagedWriteLost
 from alpacamq_spark.options import write_options
@@ -337,6 +339,25 @@ def test_ids_are_used_again_so_that_a_long_query_does_not_fill_the_broker(sink: 
         sink.commit(sink.stage(sink.batch(number), [f"{number}"]))
     assert len([each for each in every_transaction(sink.cluster) if sink.name in each.id]) == 3
     assert sink.values() == list("012345")
+
+
+def test_a_batch_of_many_tasks_can_be_decided(sink: Sink) -> None:
+    batch = sink.batch(0, run=str(uuid4()))
+    winners = [
+        Winner(
+            partition=task,
+            transactional_id=batch.attempt_id(task, 0),
+            producer_id=1_000_000 + task,
+            epoch=0,
+            rows=9973 * task % 100_000,
+            digest=crc32(b"%d" % task),
+        )
+        for task in range(20_000)
+    ]
+    log = DecisionLog(sink.cluster, sink.name)
+    log.hold()
+    log.write(decision := Decision.after(None, batch, winners))
+    assert log.last() == decision
 
 
 class TestJobs:
