@@ -231,3 +231,40 @@ def test_output_is_the_same_whatever_the_locale(
     monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
     shown = alpacactl.ok("consume", topic, "--exit", "-o", "json")
     assert json.loads(shown)["value"] == "größe"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["tpoics", "list"], "did you mean topics"),
+        (["topics", "lst"], "did you mean list?"),
+        (["topics", "create", "x", "--partition", "3"], "did you mean --partitions?"),
+        (["groups", "reset", "x", "--too", "earliest"], "there is no --too; did you mean --to"),
+        (["topics", "list", "--colour=never"], "did you mean --color"),
+        (["topics"], "there are list, describe, create"),
+        (["topics", "list", "more"], "unexpected more"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistyped_words_are_answered_with_those_that_are_near(
+    typed: list[str], meant: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(typed)
+    assert ended.value.code == 2
+    assert meant in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["--part", "--out"])
+def test_options_are_not_guessed_from_their_beginnings(word: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["topics", "create", "x", word, "3"])
+    assert ended.value.code == 2
+
+
+def test_names_from_elsewhere_cannot_change_the_terminal(alpacactl: Command, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic, "--partitions", "1")
+    alpacactl.ok("queue", "receive", topic, "--group", "\x1b[2Jgone", "--exit")
+    shown = alpacactl.ok("queue", "list", "--topic", topic)
+    assert "\x1b" not in shown
+    assert "gone" in shown

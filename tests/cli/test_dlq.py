@@ -116,3 +116,24 @@ def test_a_topic_without_dead_letters_has_none_to_move(
     assert f"did you mean '{topic}'" in ctl.fails(4, "dlq", "show", f"{topic}x")
     ctl.fails(4, "dlq", "cancel", "nothing")
     assert [each["value"] for each in leased(broker, topic)] == ["alive"]
+
+
+def test_one_dead_letter_is_shown_whole(ctl: Command, broker: Broker, topic: str) -> None:
+    dead(broker, topic, "two\nlines", "cake")
+    letter = ctl.json("dlq", "show", topic, "0:0")
+    assert (letter["value"], letter["reason"]) == ("two\nlines", "no such product")
+    shown = ctl.ok("dlq", "show", topic, "0:0").splitlines()
+    assert shown[-2:] == ["two", "lines"]
+    assert any(line.split() == ["table", "12"] for line in shown)
+    assert any(line.split() == ["from", f"{topic}-0@0"] for line in shown)
+    assert "cake" not in shown
+    # Also when it is done with.
+    ctl.ok("dlq", "redrive", topic)
+    assert ctl.json("dlq", "show", topic, "0:1")["value"] == "cake"
+
+
+def test_a_dead_letter_that_is_not_there_is_not_found(ctl: Command, broker: Broker, topic: str) -> None:
+    dead(broker, topic, "tea")
+    for wrong in ("0:1", "0:999", "7:0"):
+        assert "there is no" in ctl.fails(4, "dlq", "show", topic, wrong)
+    ctl.fails(2, "dlq", "show", topic, "first")

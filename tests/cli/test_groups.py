@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import pytest
 from confluent_kafka import Consumer, ShareConsumer
 
@@ -11,6 +12,7 @@ from tests.brokers import Broker
 from tests.waiting import eventually
 
 from .command import Command
+from .queued import sent
 
 PROTOCOLS = ("classic", "consumer")
 
@@ -226,3 +228,17 @@ def _partitions(alpacactl: Command, group: str) -> Any:
     """Where a group is; nothing before it is known."""
     ran = alpacactl("groups", "describe", group, "-o", "json")
     return ran.code == 0 and '"committed": 0' in ran.text
+
+
+def test_lag_is_told_by_group_and_topic(ctl: Command, broker: Broker, topic: str) -> None:
+    sent(broker, topic, "a", "b", "c")
+    sent(broker, f"{topic}-2", "d")
+    for name, offset in ((topic, 1), (f"{topic}-2", 1)):
+        offsets = {"offsets": [{"topic": name, "partition": 0, "offset": offset}]}
+        httpx.post(f"http://{broker.http_address}/groups/{topic}/offsets", json=offsets).raise_for_status()
+    assert ctl.json("groups", "lag", topic) == [
+        {"group": topic, "topic": topic, "state": "Empty", "members": 0, "lag": 2, "largest": 2},
+        {"group": topic, "topic": f"{topic}-2", "state": "Empty", "members": 0, "lag": 0, "largest": 0},
+    ]
+    assert any(line.split()[:2] == [topic, topic] for line in ctl.ok("groups", "lag").splitlines())
+    assert f"did you mean '{topic}'" in ctl.fails(4, "groups", "lag", f"{topic}x")

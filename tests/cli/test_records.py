@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
@@ -12,6 +13,7 @@ from tests.brokers import Broker
 from tests.waiting import eventually
 
 from .command import Command
+from .terminals import Terminal
 
 BINARY = bytes(byte for byte in range(256) if byte != ord("\n"))
 
@@ -184,3 +186,28 @@ def test_only_committed_transactions_are_seen_unless_asked_otherwise(
     producer.abort_transaction(30)
     eventually(lambda: alpacactl.json("transactions", "describe", topic)["state"] == "CompleteAbort")
     assert consumed(alpacactl, topic) == [b"committed"]
+
+
+def test_lines_come_from_a_file_too(ctl: Command, topic: str, tmp_path: Path) -> None:
+    ctl.ok("topics", "create", topic, "--partitions", "1")
+    file = tmp_path / "lines"
+    file.write_bytes(b"a\n\xff\nlast")
+    ctl.ok("produce", topic, "--file", str(file))
+    assert ctl("consume", topic, "--exit").raw == b"a\n\xff\nlast\n"
+    assert "there is no file" in ctl.fails(4, "produce", topic, "--file", str(tmp_path / "none"))
+    assert "directory" in ctl.fails(1, "produce", topic, "--file", str(tmp_path))
+
+
+def test_long_work_shows_how_far_it_is_where_somebody_looks(
+    ctl: Command, broker: Broker, topic: str, tmp_path: Path
+) -> None:
+    ctl.ok("topics", "create", topic, "--partitions", "1")
+    file = tmp_path / "lines"
+    file.write_bytes(b"x" * 99 + b"\n")
+    with file.open("ab") as lines:
+        lines.writelines(b"y" * 99 + b"\n" for _ in range(100_000))
+    command = [sys.executable, "-m", "alpacamq.cli.main", "--broker", broker.address, "produce", topic]
+    with Terminal([*command, "--file", str(file)], os.environ) as producer:
+        producer.wait_for(r"\[[#.]+\] +\d+%  [\d.]+ [KM]iB, .*/s, \d+ s left")
+        assert producer.ended() == 0
+        assert producer.text.endswith(f"wrote 100001 records to {topic}\r\n")

@@ -1,8 +1,14 @@
 """`alpacactl topics` and `alpacactl cluster`."""
 
+import os
+import sys
+
+import pytest
+
 from tests.brokers import Broker
 
 from .command import Command
+from .terminals import Terminal
 
 
 def test_a_created_topic_is_listed(alpacactl: Command, topic: str) -> None:
@@ -116,3 +122,57 @@ def test_the_cluster_shows_its_broker(alpacactl: Command, broker: Broker) -> Non
     assert [each["address"] for each in described["brokers"]] == [broker.address]
     assert described["controller"] == described["brokers"][0]["id"]
     assert broker.address in alpacactl.ok("cluster", "describe")
+
+
+@pytest.mark.parametrize(("answer", "code"), [("n", 1), ("y", 0)])
+def test_whoever_sits_at_a_terminal_is_asked_before_a_topic_is_deleted(
+    alpacactl: Command, broker: Broker, topic: str, answer: str, code: int
+) -> None:
+    alpacactl.ok("topics", "create", topic)
+    command = [
+        sys.executable,
+        "-m",
+        "alpacamq.cli.main",
+        "--broker",
+        broker.address,
+        "topics",
+        "delete",
+        topic,
+    ]
+    with Terminal(command, os.environ) as delete:
+        delete.wait_for("Go on")
+        delete.press(f"{answer}\n")
+        assert delete.ended() == code
+    assert alpacactl("topics", "describe", topic).code == (4 if code == 0 else 0)
+
+
+def test_nothing_is_deleted_unasked_where_nobody_can_be_asked(alpacactl: Command, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic)
+    ran = alpacactl("topics", "delete", topic)
+    assert ran.code == 2
+    assert "--yes" in ran.errors
+    assert alpacactl("topics", "describe", topic).code == 0
+
+
+def test_a_broker_says_how_it_is_and_where_its_doors_are(alpacactl: Command, broker: Broker) -> None:
+    status = alpacactl.json("cluster", "status")
+    assert (status["status"], status["trouble"]) == ("ok", None)
+    assert status["doors"] == {
+        "kafka": broker.address,
+        "http": broker.http_address,
+        "sqs": broker.sqs_address,
+    }
+    assert status["holds"]["topics"] >= 0
+    assert broker.sqs_address in alpacactl.ok("cluster", "status")
+
+
+def test_tables_are_coloured_on_a_terminal(alpacactl: Command, broker: Broker, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic)
+    command = [sys.executable, "-m", "alpacamq.cli.main", "--broker", broker.address, "topics", "list"]
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    for options, is_coloured in (([], True), (["--color", "never"], False)):
+        with Terminal([*command, *options], environment, columns=200) as listing:
+            assert listing.ended() == 0
+            assert (b"\x1b[1mTOPIC" in listing.raw) is is_coloured
+    assert "\x1b" in alpacactl.ok("topics", "list", "--color=always")
+    assert "\x1b" not in alpacactl.ok("topics", "list", "--color=always", "-o", "json")

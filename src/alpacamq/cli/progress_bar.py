@@ -22,14 +22,14 @@ class ProgressBar:
         self._next = self._started + _EVERY_S
         self._is_open = False
 
-    def at(self, done: float, note: str = "") -> None:
+    def at(self, done: float) -> None:
         """So much is done."""
         now = time.monotonic()
         if not self._is_shown or now < self._next:
             return
         self._next = now + _EVERY_S
         columns = shutil.get_terminal_size((80, 24)).columns
-        sys.stderr.write(_CLEAR + self._text(done, note, now)[: columns - 1])
+        sys.stderr.write(_CLEAR + self._text(done, now)[: columns - 1])
         sys.stderr.flush()
         self._is_open = True
 
@@ -40,16 +40,13 @@ class ProgressBar:
             sys.stderr.flush()
             self._is_open = False
 
-    def _text(self, done: float, note: str, now: float) -> str:
+    def _text(self, done: float, now: float) -> str:
         rate = done / max(now - self._started, 1e-9)
-        parts = [self._what]
-        if self._total:
-            share = min(done / self._total, 1.0)
-            parts.append(f"[{('#' * int(share * _BAR)).ljust(_BAR, '.')}] {share:4.0%}")
-            left_s = (self._total - done) / rate if rate > 0 else 0.0
-            parts.append(
-                f"{self._show(done)} of {self._show(self._total)}, {self._show(rate)}/s, {left_s:.0f} s left"
-            )
-        else:
-            parts.append(f"{self._show(done)}, {self._show(rate)}/s")
-        return "  ".join([*parts, note] if note else parts)
+        so_far = f"{self._show(done)}, {self._show(rate)}/s"
+        if not self._total:
+            return f"{so_far}  {self._what}"
+        share = min(done / self._total, 1.0)
+        bar = ("#" * int(share * _BAR)).ljust(_BAR, ".")
+        left_s = (self._total - done) / rate if rate > 0 else 0.0
+        # What is cut off where there is little room comes last.
+        return f"[{bar}] {share:4.0%}  {so_far}, {max(left_s, 0):.0f} s left  {self._what}"
