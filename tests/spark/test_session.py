@@ -7,11 +7,23 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from pyspark.sql import SparkSession
 
 from alpacamq_spark.doctor import examine
 from alpacamq_spark.java import LEAST_VERSION, NoJava, find_java
+from alpacamq_spark.pipelines.definition import SparkSettings
+from alpacamq_spark.pipelines.sessions import session_for
 from alpacamq_spark.session import prepare_environment
 from tests.brokers import Broker
+
+SHUFFLES, ZONE = "spark.sql.shuffle.partitions", "spark.sql.session.timeZone"
+
+
+def test_a_pipeline_does_not_stop_the_session_that_was_there(spark: SparkSession) -> None:
+    kept = {name: str(spark.conf.get(name)) for name in (SHUFFLES, ZONE)}
+    with session_for("a pipeline", SparkSettings(settings=kept), None) as session:
+        assert session.range(3).count() == 3
+    assert spark.range(2).count() == 2
 
 
 def fake_java(directory: Path, version: str) -> Path:

@@ -34,7 +34,10 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 @contextmanager
 def session_for(name: str, settings: SparkSettings, log: Path | None) -> "Iterator[SparkSession]":
-    """A session as the pipeline asks for, stopped afterwards."""
+    """A session as the pipeline asks for, stopped afterwards, unless it was there before."""
+    from pyspark.sql import SparkSession
+
+    is_ours = SparkSession.getActiveSession() is None
     # About versions of packages that Spark would rather have; nobody who runs a pipeline chose them.
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     given = {key: _text(value) for key, value in settings.settings.items()}
@@ -54,7 +57,8 @@ def session_for(name: str, settings: SparkSettings, log: Path | None) -> "Iterat
     try:
         yield session
     finally:
-        session.stop()
+        if is_ours:
+            session.stop()
 
 
 @contextmanager
