@@ -168,7 +168,7 @@ class _Options:
 
     def servers(self) -> tuple[Address, ...]:
         text = self.get(SERVERS)
-        if text is None:
+        if text is None or not text.strip(", "):
             raise InvalidOption(f"{SERVERS} is missing: the brokers to ask, as HOST:PORT,HOST:PORT")
         try:
             return tuple(parse_address(each) for each in text.split(",") if each.strip())

@@ -52,6 +52,9 @@ def test_options_that_tune_the_jvms_client_are_taken_without_effect() -> None:
     [
         pytest.param({"subscribe": "a"}, "kafka.bootstrap.servers is missing", id="no broker"),
         pytest.param(
+            {"kafka.bootstrap.servers": ", ,", "subscribe": "a"}, "servers is missing", id="only commas"
+        ),
+        pytest.param(
             {**TOPIC, "startingOffset": "earliest"},
             "no option is named 'startingoffset'; did you mean startingOffsets?",
             id="a misspelt name",
