@@ -233,6 +233,16 @@ def test_a_batch_whose_driver_died_is_completed_when_it_is_repeated(
     assert sink.values() == ["a", "after", "b", "before"]
 
 
+def test_a_batch_that_has_no_rows_when_it_is_repeated_is_completed_all_the_same(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its source has lost them meanwhile, and may."""
+    batch = sink.batch(7)
+    die_after_showing(monkeypatch, sink, 1, sink.stage(batch, ["a"], 0), sink.stage(batch, ["b"], 1))
+    sink.commit(sink.stage(sink.batch(7, run="second"), []))
+    assert sink.values() == ["a", "b"]
+
+
 def test_a_batch_before_the_last_is_known_to_be_done(sink: Sink) -> None:
     for number in range(3):
         sink.commit(sink.stage(sink.batch(number), [f"{number}"]))
