@@ -13,7 +13,7 @@ from alpacamq.model.records import Header, Record
 from alpacamq.queues.messages import Acquired, Action, EndedLease, Move, QueueId, Settlement
 from alpacamq.telemetry.tracing import Attribute, Door, Step, TraceContext, TraceEvent, now_us
 
-from .deliveries import Delivery
+from .deliveries import EXPIRED, Delivery
 from .partition import Partition
 from .partition_traces import TRACEPARENT, Origin, PartitionTraces, carried_context, shown_key
 from .topics import Topics
@@ -40,7 +40,7 @@ class _InFlight(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """A message on its way to another topic, and the span of the delivery that sent it there."""
+    """A message on its way to another topic, and the span of what sent it there."""
 
     context: TraceContext
     parent_span_id: str
@@ -144,9 +144,10 @@ class QueueTraces:
         traces = self._traces(move.queue.topic, move.partition)
         if traces is None or (context := traces.find(record)) is None:
             return None
-        return Moved(
-            context, _delivery_span(context, move.queue, move.partition, move.offset, move.delivery_count)
-        )
+        if move.target or move.reason == EXPIRED:  # no consumer has had it
+            return Moved(context, context.span_id)
+        place = (move.partition, move.offset)
+        return Moved(context, _delivery_span(context, move.queue, *place, move.delivery_count))
 
     def moved(self, move: Move, moved: Moved, target: Partition, offset: int) -> None:
         """A message is at an offset of another topic."""

@@ -14,6 +14,7 @@ from alpacamq.telemetry.tracing import TraceContext, derived_span_id, derived_tr
 
 # Of all partitions together: those whose traces their producers began.
 MAX_REMEMBERED = 20_000
+_MAX_PERIOD = 2.0**62
 
 
 class Remembered:
@@ -47,7 +48,7 @@ class TracedOffsets:
 
     def sample(self, rate: float) -> None:
         """Trace this share of all messages from now on."""
-        self.period = round(1 / rate) if rate > 0 else 0
+        self.period = round(min(1 / rate, _MAX_PERIOD)) if rate > 0 else 0
         # Partitions that are written to in step should not all be sampled at once.
         seed = crc32(self._source + str(self._identity.partition).encode())
         self._phase = seed % self.period if self.period else 0
