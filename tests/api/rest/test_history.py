@@ -119,5 +119,7 @@ def test_the_broker_remembers_what_came_and_what_waits(http: httpx.Client, made:
     assert shown(http, topic="no-such-topic")("published") == []
 
 
-def test_more_points_than_there_can_be_are_refused(http: httpx.Client) -> None:
+def test_what_cannot_be_is_refused(http: httpx.Client) -> None:
     refused(http.get("/history", params={"points": SLOTS + 1}), 400, "invalid-input")
+    refused(http.get("/history", params={"after": "0.5"}), 400, "invalid-input")
+    refused(http.get("/history", params={"after": "2026-02-31T00:00:00Z"}), 422, "conflicting-input")

@@ -6,6 +6,7 @@ import { toMessages, toTraces } from "./links.js";
 import { empty, facts, table } from "./parts.js";
 import { content, decoded, inline, viewer } from "./value.js";
 
+const SHORT_KEY = 200;
 const REASON = "alpacamq-dead-letter-reason";
 const DEAD_LETTER = {
   [REASON]: "Reason",
@@ -61,11 +62,13 @@ function whole(topic, message, still) {
   const headers = headersOf(message);
   const why = headers.filter(([name]) => name in DEAD_LETTER).map(([name, value]) => [DEAD_LETTER[name], shown(value)]);
   const key = content(message, "key");
+  const isShort = key.text !== null && key.text.length <= SHORT_KEY;
   return [
     why.length ? facts(why) : null,
+    isShort ? facts([["Key", h("code", null, key.text)]]) : null,
     h("h3", null, "Value"),
     viewer(content(message, "value"), `${still}/value`),
-    key.bytes === null ? null : [h("h3", null, "Key"), viewer(key, `${still}/key`)],
+    key.bytes === null || isShort ? null : [h("h3", null, "Key"), viewer(key, `${still}/key`)],
     headers.length
       ? [
           h("h3", null, "Headers"),

@@ -5,8 +5,9 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from alpacamq.api.rest.errors import ConflictingInput
 from alpacamq.api.rest.history import INTERVAL_S, SLOTS, Measure, SeriesKey
-from alpacamq.api.rest.moments import Moment, moment_ms
+from alpacamq.api.rest.moments import MomentText, moment_text_ms
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 
 from .names import GroupText, TopicText
@@ -20,7 +21,7 @@ class HistoryWanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     topic: TopicText | UnsetType = UNSET
     group: GroupText | UnsetType = UNSET
     measure: Annotated[Measure, Meta(description="of every topic and group there is")] | UnsetType = UNSET
-    after: Annotated[Moment, Meta(description="only what came after")] | UnsetType = UNSET
+    after: Annotated[MomentText, Meta(description="only what came after")] | UnsetType = UNSET
     points: Annotated[int, Meta(ge=1, le=MAX_POINTS, description="at most; each is a mean")] = 300
 
 
@@ -44,7 +45,7 @@ class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def history(call: Call[HistoryWanted, Nothing]) -> HistoryAnswer:
     wanted, kept = call.parameters, call.backend.history
     keys = [key for key in kept.series() if _is_wanted(key, wanted)]
-    after_ms = 0 if wanted.after is UNSET else moment_ms(wanted.after)
+    after_ms = 0 if wanted.after is UNSET else _moment_ms(wanted.after)
     found = kept.excerpt(keys, after_ms, wanted.points)
     return HistoryAnswer(
         interval_ms=int(INTERVAL_S * 1000),
@@ -56,6 +57,13 @@ def history(call: Call[HistoryWanted, Nothing]) -> HistoryAnswer:
             for key, values in zip(keys, found.values, strict=True)
         ],
     )
+
+
+def _moment_ms(after: str) -> int:
+    try:
+        return moment_text_ms(after)
+    except ValueError:
+        raise ConflictingInput(f"after: there is no {after}", "after") from None
 
 
 def _is_wanted(key: SeriesKey, wanted: HistoryWanted) -> bool:

@@ -9,8 +9,8 @@ import { badge, card, empty, field, heading, select, stat, stats, table, trail }
 const STATUSES = ["published", "delayed", "in-flight", "acked", "dead-lettered", "expired", "cancelled"];
 const TONES = { acked: "good", "dead-lettered": "bad", expired: "bad", "in-flight": "live", delayed: "warn", published: "live" };
 const STEP_TONES = [
-  [/^publish|replicated/, "tone-1"],
-  [/acked$/, "tone-2"],
+  [/^publish|replicated|redriven/, "tone-1"],
+  [/\.acked$/, "tone-2"],
   [/^delay|timeout|nacked|extended/, "tone-3"],
   [/rejected|dlq|expired|cancelled/, "tone-bad"],
 ];
@@ -49,10 +49,12 @@ function controls(wanted) {
   const partition = h("input", { type: "number", min: 0, value: wanted.partition });
   const offset = h("input", { type: "number", min: 0, value: wanted.offset });
   const key = h("input", { value: wanted.key, autocomplete: "off" });
+  const id = h("input", { placeholder: "32 hex digits", pattern: "\\s*[0-9a-fA-F]{32}\\s*", autocomplete: "off", spellcheck: "false" });
   const status = select([["", "any"], ...STATUSES.map((name) => [name, name])], wanted.status);
   const submit = (event) => {
     event.preventDefault();
-    location.hash = toTraces({ topic: topic.value, partition: partition.value, offset: offset.value, key: key.value, status: status.value });
+    if (id.value) location.hash = toTrace(id.value.trim().toLowerCase());
+    else location.hash = toTraces({ topic: topic.value, partition: partition.value, offset: offset.value, key: key.value, status: status.value });
   };
   return h(
     "form",
@@ -62,6 +64,7 @@ function controls(wanted) {
     field("Offset", offset),
     field("Key", key),
     field("Status", status),
+    field("or trace id", id),
     h("button", { class: "primary" }, "Search"),
   );
 }
@@ -103,6 +106,11 @@ function journey({ trace_id: id, status, events }) {
   ];
 }
 
+function attribute(name, value) {
+  if (/_ms$|_at$/.test(name) && Number(value) > 1e12) return format.moment(Number(value));
+  return format.excerpt(typeof value === "string" ? value : JSON.stringify(value), 200);
+}
+
 function step(event, times, at, first, whole) {
   const tone = STEP_TONES.find(([pattern]) => pattern.test(event.name))?.[1] ?? "tone-4";
   const since = at ? times[at] - times[at - 1] : null;
@@ -125,8 +133,8 @@ function step(event, times, at, first, whole) {
       { class: "what" },
       h("b", null, event.name),
       h("span", { class: "note" }, who.filter(Boolean).join(" · ")),
+      more.length ? h("span", { class: "note more-of-it" }, more.map(([name, value]) => h("span", null, `${name} `, h("b", null, attribute(name, value))))) : null,
       h("div", { class: "track", "aria-hidden": "true" }, h("i", { style: { left: `${from}%`, width: `${Math.max(to - from, 0.5)}%` } })),
-      more.length ? h("details", null, h("summary", null, "Details"), h("dl", { class: "facts" }, more.map(([name, value]) => [h("dt", null, name), h("dd", null, typeof value === "string" ? value : JSON.stringify(value))]))) : null,
     ),
   );
 }
