@@ -1,4 +1,4 @@
-"""What the broker says about itself: logs today. Imports nothing of ours."""
+"""What the broker says about itself: logs, figures, traces. Imports nothing of ours."""
 
 from .logs import Format, Level, Logger, configure, get_logger
 
