@@ -192,9 +192,10 @@ def test_curl_examples_do_what_the_page_says(page: Path, new_broker: NewBroker, 
 
 @pytest.mark.heavy
 def test_the_first_five_minutes_are_as_printed(new_broker: NewBroker, tmp_path: Path) -> None:
-    """All of the start page as one story, Spark included, on the data directory that it names."""
+    """The README, then all of the start page as one story, Spark included, on one broker."""
     broker = new_broker("data")
     broker.start()
+    run_examples(README, {"curl", "python"}, broker, tmp_path)
     told = [example.tool for example in examples(START)]
     assert {"alpacactl", "curl", "spark"} <= set(told)
     run_examples(START, set(told), broker, tmp_path)
