@@ -12,6 +12,7 @@ from pathlib import Path
 from http_reference import http_reference
 
 from alpacamq.api.rest.reference import routes_page
+from alpacamq.cli import reference as alpacactl
 from alpacamq.model.lanes import WEIGHTS, Lane
 from alpacamq.node.reference import options_page, topic_settings_page
 from alpacamq.protocol.apis import APIS
@@ -64,6 +65,8 @@ def lanes_page() -> str:
 
 
 BLOCKS: Mapping[str, Callable[[], str]] = {
+    "alpacactl-commands": alpacactl.commands_page,
+    "alpacactl-options": alpacactl.options_page,
     "apis": apis_page,
     "http-routes": routes_page,
     "metrics": metrics_page,

@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         if self.usage is None:
-            self.usage = " ".join(["%(prog)s [options]", *map(_placeholder, self._get_positional_actions())])
+            self.usage = " ".join(["%(prog)s [options]", *map(placeholder, self._get_positional_actions())])
         return super().format_help()
 
     @property
@@ -66,7 +66,7 @@ class Parser(argparse.ArgumentParser):
         return f"; there is no {unknown[0]}{nearest(unknown[0], self.long_options)}" if unknown else ""
 
 
-def _placeholder(action: argparse.Action) -> str:
+def placeholder(action: argparse.Action) -> str:
     """How an argument is shown in the first line of a help."""
     name = str(action.metavar or action.dest)
     forms = {"?": f"[{name}]", "*": f"[{name} ...]", "+": f"{name} ...", argparse.PARSER: f"{name} ..."}
