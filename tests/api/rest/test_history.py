@@ -57,11 +57,24 @@ def test_there_are_never_more_points_than_asked_for_nor_older_than_the_window(
         assert values == sorted(values, key=lambda value: value or 0)
 
 
+def test_a_point_is_the_mean_of_what_is_known_also_across_the_end_of_the_ring() -> None:
+    history = History()
+    for moment in range(1, SLOTS + 7):
+        history.record(moment, {TOTAL: moment} if moment % 2 else {})
+    found = history.excerpt([TOTAL], after_ms=SLOTS - 2, points=2)
+    assert found.times_ms == [SLOTS + 4, SLOTS + 6]
+    assert found.values == [[SLOTS + 2, SLOTS + 5]]
+    # Seven moments that begin at a multiple of seven, which is the last place of the ring.
+    assert history.excerpt([TOTAL], after_ms=SLOTS - 1, points=1).values == [[SLOTS + 3]]
+
+
 def test_series_are_bounded_in_number_and_forgotten_when_nothing_comes() -> None:
     history = History()
     topics = [SeriesKey(Measure.PUBLISHED, f"topic-{n}") for n in range(MAX_SERIES + 10)]
     history.record(1, dict.fromkeys(topics, 1.0))
     assert len(history.series()) == MAX_SERIES
+    history.record(1, {TOTAL: 1})
+    assert TOTAL in history.series()
     for moment in range(2, SLOTS + 3):
         history.record(moment, {})
     assert history.series() == []

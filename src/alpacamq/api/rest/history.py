@@ -9,12 +9,16 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T", int, float)
 
 INTERVAL_S = 2.0
 SLOTS = 1800
 # 14 KiB each when they are full.
 MAX_SERIES = 500
+# Of one answer, so that it takes the event loop milliseconds.
+MAX_NUMBERS = 20_000
 
 
 class Measure(StrEnum):
@@ -67,7 +71,8 @@ class History:
         for key in [key for key, each in self._series.items() if each.seen_at <= self._count - SLOTS]:
             del self._series[key]
         for key in numbers:
-            if key not in self._series and len(self._series) < MAX_SERIES:
+            # Those of the whole broker are few, and always wanted.
+            if key not in self._series and (len(self._series) < MAX_SERIES or not key.topic):
                 self._series[key] = _Series()
         for key, series in self._series.items():
             found = numbers.get(key)
@@ -81,21 +86,42 @@ class History:
 
     def excerpt(self, keys: Sequence[SeriesKey], after_ms: int, points: int) -> Excerpt:
         """What came after a moment, as at most so many points: each the mean of those it stands for."""
-        slots = [number % SLOTS for number in range(max(self._count - SLOTS, 0), self._count)]
-        slots = [slot for slot in slots if self._times_ms[slot] > after_ms]
-        # Steps begin at multiples of their length, so that the same moments fall together at every look.
-        step = max(math.ceil(len(slots) / points), 1)
-        first = self._count - len(slots)
-        steps: dict[int, list[int]] = {}
-        for place, slot in enumerate(slots):
-            steps.setdefault((first + place) // step, []).append(slot)
-        together = list(steps.values())[-points:]
+        points = max(min(points, MAX_NUMBERS // max(len(keys), 1)), 1)
+        first = self._count
+        oldest = max(self._count - SLOTS, 0)
+        while first > oldest and self._times_ms[(first - 1) % SLOTS] > after_ms:
+            first -= 1
+        # Steps begin at multiples of their length, so that the same moments fall together at every look; a
+        # part of one in front is left out.
+        step = math.ceil((self._count - first) / points) or 1
+        begin = -(-first // step) * step
+        if begin >= self._count:
+            begin = first
+        times = _in_order(self._times_ms, begin, self._count)
         return Excerpt(
-            times_ms=[self._times_ms[each[-1]] for each in together],
-            values=[[_mean(self._series[key].values, each) for each in together] for key in keys],
+            times_ms=list(times[step - 1 : len(times) - 1 : step]) + list(times[-1:]),
+            values=[_means(_in_order(self._series[key].values, begin, self._count), step) for key in keys],
         )
 
 
-def _mean(values: "array[float]", slots: Sequence[int]) -> float | None:
-    known = [values[slot] for slot in slots if not math.isnan(values[slot])]
-    return round(sum(known) / len(known), 3) if known else None
+def _in_order(ring: "array[T]", begin: int, end: int) -> "array[T]":
+    """What a ring holds from one moment to before another, counted from the first there ever was."""
+    place = begin % SLOTS
+    return ring[place : place + end - begin] + ring[: max(place + end - begin - SLOTS, 0)]
+
+
+def _means(values: "array[float]", step: int) -> list[float | None]:
+    """The mean of each `step` values, and of those that are left."""
+    whole = len(values) - len(values) % step
+    chunks: list[Sequence[float]] = list(zip(*[iter(values[:whole])] * step, strict=True))
+    if whole < len(values):
+        chunks.append(values[whole:])
+    return [_mean(chunk) for chunk in chunks]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    total = sum(values)
+    if math.isnan(total):
+        values = [value for value in values if not math.isnan(value)]
+        total = sum(values)
+    return round(total / len(values), 3) if values else None
