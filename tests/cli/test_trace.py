@@ -9,15 +9,21 @@ from alpacamq.cli.trace import span
 from .command import Command
 
 
+@pytest.fixture
+def made(ctl: Command, topic: str) -> str:
+    ctl.ok("topics", "create", topic, "--partitions", "1")
+    return topic
+
+
 def traced(ctl: Command, topic: str, *options: str) -> str:
     """A message that is traced; the id of its trace."""
     (trace_id,) = ctl.json("produce", topic, "--trace", *options, stdin=b"tea\n")["traces"]
     return str(trace_id)
 
 
-def test_a_journey_is_printed_step_by_step(ctl: Command, topic: str) -> None:
-    trace_id = traced(ctl, topic)
-    ctl.ok("queue", "receive", topic, "--ack", "--exit")
+def test_a_journey_is_printed_step_by_step(ctl: Command, made: str) -> None:
+    trace_id = traced(ctl, made)
+    ctl.ok("queue", "receive", made, "--ack", "--exit")
     head, _, *lines = ctl.ok("trace", trace_id).splitlines()
     assert re.fullmatch(rf"trace {trace_id}: acked, 5 steps in \d.*", head)
     assert [line.split()[0] for line in lines] == sorted(line.split()[0] for line in lines)
@@ -28,45 +34,43 @@ def test_a_journey_is_printed_step_by_step(ctl: Command, topic: str) -> None:
     assert all(re.search(r"\+[0-9.]+ (ms|s|min)", line) for line in lines[1:])
     assert "█" in "".join(lines)
     assert "group queue" in lines[3]
-    place = re.search(rf"{topic}/\d+/\d+", lines[3])
+    place = re.search(rf"{made}/\d+/\d+", lines[3])
     assert place is not None
     assert ctl.ok("trace", place[0]).splitlines()[0].startswith(f"trace {trace_id}: acked")
 
 
-def test_a_journey_for_programs_is_what_the_broker_knows(ctl: Command, topic: str) -> None:
-    trace_id = traced(ctl, topic)
+def test_a_journey_for_programs_is_what_the_broker_knows(ctl: Command, made: str) -> None:
+    trace_id = traced(ctl, made)
     shown = ctl.json("trace", trace_id)
     assert (shown["trace_id"], shown["status"]) == (trace_id, "published")
-    assert [event["name"] for event in shown["events"]][0] == "publish.received"
+    assert shown["events"][0]["name"] == "publish.received"
     assert f"trace_id: {trace_id}" in ctl.ok("trace", trace_id, "-o", "yaml").replace('"', "")
 
 
-def test_traces_are_listed(ctl: Command, topic: str) -> None:
-    first, second = traced(ctl, topic), traced(ctl, topic, "--delay", "1h")
-    assert [each["trace_id"] for each in ctl.json("trace", "list", "--topic", topic)] == [second, first]
-    assert [each["trace_id"] for each in ctl.json("trace", "list", "--topic", topic, "--max", "1")] == [
-        second
-    ]
-    (delayed,) = ctl.json("trace", "list", "--topic", topic, "--status", "delayed", "--since", "1h")
+def test_traces_are_listed(ctl: Command, made: str) -> None:
+    first, second = traced(ctl, made), traced(ctl, made, "--delay", "1h")
+    assert [each["trace_id"] for each in ctl.json("trace", "list", "--topic", made)] == [second, first]
+    assert [each["trace_id"] for each in ctl.json("trace", "list", "--topic", made, "--max", "1")] == [second]
+    (delayed,) = ctl.json("trace", "list", "--topic", made, "--status", "delayed", "--since", "1h")
     assert delayed["trace_id"] == second
-    head, line, _ = ctl.ok("trace", "list", "--topic", topic).splitlines()
+    head, line, _ = ctl.ok("trace", "list", "--topic", made).splitlines()
     assert head.split() == ["TRACE", "MESSAGE", "BEGAN", "TOOK", "STEPS", "STATUS"]
     assert line.split()[0] == second
 
 
-def test_every_record_has_a_trace_of_its_own(ctl: Command, topic: str) -> None:
-    ran = ctl("produce", topic, "--trace", stdin=b"a\nb\nc\nd\ne\nf\n")
+def test_every_record_has_a_trace_of_its_own(ctl: Command, made: str) -> None:
+    ran = ctl("produce", made, "--trace", stdin=b"a\nb\nc\nd\ne\nf\n")
     told = re.findall(r"alpacactl trace ([0-9a-f]{32})", ran.errors)
     assert len(set(told)) == 5
     assert "1 more" in ran.errors
     assert ctl.ok("trace", told[4]).startswith(f"trace {told[4]}: published")
 
 
-def test_what_was_not_traced_is_said_with_what_to_do(ctl: Command, topic: str) -> None:
-    ctl.ok("produce", topic, stdin=b"tea\n")
-    assert f"topics alter {topic} --set trace.sample=1" in ctl.fails(4, "trace", f"{topic}/0/0")
+def test_what_was_not_traced_is_said_with_what_to_do(ctl: Command, made: str) -> None:
+    ctl.ok("produce", made, stdin=b"tea\n")
+    assert f"topics alter {made} --set trace.sample=1" in ctl.fails(4, "trace", f"{made}/0/0")
     assert "there is no trace" in ctl.fails(4, "trace", "f" * 32)
-    assert "did you mean" in ctl.fails(4, "trace", f"{topic[:-1]}/0/0")
+    assert "did you mean" in ctl.fails(4, "trace", f"{made[:-1]}/0/0")
 
 
 @pytest.mark.parametrize(
