@@ -45,7 +45,10 @@ def test_a_range_samples_what_its_offsets_sample_one_by_one(
     assert list(offsets.sampled(first, first + count)) == alone == offsets.between(first, first + count)
 
 
-@pytest.mark.parametrize(("rate", "expected"), [(0, 0), (5e-324, 0), (0.001, 10), (0.01, 100), (0.5, 5000), (1, 10_000)])
+@pytest.mark.parametrize(
+    ("rate", "expected"),
+    [(0, 0), (5e-324, 0), (0.001, 10), (0.01, 100), (0.5, 5000), (1, 10_000)],
+)
 def test_the_rate_is_kept_exactly(rate: float, expected: int) -> None:
     assert len(traced(rate).sampled(0, 10_000)) == expected
 

@@ -2,16 +2,22 @@
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
+from alpacamq.broker.batch_traces import Traced, traced_records
 from alpacamq.broker.broker import Broker
-from alpacamq.broker.partition_traces import Origin
+from alpacamq.broker.partition_traces import Origin, PartitionTraces, TraceDesk
 from alpacamq.broker.publishing import Message, Published
 from alpacamq.broker.queues import Delivery, Receipted
-from alpacamq.model.records import Header
+from alpacamq.model.batch import read_header
+from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.model.records import Header, Record, write_batch
+from alpacamq.model.topics import topic_config
 from alpacamq.queues.messages import Action, QueueId
 from alpacamq.telemetry.tracing import Door, Status, Step, TraceEvent, TraceFilter
 
@@ -321,6 +327,37 @@ async def test_what_waits_for_its_flush_is_persisted_when_that_has_ended(tmp_pat
         assert Step.PERSISTED.value not in names(broker)
         await sending
         assert names(broker) == PUBLISHED
+
+
+async def test_who_reads_a_batch_before_it_has_been_looked_through_is_told_all_the_same() -> None:
+    told: list[TraceEvent] = []
+    looking: Future[list[Traced]] = Future()
+
+    class Slow(Executor):
+        def submit(self, *_: Any, **__: Any) -> Any:
+            return looking
+
+    config = topic_config({})
+    identity = TopicPartition(TopicName("orders"), 0)
+    traces = PartitionTraces(identity, uuid4(), config, TraceDesk(told.append, Slow()))
+    batch = write_batch([Record(offset, 1, b"k", b"v", (TRACEPARENT,)) for offset in range(50)])
+    arrival = traces.arrival(batch, read_header(batch), "shop")
+    assert arrival is not None
+    arrival.persisted(100, 150)
+    assert traces.may_be_read
+    traces.fetched(100, 150, Origin(Door.KAFKA, "bob"))
+    assert told == []
+    looking.set_result(traced_records(batch, 1 << 20)[:1])
+
+    async def is_told() -> bool:
+        return len(told) == 4
+
+    await eventually(is_told)
+    assert [event.name for event in told] == [*PUBLISHED, "consume.fetched"]
+    assert (told[-1].offset, told[-1].consumer) == (100, "bob")
+    assert told[-1].at_us >= told[2].at_us
+    traces.fetched(0, 100, Origin(Door.KAFKA, "bob"))
+    assert len(told) == 4
 
 
 async def _has(broker: Broker, trace_id: str, step: str) -> bool:

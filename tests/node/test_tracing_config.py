@@ -1,0 +1,62 @@
+"""[tracing]: what it may say, and what the broker makes of it."""
+
+from pathlib import Path
+
+import pytest
+
+from alpacamq.node.config import ConfigError, NodeConfig, load
+from alpacamq.node.tracing_config import tracing_settings
+
+
+def loaded(**options: str) -> NodeConfig:
+    return load(None, {}, {f"tracing.{name}": text for name, text in options.items()})
+
+
+def test_spans_are_sent_where_the_configuration_says() -> None:
+    config = loaded(
+        otlp_endpoint="https://traces.example:4318/tenant/", otlp_headers="x-key=a=b, x-team = tea"
+    )
+    settings = tracing_settings(config.tracing, 7)
+    assert settings is not None
+    assert settings.export is not None
+    assert settings.export.endpoint == "https://traces.example:4318/tenant"
+    assert settings.export.headers == {"x-key": "a=b", "x-team": "tea"}
+    assert settings.export.resource["service.instance.id"] == "7"
+
+
+def test_nothing_is_sent_unless_asked_for() -> None:
+    settings = tracing_settings(loaded().tracing, 1)
+    assert settings is not None
+    assert settings.export is None
+    assert tracing_settings(loaded(enabled="false").tracing, 1) is None
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "collector:4318",
+        "ftp://collector",
+        "http://",
+        "http://collector:port",
+        "http://collector:99999",
+        "tea",
+    ],
+)
+def test_an_endpoint_that_is_none_is_refused_by_name(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match=r"tracing\.otlp_endpoint must be a URL"):
+        loaded(otlp_endpoint=endpoint)
+
+
+@pytest.mark.parametrize("headers", ["secret", "=secret", "a=b,secret", "a=b\nc=secret", "sécret=1"])
+def test_headers_that_are_none_are_refused_without_being_shown(headers: str) -> None:
+    with pytest.raises(ConfigError, match=r"tracing\.otlp_headers must be NAME=VALUE") as refused:
+        loaded(otlp_headers=headers)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_file_may_say_it(tmp_path: Path) -> None:
+    file = tmp_path / "alpacamq.toml"
+    file.write_text("[tracing]\nlog_bytes = 0\nretention_ms = 1000\n")
+    settings = tracing_settings(load(file, {}, {}).tracing, 1)
+    assert settings is not None
+    assert (settings.log_bytes, settings.retention_ms) == (0, 1000)
