@@ -1,5 +1,8 @@
 """`alpacactl bench`: what it measures, and what it leaves behind."""
 
+import os
+import re
+import sys
 import threading
 from bisect import bisect_left
 from itertools import pairwise
@@ -10,10 +13,12 @@ from hypothesis import strategies as st
 
 from alpacamq.cli.bench.histogram import Histogram
 from alpacamq.cli.bench.load import Load, Meter
+from alpacamq.client.partition_write import Acks
 from alpacamq.model.batch import Codec
 from tests.brokers import Broker
 
 from .command import Command
+from .terminals import Terminal
 
 durations = st.lists(st.integers(0, 10**10), min_size=1, max_size=200)
 
@@ -21,9 +26,15 @@ durations = st.lists(st.integers(0, 10**10), min_size=1, max_size=200)
 def load(**changes: float | None) -> Load:
     wanted: dict[str, int | float | None] = {
         "clients": 1, "messages": None, "duration_s": None, "rate": None, "size_bytes": 10, "batch": 1,
-        "acks": -1,
     }  # fmt: skip
-    return Load(**{**wanted, **changes}, codec=Codec.NONE)  # type: ignore[arg-type]
+    return Load(**{**wanted, **changes}, acks=Acks.ALL, codec=Codec.NONE)  # type: ignore[arg-type]
+
+
+def left_behind(ctl: Command) -> list[str]:
+    """Topics and groups of benchmarks that are still there."""
+    names = [each["name"] for each in ctl.json("topics", "list")]
+    names += [each["group"] for each in ctl.json("queue", "list")]
+    return [name for name in names if re.fullmatch("bench-[0-9a-f]{8}", name)]
 
 
 @given(durations, st.floats(0.01, 1.0))
@@ -97,9 +108,7 @@ def test_load_is_measured_and_nothing_is_left_behind(ctl: Command, arguments: li
     for summary in measured["latency_ms"].values():
         assert list(summary) == ["p50", "p90", "p99", "p99.9", "max"]
         assert sorted(summary.values()) == list(summary.values())
-    left = [each["name"] for each in ctl.json("topics", "list")]
-    left += [each["group"] for each in ctl.json("queue", "list")]
-    assert not any(name.startswith("bench-") for name in left)
+    assert left_behind(ctl) == []
 
 
 def test_a_topic_is_kept_if_asked_for_and_never_taken_from_others(
@@ -126,3 +135,15 @@ def test_a_pace_that_is_not_reached_is_said(ctl: Command) -> None:
 )
 def test_load_that_makes_no_sense_is_wrong_usage(ctl: Command, option: list[str]) -> None:
     ctl.fails(2, "bench", "produce", *option)
+
+
+def test_whoever_interrupts_it_gets_the_figures_so_far_and_a_tidy_broker(
+    ctl: Command, broker: Broker
+) -> None:
+    command = [sys.executable, "-m", "alpacamq.cli.main", "--broker", broker.address, "bench", "produce"]
+    with Terminal([*command, "--duration", "10m"], os.environ) as bench:
+        bench.wait_for("[1-9][0-9]*, [0-9,]+/s  writing")
+        bench.press("\x03")
+        assert bench.ended() == 130
+        assert "MESSAGES/S" in bench.text
+    assert left_behind(ctl) == []

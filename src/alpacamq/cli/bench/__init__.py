@@ -5,7 +5,7 @@ import argparse
 from alpacamq.cli.asking import add_verb, count, duration, topic_name, verbs_of
 from alpacamq.cli.output import Output
 
-_ACKS = {"none": 0, "leader": 1, "all": -1}
+_ACKS = ("none", "leader", "all")
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _MAX_SIZE = 16 << 20
 _MAX_CLIENTS = 256
@@ -76,7 +76,7 @@ def _verb(verb: argparse.ArgumentParser, *, batch: int) -> argparse.ArgumentPars
         "--batch", type=count, default=batch, metavar="N", help=f"per request (default: {batch})"
     )
     verb.add_argument(
-        "--acks", choices=tuple(_ACKS), default="all", help="whose acknowledgement counts (default: all)"
+        "--acks", choices=_ACKS, default="all", help="whose acknowledgement counts (default: all)"
     )
     verb.add_argument("--compression", choices=_CODECS, default="none", help="of what is written")
     verb.add_argument(

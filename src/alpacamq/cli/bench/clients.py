@@ -9,31 +9,24 @@ from dataclasses import dataclass, field
 from struct import Struct
 
 from alpacamq.client.cluster import Cluster
-from alpacamq.client.errors import Unreachable, check, only
+from alpacamq.client.errors import Unreachable
 from alpacamq.client.http import HttpApi
 from alpacamq.client.offsets import Isolation, extents
 from alpacamq.client.partition_fetch import PartitionFetcher
+from alpacamq.client.partition_write import PartitionWriter
 from alpacamq.client.queues import QueueName, Settle, receive, settle
 from alpacamq.model.address import Address
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.records import Record, read_records, write_batch
-from alpacamq.protocol.messages.produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
 
 from .load import Gate, Load, Meter
 
 # When a message was due, at the start of its value; clocks of one machine agree.
 _DUE = Struct(">q")
 DUE_BYTES = _DUE.size
-_TIMEOUT_MS = 20_000
 # How long what was written is waited for when nothing more comes.
 _GRACE_S = 10.0
 _WAIT_MS = 200
-_NO_ANSWER = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +46,8 @@ class Writer:
 
     def __init__(self, place: Place, client: int, load: Load) -> None:
         self._load = load
-        self._partition = place.of(client)
         self._cluster = Cluster(place.broker)
-        [(self._leader, _)] = self._cluster.by_leader([self._partition])
+        self._writer = PartitionWriter(self._cluster, place.of(client), load.acks)
         # Text of few letters, so that it can be compressed about as well as what people send.
         letters = random.Random(client).choices(string.ascii_lowercase[:16], k=load.size_bytes)  # noqa: S311
         self._value = "".join(letters).encode()
@@ -68,34 +60,19 @@ class Writer:
         """Write so many records, packed once for all times; returns the bytes of their values."""
         if (batch := self._batches.get(count)) is None:
             batch = self._batches[count] = self._packed([self._value] * count)
-        self._send(batch)
+        self._writer.write(batch)
         return count * len(self._value)
 
     def write_due(self, count: int, due_ns: int) -> int:
         """The same with the time they were due in their values."""
         value = _DUE.pack(due_ns) + self._value[DUE_BYTES:]
-        self._send(self._packed([value] * count))
+        self._writer.write(self._packed([value] * count))
         return count * len(value)
 
     def _packed(self, values: list[bytes]) -> bytearray:
         now_ms = time.time_ns() // 1_000_000
         records = [Record(number, now_ms, None, value) for number, value in enumerate(values)]
         return write_batch(records, codec=self._load.codec)
-
-    def _send(self, batch: bytearray) -> None:
-        data = PartitionProduceData(index=self._partition.partition, records=batch)
-        request = ProduceRequest(
-            acks=self._load.acks,
-            timeout_ms=_TIMEOUT_MS,
-            topic_data=[TopicProduceData(name=self._partition.topic, partition_data=[data])],
-        )
-        if self._load.acks == _NO_ANSWER:
-            self._leader.tell(request)
-            return
-        about = f"writing to {self._partition}"
-        answer = self._leader.call(request, ProduceResponse)
-        result = only(about, only(about, answer.responses).partition_responses)
-        check(about, result.error_code, result.error_message)
 
 
 def produce(place: Place, load: Load, client: int, meter: Meter, gate: Gate) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from alpacamq.cli.progress_bar import ProgressBar
+from alpacamq.client.partition_write import Acks
 from alpacamq.model.batch import Codec
 
 from .histogram import Histogram
@@ -29,7 +30,7 @@ class Load:
     rate: int | None
     size_bytes: int
     batch: int
-    acks: int
+    acks: Acks
     codec: Codec
 
     def share(self, client: int) -> int | None:

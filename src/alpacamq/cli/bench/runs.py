@@ -2,6 +2,7 @@
 
 import argparse
 import secrets
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,7 @@ from alpacamq.cli.progress_bar import ProgressBar
 from alpacamq.client.errors import NotFound
 from alpacamq.client.http import Problem
 from alpacamq.client.offsets import extents
+from alpacamq.client.partition_write import Acks
 from alpacamq.client.queues import QueueName, delete_queues, receive
 from alpacamq.client.topics import create_topic, delete_topic, find_topic
 from alpacamq.model.batch import Codec
@@ -23,7 +25,6 @@ from alpacamq.model.ids import TopicName, TopicPartition
 from .clients import Drain, Place, Sent, consume, follow, produce, publish_timed
 from .load import Gate, Load, Measured, Meter, measure
 
-_ACKS = {"none": 0, "leader": 1, "all": -1}
 _DURATION_MS = 10_000
 _CONSUMED = 500_000
 _QUEUED = 10_000
@@ -112,7 +113,7 @@ def _load(parsed: argparse.Namespace, *, messages: int | None) -> Load:
         rate=parsed.rate,
         size_bytes=parsed.size,
         batch=parsed.batch,
-        acks=_ACKS[parsed.acks],
+        acks=Acks[parsed.acks.upper()],
         codec=Codec[parsed.compression.upper()],
     )
 
@@ -136,10 +137,20 @@ def _topic(parsed: argparse.Namespace) -> Iterator[Place]:
         yield Place(broker=address, topic=name, partitions=len(topic.partitions))
     finally:
         if is_made and not parsed.keep:
-            with reach(parsed) as cluster:
+            with _undisturbed(), reach(parsed) as cluster:
                 delete_topic(cluster, name)
         elif is_made:
             say(f"kept topic {name}")
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Whoever presses Ctrl-C again waits for what is tidied up; requests have their deadlines."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -165,7 +176,7 @@ def _fill(place: Place, load: Load, messages: int) -> None:
         rate=None,
         batch=_FILL_BATCH,
         clients=place.partitions,
-        acks=-1,
+        acks=Acks.ALL,
     )
     measured = measure(partial(produce, place, writing), writing.clients, ProgressBar("filling", messages))
     if measured.is_interrupted:
