@@ -21,6 +21,7 @@ BENCHMARKS = (
     "fsync_modes",
     "small_requests",
     "metrics_cost",
+    "tracing_cost",
     "footprint",
     "startup",
     "recovery",

@@ -31,12 +31,12 @@ class Sample(NamedTuple):
 
     messages: int
     seconds: float
-    server_cpu_ns: int
+    servercpu_ns: int
     usage: Usage
 
     @property
     def cost_s(self) -> float:
-        return self.server_cpu_ns / self.messages / 1000
+        return self.servercpu_ns / self.messages / 1000
 
 
 # Does the work on a topic of its own at a server: how many messages, in how many seconds.
@@ -95,7 +95,7 @@ def _compare(session: Session, report: Report, case: str, work: Work, on: Server
                 samples[server.name].append(sample)
     pairwise = zip(samples[OURS], samples[OFF], strict=True)
     ratios = [counting.cost_s / without.cost_s for counting, without in pairwise]
-    report(case=case, server=OURS, unit=RATIO, samples=_middle_half(ratios), floor=FLOOR)
+    report(case=case, server=OURS, unit=RATIO, samples=middle_half(ratios), floor=FLOOR)
     for name, taken in samples.items():
         usages = [each.usage for each in taken]
         report(case=case, server=name, unit=COST, samples=[each.cost_s for each in taken], usages=usages)
@@ -106,21 +106,21 @@ def _compare(session: Session, report: Report, case: str, work: Work, on: Server
 def _sample(session: Session, server: Server, work: Work, topic: str) -> Sample:
     topics.create(server.address, topic, 1)
     session.settle()
-    began_ns = _cpu_ns(server.pid)
+    began_ns = cpu_ns(server.pid)
     with Meter(server.pid) as meter:
         messages, seconds = work(server, topic)
-    spent_ns = _cpu_ns(server.pid) - began_ns
+    spent_ns = cpu_ns(server.pid) - began_ns
     topics.delete(server.address, topic)
     return Sample(messages, seconds, spent_ns, meter.usage.over(seconds))
 
 
-def _cpu_ns(pid: int) -> int:
+def cpu_ns(pid: int) -> int:
     """Processor time of a process whose threads do not end, to the nanosecond: it is about a few per cent."""
     threads = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads)
 
 
-def _middle_half(ratios: list[float]) -> list[float]:
+def middle_half(ratios: list[float]) -> list[float]:
     """Without the quarter at either end: a neighbour's burst meets one side of a pair only."""
     quarter = len(ratios) // 4
     kept = sorted(ratios)[quarter : len(ratios) - quarter]

@@ -6,7 +6,7 @@ first bytes. Who finds a trace there has the whole batch looked through in a thr
 
 from typing import NamedTuple
 
-from alpacamq.model.batch import HEADER_BYTES, BatchHeader, Codec
+from alpacamq.model.batch import COMPRESSION_MASK, HEADER_BYTES, BatchHeader
 from alpacamq.model.compression import opening
 from alpacamq.model.ports import Buffer
 from alpacamq.model.record_index import IndexedBatch
@@ -30,11 +30,11 @@ class Traced(NamedTuple):
 
 def begins_traced(data: Buffer, header: BatchHeader) -> bool:
     """Whether the first record carries a trace to be continued."""
-    if header.attributes & 7 == Codec.NONE:
-        value = _first_traceparent(data, HEADER_BYTES)
-    else:
+    if header.attributes & COMPRESSION_MASK:
         packed = memoryview(data)[HEADER_BYTES:]
         value = _first_traceparent(opening(header.codec, packed, _OPENING_BYTES), 0)
+    else:
+        value = _first_traceparent(data, HEADER_BYTES)
     if value is None:
         return False
     context = read_traceparent(value)
@@ -59,28 +59,46 @@ def traced_records(data: Buffer, limit_bytes: int) -> list[Traced]:
 def _first_traceparent(body: Buffer, at: int) -> bytes | None:
     """The header of the record that begins at `at`; None if it has none, or is not all there.
 
-    Every batch comes by here: most have records without headers, and are done with after seven numbers.
+    Every batch comes by here, and most have records without headers: so numbers are read in place until
+    it is known whether there are any.
     """
     try:
-        for is_attribute in (True, False, False):  # length (and a byte of attributes), two deltas
-            while body[at] >= 0x80:
-                at += 1
-            at += 1 + is_attribute
-        for _ in range(2):  # key and value
+        while body[at] >= 0x80:  # the length of the record
+            at += 1
+        at += 2  # and a byte of attributes
+        while body[at] >= 0x80:  # two deltas
+            at += 1
+        at += 1
+        while body[at] >= 0x80:
+            at += 1
+        at += 1
+        byte = body[at]  # the length of the key, which is often absent or short
+        if byte < 0x80:
+            at += 1 if byte & 1 else (byte >> 1) + 1
+        else:
             length, at = _varint(body, at)
             at += max(length, 0)
-        if not body[at]:
-            return None
-        count, at = _varint(body, at)
-        for _ in range(min(count, _MAX_HEADERS)):
+        byte = body[at]  # that of the value
+        if byte < 0x80:
+            at += 1 if byte & 1 else (byte >> 1) + 1
+        else:
             length, at = _varint(body, at)
-            is_it = length == len(TRACEPARENT) and body[at : at + length] == TRACEPARENT
-            length, at = _varint(body, at + max(length, 0))
-            if is_it:
-                return bytes(body[at : at + length]) if 0 <= length <= len(body) - at else None
             at += max(length, 0)
+        return _traceparent(body, at) if body[at] else None
     except IndexError:
         return None
+
+
+def _traceparent(body: Buffer, at: int) -> bytes | None:
+    """The header among those that begin at `at` with their number; IndexError if they are not all there."""
+    count, at = _varint(body, at)
+    for _ in range(min(count, _MAX_HEADERS)):
+        length, at = _varint(body, at)
+        is_it = length == len(TRACEPARENT) and body[at : at + length] == TRACEPARENT
+        length, at = _varint(body, at + max(length, 0))
+        if is_it:
+            return bytes(body[at : at + length]) if 0 <= length <= len(body) - at else None
+        at += max(length, 0)
     return None
 
 

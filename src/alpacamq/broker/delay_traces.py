@@ -19,7 +19,8 @@ from alpacamq.telemetry.tracing import (
 )
 
 from .partition import Partition
-from .partition_traces import TRACEPARENT, Origin, PartitionTraces, shown_key
+from .partition_traces import TRACEPARENT, Origin, PartitionTraces
+from .traced_arrival import shown_key
 from .tracing import Tracing
 
 

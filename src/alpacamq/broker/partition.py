@@ -18,7 +18,8 @@ from alpacamq.model.ids import TopicId, TopicPartition
 from alpacamq.model.topics import TopicConfig
 from alpacamq.telemetry.logs import get_logger
 
-from .partition_traces import Arrival, PartitionTraces
+from .partition_traces import PartitionTraces
+from .traced_arrival import Arrival
 
 log = get_logger(__name__)
 

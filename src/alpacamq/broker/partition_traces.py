@@ -4,10 +4,9 @@ Whoever appends asks for an `Arrival`, which is almost always None, and gives it
 the batch. It is told when the batch is as durable as its topic promises, just before others see it.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from typing import NamedTuple
 
 from alpacamq.model.batch import BatchHeader
@@ -28,13 +27,13 @@ from alpacamq.telemetry.tracing import (
 )
 
 from .batch_traces import MAX_TRACED, Traced, begins_traced, traced_records
+from .traced_arrival import Arrival, TracedArrival
 from .traced_offsets import Remembered, TracedOffsets
 
 # The headers that carry a trace: W3C's, and what the SQS door makes of AWSTraceHeader.
 TRACEPARENT = "traceparent"
 XRAY = "sqs-trace-header"
 
-MAX_KEY_CHARS = 128
 # A batch that is no larger is looked through at once.
 _SMALL_RECORDS = 8
 _SMALL_BYTES = 8 << 10
@@ -87,17 +86,14 @@ class PartitionTraces:
         self._looks_at_all = self._follows and config.trace_headers == "all"
         self.offsets.sample(config.trace_sample if config.trace_enable else 0)
 
-    def arrival(self, data: Buffer, header: BatchHeader, client: str | None) -> "Arrival | None":
+    def arrival(self, data: Buffer, header: BatchHeader, client: str | None) -> Arrival | None:
         """What is to be told when this batch of a Kafka client is in; None if nothing is.
 
         Every batch comes by here.
         """
-        carries = self._follows and (self._looks_at_all or begins_traced(data, header))
-        if not carries and not self.offsets.period:
-            return None
-        arrival = Arrival(self, Origin(Door.KAFKA, client or ""))
-        if not carries:
-            return arrival
+        if not (self._follows and (self._looks_at_all or begins_traced(data, header))):
+            return Arrival(self, Door.KAFKA, client) if self.offsets.period else None
+        arrival = TracedArrival(self, Door.KAFKA, client)
         if header.record_count <= _SMALL_RECORDS and len(data) <= _SMALL_BYTES:
             arrival.traced = _found(data)
         elif self._desk.looking < _MAX_LOOKED_AT_ONCE:
@@ -116,7 +112,7 @@ class PartitionTraces:
         if not self._looking:
             self._early_reads.clear()
 
-    def publishing(self, records: Iterable[Record], origin: Origin, received_us: int) -> "Arrival | None":
+    def publishing(self, records: Iterable[Record], origin: Origin, received_us: int) -> Arrival | None:
         """As `arrival`, for messages that are at hand."""
         traced = []
         for delta, record in enumerate(records):
@@ -124,7 +120,7 @@ class PartitionTraces:
                 traced.append(Traced(delta, context, record.key))
         if not traced and not self.offsets.period:
             return None
-        arrival = Arrival(self, origin, received_us)
+        arrival = TracedArrival(self, origin.door, origin.client, received_us)
         arrival.traced = traced
         return arrival
 
@@ -255,69 +251,6 @@ class PartitionTraces:
         )
 
 
-class Arrival:
-    """A batch on its way in, some of whose messages are traced or may be."""
-
-    __slots__ = ("_at_us", "_origin", "_traces", "looking", "traced")
-
-    def __init__(
-        self,
-        traces: PartitionTraces,
-        origin: Origin,
-        received_us: int | None = None,
-    ) -> None:
-        self._traces = traces
-        self._origin = origin
-        self._at_us = now_us() if received_us is None else received_us
-        self.traced: list[Traced] = []
-        self.looking: Future[list[Traced]] | None = None
-
-    def persisted(self, base_offset: int, next_offset: int) -> None:
-        """The batch is in the log at these offsets, and durable; readers see it next."""
-        at_us = now_us()
-        sampled = self._traces.offsets.sampled(base_offset, next_offset)
-        self._traces.passed_over(max(len(sampled) - MAX_TRACED, 0))
-        carried = {base_offset + traced.delta for traced in self.traced}
-        for offset in sampled[:MAX_TRACED]:
-            if offset not in carried and (context := self._traces.offsets.find(offset)) is not None:
-                self._tell(context, "", offset, None, at_us)
-        for traced in self.traced:
-            self._continue(traced, base_offset, at_us)
-        if self.looking is not None:
-            _then(self.looking, lambda found: self._looked(found, base_offset, at_us))
-
-    def refused(self) -> None:
-        """The batch is not in the log, or was there before."""
-        if self.looking is not None:
-            _then(self.looking, lambda _found: self._traces.looked())
-
-    def _looked(self, found: list[Traced], base_offset: int, at_us: int) -> None:
-        for traced in found:
-            context = self._continue(traced, base_offset, at_us)
-            self._traces.found_late(context, base_offset + traced.delta)
-        self._traces.looked()
-
-    def _continue(self, traced: Traced, base_offset: int, at_us: int) -> TraceContext:
-        offset = base_offset + traced.delta
-        context = self._traces.offsets.remember(traced.context.trace_id, offset)
-        self._tell(context, traced.context.span_id, offset, traced.key, at_us)
-        return context
-
-    def _tell(
-        self, context: TraceContext, parent_span_id: str, offset: int, key: bytes | None, at_us: int
-    ) -> None:
-        origin, traces = self._origin, self._traces
-        received: dict[str, Attribute] = {"client": origin.client} if origin.client else {}
-        if key is not None:
-            received["key"] = shown_key(key)
-        for step, when_us, attributes in (
-            (Step.RECEIVED, self._at_us, received),
-            (Step.PARTITIONED, self._at_us, {}),
-            (Step.PERSISTED, at_us, {"topic_id": traces.topic_tag}),
-        ):
-            traces.tell_arrival(step, context, parent_span_id, offset, when_us, origin.door, attributes)
-
-
 def carried_context(headers: Sequence[Header]) -> TraceContext | None:
     """The trace that a message carries, to be continued or not."""
     for name, value in reversed(headers):
@@ -327,20 +260,6 @@ def carried_context(headers: Sequence[Header]) -> TraceContext | None:
         if name == XRAY and value is not None:
             return read_xray(value.decode(errors="replace"))
     return None
-
-
-def shown_key(key: bytes) -> str:
-    """A key as text, cut where it is long."""
-    return key[: 4 * MAX_KEY_CHARS].decode(errors="backslashreplace")[:MAX_KEY_CHARS]
-
-
-def _then(looking: Future[list[Traced]], act: Callable[[list[Traced]], None]) -> None:
-    """Have `act` called on the event loop with what was found."""
-
-    def ended(found: "asyncio.Future[list[Traced]]") -> None:
-        act([] if found.cancelled() else found.result())
-
-    asyncio.wrap_future(looking).add_done_callback(ended)
 
 
 def _found(data: Buffer) -> list[Traced]:

@@ -15,8 +15,9 @@ from alpacamq.telemetry.tracing import Attribute, Door, Step, TraceContext, Trac
 
 from .deliveries import EXPIRED, Delivery
 from .partition import Partition
-from .partition_traces import TRACEPARENT, Origin, PartitionTraces, carried_context, shown_key
+from .partition_traces import TRACEPARENT, Origin, PartitionTraces, carried_context
 from .topics import Topics
+from .traced_arrival import shown_key
 from .tracing import Tracing
 
 MAX_IN_FLIGHT = 10_000
