@@ -243,11 +243,11 @@ async def test_a_target_that_refuses_gets_its_messages_when_it_takes_them_again(
 async def test_a_topic_made_anew_gets_nothing_that_waited_for_its_namesake(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1)
-        await schedule(broker, (b"lost", 200), (b"lost", 10 * DAY_MS))
+        await schedule(broker, (b"lost", 2000), (b"lost", 10 * DAY_MS))
         await broker.topics.delete("orders")
         await broker.topics.create("orders", partitions=1)
         assert await broker.delays.waiting("orders") == []
-        await schedule(broker, (b"found", 250))
+        await schedule(broker, (b"found", 2050))
         await delivered(broker, [b"found"])
         figures = await broker.delays.figures()
         assert (figures.pending, figures.dropped_total) == (0, 2)

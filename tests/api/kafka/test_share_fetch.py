@@ -28,7 +28,7 @@ async def test_what_was_acquired_before_something_went_wrong_is_sent(
             group_id="group",
             member_id="member",
             share_session_epoch=0,
-            max_wait_ms=300,
+            max_wait_ms=2000,
             min_bytes=1 << 20,
             max_bytes=1 << 20,
             max_records=10,

@@ -71,7 +71,7 @@ def test_a_batch_that_is_refused_is_counted(broker: Broker, http: httpx.Client, 
 
 def test_where_metrics_are_switched_off_there_are_none(new_broker: NewBroker) -> None:
     broker = new_broker(config="[metrics]\nenabled = false\n").start()
-    with httpx.Client(base_url=f"http://{broker.http_address}") as http:
+    with httpx.Client(base_url=f"http://{broker.http_address}", timeout=60) as http:
         http.post("/topics/t/messages", json={"value": "x"}).raise_for_status()
         answer = http.get("/metrics")
         assert answer.status_code == 404

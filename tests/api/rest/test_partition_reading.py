@@ -1,22 +1,30 @@
 """The partitions that a request reads."""
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
 from alpacamq.api.rest.partition_reading import all_partitions
+from alpacamq.broker.broker import WORK_THREADS
 from alpacamq.model.errors import UnknownTopic
 from tests.broker.open_brokers import running
 
 
 async def test_a_topic_that_is_being_made_is_not_there_yet(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
+        go_on = threading.Event()
+        for _ in range(WORK_THREADS):  # of which one would open the partitions
+            broker.work_threads.submit(go_on.wait)
         making = asyncio.create_task(broker.topics.create("made", partitions=20))
-        async with asyncio.timeout(30):
-            while "made" not in broker.topics.image.topics:  # noqa: ASYNC110 - to look just after it is decided
-                await asyncio.sleep(0)
-        with pytest.raises(UnknownTopic, match="is being made"):
-            all_partitions(broker, "made")
+        try:
+            async with asyncio.timeout(30):
+                while "made" not in broker.topics.image.topics:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0)
+            with pytest.raises(UnknownTopic, match="is being made"):
+                all_partitions(broker, "made")
+        finally:
+            go_on.set()
         await making
         assert len(all_partitions(broker, "made")) == 20

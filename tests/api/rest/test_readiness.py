@@ -106,7 +106,7 @@ def test_a_client_that_was_told_to_come_again_is_served_on_the_same_connection(
 ) -> None:
     broker, release = recovering
     eventually(lambda: asking(broker.http_address)("/livez") is not None)
-    with httpx.Client(base_url=f"http://{broker.http_address}") as client:
+    with httpx.Client(base_url=f"http://{broker.http_address}", timeout=60) as client:
         assert client.get("/topics").status_code == 503
         release.touch()
         broker.wait_until_ready()

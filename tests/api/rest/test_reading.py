@@ -107,7 +107,7 @@ def test_waiting_ends_when_the_time_is_over(http: httpx.Client, made: str) -> No
 
 
 async def test_a_reader_that_goes_away_costs_nothing(http: httpx.Client, made: str) -> None:
-    async with httpx.AsyncClient(base_url=http.base_url) as client:
+    async with httpx.AsyncClient(base_url=http.base_url, timeout=60) as client:
         gone = [
             asyncio.create_task(client.get(f"/topics/{made}/messages", params={"wait_ms": 30_000}))
             for _ in range(20)

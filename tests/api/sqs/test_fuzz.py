@@ -63,7 +63,7 @@ def shaped(kind: type[Any]) -> st.SearchStrategy[dict[str, Any]]:
 def knocking(door: SqsBroker, clients: dict[str, Client]) -> Any:
     url = clients["json"].create_queue(QueueName="q")["QueueUrl"]
     clients["json"].create_queue(QueueName="q.fifo", Attributes={"FifoQueue": "true"})
-    with httpx.Client(base_url=door.url) as client:
+    with httpx.Client(base_url=door.url, timeout=60) as client:
         yield client, url
 
 
