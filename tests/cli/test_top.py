@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -221,6 +222,23 @@ def test_a_signal_gives_the_terminal_back(broker: Broker, number: signal.Signals
         assert top.ended() == code
         assert top.modes == top.before
         assert top.raw.endswith(b"\x1b[?25h\x1b[?1049l")
+
+
+def test_who_suspends_it_has_the_terminal_meanwhile(broker: Broker) -> None:
+    command = shlex.join([sys.executable, "-m", "alpacamq.cli.main", "--http", broker.http_address, "top"])
+    environment = {**os.environ, "PS1": "$ "}
+    with Terminal(["bash", "--norc", "--noprofile", "-i"], environment) as bash:
+        bash.press(f"{command}\n")
+        bash.wait_for("q quit")
+        bash.press("\x1a")
+        bash.wait_for(r"Stopped")
+        assert b"\x1b[?25h\x1b[?1049l" in bash.raw
+        before = len(bash.raw)
+        bash.press("fg\n")
+        bash.wait_for("q quit", since=before)
+        bash.press("q")
+        bash.press("echo left with $?\n")
+        bash.wait_for("left with 0")
 
 
 def test_a_broker_that_goes_and_comes_back_is_followed(new_broker: NewBroker) -> None:
