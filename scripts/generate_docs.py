@@ -58,6 +58,14 @@ def _name(state: State | None) -> str:
     return "done" if state is None else state.name.lower()
 
 
+def decisions_page() -> str:
+    rows = []
+    for page in sorted((DOCS / "decisions").glob("[0-9]*.md")):
+        number, _, title = page.read_text().partition("\n")[0].removeprefix("# ").partition(". ")
+        rows.append(f"| {number} | [{title}]({page.name}) |")
+    return "| | |\n|---|---|\n" + "\n".join(rows) + "\n"
+
+
 def lanes_page() -> str:
     total = sum(WEIGHTS.values())
     rows = [f"| {lane.text} | {WEIGHTS[lane] / total:.0%} |" for lane in Lane]
@@ -68,6 +76,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "alpacactl-commands": alpacactl.commands_page,
     "alpacactl-options": alpacactl.options_page,
     "apis": apis_page,
+    "decisions": decisions_page,
     "http-routes": routes_page,
     "metrics": metrics_page,
     "lanes": lanes_page,
