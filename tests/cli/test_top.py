@@ -237,6 +237,7 @@ def test_who_suspends_it_has_the_terminal_meanwhile(broker: Broker) -> None:
         bash.press("fg\n")
         bash.wait_for("q quit", since=before)
         bash.press("q")
+        bash.wait_for(r"\$ $", since=before)
         bash.press("echo left with $?\n")
         bash.wait_for("left with 0")
 
