@@ -29,7 +29,7 @@ def http(broker: Broker) -> Iterator[httpx.Client]:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # its event loop would be in the way of asynchronous tests elsewhere
 def browser() -> Iterator[Browser]:
     program = shutil.which("chromium")
     if program is None:
