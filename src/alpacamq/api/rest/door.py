@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from alpacamq.api.http.messages import Request, Response
+from alpacamq.api.http.messages import Refused, Request, Response
 from alpacamq.broker.broker import Broker
 from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
@@ -51,25 +51,33 @@ class RestDoor:
             parameters = arguments.parameters(in_path, request)
             call = Call(self._backend, request, parameters, arguments.body(request))
             answer = route.handler(call)
+            if endpoint.is_asynchronous:
+                return self._awaited(route, answer, began_at)
+            response = _response(route, answer)
         except AlpacaError as error:
-            return self._counted(route, refusal(error), began_at)
-        if endpoint.is_asynchronous:
-            return self._awaited(route, answer, began_at)
-        return self._counted(route, _response(route, answer), began_at)
+            response = refusal(error)
+        except Exception as error:
+            self._count(route, _status_of(error), began_at)
+            raise
+        self._count(route, response.status, began_at)
+        return response
 
     async def _awaited(self, route: AnyRoute, answer: Any, began_at: float) -> Response:
         try:
-            result = await answer
+            response = _response(route, await answer)
         except AlpacaError as error:
-            return self._counted(route, refusal(error), began_at)
-        return self._counted(route, _response(route, result), began_at)
+            response = refusal(error)
+        except Exception as error:
+            self._count(route, _status_of(error), began_at)
+            raise
+        self._count(route, response.status, began_at)
+        return response
 
-    def _counted(self, route: AnyRoute | None, response: Response, began_at: float) -> Response:
+    def _count(self, route: AnyRoute | None, status: int, began_at: float) -> None:
         if route is not None:
-            self._backend.traffic.count(route.method, route.path, response.status)
+            self._backend.traffic.count(route.method, route.path, status)
             if self._figures is not None:
                 self._figures.of(f"{route.method} {route.path}").seconds.observe(monotonic() - began_at)
-        return response
 
 
 def _response(route: AnyRoute, answer: object) -> Response:
@@ -78,3 +86,8 @@ def _response(route: AnyRoute, answer: object) -> Response:
     if answer is None:
         return _NO_CONTENT
     return Response(route.status, _encode(answer) + LINE_END)
+
+
+def _status_of(error: Exception) -> int:
+    """What the connection answers to an error that is none of ours."""
+    return error.status if isinstance(error, Refused) else HTTPStatus.INTERNAL_SERVER_ERROR
