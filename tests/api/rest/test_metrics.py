@@ -69,6 +69,23 @@ def test_a_batch_that_is_refused_is_counted(broker: Broker, http: httpx.Client, 
     assert numbers(http)['alpacamq_kafka_errors_total{api="Produce",error="MESSAGE_TOO_LARGE"}'] >= 1
 
 
+def test_requests_that_cannot_be_read_are_counted(http: httpx.Client) -> None:
+    name = 'alpacamq_http_requests_total{method="GET",path="/topics",status="400"}'
+    before = numbers(http).get(name, 0)
+    assert http.get("/topics?prefix=%ff").status_code == 400
+    assert numbers(http)[name] == before + 1
+
+
+def test_a_broker_without_its_disk_still_shows_metrics(new_broker: NewBroker) -> None:
+    broker = new_broker().start()
+    away = broker.data_dir.rename(broker.data_dir.with_name("away"))
+    with httpx.Client(base_url=f"http://{broker.http_address}", timeout=60) as http:
+        found = numbers(http)
+    away.rename(broker.data_dir)
+    assert found['alpacamq_health{check="disk"}'] == 0
+    assert "alpacamq_disk_free_bytes" not in found
+
+
 def test_where_metrics_are_switched_off_there_are_none(new_broker: NewBroker) -> None:
     broker = new_broker(config="[metrics]\nenabled = false\n").start()
     with httpx.Client(base_url=f"http://{broker.http_address}", timeout=60) as http:

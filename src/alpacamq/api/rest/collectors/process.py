@@ -32,9 +32,10 @@ def collect(text: Exposition, broker: Broker) -> None:
         text.one(m.OPEN_FDS, sum(1 for _ in Path("/proc/self/fd").iterdir()))
         text.one(m.START_TIME, _started_at())
     text.one(m.MAX_FDS, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    room = os.statvfs(broker.settings.data_directory)
-    text.one(m.DISK_FREE, room.f_bavail * room.f_frsize)
-    text.one(m.DISK_SIZE, room.f_blocks * room.f_frsize)
+    with suppress(OSError):  # the check of the disk says what is wrong; the rest is wanted all the more
+        room = os.statvfs(broker.settings.data_directory)
+        text.one(m.DISK_FREE, room.f_bavail * room.f_frsize)
+        text.one(m.DISK_SIZE, room.f_blocks * room.f_frsize)
     text.histograms(m.LOOP_LAG, [((), broker.event_loop.lag)])
     text.one(m.LOOP_STALLS, broker.event_loop.stalls)
     if broker.metrics is not None:
