@@ -57,6 +57,18 @@ def test_one_request_reads_only_so_much_and_says_where_to_go_on(http: httpx.Clie
     assert [each["key"] for each in rest["messages"]] == ["needle"]
 
 
+def test_large_messages_are_read_up_to_a_number_of_bytes(http: httpx.Client, made: str) -> None:
+    value = "v" * 900_000
+    count = finding.MAX_BYTES // len(value) + 5
+    for _ in range(count):
+        body = {"key": "k", "value": value, "partition": 0}
+        http.post(f"/topics/{made}/messages", json=body).raise_for_status()
+    first = find(http, made, key="k", limit=1000)
+    assert sum(len(each["value"]) for each in first["messages"]) <= finding.MAX_BYTES + len(value)
+    rest = find(http, made, key="k", limit=1000, offsets=f"0:{first['next_offsets']['0']}")
+    assert len(first["messages"]) + len(rest["messages"]) == count
+
+
 def test_a_key_must_be_given_once(http: httpx.Client, made: str) -> None:
     where = f"/topics/{made}/messages/find"
     refused(http.get(where), 422, "conflicting-input")

@@ -17,6 +17,7 @@ from .reading import OffsetPlaces, places
 
 # What one request reads at most; the answer says where to go on.
 MAX_LOOKED_AT = 50_000
+MAX_BYTES = 32 << 20
 _STEP_RECORDS = 1000
 _STEP_BYTES = 1 << 20
 
@@ -55,17 +56,19 @@ async def find_messages(call: Call[KeyWanted, Nothing]) -> FoundMessages:
         for index, offset in starts.items()
     ]
     messages: list[StoredMessage] = []
-    looked_at = 0
+    looked_at = size_bytes = 0
     for reading in readings:
         while (
             reading.next_offset < reading.end_offset
             and len(messages) < wanted.limit
             and looked_at < MAX_LOOKED_AT
+            and size_bytes < MAX_BYTES
         ):
             at = reading.next_offset
             page = await reading.read(_STEP_RECORDS, _STEP_BYTES)
             # A stretch without messages counts, too: it was read all the same.
             looked_at += max(len(page.records), reading.next_offset - at)
+            size_bytes += page.size_bytes
             for record in page.records:
                 if record.key != key:
                     continue
