@@ -1,6 +1,7 @@
 """Archives: each record once, whatever is run again, merged or left half done."""
 
 import json
+import shutil
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from alpacamq.client.committed import committed_offsets
 from alpacamq_spark.pipelines import Pipeline, read_archive
 from alpacamq_spark.pipelines.archive import archived
 from alpacamq_spark.pipelines.archive_table import ArchiveTable
+from alpacamq_spark.pipelines.checkpoint import Checkpoint
 from alpacamq_spark.pipelines.errors import ForeignArchive, InvalidPipeline, PipelineBusy
 from alpacamq_spark.pipelines.interruption import Interruption
 from alpacamq_spark.pipelines.run import Teller
@@ -181,12 +183,53 @@ def test_an_archive_belongs_to_one_checkpoint(workshop: Workshop, cluster: Clust
 
 def test_an_archive_can_be_begun_again_where_the_first_run_died(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "._alpacamq.json.77").write_bytes(b"{")
-    table = ArchiveTable(str(tmp_path), spark)
-    assert table.claim("0123456789", None) == table.owner()
+    table, checkpoint = ArchiveTable(str(tmp_path), spark), Checkpoint(str(tmp_path / ".checkpoint"))
+    assert table.claim(checkpoint, None) == table.owner()
     (tmp_path / "_alpacamq.json").unlink()
     (tmp_path / "photo.jpg").touch()
     with pytest.raises(ForeignArchive, match="is not empty and no archive"):
-        table.claim("0123456789", None)
+        table.claim(checkpoint, None)
+
+
+def done(checkpoint: Checkpoint, *batches: int) -> None:
+    """What Spark leaves of batches that are done."""
+    for batch in batches:
+        checkpoint.storage.write(f"stream/offsets/{batch}", b"v1\n{}\n{}")
+        checkpoint.storage.write(f"stream/commits/{batch}", b"v1\n{}")
+
+
+def written(table: ArchiveTable, writer: str, first: int, last: int) -> None:
+    table.storage.write(f"{Segment(writer, first, last).name}/_SUCCESS", b"")
+
+
+def test_an_archive_that_lacks_what_its_checkpoint_has_done_is_not_gone_on_with(tmp_path: Path) -> None:
+    checkpoint, table = Checkpoint(str(tmp_path / "memory")), ArchiveTable(str(tmp_path / "archive"), None)
+    writer = table.claim(checkpoint, None).writer
+    for batch in range(2):
+        written(table, writer, batch, batch)
+        done(checkpoint, batch)
+        shutil.copytree(table.place, tmp_path / f"copy-{batch}")
+    for place in ("new", "copy-0"):
+        other = ArchiveTable(str(tmp_path / place), None)
+        with pytest.raises(ForeignArchive, match=r"up to batch 1, which is not in .*sink\.path was changed"):
+            other.claim(checkpoint, None)
+    assert not (tmp_path / "new").exists()
+    shutil.rmtree(table.place)
+    with pytest.raises(ForeignArchive, match="Bring the archive back"):
+        table.claim(checkpoint, None)
+    assert ArchiveTable(str(tmp_path / "copy-1"), None).claim(checkpoint, None).writer == writer
+
+
+def test_a_batch_of_which_filters_leave_nothing_is_gone_on_from(
+    workshop: Workshop, cluster: Cluster, topic: str, spark: SparkSession
+) -> None:
+    make_topic(cluster, topic)
+    send(workshop.broker, topic, numbered(0, 2))
+    text = TEXT.format(topic=topic, most=10, fan_in=10)
+    workshop.run(workshop.pipeline(f'{text}[[steps]]\ndo = "filter"\nwhere = "offset > 100"\n'))
+    send(workshop.broker, topic, numbered(2, 4))
+    workshop.run(archive(workshop, topic))
+    assert ids(spark, workshop.directory / "archive") == Counter(range(2, 4))
 
 
 def test_what_a_crash_leaves_of_a_merge_that_was_undone_does_not_count(
@@ -207,8 +250,6 @@ def test_what_a_crash_leaves_of_a_merge_that_was_undone_does_not_count(
 
 
 def test_a_pipeline_runs_once_at_a_time(workshop: Workshop, cluster: Cluster, topic: str) -> None:
-    from alpacamq_spark.pipelines.checkpoint import Checkpoint
-
     make_topic(cluster, topic)
     pipeline = archive(workshop, topic)
     with Checkpoint(pipeline.checkpoint_place).held():

@@ -28,7 +28,7 @@ def run_archive(definition: Archive, run: Run, directory: Path) -> Outcome:
     """Archive what the trigger asks for."""
     table = ArchiveTable(run.place(definition.sink.path), run.spark)
     data = None if definition.schema is None else declared(run, definition.schema, directory)
-    owner = table.claim(run.checkpoint.identity(), data)
+    owner = table.claim(run.checkpoint, data)
     source = definition.source
     options = stream_options(
         start=source.start, max_records=source.max_records, on_data_loss=source.on_data_loss

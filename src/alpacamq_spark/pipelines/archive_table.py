@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from .checkpoint import Checkpoint
 from .errors import ForeignArchive
 from .segments import COLUMN, Segment, Weighed, in_force
 from .storage import Storage, is_hidden, storage_at
@@ -67,32 +68,52 @@ class ArchiveTable:
             raise ForeignArchive(f"{self.place} has format {owner.format}, and only {_FORMAT} is known")
         return owner
 
-    def claim(self, checkpoint: str, data: "StructType | None") -> Owner:
-        """Make it ours, or go on with it; ForeignArchive if it belongs to another checkpoint.
+    def claim(self, checkpoint: Checkpoint, data: "StructType | None") -> Owner:
+        """Make it ours, or go on with it; ForeignArchive if it and the checkpoint do not belong together.
 
         A second checkpoint would start its batches from 0 again, and so overwrite the first's.
         """
-        stored = None if data is None else data.json()
+        owner = self._claimed(checkpoint.identity(), None if data is None else data.json())
+        self._check_holds(checkpoint, owner)
+        encoded = msgspec.json.encode(owner)
+        if self.storage.read(_OWNER) != encoded:
+            self.storage.write(_OWNER, encoded)
+        return owner
+
+    def _claimed(self, checkpoint: str, stored: str | None) -> Owner:
         if self.storage.read(_OWNER) is None:
             # A run that died while it put this very file in place has left a draft of it.
             if not all(is_hidden(name) for name in self.storage.names()):
                 raise ForeignArchive(
                     f"{self.place} is not empty and no archive; give the archive its own place"
                 )
-            owner = Owner(format=_FORMAT, checkpoint=checkpoint, data=stored)
-        else:
-            before = self.owner()
-            if before.checkpoint != checkpoint:
-                raise ForeignArchive(
-                    f"the archive at {self.place} was written with another checkpoint. Use that one, or "
-                    "give this pipeline a place of its own: it would begin again at the start of its topics"
-                )
-            owner = Owner(format=_FORMAT, checkpoint=checkpoint, data=stored or before.data)
-            if owner == before:
-                return owner
-            _check_growth(before, owner, self.place)
-        self.storage.write(_OWNER, msgspec.json.encode(owner))
+            return Owner(format=_FORMAT, checkpoint=checkpoint, data=stored)
+        before = self.owner()
+        if before.checkpoint != checkpoint:
+            raise ForeignArchive(
+                f"the archive at {self.place} was written with another checkpoint. Use that one, or "
+                "give this pipeline a place of its own: it would begin again at the start of its topics"
+            )
+        owner = msgspec.structs.replace(before, data=stored or before.data)
+        _check_growth(before, owner, self.place)
         return owner
+
+    def _check_holds(self, checkpoint: Checkpoint, owner: Owner) -> None:
+        """An archive without what the checkpoint has done would lack it for good, and nobody would know.
+
+        The last batch that is done tells: it is in no older copy, and in no place that is new.
+        """
+        position = checkpoint.position()
+        if position is None:
+            return
+        last = Segment(owner.writer, position.batch, position.batch)
+        if not any(each.covers(last) for each in self.segments()[0]):
+            raise ForeignArchive(
+                f"the checkpoint {checkpoint.place} has archived up to batch {last.last}, which is not in "
+                f"{self.place}: sink.path was changed, or the archive was deleted or put back from an older "
+                "copy. Bring the archive back or name its place; or, to begin another with all that the "
+                "topics still hold, name another checkpoint and an empty place"
+            )
 
     def at(self, segment: Segment) -> str:
         return f"{self.place}/{segment.name}"
