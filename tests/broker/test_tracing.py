@@ -11,10 +11,12 @@ import pytest
 
 from alpacamq.broker.batch_traces import Traced, traced_records
 from alpacamq.broker.broker import Broker
+from alpacamq.broker.partition import append
 from alpacamq.broker.partition_traces import Origin, PartitionTraces, TraceDesk
 from alpacamq.broker.publishing import Message, Published
 from alpacamq.broker.queues import Delivery, Receipted
 from alpacamq.model.batch import read_header
+from alpacamq.model.control import marker_batch
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.records import Header, Record, write_batch
 from alpacamq.model.topics import topic_config
@@ -358,6 +360,29 @@ async def test_who_reads_a_batch_before_it_has_been_looked_through_is_told_all_t
     assert told[-1].at_us >= told[2].at_us
     traces.fetched(0, 100, Origin(Door.KAFKA, "bob"))
     assert len(told) == 4
+
+
+async def test_an_offset_without_a_message_is_fetched_by_nobody(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1, overrides={"trace.sample": "1"})
+        partition = broker.topics.partition("orders", 0)
+        await append(partition, marker_batch(1, 0, True, 0, 1000))
+        await published(broker, Message(value=b"tea"))
+        assert partition.traces is not None
+        partition.traces.fetched(0, 2, Origin(Door.KAFKA, "bob"))
+        assert broker.tracing is not None
+        (only,) = broker.tracing.store.find(TraceFilter(topic="orders"), 10).traces
+        assert (only.events, only.place) == (4, ("orders", 0, 1))
+
+
+async def test_what_is_switched_off_is_not_told_of_deliveries_under_way(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        await published(broker, Message(value=b"tea", headers=(TRACEPARENT,)))
+        deliveries = await broker.queues.receive(ORDERS)
+        await broker.topics.configure("orders", lambda _topic: {"trace.enable": "false"})
+        await settle(broker, Action.ACK, deliveries)
+        assert names(broker) == [*PUBLISHED, "consume.fetched"]
 
 
 async def _has(broker: Broker, trace_id: str, step: str) -> bool:

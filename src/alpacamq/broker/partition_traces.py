@@ -55,8 +55,15 @@ class Origin(NamedTuple):
 class TraceDesk:
     """What the traces of all partitions share."""
 
-    def __init__(self, record: Callable[[TraceEvent], None], executor: Executor) -> None:
+    def __init__(
+        self,
+        record: Callable[[TraceEvent], None],
+        executor: Executor,
+        knows: Callable[[str], bool] = lambda _trace_id: True,
+    ) -> None:
         self.record = record
+        # Whether anything has been told of a trace of late.
+        self.knows = knows
         self.executor = executor
         self.remembered = Remembered()
         self.looking = 0  # batches that are being looked through
@@ -136,6 +143,10 @@ class PartitionTraces:
         found = ((offset, self.offsets.find(offset)) for offset in self.offsets.between(first, end))
         return {offset: context.trace_id for offset, context in found if context is not None}
 
+    def at(self, offset: int) -> TraceContext | None:
+        """The trace of the message at an offset, as far as that can be told without looking at it."""
+        return self.offsets.find(offset) if self._is_on else None
+
     def find(self, record: Record) -> TraceContext | None:
         """The trace of a message that is at hand."""
         if not self._is_on:
@@ -159,7 +170,9 @@ class PartitionTraces:
         found = self.offsets.between(first, end)
         self._desk.passed_over += max(len(found) - MAX_TRACED, 0)
         for offset in found[:MAX_TRACED]:
-            if (context := self.offsets.find(offset)) is not None:
+            context = self.offsets.find(offset)
+            # There need not be a message at an offset that is sampled: markers and gaps have offsets, too.
+            if context is not None and self._desk.knows(context.trace_id):
                 self._tell_read(context, offset, at_us, origin)
 
     def read(self, records: Sequence[Record], origin: Origin) -> None:

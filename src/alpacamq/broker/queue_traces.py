@@ -76,7 +76,7 @@ class QueueTraces:
         traced = set(traces.offsets.between(leases[0].offset, leases[-1].offset + 1))
         at_us = now_us()
         for lease in leases if traced else ():
-            if lease.offset in traced and (context := traces.offsets.find(lease.offset)) is not None:
+            if lease.offset in traced and (context := traces.at(lease.offset)) is not None:
                 attributes: dict[str, Attribute] = {"lane": lease.lane.text, "deadline_ms": lease.deadline_ms}
                 place = (lease.partition, lease.offset)
                 self._leased(queue, place, lease.delivery_count, context, origin, at_us, attributes)
@@ -97,31 +97,20 @@ class QueueTraces:
                 traces = self._traces(queue.topic, index)
             if traces is None or error is not None or settlement.action not in _STEPS:
                 continue
-            if (context := traces.offsets.find(settlement.offset)) is not None:
+            if (context := traces.at(settlement.offset)) is not None:
                 self._tell_settled(queue, settlement, context, origin, at_us)
 
     def ended(self, leases: Iterable[EndedLease]) -> None:
         """Leases ended by themselves: in time, or with their consumer."""
         at_us = now_us()
         for lease in leases:
-            traces = self._traces(lease.queue.topic, lease.partition)
-            if traces is None:
+            if (traces := self._traces(lease.queue.topic, lease.partition)) is None:
                 continue
-            for offset in traces.offsets.between(
-                lease.first_offset, lease.first_offset + lease.mask.bit_length()
-            ):
-                if lease.mask >> (offset - lease.first_offset) & 1:
-                    context = traces.offsets.find(offset)
-                    assert context is not None
-                    step = Step.TIMED_OUT if lease.is_expired else Step.NACKED
-                    place = (lease.partition, offset)
-                    known = self._take(lease.queue, place)
-                    consumer = lease.consumer or ("" if known is None else known.consumer)
-                    origin = Origin(Door.BROKER, consumer)
-                    reason: dict[str, Attribute] = (
-                        {} if lease.is_expired else {"reason": "the consumer is gone"}
-                    )
-                    self._tell(step, lease.queue, place, lease.delivery_count, context, origin, at_us, reason)
+            end = lease.first_offset + lease.mask.bit_length()
+            for offset in traces.offsets.between(lease.first_offset, end):
+                is_held = lease.mask >> (offset - lease.first_offset) & 1
+                if is_held and (context := traces.at(offset)) is not None:
+                    self._tell_ended(lease, (lease.partition, offset), context, at_us)
 
     def expired(
         self, queue: QueueId, settlements: Iterable[Settlement], records: Mapping[tuple[int, int], Record]
@@ -216,6 +205,15 @@ class QueueTraces:
             count = 0 if known is None else known.delivery_count
         consumer = origin.client or settlement.consumer or ("" if known is None else known.consumer)
         self._tell(step, queue, place, count, context, Origin(origin.door, consumer), at_us, attributes)
+
+    def _tell_ended(
+        self, lease: EndedLease, place: tuple[int, int], context: TraceContext, at_us: int
+    ) -> None:
+        known = self._take(lease.queue, place)
+        origin = Origin(Door.BROKER, lease.consumer or ("" if known is None else known.consumer))
+        step = Step.TIMED_OUT if lease.is_expired else Step.NACKED
+        reason: dict[str, Attribute] = {} if lease.is_expired else {"reason": "the consumer is gone"}
+        self._tell(step, lease.queue, place, lease.delivery_count, context, origin, at_us, reason)
 
     def _take(self, queue: QueueId, place: tuple[int, int]) -> _InFlight | None:
         return self._in_flight.pop((queue.group, queue.topic, *place), None)

@@ -1,8 +1,10 @@
 """Tracing as the broker knows it: where events go, and the traces of every partition."""
 
+import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -20,6 +22,8 @@ from alpacamq.telemetry.tracing import (
 )
 
 from .partition_traces import PartitionTraces, TraceDesk
+
+T = TypeVar("T")
 
 # The events that tell where a message came to lie.
 _ARRIVALS = frozenset({Step.PERSISTED, Step.DEAD_LETTERED, Step.REDRIVEN})
@@ -45,7 +49,10 @@ class Tracing:
                 export=settings.export,
             )
         )
-        self._desk = TraceDesk(self._recorder.record, executor)
+        self._executor = executor
+        self._desk = TraceDesk(self._recorder.record, executor, self._recorder.knows)
+        # One question at a time: some read much of the log, and others have work to do meanwhile.
+        self._asking = asyncio.Lock()
         self._restored: list[TraceEvent] = []
         self.stats = self._recorder.stats
 
@@ -55,8 +62,14 @@ class Tracing:
 
     @property
     def store(self) -> TraceStore:
-        """Finds traces; for threads."""
+        """Finds traces; takes its time where it has to read the log."""
         return self._recorder.store
+
+    async def ask(self, question: Callable[[TraceStore], T]) -> T:
+        """What the store of traces answers, found in a thread."""
+        async with self._asking:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._executor, question, self.store)
 
     @property
     def passed_over(self) -> int:

@@ -72,12 +72,12 @@ def check_tracing(config: TracingConfig) -> None:
         try:
             url = urlsplit(config.otlp_endpoint)
             is_usable = url.scheme in ("http", "https") and bool(url.hostname) and (url.port or 1) > 0
+            is_usable = is_usable and not (url.username or url.query or url.fragment)
         except ValueError:
             is_usable = False
         if not is_usable:
             raise ConfigError(
-                f"tracing.otlp_endpoint must be a URL that begins with http:// or https://, "
-                f"not {config.otlp_endpoint!r}"
+                "tracing.otlp_endpoint must be a URL such as http://localhost:4318, without a user or a query"
             )
     try:
         config.headers()

@@ -123,7 +123,7 @@ class OtlpExporter:
     def _post(self, body: bytes) -> tuple[int, str | None]:
         url = urlsplit(self._settings.endpoint)
         kind = HTTPSConnection if url.scheme == "https" else HTTPConnection
-        connection = kind(url.netloc, timeout=TIMEOUT_SECONDS)
+        connection = kind(url.hostname or "", url.port, timeout=TIMEOUT_SECONDS)
         try:
             headers = {**self._settings.headers, "Content-Type": "application/x-protobuf"}
             connection.request("POST", url.path.rstrip("/") + PATH, body, headers)

@@ -91,6 +91,10 @@ class Recorder:
         if self._exporter is not None:
             self._exporter.put(event)
 
+    def knows(self, trace_id: str) -> bool:
+        """Whether anything of this trace was recorded of late."""
+        return self._recent.summary(trace_id) is not None
+
     def waiting(self, topic: str) -> list[TraceEvent]:
         """The events with which messages of a topic, that wait still, were scheduled; of the recent ones."""
         found = (event for event in self._recent.events() if event.name == Step.SCHEDULED)

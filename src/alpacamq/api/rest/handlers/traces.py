@@ -187,12 +187,8 @@ async def _found(backend: Backend, wanted: TracesWanted, found: TraceFilter) -> 
 
 async def _asked(backend: Backend, question: Callable[[TraceStore], T]) -> T | None:
     """The answer of the store, found in a thread; None where tracing is switched off."""
-    broker = backend.broker
-    if broker.tracing is None:
-        return None
-    return await asyncio.get_running_loop().run_in_executor(
-        broker.work_threads, question, broker.tracing.store
-    )
+    tracing = backend.broker.tracing
+    return None if tracing is None else await tracing.ask(question)
 
 
 def _filter(wanted: TracesWanted) -> TraceFilter:
