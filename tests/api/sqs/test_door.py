@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from .refusals import refused
@@ -118,3 +119,23 @@ def test_a_request_without_a_signature_is_refused(guarded: SqsBroker) -> None:
     assert answer.status_code == 403
     assert answer.headers["x-amzn-query-error"] == "MissingAuthenticationToken;Sender"
     assert httpx.get(f"{guarded.url}/?Action=ListQueues").status_code == 403
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param({"Origin": "http://a.example"}, id="a form of another site"),
+        pytest.param({"Origin": "null"}, id="a page in a frame without an origin"),
+        pytest.param({"Sec-Fetch-Site": "cross-site"}, id="a link or a picture"),
+    ],
+)
+def test_a_page_of_another_site_may_do_nothing(door: SqsBroker, queue: str, headers: dict[str, str]) -> None:
+    parameters = {"Action": "DeleteQueue", "QueueUrl": queue}
+    for answer in (
+        httpx.post(door.url, data=parameters, headers=headers),
+        httpx.get(door.url, params=parameters, headers=headers),
+    ):
+        assert answer.status_code == 403
+        assert "<Code>AccessDenied</Code>" in answer.text
+    asked = ask(door, "GetQueueAttributes", msgspec.json.encode({"QueueUrl": queue}), Origin=door.url)
+    assert asked.status_code == 200

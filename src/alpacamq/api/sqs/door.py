@@ -6,6 +6,7 @@ from time import monotonic
 from uuid import uuid4
 
 from alpacamq.api.http.messages import Request, Response
+from alpacamq.api.http.origins import foreign_page
 from alpacamq.broker.broker import Broker
 from alpacamq.model.errors import AlpacaError
 from alpacamq.telemetry.logs import get_logger
@@ -15,7 +16,7 @@ from .actions import Action, Caller
 from .administration import Administration
 from .deduplication import Deduplication
 from .directory import QueueDirectory
-from .errors import INTERNAL_FAILURE, Fault, fault_of
+from .errors import ACCESS_DENIED, INTERNAL_FAILURE, Fault, fault_of
 from .fifo_sending import FifoSending
 from .json_protocol import JsonProtocol
 from .moving import Moving
@@ -97,6 +98,9 @@ class SqsDoor:
         began_at = monotonic()
         action: Action | None = None
         try:
+            # Signatures may not be asked for, and forms and links need no leave of ours to be sent.
+            if (page := foreign_page(request)) is not None:
+                raise Fault(ACCESS_DENIED, f"{page} may not use this broker")
             self._signatures.check(request)
             action, asked = protocol.read(request)
             result = await action.perform(asked, _caller(request))

@@ -56,6 +56,7 @@ MISSING_TOKEN = Kind(_COMMON + "MissingAuthenticationTokenException", "MissingAu
 INCOMPLETE_SIGNATURE = Kind(_COMMON + "IncompleteSignatureException", "IncompleteSignature")
 UNKNOWN_KEY = Kind(_COMMON + "UnrecognizedClientException", "InvalidClientTokenId", 403)
 WRONG_SIGNATURE = Kind(_COMMON + "InvalidSignatureException", "SignatureDoesNotMatch", 403)
+ACCESS_DENIED = Kind(_COMMON + "AccessDeniedException", "AccessDenied", 403)
 INTERNAL_FAILURE = Kind(_COMMON + "InternalFailure", "InternalFailure", 500)
 UNAVAILABLE = Kind(_COMMON + "ServiceUnavailableException", "ServiceUnavailable", 503)
 
