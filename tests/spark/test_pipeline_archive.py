@@ -191,8 +191,9 @@ def test_an_archive_can_be_begun_again_where_the_first_run_died(spark: SparkSess
         table.claim(checkpoint, None)
 
 
-def done(checkpoint: Checkpoint, *batches: int) -> None:
+def done(checkpoint: Checkpoint, *batches: int, query: str = "a-query") -> None:
     """What Spark leaves of batches that are done."""
+    checkpoint.storage.write("stream/metadata", f'{{"id":"{query}"}}'.encode())
     for batch in batches:
         checkpoint.storage.write(f"stream/offsets/{batch}", b"v1\n{}\n{}")
         checkpoint.storage.write(f"stream/commits/{batch}", b"v1\n{}")
@@ -218,6 +219,42 @@ def test_an_archive_that_lacks_what_its_checkpoint_has_done_is_not_gone_on_with(
     with pytest.raises(ForeignArchive, match="Bring the archive back"):
         table.claim(checkpoint, None)
     assert ArchiveTable(str(tmp_path / "copy-1"), None).claim(checkpoint, None).writer == writer
+
+
+def test_a_position_that_does_not_know_what_is_archived_is_not_gone_on_from(tmp_path: Path) -> None:
+    """Its batches would be taken for those that were merged, and be lost."""
+    checkpoint, table = Checkpoint(str(tmp_path / "memory")), ArchiveTable(str(tmp_path / "archive"), None)
+    writer = table.claim(checkpoint, None).writer
+    written(table, writer, 0, 0)
+    # As after a first run: the archive has not heard of the query yet.
+    with pytest.raises(ForeignArchive, match=r"batches that the position in .*stream does not know"):
+        table.claim(checkpoint, None)
+    done(checkpoint, 0)
+    assert table.claim(checkpoint, None).query == "a-query"
+
+    done(checkpoint, 0, query="another")
+    with pytest.raises(ForeignArchive, match="Bring the position back"):
+        table.claim(checkpoint, None)
+
+    done(checkpoint, 0)
+    written(table, writer, 1, 1)  # Spark will write it again
+    table.claim(checkpoint, None)
+    written(table, writer, 0, 1)
+    written(table, writer, 2, 2)
+    with pytest.raises(ForeignArchive, match="an older copy"):
+        table.claim(checkpoint, None)
+
+
+def test_a_pipeline_whose_position_was_deleted_does_not_begin_again_in_its_archive(
+    workshop: Workshop, cluster: Cluster, topic: str
+) -> None:
+    make_topic(cluster, topic)
+    send(workshop.broker, topic, numbered(0, 2))
+    pipeline = archive(workshop, topic)
+    workshop.run(pipeline)
+    shutil.rmtree(Path(pipeline.checkpoint_place) / "stream")
+    with pytest.raises(ForeignArchive, match="Bring the position back"):
+        workshop.run(pipeline)
 
 
 def test_a_batch_of_which_filters_leave_nothing_is_gone_on_from(

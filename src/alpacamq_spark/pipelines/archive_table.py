@@ -37,11 +37,13 @@ _DIRECTORIES = f"topic STRING, date DATE, hour INT, {COLUMN} STRING"
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose archive it is: the identity of the checkpoint with which it is written."""
+    """Whose archive it is: the identity of the checkpoint with which it is written, and of Spark's query,
+    which is known from the second run on."""
 
     format: int
     checkpoint: str
     data: str | None = None
+    query: str | None = None
 
     @property
     def writer(self) -> str:
@@ -74,7 +76,9 @@ class ArchiveTable:
         A second checkpoint would start its batches from 0 again, and so overwrite the first's.
         """
         owner = self._claimed(checkpoint.identity(), None if data is None else data.json())
-        self._check_holds(checkpoint, owner)
+        counting = [each for each in self.segments()[0] if each.writer == owner.writer]
+        self._check_holds(checkpoint, counting)
+        owner = self._numbered_by(checkpoint, owner, counting)
         encoded = msgspec.json.encode(owner)
         if self.storage.read(_OWNER) != encoded:
             self.storage.write(_OWNER, encoded)
@@ -98,7 +102,7 @@ class ArchiveTable:
         _check_growth(before, owner, self.place)
         return owner
 
-    def _check_holds(self, checkpoint: Checkpoint, owner: Owner) -> None:
+    def _check_holds(self, checkpoint: Checkpoint, counting: list[Segment]) -> None:
         """An archive without what the checkpoint has done would lack it for good, and nobody would know.
 
         The last batch that is done tells: it is in no older copy, and in no place that is new.
@@ -106,14 +110,33 @@ class ArchiveTable:
         position = checkpoint.position()
         if position is None:
             return
-        last = Segment(owner.writer, position.batch, position.batch)
-        if not any(each.covers(last) for each in self.segments()[0]):
+        last = position.batch
+        if not any(each.first <= last <= each.last for each in counting):
             raise ForeignArchive(
-                f"the checkpoint {checkpoint.place} has archived up to batch {last.last}, which is not in "
+                f"the checkpoint {checkpoint.place} has archived up to batch {last}, which is not in "
                 f"{self.place}: sink.path was changed, or the archive was deleted or put back from an older "
                 "copy. Bring the archive back or name its place; or, to begin another with all that the "
                 "topics still hold, name another checkpoint and an empty place"
             )
+
+    def _numbered_by(self, checkpoint: Checkpoint, owner: Owner, counting: list[Segment]) -> Owner:
+        """The owner with its query; ForeignArchive if it is not the one that numbered what is there.
+
+        One that counts from the start, or from an earlier batch, gives other records the numbers of
+        segments that are there, and loses them where those were merged.
+        """
+        query, position = checkpoint.query(), checkpoint.position()
+        done = -1 if position is None else position.batch
+        is_other = query is None and bool(counting) if owner.query is None else query != owner.query
+        # Beyond what is done, there is at most the batch that Spark will write again.
+        if is_other or any(each.last > done + 1 for each in counting):
+            raise ForeignArchive(
+                f"the archive at {self.place} has batches that the position in {checkpoint.stream} does not "
+                "know: it was deleted or put back from an older copy. Bring the position back; or, to begin "
+                "another archive with all that the topics still hold, name another checkpoint and an empty "
+                "place"
+            )
+        return msgspec.structs.replace(owner, query=query)
 
     def at(self, segment: Segment) -> str:
         return f"{self.place}/{segment.name}"

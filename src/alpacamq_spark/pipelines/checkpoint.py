@@ -46,6 +46,12 @@ class LastRun(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
+class _QueryMetadata(msgspec.Struct, frozen=True):
+    """What Spark notes of a query when it begins."""
+
+    id: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPosition:
     """Where a query is by its checkpoint: the last batch that is done, and before which offsets it ended."""
@@ -135,6 +141,11 @@ class Checkpoint:
     def remember(self, name: str, value: object) -> None:
         """Keep a value under a name, whole or not at all."""
         self.storage.write(name, msgspec.json.encode(value))
+
+    def query(self) -> str | None:
+        """Spark's name for the query, which it is given with its first run; None before."""
+        metadata = self.recall(f"{STREAM}/metadata", _QueryMetadata)
+        return None if metadata is None else metadata.id
 
     def position(self) -> StreamPosition | None:
         """Where Spark's query is; None if it has not finished a batch yet."""
