@@ -28,7 +28,8 @@ def commit(cluster: Cluster, staged: Sequence[StagedWrite]) -> None:
     """Make one batch visible, exactly once whatever happened before."""
     written = [each for each in staged if each.producer is not None]
     if not written:
-        _complete(cluster, staged)
+        if staged:
+            complete(cluster, staged[0].batch)
         return
     if written[0].batch.is_alone:
         _commit_alone(cluster, written)
@@ -46,11 +47,10 @@ def commit(cluster: Cluster, staged: Sequence[StagedWrite]) -> None:
             return
 
 
-def _complete(cluster: Cluster, staged: Sequence[StagedWrite]) -> None:
+def complete(cluster: Cluster, batch: Batch) -> None:
     """Carry out what was decided for a batch that has no rows this time: retention may have passed them."""
-    if not staged or staged[0].batch.is_alone:
+    if batch.is_alone:
         return
-    batch = staged[0].batch
     last = DecisionLog(cluster, batch.sink).last()
     if last is not None and last.number == batch.number and last.covers(batch) and not last.is_shown:
         abort(cluster, batch, ())

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -16,10 +17,15 @@ from alpacamq.client.cluster import Cluster
 from alpacamq.client.errors import NotFound
 from alpacamq.client.topics import delete_topic
 from alpacamq.model import headers
+from alpacamq_spark import committing
+from alpacamq_spark.committing import commit
+from alpacamq_spark.options import write_options
 from alpacamq_spark.pipelines import Pipeline, redrive
+from alpacamq_spark.pipelines.checkpoint import Checkpoint
 from alpacamq_spark.pipelines.dead_letter_summary import Summary
 from alpacamq_spark.pipelines.errors import InvalidPipeline
 from alpacamq_spark.pipelines.redrive import covering, packed
+from alpacamq_spark.staging import JOBS, Batch, StagingArea
 
 from .pipeline_files import Sent, Told, Workshop, send, told_to_programs
 from .topics import deliveries, make_topic
@@ -138,12 +144,13 @@ class Died(Exception):
     """A run that was killed."""
 
 
+def die(*_: object) -> None:
+    raise Died
+
+
 @pytest.fixture
 def chosen(workshop: Workshop, given_up: str, monkeypatch: pytest.MonkeyPatch) -> Pipeline:
     """A redrive that died when it had written down what it would send: the first three."""
-
-    def die(*_: object) -> None:
-        raise Died
 
     unfinished = pipeline(workshop, given_up, "reason = 'timeout'", execute=True)
     with monkeypatch.context() as patch:
@@ -174,6 +181,35 @@ def test_retention_that_passed_what_was_chosen_does_not_hold_up_the_rest(
         deleted.result()
     assert workshop.run(chosen).rows == 1
     assert [each.record.key for each in deliveries(cluster, given_up)] == [b"k2"]
+
+
+def test_what_was_decided_is_shown_though_all_that_was_chosen_is_gone(
+    workshop: Workshop, cluster: Cluster, given_up: str, chosen: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the run had died a little later: with everything written, and nothing of it visible yet."""
+    sink = f"redrive-{Checkpoint(chosen.checkpoint_place).identity()}"
+    options = write_options({"kafka.bootstrap.servers": "unused", "topic": given_up})
+    area = StagingArea(cluster, options, Batch(sink=sink, query=JOBS, run="died", number=0), 0, 0)
+    area.begin()
+    area.write(pa.RecordBatch.from_pydict({"value": ["k0", "k1", "k2"]}))
+    with monkeypatch.context() as patch:
+        patch.setattr(committing, "show", die)
+        with pytest.raises(Died):
+            commit(cluster, [area.finish()])
+    delete_topic(cluster, f"{given_up}.dlq")
+    make_topic(cluster, f"{given_up}.dlq", partitions=1)
+    assert workshop.run(chosen).rows == 0
+    assert sorted(each.record.value or b"" for each in deliveries(cluster, given_up)) == [b"k0", b"k1", b"k2"]
+
+
+def test_what_was_chosen_does_not_make_its_topic_anew(
+    workshop: Workshop, cluster: Cluster, given_up: str, chosen: Pipeline
+) -> None:
+    delete_topic(cluster, given_up)
+    with pytest.raises(NotFound, match="topic to send dead letters back to"):
+        workshop.run(chosen)
+    make_topic(cluster, given_up)
+    assert workshop.run(chosen).rows == 3
 
 
 def test_what_cannot_be_sent_back_is_said(workshop: Workshop, cluster: Cluster, given_up: str) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import msgspec
 
@@ -17,6 +18,8 @@ from alpacamq.client.offsets import extents
 from alpacamq.client.topics import every_topic
 from alpacamq.model.headers import DEAD_LETTER_HEADERS
 from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq_spark.committing import complete
+from alpacamq_spark.staging import JOBS, Batch
 
 from .dead_letters import Letters, letters_frame
 from .definition import Redrive
@@ -38,11 +41,13 @@ _DONE = "redrive-done.json"
 
 
 class RedriveBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Dead letters that are sent back together. The ids tell topics from later ones of the same name."""
+    """Dead letters that are sent back together, and to which topics. The ids tell topics from later ones
+    of the same name."""
 
     rows: int
     spans: tuple[Span, ...]
     topic_ids: Mapping[str, str]
+    targets: tuple[str, ...] = ()
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,15 +207,18 @@ class _Work:
         )
         if not found:
             return None
-        self._check_targets({row["origin_topic"] for row in found})
+        targets = tuple(sorted({row["origin_topic"] for row in found}))
+        self._check_targets(targets)  # before it is written down, so that another condition can leave it out
         spans = packed((row["topic"], row["partition"], row["offset"]) for row in found)
-        return RedriveBatch(rows=len(found), spans=tuple(spans), topic_ids=self._letters.ids())
+        return RedriveBatch(
+            rows=len(found), spans=tuple(spans), topic_ids=self._letters.ids(), targets=targets
+        )
 
     def _check_targets(self, topics: Iterable[str]) -> None:
         """A topic that was deleted is not made anew just because somebody had failed to process it."""
         with reach(self._run.broker) as cluster:
             every = [topic.name for topic in every_topic(cluster)]
-        for topic in sorted(topics):
+        for topic in topics:
             if topic not in every:
                 raise NotFound("topic to send dead letters back to,", topic, every)
 
@@ -222,8 +230,15 @@ class _Work:
         if rows < batch.rows:
             self._run.teller.say(f"{batch.rows - rows} dead letters that an earlier run chose are gone")
         if not spans:
+            # The run that chose them may have written them, and died before all of them were shown.
+            batch_of_sink = Batch(
+                sink=self._journal.transactional_id, query=JOBS, run=uuid4().hex, number=number
+            )
+            with reach(self._run.broker) as cluster:
+                complete(cluster, batch_of_sink)
             self._journal.finish(number)
             return
+        self._check_targets(batch.targets)
         hull = covering(spans)
         options = {
             "assign": assigned_json(hull),
