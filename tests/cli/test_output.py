@@ -1,6 +1,7 @@
 """What results look like: aligned, coloured where that is wanted, for people or exact for programs."""
 
 import io
+import json
 import os
 
 import pytest
@@ -9,7 +10,11 @@ from hypothesis import strategies as st
 
 from alpacamq.cli import cells
 from alpacamq.cli.cells import Cell, Tint, age_text, size_text, span_text, visible, width
-from alpacamq.cli.output import Table, render, wants_colour
+from alpacamq.cli.output import Table, json_text, render, say, wants_colour
+from alpacamq.cli.record_forms import cell
+
+# What terminals may take for more than text.
+HOSTILE = {chr(code) for code in (*range(0x20), *range(0x7F, 0xA0))} - {"\n", "\t"}
 
 
 def rendered(table: Table, columns: int = 0, *, is_coloured: bool = False) -> list[str]:
@@ -119,3 +124,24 @@ def test_columns_are_aligned_whatever_stands_in_them(rows: list[list[str]]) -> N
 def test_wide_letters_take_two_columns() -> None:
     assert width("日本") == 4
     assert width("e\u0301") == 1
+
+
+@given(st.text())
+def test_json_is_the_same_and_leaves_the_terminal_alone(text: str) -> None:
+    shown = json_text([text], indent=2)
+    assert json.loads(shown) == [text]
+    assert not set(shown) & HOSTILE
+
+
+def test_a_message_leaves_the_terminal_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    say("it says:\n\x1b]0;mine\x07\x9b2J\r")
+    assert capsys.readouterr().err == "it says:\n\\u001b]0;mine\\u0007\\u009b2J\\u000d\n"
+
+
+def test_names_in_a_list_leave_the_terminal_alone() -> None:
+    assert cells.cell_of(["a", "b\x1b[2J"]).text == '"a,b\\u001b[2J"'
+
+
+def test_what_is_quoted_is_quoted_once() -> None:
+    assert cells.cell_of(cell("é\n\x9b".encode())).text == r'"\u00e9\n\u009b"'
+    assert cells.cell_of(cell("é\n".encode())).text == r'"é\n"'

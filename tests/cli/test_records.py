@@ -45,6 +45,17 @@ def test_binary_payloads_survive(alpacactl: Command, topic: str) -> None:
     assert "value" not in record
 
 
+def test_a_terminal_is_left_alone(alpacactl: Command, broker: Broker, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic, "--partitions", "1")
+    alpacactl.ok(
+        "produce", topic, "--key-separator", "::", stdin="\x1b[2J::é\x9b31m\x1b]0;mine\x07".encode() + b"\xff"
+    )
+    command = [sys.executable, "-m", "alpacamq.cli.main", "consume", topic, "--exit", "--key-separator", "="]
+    with Terminal(command, {**os.environ, "ALPACACTL_BROKER": broker.address}) as terminal:
+        assert terminal.ended() == 0
+    assert terminal.raw.decode() == "\\u001b[2J=é\\u009b31m\\u001b]0;mine\\u0007\\xff\r\n"
+
+
 def test_json_shows_all_of_a_record(alpacactl: Command, topic: str) -> None:
     alpacactl.ok("topics", "create", topic, "--partitions", "1")
     headers = ["--header", "unit=°C", "--header", "a="]

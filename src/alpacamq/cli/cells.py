@@ -33,6 +33,10 @@ _STATES = {
 }
 
 
+# C0, DEL and C1, save what text is made of.
+_CONTROLS = {code: f"\\u{code:04x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """Text with a colour and a side it keeps to."""
@@ -54,14 +58,22 @@ def cell_of(value: object) -> Cell:
         case int() | float():
             return Cell(str(value), is_number=True)
         case list() | tuple():
-            return Cell(",".join(map(str, value))) if value else Cell("-", Tint.FAINT)
+            return Cell(visible(",".join(map(str, value)))) if value else Cell("-", Tint.FAINT)
         case _:
             return Cell(visible(str(value)))
 
 
 def visible(text: str) -> str:
-    """Text without anything that moves the cursor or changes the terminal: names come from elsewhere."""
-    return text if text.isprintable() else json.dumps(text, ensure_ascii=not text.isprintable())
+    """Text on one line, as JSON where it has anything that cannot be printed: names come from elsewhere."""
+    if text.isprintable():
+        return text
+    quoted = json.dumps(text, ensure_ascii=False)
+    return quoted if quoted.isprintable() else json.dumps(text)
+
+
+def harmless(text: str) -> str:
+    """Text of any lines without what moves the cursor or changes the terminal; JSON stays the same JSON."""
+    return text.translate(_CONTROLS)
 
 
 def state(text: str) -> Cell:

@@ -1,12 +1,12 @@
-"""`alpacactl consume`: records of a topic on standard output, byte for byte unless told otherwise."""
+"""`alpacactl consume`: records of a topic on standard output, byte for byte save on a terminal."""
 
 import argparse
-import json
 import sys
 from typing import TYPE_CHECKING
 
 from .asking import count, index, reach, topic_name
-from .output import Output
+from .cells import harmless
+from .output import Output, json_text
 from .parsing import Parser
 from .position import HELP, Earliest, Latest, locate, parse_position
 from .record_forms import plain
@@ -26,7 +26,8 @@ _EXAMPLES = (
 
 def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Print the values of a topic's records as they are, one a line. "
+        "Print the values of a topic's records as they are, one a line; on a terminal, control characters "
+        "are written out. "
         "With -o json or yaml print all of each record, with what is not UTF-8 in base64."
     )
     parser.add_argument("topic", type=topic_name)
@@ -89,6 +90,8 @@ class _Printer:
 
     def __init__(self, parsed: argparse.Namespace, form: str) -> None:
         self._form = form
+        # Whoever wrote the records could otherwise do to the terminal what programs on it can.
+        self._is_terminal = sys.stdout.isatty()
         self._delimiter = parsed.delimiter.encode(errors="surrogateescape")
         self._separator = (
             None if parsed.key_separator is None else parsed.key_separator.encode(errors="surrogateescape")
@@ -97,7 +100,7 @@ class _Printer:
     def __call__(self, delivery: "Delivery") -> None:
         match self._form:
             case "json":
-                print(json.dumps(plain(*delivery), ensure_ascii=False))
+                print(json_text(plain(*delivery)))
             case "yaml":
                 print(f"---\n{yaml(plain(*delivery))}")
             case _:
@@ -106,5 +109,10 @@ class _Printer:
     def _raw(self, delivery: "Delivery") -> None:
         out = sys.stdout.buffer
         if self._separator is not None:
-            out.write((delivery.record.key or b"") + self._separator)
-        out.write((delivery.record.value or b"") + self._delimiter)
+            out.write(self._shown(delivery.record.key) + self._separator)
+        out.write(self._shown(delivery.record.value) + self._delimiter)
+
+    def _shown(self, data: bytes | None) -> bytes:
+        if not data or not self._is_terminal:
+            return data or b""
+        return harmless(data.decode(errors="backslashreplace")).encode()

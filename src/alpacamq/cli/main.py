@@ -125,7 +125,8 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
 
 def _complain(parsed: argparse.Namespace, message: str) -> None:
     name = "alpacactl:"
-    say(f"{Tint.BAD.on(name) if wants_colour(parsed.color, sys.stderr) else name} {message}")
+    print(Tint.BAD.on(name) if wants_colour(parsed.color, sys.stderr) else name, end=" ", file=sys.stderr)
+    say(message)
 
 
 def _exit_code(error: AlpacaError) -> int:

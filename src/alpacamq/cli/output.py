@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TextIO
 
-from .cells import Cell, Tint, cell_of, width
+from .cells import Cell, Tint, cell_of, harmless, width
 from .yaml import Plain, yaml
 
 FORMATS = ("table", "json", "yaml")
@@ -41,7 +41,7 @@ class Output:
         """A result: `data` for programs, the same in `tables` for people."""
         match self.form:
             case "json":
-                print(json.dumps(data, indent=2, ensure_ascii=False))
+                print(json_text(data, indent=2))
             case "yaml":
                 print(yaml(data))
             case _:
@@ -64,8 +64,13 @@ class Output:
 
 
 def say(message: str) -> None:
-    """A message to whoever sits at the terminal."""
-    print(message, file=sys.stderr)
+    """A message to whoever sits at the terminal; parts of it may have come from anybody."""
+    print(harmless(message), file=sys.stderr)
+
+
+def json_text(data: Plain, indent: int | None = None) -> str:
+    """JSON that can be read on a terminal: JSON itself lets some control characters stand."""
+    return harmless(json.dumps(data, indent=indent, ensure_ascii=False))
 
 
 def wants_colour(choice: str, stream: TextIO) -> bool:

@@ -1,7 +1,6 @@
 """`alpacactl queue receive`: messages as they are leased, on standard output."""
 
 import argparse
-import json
 import sys
 
 from alpacamq.client.http import HttpApi
@@ -15,7 +14,7 @@ from alpacamq.client.queues import (
 from alpacamq.client.queues import receive as receive_some
 
 from .asking import Declined
-from .output import Output, Table, moment, say
+from .output import Output, Table, json_text, moment, say
 from .record_forms import cell, plain
 from .yaml import Plain, yaml
 
@@ -59,7 +58,7 @@ def _print(messages: list[LeasedMessage], output: Output) -> None:
     match output.form:
         case "json":
             for each in messages:
-                print(json.dumps(_plain(each), ensure_ascii=False))
+                print(json_text(_plain(each)))
         case "yaml":
             for each in messages:
                 print(f"---\n{yaml(_plain(each))}")

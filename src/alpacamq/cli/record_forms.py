@@ -1,9 +1,9 @@
 """Records as plain data for programs and as cells of a table for people."""
 
 import base64
-import json
 from typing import TYPE_CHECKING
 
+from .cells import visible
 from .output import moment
 from .yaml import Plain
 
@@ -34,7 +34,7 @@ def cell(data: bytes | None) -> str | None:
         text = data.decode()
     except UnicodeDecodeError:
         return f"base64:{base64.b64encode(data).decode()}"
-    return text if text.isprintable() else json.dumps(text, ensure_ascii=False)
+    return visible(text)
 
 
 def _bytes(name: str, data: bytes | None) -> dict[str, Plain]:

@@ -78,7 +78,7 @@ def whole(picture: Picture, look: Look, columns: int, *, is_coloured: bool) -> l
 
 def _head(picture: Picture | None, look: Look, notice: str) -> list[list[Cell]]:
     if picture is None:
-        return [[Cell(notice or "asking …", Tint.BAD if notice else None)], []]
+        return [[Cell(visible(notice) or "asking …", Tint.BAD if notice else None)], []]
     stats = picture.stats
     first = [
         Cell("alpacamq", Tint.STRONG),

@@ -1,14 +1,13 @@
 """Looking at a broker again and again, and showing what is seen."""
 
 import argparse
-import json
 import shutil
 import sys
 import threading
 import time
 
 from alpacamq.cli.asking import reach_http
-from alpacamq.cli.output import Output
+from alpacamq.cli.output import Output, json_text
 from alpacamq.cli.yaml import yaml
 from alpacamq.client.http import HttpApi
 from alpacamq.model.errors import AlpacaError
@@ -42,7 +41,7 @@ def print_pictures(parsed: argparse.Namespace, output: Output) -> None:
 def _print(picture: Picture, parsed: argparse.Namespace, output: Output) -> None:
     match output.form:
         case "json":
-            print(json.dumps(picture.plain(), ensure_ascii=False, indent=2 if parsed.once else None))
+            print(json_text(picture.plain(), indent=2 if parsed.once else None))
         case "yaml":
             print(yaml(picture.plain()) if parsed.once else f"---\n{yaml(picture.plain())}")
         case _:
