@@ -6,7 +6,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
+import httpx
 import pytest
 
 from alpacamq.cli.completing import complete
@@ -76,6 +78,19 @@ def test_names_are_asked_of_the_broker(
     monkeypatch.delenv("ALPACACTL_HTTP")
     assert candidates(capsys, "--broker", broker.address, "consume", topic[:-3]) == [topic]
     assert candidates(capsys, "groups", "describe", "--http", broker.http_address, "que") == ["queue"]
+
+
+@pytest.mark.parametrize("name", ["$(id)", "a;id", "a b", "a\nb", "a\x1b[2J", "--yes"])
+def test_names_that_a_shell_takes_for_something_else_are_not_offered(
+    broker: Broker, topic: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sent(broker, topic, "a")
+    for group in (f"{name}{topic}", f"plain{topic}"):
+        url = f"http://{broker.http_address}/groups/{quote(group, safe='')}/poll"
+        httpx.get(url, params={"topic": topic, "wait_ms": 0}, timeout=60).raise_for_status()
+    offered = candidates(capsys, "--http", broker.http_address, "queue", "peek", topic, "--group", "")
+    assert f"plain{topic}" in offered
+    assert [each for each in offered if topic in each] == [f"plain{topic}"]
 
 
 def test_a_broker_that_is_not_there_is_met_with_silence(capfd: pytest.CaptureFixture[str]) -> None:

@@ -118,7 +118,12 @@ def _values(action: argparse.Action, walk: _Walk, start: str) -> list[str]:
         known = _asked(action, walk, start)
     else:
         known = []
-    return [each for each in known if each.startswith(start)]
+    return [each for each in known if each.startswith(start) and _can_be_typed(each)]
+
+
+def _can_be_typed(word: str) -> bool:
+    """Whether a word means itself to a shell: names are anybody's, and bash puts them on the line as is."""
+    return shlex.quote(word) == word and not word.startswith("-")
 
 
 def _asked(action: argparse.Action, walk: _Walk, start: str) -> list[str]:
