@@ -112,6 +112,17 @@ def test_what_is_written_is_read_back(
     assert read(path) == Contexts(current=current, by_name=by_name)
 
 
+def test_a_file_behind_a_link_is_written_where_it_is(tmp_path: Path) -> None:
+    link, kept = tmp_path / "alpacactl.toml", tmp_path / "not yet" / "kept.toml"
+    link.symlink_to(kept)
+    contexts = Contexts(by_name={"a": Context(http="h:1")})
+    write(link, contexts)
+    assert link.is_symlink()
+    assert read(kept) == contexts
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert list(kept.parent.iterdir()) == [kept]
+
+
 def test_contexts_are_made_used_listed_and_forgotten(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "set", "cafe", "--http", "cafe.example:8080"]) == 0
     assert main(["config", "set", "bar", "--http", "http://bar.example/", "--broker", "bar.example"]) == 0
@@ -148,6 +159,8 @@ def test_a_context_that_is_not_there_has_near_names(file: Path, capsys: pytest.C
         ["set", "a"],
         ["set", "a", "--http", "x:y"],
         ["set", "a", "--broker", "x:0"],
+        ["set", "a", "--http", 'x"y:1'],
+        ["set", "a", "--http", "x\\y:1"],
         ["set", "", "--http", "x:1"],
     ],
     ids=" ".join,

@@ -36,6 +36,8 @@ def test_an_address_is_a_host_and_a_port(text: str, expected: Address) -> None:
         pytest.param("::1:9092", "is ambiguous", id="IPv6 without brackets"),
         pytest.param("a host:9092", "is not a host name", id="blank inside"),
         pytest.param("kafka://host:9092", "is ambiguous", id="a URL"),
+        pytest.param("a\x9bhost:9092", "is not a host name", id="a control character"),
+        pytest.param('a"host:9092', "is not a host name", id="a quotation mark"),
         pytest.param("host/path:9092", "is not a host name", id="a path"),
     ],
 )

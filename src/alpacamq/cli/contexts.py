@@ -92,6 +92,8 @@ def write(path: Path, contexts: Contexts) -> None:
         pairs = zip(_KEYS, (context.http, context.broker), strict=True)
         lines += [f'{key} = "{value}"' for key, value in pairs if value is not None]
         lines.append("")
+    # Behind a link stands the file that was meant, maybe on another file system.
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -99,8 +101,7 @@ def write(path: Path, contexts: Contexts) -> None:
             file.write("\n".join(lines))
             file.flush()
             os.fsync(file.fileno())
-        # Behind a link stands the file that was meant.
-        Path(draft).replace(path.resolve())
+        Path(draft).replace(path)
     except BaseException:
         with suppress(FileNotFoundError):
             Path(draft).unlink()

@@ -26,7 +26,7 @@ class Address:
             raise ValueError(f"{text!r} has no host: write 0.0.0.0:{port} for every interface")
         if ":" in bare and host == bare:
             raise ValueError(f"{text!r} is ambiguous: put the IPv6 host in brackets, [{bare}]:{port}")
-        if any(character in bare for character in " \t/@[],"):
+        if not bare.isprintable() or any(character in bare for character in " /@[],\"'\\"):
             raise ValueError(f"{bare!r} is not a host name")
         return cls(bare, int(port))
 
