@@ -75,6 +75,12 @@ def test_somebody_who_is_no_broker_is_known_at_once(greeting: bytes, reason: str
         api.get(["topics"], Number)
 
 
+def test_a_broker_that_recovers_is_known_as_one() -> None:
+    greeting = problem("recovering", "503 Service Unavailable", "the broker is recovering: 3 of 8 partitions")
+    with broker([greeting]) as api, pytest.raises(Unreachable, match=r"not serve yet: .* 3 of 8 partitions"):
+        api.get(["topics"], Number)
+
+
 def test_answers_are_read_over_one_connection() -> None:
     with broker([VERSION, ONE, answer(b'{"number":2,"further":[]}')]) as api:
         assert [api.get(["x"], Number).number, api.send("POST", ["x"], Number).number] == [1, 2]

@@ -51,7 +51,7 @@ def _status(parsed: argparse.Namespace, output: Output) -> None:
         well = health(api)
         doors = broker_doors(api)
         stats = None
-        # A broker that is recovering knows who it is, but not yet what it holds.
+        # A part of the broker that cannot answer now keeps nobody from seeing the rest.
         with suppress(Problem):
             stats = broker_stats(api)
     held: dict[str, Plain] = {} if stats is None else {**stats.plain()}

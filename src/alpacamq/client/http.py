@@ -35,6 +35,7 @@ _NAMED_BY = "--http HOST:PORT, ALPACAMQ_ADDRESS or a context (`alpacactl config`
 _PATIENCE_S = 10.0
 _PAUSE_S = 0.1
 _LOADING = "coordinator-loading"
+_RECOVERING = "recovering"
 _KIND_PREFIX = "urn:alpacamq:problem:"
 
 
@@ -144,6 +145,8 @@ class HttpApi:
             self._read(_Version, self._exchange(connection, "GET", "/version", None))
         except Problem as problem:
             connection.close()
+            if problem.kind == _RECOVERING:
+                raise Unreachable(f"{self.address} does not serve yet: {problem}; try again") from problem
             raise self._stranger() from problem
         except BaseException:
             connection.close()
