@@ -37,6 +37,28 @@ def test_a_message_is_published_with_all_that_the_form_has(tab: Tab, http: httpx
     expect(tab.page.locator(".unfolded .json").first).to_contain_text("tea")
 
 
+@pytest.mark.parametrize(
+    ("typed", "stored"),
+    [
+        pytest.param(
+            '{"id": 12345678901234567890, "x": 1.10}', '{"id":12345678901234567890,"x":1.10}', id="numbers"
+        ),
+        pytest.param('"tea"', "tea", id="text"),
+        pytest.param("null", None, id="null"),
+    ],
+)
+def test_json_is_published_as_it_was_typed(
+    tab: Tab, http: httpx.Client, made: str, typed: str, stored: str | None
+) -> None:
+    tab.open("/produce?topic={}", made)
+    form = tab.page.locator("form.produce")
+    form.get_by_label("Value", exact=True).fill(typed)
+    form.get_by_role("button", name="JSON").click()
+    form.get_by_role("button", name="Publish").click()
+    expect(form.locator(".done")).to_contain_text("Published")
+    assert [each["value"] for each in read(http, made)] == [stored]
+
+
 def test_a_message_that_is_refused_says_why_and_keeps_what_was_written(
     tab: Tab, http: httpx.Client, made: str
 ) -> None:

@@ -44,11 +44,12 @@ export async function find(where, query = {}, signal = undefined) {
   }
 }
 
+/** Text is sent as it is, anything else as JSON. */
 export function send(method, where, body) {
   const options = { method };
   if (body !== undefined) {
     options.headers = { "Content-Type": "application/json" };
-    options.body = JSON.stringify(body);
+    options.body = typeof body === "string" ? body : JSON.stringify(body);
   }
   return ask(where, options);
 }

@@ -60,14 +60,16 @@ export function produce(view, _, query) {
   function written() {
     const message = {};
     if (form === "base64") message.value_base64 = value.value.trim();
-    else message.value = form === "json" ? parsed(value.value) : value.value;
+    if (form === "text") message.value = value.value;
     if (key.value) message.key = key.value;
     const pairs = [...headers.querySelectorAll(".pair")].map((pair) => [...pair.querySelectorAll("input")].map((input) => input.value));
     if (pairs.some(([name]) => name)) message.headers = pairs.filter(([name]) => name);
     if (partition.value !== "") message.partition = Number(partition.value);
     if (lane.value) message.priority = lane.value;
     if (Number(delay.value) > 0) message.delay_ms = Math.round(Number(delay.value) * Number(unit.value));
-    return message;
+    const fields = JSON.stringify(message).slice(1);
+    // As it was typed: JavaScript would round long numbers.
+    return form === "json" ? `{"value":${checked(value.value)}${fields === "}" ? "" : ","}${fields}` : `{${fields}`;
   }
 
   choose("text");
@@ -97,12 +99,13 @@ export function produce(view, _, query) {
   return "Produce";
 }
 
-function parsed(text) {
+function checked(text) {
   try {
-    return JSON.parse(text);
+    JSON.parse(text);
   } catch (error) {
     throw new Error(`the value is not JSON: ${error.message}`);
   }
+  return text;
 }
 
 function said(answer) {
