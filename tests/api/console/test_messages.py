@@ -123,6 +123,18 @@ def test_hostile_contents_are_text(tab: Tab, http: httpx.Client, made: str, plac
     assert "owned" not in tab.page.title()
 
 
+def test_headers_with_names_that_javascript_knows_are_only_headers(
+    tab: Tab, http: httpx.Client, made: str
+) -> None:
+    headers = {"constructor": "a", "toString": "b", "__proto__": "c"}
+    publish(http, made, {"value": "x", "headers": headers})
+    tab.open("/messages/{}", made)
+    lines(tab).first.locator("summary").first.click()
+    unfolded = tab.page.locator(".unfolded").first
+    expect(unfolded.locator("tbody tr")).to_have_count(3)
+    expect(unfolded).not_to_contain_text("native code")
+
+
 def test_names_of_groups_are_text_too(tab: Tab, http: httpx.Client, made: str) -> None:
     group = f"{HOSTILE}/{made[-8:]}?#%"
     path = "/groups/" + "".join(f"%{byte:02X}" for byte in group.encode())

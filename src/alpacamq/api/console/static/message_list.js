@@ -60,7 +60,7 @@ function line(topic, message, open) {
 
 function whole(topic, message, still) {
   const headers = headersOf(message);
-  const why = headers.filter(([name]) => name in DEAD_LETTER).map(([name, value]) => [DEAD_LETTER[name], shown(value)]);
+  const why = headers.filter(([name]) => Object.hasOwn(DEAD_LETTER, name)).map(([name, value]) => [DEAD_LETTER[name], shown(value)]);
   const key = content(message, "key");
   const isShort = key.text !== null && key.text.length <= SHORT_KEY;
   return [
