@@ -29,3 +29,8 @@ def test_a_link_may_be_followed_unless_that_changes_something(http: httpx.Client
     refused(http.get(poll, headers=PICTURE), 403, "cross-origin")
     http.get(poll, headers={"Sec-Fetch-Site": "same-origin"}).raise_for_status()
     http.get(poll, headers={"Sec-Fetch-Site": "none"}).raise_for_status()
+
+
+def test_the_console_may_act_behind_a_proxy_that_has_another_name(http: httpx.Client, made: str) -> None:
+    headers = {"Origin": "https://broker.example", "Sec-Fetch-Site": "same-origin"}
+    http.post(f"/topics/{made}/messages", json={"value": "x"}, headers=headers).raise_for_status()
