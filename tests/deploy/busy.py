@@ -28,6 +28,7 @@ class Traffic:
         self._transactions.init_transactions(30)
         self._consumer = Consumer({**quiet, "group.id": GROUP, "auto.offset.reset": "earliest"})
         self._consumer.subscribe([TOPIC])
+        self._has_committed = False
         self._admin = AdminClient(quiet)
         self._sqs: Any = boto3.client(
             "sqs",
@@ -56,10 +57,12 @@ class Traffic:
             self._transactions.produce(TOPIC, b"paid")
             assert self._transactions.flush(30) == 0
             end(30)
-        if messages := self._consumer.consume(10, timeout=0.3):
+        messages = self._consumer.consume(10, timeout=0.3 if self._has_committed else 30)
+        if messages:
             last = messages[-1]
             place = TopicPartition(last.topic(), last.partition(), last.offset() + 1)
             self._consumer.commit(offsets=[place], asynchronous=False)
+            self._has_committed = True
         for deleting in self._admin.delete_topics(["absent"]).values():
             with suppress(KafkaException):
                 deleting.result(30)
