@@ -10,9 +10,10 @@ from pyspark.sql.types import StructType
 
 from alpacamq.model.ids import TopicPartition
 
+from .offset_json import Json, from_json, to_json
 from .options import ReadOptions
 from .ranges import limited
-from .stream import Json, StreamReader, from_json, to_json
+from .stream import StreamReader
 
 
 class AdmittingStreamReader(StreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]

@@ -4,8 +4,7 @@ Lives on the driver, in a process of its own for as long as the query runs. Spar
 position of a query in its checkpoint; what is published to a consumer group is for people.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -13,18 +12,16 @@ from pyspark.sql.types import StructType
 
 from alpacamq.client.cluster import Cluster
 from alpacamq.client.offsets import Extent, extents
-from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.model.ids import TopicPartition
 
 from .errors import DataLost
+from .offset_json import Json, from_json, to_json
 from .options import ReadOptions
 from .progress import Progress
 from .ranges import OffsetRange, Offsets, between, limited, split
 from .reading import read_range
 from .reconnecting import FIRST_CONTACT_S, PATIENCE_S, persistently
 from .schema import wanted_columns
-
-# Spark's form of a position: partition numbers by topic, and offsets by partition number.
-Json = dict[str, dict[str, int]]
 
 
 def stream_reader(options: ReadOptions, schema: StructType) -> DataSourceStreamReader:
@@ -128,20 +125,3 @@ class PlainStreamReader(StreamReader):
             end = limited(self._planned, end, self.options.max_offsets_per_trigger)
         self._planned = end
         return to_json(end)
-
-
-def to_json(offsets: Offsets) -> Json:
-    """Offsets as Spark stores them; the same as those of its Kafka source."""
-    by_topic: Json = {}
-    for (topic, partition), offset in sorted(offsets.items()):
-        by_topic.setdefault(topic, {})[str(partition)] = offset
-    return by_topic
-
-
-def from_json(stored: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
-    """Offsets that Spark stored."""
-    return {
-        TopicPartition(TopicName(topic), int(partition)): int(offset)
-        for topic, offsets in stored.items()
-        for partition, offset in offsets.items()
-    }

@@ -19,7 +19,8 @@ from uuid import uuid4
 
 import msgspec
 
-from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.model.ids import TopicPartition
+from alpacamq_spark.offset_json import from_json
 
 from .errors import BadPlan, InvalidPipeline, PipelineBusy
 from .storage import Storage, local_path, storage_at
@@ -176,10 +177,7 @@ def _offsets(stored: bytes) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     for line in stored.decode(errors="replace").splitlines()[2:]:
         try:
-            source = json.loads(line)
-            for topic, offsets in source.items():
-                for partition, offset in offsets.items():
-                    found[TopicPartition(TopicName(topic), int(partition))] = int(offset)
+            found |= from_json(json.loads(line))
         except (ValueError, AttributeError, TypeError):
             continue  # a source that is not ours
     return found

@@ -17,6 +17,7 @@ from alpacamq.client.offsets import Isolation, extents
 from alpacamq.client.topics import Topic, every_topic, topic_settings
 from alpacamq.model import headers as names
 from alpacamq.model.ids import TopicPartition
+from alpacamq_spark.offset_json import offsets_option
 
 from .archive_table import DATA
 from .dead_letter_summary import Summary
@@ -109,7 +110,7 @@ def letters_frame(
     options = spans or {
         "subscribe": ",".join(topic.name for topic in letters.topics),
         "startingOffsets": "earliest",
-        "endingOffsets": _json_offsets(letters.ends),
+        "endingOffsets": offsets_option(letters.ends),
     }
     records = run.spark.read.format(FORMAT).options(**run.servers(), includeHeaders="true", **options).load()
 
@@ -139,13 +140,6 @@ def letters_frame(
         columns.append(f.when(struct[MALFORMED].isNull(), struct.dropFields(MALFORMED)).alias(DATA))
     raw = [f.col("key").alias("_key"), f.col("value").alias("_value"), f.col("headers").alias("_headers")]
     return records.select(*columns, "topic", "partition", "offset", "timestamp", *raw)
-
-
-def _json_offsets(ends: Mapping[TopicPartition, int]) -> str:
-    by_topic: dict[str, dict[str, int]] = {}
-    for place, end in ends.items():
-        by_topic.setdefault(place.topic, {})[str(place.partition)] = end
-    return json.dumps(by_topic)
 
 
 def _write(place: str, run: Run, data: Mapping[str, Plain]) -> None:

@@ -17,14 +17,13 @@ from alpacamq.client.errors import NotFound
 from alpacamq.client.offsets import extents
 from alpacamq.client.topics import every_topic
 from alpacamq.model.headers import DEAD_LETTER_HEADERS
-from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq_spark.committing import complete
 from alpacamq_spark.staging import JOBS, Batch
 
 from .dead_letters import Letters, letters_frame
 from .definition import Redrive
 from .errors import BadPlan, InvalidPipeline
-from .replay_plan import Span, assigned_json, offsets_json
+from .replay_plan import Span, span_options
 from .report import Plain, Section
 from .run import BatchDone, Run
 from .sources import reach, write_records
@@ -239,12 +238,7 @@ class _Work:
             self._journal.finish(number)
             return
         self._check_targets(batch.targets)
-        hull = covering(spans)
-        options = {
-            "assign": assigned_json(hull),
-            "startingOffsets": offsets_json(hull, is_start=True),
-            "endingOffsets": offsets_json(hull, is_start=False),
-        }
+        options = span_options(covering(spans))
         letters = letters_frame(self._run, self._letters, None, self._now_ms, options)
         chosen = letters.join(self._offsets(spans), list(_PLACE), "left_semi")
         write_records(
@@ -271,10 +265,8 @@ class _Work:
         with reach(self._run.broker) as cluster:
             ids: dict[str, str] = {topic.name: topic.id for topic in every_topic(cluster)}
             same = [span for span in batch.spans if ids.get(span.topic) == batch.topic_ids.get(span.topic)]
-            logs = extents(cluster, {_place(span) for span in same})
-        kept = [
-            msgspec.structs.replace(span, start=max(span.start, logs[_place(span)].start)) for span in same
-        ]
+            logs = extents(cluster, {span.place for span in same})
+        kept = [msgspec.structs.replace(span, start=max(span.start, logs[span.place].start)) for span in same]
         return [span for span in kept if span.start < span.end]
 
     def _records(self, chosen: "DataFrame") -> "DataFrame":
@@ -301,10 +293,6 @@ class _Work:
         schema = "topic STRING, partition INT, start BIGINT, end BIGINT"
         frame = self._run.spark.createDataFrame(rows, schema)
         return frame.selectExpr("topic", "partition", "explode(sequence(start, end - 1)) AS offset")
-
-
-def _place(span: Span) -> TopicPartition:
-    return TopicPartition(TopicName(span.topic), span.partition)
 
 
 def packed(places: Iterable[tuple[str, int, int]]) -> list[Span]:

@@ -16,7 +16,7 @@ from .definition import Position, Replay, ReplaySource
 from .errors import BadPlan
 from .failures import explained
 from .moments import parse_moment, show_moment
-from .replay_plan import ReplayPlan, ReplayProgress, Span, assigned_json, batches_for, offsets_json
+from .replay_plan import ReplayPlan, ReplayProgress, Span, batches_for, span_options
 from .report import Report, Section
 from .run import BatchDone, Outcome, Run
 from .sources import FORMAT, write_records
@@ -214,11 +214,7 @@ def _batch_frame(definition: Replay, run: Run, plan: ReplayPlan, number: int) ->
     spans = plan.batch(number)
     if definition.source.archive is None:
         reader = run.spark.read.format(FORMAT).options(
-            **run.servers(),
-            assign=assigned_json(spans),
-            startingOffsets=offsets_json(spans, is_start=True),
-            endingOffsets=offsets_json(spans, is_start=False),
-            includeHeaders="true",
+            **run.servers(), **span_options(spans), includeHeaders="true"
         )
         return reader.load()
     inside = [

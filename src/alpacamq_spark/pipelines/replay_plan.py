@@ -4,10 +4,12 @@ Batches are numbered, and what a batch holds follows from the plan alone, so tha
 written again is the same as before.
 """
 
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
+
+from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq_spark.offset_json import assign_option, offsets_option
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,6 +19,10 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     start: int
     end: int
+
+    @property
+    def place(self) -> TopicPartition:
+        return TopicPartition(TopicName(self.topic), self.partition)
 
 
 class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,17 +68,10 @@ def batches_for(rows: int, spans: Iterable[Span], at_most: int) -> int:
     return min(-(-rows // at_most), offsets)
 
 
-def offsets_json(spans: Iterable[Span], *, is_start: bool) -> str:
-    """Where to begin or to end in each partition, as the connector takes it."""
-    by_topic: dict[str, dict[str, int]] = {}
-    for span in spans:
-        by_topic.setdefault(span.topic, {})[str(span.partition)] = span.start if is_start else span.end
-    return json.dumps(by_topic)
-
-
-def assigned_json(spans: Iterable[Span]) -> str:
-    """Which partitions to read, as the connector takes it."""
-    by_topic: dict[str, list[int]] = {}
-    for span in spans:
-        by_topic.setdefault(span.topic, []).append(span.partition)
-    return json.dumps(by_topic)
+def span_options(spans: Sequence[Span]) -> dict[str, str]:
+    """What reads these offsets, as options of the connector."""
+    return {
+        "assign": assign_option(span.place for span in spans),
+        "startingOffsets": offsets_option({span.place: span.start for span in spans}),
+        "endingOffsets": offsets_option({span.place: span.end for span in spans}),
+    }
