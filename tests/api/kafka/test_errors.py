@@ -22,7 +22,13 @@ def errors(base: type[AlpacaError]) -> Iterator[type[AlpacaError]]:
 
 
 # Other tests may have imported clients and other doors, whose errors this door never meets.
-ELSEWHERE = ("alpacamq.cli.", "alpacamq.client.", "alpacamq.api.rest.", "alpacamq.api.sqs.", "alpacamq_spark.")
+ELSEWHERE = (
+    "alpacamq.cli.",
+    "alpacamq.client.",
+    "alpacamq.api.rest.",
+    "alpacamq.api.sqs.",
+    "alpacamq_spark.",
+)
 ERRORS: list[type[AlpacaError]] = sorted(
     {kind for kind in errors(AlpacaError) if not kind.__module__.startswith(ELSEWHERE)},
     key=lambda kind: kind.__name__,
