@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from alpacamq.client.cluster import Cluster
 from alpacamq.client.errors import NotFound
-from alpacamq.client.topics import delete_topic
+from alpacamq.client.topics import delete_topic, widen_topic
 from alpacamq.model import headers
 from alpacamq_spark import committing
 from alpacamq_spark.committing import commit
@@ -23,8 +24,11 @@ from alpacamq_spark.options import write_options
 from alpacamq_spark.pipelines import Pipeline, redrive
 from alpacamq_spark.pipelines.checkpoint import Checkpoint
 from alpacamq_spark.pipelines.dead_letter_summary import Summary
+from alpacamq_spark.pipelines.dead_letters import dead_letter_topics, letters_frame
+from alpacamq_spark.pipelines.definition import DeadLetterSource
 from alpacamq_spark.pipelines.errors import InvalidPipeline
 from alpacamq_spark.pipelines.redrive import covering, packed
+from alpacamq_spark.pipelines.run import Run
 from alpacamq_spark.staging import JOBS, Batch, StagingArea
 
 from .pipeline_files import Sent, Told, Workshop, send, told_to_programs
@@ -126,6 +130,24 @@ def test_what_fits_the_condition_goes_back_as_it_was_and_only_once(
         b"k2",
     ]
     assert workshop.run(wider).rows == 0
+
+
+def test_a_partition_that_is_added_during_a_run_is_left_to_the_next(
+    workshop: Workshop, cluster: Cluster, given_up: str
+) -> None:
+    widened = f"{given_up}.dlq"
+    run = Run(
+        name="letters",
+        kind="dead-letters",
+        broker=workshop.broker.address,
+        spark=workshop.spark,
+        checkpoint=Checkpoint(str(workshop.directory)),
+        place=str,
+    )
+    letters = dead_letter_topics(run.broker, DeadLetterSource(topics=(given_up,)))
+    widen_topic(cluster, widened, 2)
+    send(workshop.broker, widened, [replace(letter(given_up, 5, reason="timeout"), partition=1)])
+    assert letters_frame(run, letters, None, 0).count() == 6
 
 
 def test_no_number_of_reasons_hides_a_topic(spark: SparkSession) -> None:

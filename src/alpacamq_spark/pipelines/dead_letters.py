@@ -17,7 +17,7 @@ from alpacamq.client.offsets import Isolation, extents
 from alpacamq.client.topics import Topic, every_topic, topic_settings
 from alpacamq.model import headers as names
 from alpacamq.model.ids import TopicPartition
-from alpacamq_spark.offset_json import offsets_option
+from alpacamq_spark.offset_json import assign_option, offsets_option
 
 from .archive_table import DATA
 from .dead_letter_summary import Summary
@@ -108,7 +108,8 @@ def letters_frame(
     from pyspark.sql import functions as f
 
     options = spans or {
-        "subscribe": ",".join(topic.name for topic in letters.topics),
+        # Not the topics, to which a partition may be added during the run.
+        "assign": assign_option(letters.ends),
         "startingOffsets": "earliest",
         "endingOffsets": offsets_option(letters.ends),
     }
