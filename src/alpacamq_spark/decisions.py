@@ -28,7 +28,7 @@ from alpacamq.model.ids import TopicPartition
 from alpacamq.model.murmur2 import partition_for_key
 from alpacamq.model.records import Record, read_records, write_batch
 
-from .errors import ReadStalled
+from .errors import InDoubt, ReadStalled
 from .reconnecting import PATIENCE_S, persistently
 from .staging import Batch, StagedWrite
 from .subscription import COMMITS_TOPIC
@@ -208,4 +208,10 @@ def _partition(cluster: Cluster, sink: str) -> TopicPartition:
             if refused.code != ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
         topic = find_topic(cluster, COMMITS_TOPIC)
-    return TopicPartition(topic.name, partition_for_key(sink.encode(), len(topic.partitions)))
+    if len(topic.partitions) < _PARTITIONS:
+        raise InDoubt(
+            f"the topic {COMMITS_TOPIC} has {len(topic.partitions)} partitions and needs {_PARTITIONS}: it "
+            "was not made by the connector. Delete it while nothing writes with Spark, and it is made anew"
+        )
+    # Not by how many there are: partitions may be added, and what was decided stays where it is.
+    return TopicPartition(topic.name, partition_for_key(sink.encode(), _PARTITIONS))

@@ -14,10 +14,10 @@ import pytest
 from alpacamq.client.cluster import Cluster
 from alpacamq.client.offsets import Isolation, extents
 from alpacamq.client.reader import Reader
-from alpacamq.client.topics import create_topic, find_topic
+from alpacamq.client.topics import create_topic, find_topic, widen_topic
 from alpacamq.client.transactional import claim
 from alpacamq.client.transactions import every_transaction
-from alpacamq_spark import committing
+from alpacamq_spark import committing, decisions
 from alpacamq_spark.committing import abort, commit
 from alpacamq_spark.decisions import Decision, DecisionLog, Winner
 from alpacamq_spark.ending import not_open, show
@@ -368,6 +368,28 @@ def test_a_batch_of_many_tasks_can_be_decided(sink: Sink) -> None:
     log.hold()
     log.write(decision := Decision.after(None, batch, winners))
     assert log.last() == decision
+
+
+def test_decisions_are_found_when_partitions_were_added(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decisions, "COMMITS_TOPIC", topic)
+    logs = [DecisionLog(cluster, f"{topic}-{number}") for number in range(4)]
+    for number, log in enumerate(logs):
+        log.hold()
+        log.write(Decision(sink=f"{topic}-{number}", query="query", run="first", number=number, winners=()))
+    widen_topic(cluster, topic, 11)
+    found = [DecisionLog(cluster, f"{topic}-{number}").last() for number in range(4)]
+    assert [each and each.number for each in found] == [0, 1, 2, 3]
+
+
+def test_a_topic_for_decisions_that_is_not_ours_is_refused(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decisions, "COMMITS_TOPIC", topic)
+    create_topic(cluster, topic, partitions=3, replicas=1, settings={})
+    with pytest.raises(InDoubt, match="has 3 partitions and needs 8"):
+        DecisionLog(cluster, "sink")
 
 
 class TestJobs:
