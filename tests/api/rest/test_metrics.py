@@ -89,11 +89,15 @@ def test_a_broker_without_its_disk_still_shows_metrics(new_broker: NewBroker) ->
 def test_where_metrics_are_switched_off_there_are_none(new_broker: NewBroker) -> None:
     broker = new_broker(config="[metrics]\nenabled = false\n").start()
     with httpx.Client(base_url=f"http://{broker.http_address}", timeout=60) as http:
-        http.post("/topics/t/messages", json={"value": "x"}).raise_for_status()
+        http.post("/topics/t/messages", json={"value": "x", "partition": 1}).raise_for_status()
         answer = http.get("/metrics")
         assert answer.status_code == 404
         assert "metrics.enabled" in answer.json()["detail"]
         assert http.get("/healthz").status_code == 200
+        # What `alpacactl top` shows is no metric.
+        Confluent(broker.address).read("t", partition=1, count=1)
+        (row,) = http.get("/stats/topics").json()["topics"]
+        assert (row["topic"], row["fetched_total"]) == ("t", 1)
 
 
 def test_many_groups_queues_and_topics_make_a_bounded_number_of_series(

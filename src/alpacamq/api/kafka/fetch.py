@@ -210,8 +210,7 @@ class PendingFetch:
         return Found(topic, fetched, records, partition, wanted.fetch_offset)
 
     def _respond(self, found: list[Found]) -> None:
-        if self._answer.figures is not None:
-            self._count(found)
+        self._count(found)
         session = self._session
         if session is not None:
             if self._call.session_epoch:  # the first answer of a session names every partition
