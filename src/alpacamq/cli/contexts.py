@@ -56,10 +56,10 @@ def file_of(environ: Mapping[str, str]) -> Path:
     if chosen := environ.get(FILE_VARIABLE):
         return Path(chosen)
     base = environ.get("XDG_CONFIG_HOME") or ""
-    # As the XDG specification has it: a relative path is as good as none.
-    directory = (
-        Path(base) if base.startswith("/") else Path(environ.get("HOME") or "~").expanduser() / ".config"
-    )
+    # As the XDG specification has it: a relative path is as good as none. Not Path.expanduser, which
+    # fails for users without a home; they have no contexts.
+    home = environ.get("HOME") or os.path.expanduser("~")  # noqa: PTH111
+    directory = Path(base) if base.startswith("/") else Path(home) / ".config"
     return directory / "alpacamq" / "alpacactl.toml"
 
 
