@@ -9,13 +9,12 @@ from alpacamq.client.transactional import ProducerIdentity, claim, end_transacti
 from alpacamq.client.transactions import every_transaction, transaction
 
 from .reconnecting import persistently
-from .staging import AttemptId, alone
+from .staging import OPEN, AttemptId, alone
 
 # The transaction is another's by now, or was ended the other way.
 ENDED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE})
 # The broker remembers transactional ids for days, not for ever.
 FORGOTTEN = frozenset({ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND})
-_OPEN = "Ongoing"
 _REAPING_MS = 60_000
 
 
@@ -72,7 +71,7 @@ def reap(
     And what attempts of other jobs have left that were over before: such a job has nobody else.
     """
     spared = {producer.transactional_id for producer in kept}
-    for summary in persistently(lambda: every_transaction(cluster, _OPEN)):
+    for summary in persistently(lambda: every_transaction(cluster, OPEN)):
         attempt = AttemptId.parse(summary.id)
         if attempt is None or summary.id in spared:
             continue
@@ -90,7 +89,7 @@ def _is_orphan(cluster: Cluster, attempt: AttemptId) -> bool:
 
 def _is_open(cluster: Cluster, producer: ProducerIdentity) -> bool:
     found = persistently(lambda: transaction(cluster, producer.transactional_id))
-    return found is not None and found.state == _OPEN and found.producer_epoch == producer.epoch
+    return found is not None and found.state == OPEN and found.producer_epoch == producer.epoch
 
 
 def _end(cluster: Cluster, producer: ProducerIdentity, *, committed: bool) -> None:

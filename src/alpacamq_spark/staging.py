@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +43,8 @@ from .rows import normal_rows
 _BATCH_BYTES = 512 << 10
 # What may wait in a task for its batches to fill.
 _WAITING_BYTES = 32 << 20
+# The state of a transaction that has not ended.
+OPEN = "Ongoing"
 # In place of a query: jobs under one transactionalId are numbered on, whoever runs them.
 JOBS = "jobs"
 _FENCED = frozenset(
@@ -229,8 +232,9 @@ class StagingArea:
     def _identity(self) -> ProducerIdentity:
         if self._producer is None:
             timeout_ms = self._options.transaction_timeout_ms
+            name = self._free_id()
             try:
-                self._producer = persistently(lambda: claim(self._cluster, self._attempt_id, timeout_ms))
+                self._producer = persistently(lambda: claim(self._cluster, name, timeout_ms))
             except Refused as refused:
                 if refused.code != ErrorCode.INVALID_TRANSACTION_TIMEOUT:
                     raise
@@ -239,6 +243,16 @@ class StagingArea:
                     "see transactions.max_timeout_ms in its configuration"
                 ) from refused
         return self._producer
+
+    def _free_id(self) -> str:
+        """The attempt's id, or one like it while another holds that.
+
+        When Spark tries a stage again it counts attempts from 0 again, and those of the first try
+        may still run or have won. Not random from the start, as ids are to be used again.
+        """
+        name = self._attempt_id
+        found = persistently(lambda: transaction(self._cluster, name))
+        return name if found is None or found.state != OPEN else f"{name}-{uuid4().hex}"
 
     def _send(self, batches: dict[TopicPartition, bytearray]) -> None:
         producer = self._identity()

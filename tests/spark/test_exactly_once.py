@@ -190,6 +190,17 @@ def test_a_failed_attempt_is_dropped_with_the_commit_of_its_batch(sink: Sink) ->
     assert sink.values() == ["whole"]
 
 
+def test_attempts_of_the_same_number_do_not_end_each_other(sink: Sink) -> None:
+    """When Spark tries a stage again, it counts from 0 again, and takes what the first try has finished."""
+    batch = sink.batch(0)
+    finished = sink.stage(batch, ["a", "b"])
+    again = sink.stage(batch, ["a", "b"])
+    sink.commit(finished)
+    assert again.producer not in (None, finished.producer)
+    assert sink.values() == ["a", "b"]
+    assert sink.left_open() == []
+
+
 def test_a_commit_that_fails_after_its_decision_is_not_undone_by_the_abort(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
