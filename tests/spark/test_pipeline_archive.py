@@ -1,5 +1,6 @@
 """Archives: each record once, whatever is run again, merged or left half done."""
 
+import fcntl
 import json
 import shutil
 from collections import Counter
@@ -293,6 +294,17 @@ def test_a_pipeline_runs_once_at_a_time(workshop: Workshop, cluster: Cluster, to
         assert pipeline.status().data["state"] == "running"
         with pytest.raises(PipelineBusy, match="runs already"):
             workshop.run(pipeline)
+
+
+def test_who_looks_whether_a_pipeline_runs_does_not_keep_it_from_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = Checkpoint(str(tmp_path))
+    with (tmp_path / "lock").open("w") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        monkeypatch.setattr("time.sleep", lambda _: fcntl.flock(looking, fcntl.LOCK_UN))
+        with checkpoint.held():
+            assert checkpoint.is_held()
 
 
 def test_a_filter_that_makes_no_sense_is_named(workshop: Workshop, cluster: Cluster, topic: str) -> None:

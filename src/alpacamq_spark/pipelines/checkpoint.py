@@ -10,11 +10,12 @@ spark.log       what Spark logged; spark-console.log has what it printed
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -33,6 +34,8 @@ T = TypeVar("T")
 STREAM = "stream"
 SPARK_LOG = "spark.log"
 _LOCK = "lock"
+_LOCK_TRIES = 10
+_LOCK_PAUSE_S = 0.02
 _LAST_RUN = "last-run.json"
 _ID = "id"
 
@@ -96,15 +99,13 @@ class Checkpoint:
             return
         self._path.mkdir(parents=True, exist_ok=True)
         with (self._path / _LOCK).open("a+") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _locked(lock):
                 lock.seek(0)
                 who = lock.read(20).strip()
                 raise PipelineBusy(
                     f"the pipeline runs already{f' (process {who})' if who else ''}, "
                     f"on the checkpoint {self.place}"
-                ) from None
+                )
             lock.seek(0)
             lock.truncate()
             lock.write(str(os.getpid()))
@@ -166,6 +167,18 @@ def local_checkpoint(place: str) -> Checkpoint | None:
         return Checkpoint(place)
     except InvalidPipeline:
         return None
+
+
+def _locked(lock: TextIO) -> bool:
+    """Lock a file against everyone else; False if another keeps it. Who only looks lets go at once."""
+    for _ in range(_LOCK_TRIES):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_LOCK_PAUSE_S)
+        else:
+            return True
+    return False
 
 
 def _numbers(storage: Storage, directory: str) -> list[int]:
