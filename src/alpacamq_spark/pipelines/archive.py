@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from .archive_table import DATA, ArchiveTable, Compression, write_segment
 from .compaction import Compaction, compact
 from .definition import Archive, Compact, Filter
-from .errors import InvalidPipeline
+from .failures import condition
 from .report import Plain, Report, Section
 from .run import BatchDone, Outcome, Run
 from .segments import Segment
 from .sources import read_stream, stream_options
 from .streaming import run_stream
-from .values import MALFORMED, declared, decoded
+from .values import declared, readable
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 
@@ -65,15 +65,10 @@ def run_archive(definition: Archive, run: Run, directory: Path) -> Outcome:
 
 def filtered(frame: "DataFrame", steps: Sequence[object]) -> "DataFrame":
     """What the filters among the steps leave."""
-    from pyspark.errors import AnalysisException, ParseException
-
     for number, step in enumerate(steps, 1):
         if isinstance(step, Filter):
-            try:
+            with condition(f"steps[{number}].where"):
                 frame = frame.where(step.where)
-            except (AnalysisException, ParseException) as error:
-                words = str(error).split("== SQL", maxsplit=1)[0].split(";\n", maxsplit=1)[0]
-                raise InvalidPipeline(f"steps[{number}].where: {' '.join(words.split())}") from None
     return frame
 
 
@@ -89,18 +84,11 @@ def archived(frame: "DataFrame", data: "StructType | None") -> "DataFrame":
     return frame.select(
         *columns,
         f.current_timestamp().alias("archived_at"),
-        *([] if data is None else [_decoded(data)]),
+        *([] if data is None else [readable(f.col("value"), data).alias(DATA)]),
         "topic",
         f.date_add(f.lit("1970-01-01").cast("date"), days).alias("date"),
         f.pmod(hours, f.lit(24)).cast("int").alias("hour"),
     )
-
-
-def _decoded(data: "StructType") -> "Column":
-    from pyspark.sql import functions as f
-
-    struct = decoded(f.col("value"), data, "keep")
-    return f.when(struct[MALFORMED].isNull(), struct.dropFields(MALFORMED)).alias(DATA)
 
 
 def batch_writer(place: str, writer: str, compression: Compression) -> "Callable[[DataFrame, int], None]":

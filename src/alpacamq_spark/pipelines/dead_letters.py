@@ -28,7 +28,7 @@ from .report import Plain, Report
 from .run import Outcome, Run
 from .sources import FORMAT, matching_topics, reach
 from .storage import storage_at
-from .values import MALFORMED, declared, decoded
+from .values import declared, readable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -137,8 +137,7 @@ def letters_frame(
         f.col("value").cast("string").alias("value"),
     ]
     if data is not None:
-        struct = decoded(f.col("value"), data, "keep")
-        columns.append(f.when(struct[MALFORMED].isNull(), struct.dropFields(MALFORMED)).alias(DATA))
+        columns.append(readable(f.col("value"), data).alias(DATA))
     raw = [f.col("key").alias("_key"), f.col("value").alias("_value"), f.col("headers").alias("_headers")]
     return records.select(*columns, "topic", "partition", "offset", "timestamp", *raw)
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from alpacamq.client.errors import Unreachable
 from alpacamq.model.errors import AlpacaError
 
-from .errors import PipelineFailed
+from .errors import InvalidPipeline, PipelineFailed
 
 # How a Python worker's last line names the error that ended it.
 _OURS = re.compile(r"^\s*(?:pyspark\S*: )?(alpacamq\w*(?:\.\w+)+)\.(\w+): (.+)$", re.MULTILINE)
@@ -28,6 +28,18 @@ def explained() -> Iterator[None]:
         if type(error).__module__.partition(".")[0] != "py4j":
             raise
         raise explanation(str(error)) from error
+
+
+@contextmanager
+def condition(where: str) -> Iterator[None]:
+    """Turn what Spark says of a condition that makes no sense into InvalidPipeline, which names the place."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    try:
+        yield
+    except (AnalysisException, ParseException) as error:
+        words = str(error).split("== SQL", maxsplit=1)[0].split(";\n", maxsplit=1)[0]
+        raise InvalidPipeline(f"{where}: {' '.join(words.split())}") from None
 
 
 def explanation(text: str) -> AlpacaError:

@@ -22,7 +22,8 @@ from alpacamq_spark.staging import JOBS, Batch
 
 from .dead_letters import Letters, letters_frame
 from .definition import Redrive
-from .errors import BadPlan, InvalidPipeline
+from .errors import BadPlan
+from .failures import condition
 from .replay_plan import Span, span_options
 from .report import Plain, Section
 from .run import BatchDone, Run
@@ -182,15 +183,11 @@ class _Work:
 
     def _matching(self) -> "DataFrame":
         """Dead letters that fit the condition and were not sent back yet."""
-        from pyspark.errors import AnalysisException, ParseException
         from pyspark.sql import functions as f
 
         frame = letters_frame(self._run, self._letters, self._data, self._now_ms)
-        try:
+        with condition("redrive.where"):
             matching = frame.where(self._redrive.where)
-        except (AnalysisException, ParseException) as error:
-            words = str(error).split("== SQL", maxsplit=1)[0].split(";\n", maxsplit=1)[0]
-            raise InvalidPipeline(f"redrive.where: {' '.join(words.split())}") from None
         known = matching.where(f.col("origin_topic") != "")
         if not (sent := self._journal.sent()):
             return known

@@ -104,6 +104,14 @@ def decoded(value: "Column", schema: "StructType", malformed: str) -> "Column":
     return functions.from_json(value.cast("string"), marked, options)
 
 
+def readable(value: "Column", schema: "StructType") -> "Column":
+    """A value as a struct; null where it cannot be read."""
+    from pyspark.sql import functions
+
+    struct = decoded(value, schema, "keep")
+    return functions.when(struct[MALFORMED].isNull(), struct.dropFields(MALFORMED))
+
+
 def _sample(cluster: Cluster, topic: str) -> Iterator[object]:
     """The last values of a topic that are JSON, about the same number of each partition."""
     places = find_topic(cluster, topic).all_partitions()
