@@ -37,7 +37,11 @@ class AdmittingStreamReader(StreamReader, SupportsTriggerAvailableNow):  # type:
         end = self.ends(begin)
         if self._target is not None:
             target = self._target
-            end = {each: max(min(at, target.get(each, 0)), begin.get(each, 0)) for each, at in end.items()}
+            end = {
+                # What goes back was made anew, and does so whatever the target was.
+                each: at if at < begin.get(each, 0) else max(min(at, target.get(each, 0)), begin.get(each, 0))
+                for each, at in end.items()
+            }
         if isinstance(limit, ReadMaxRows):
             end = limited(begin, end, limit.max_rows)
         return to_json(end)

@@ -58,7 +58,8 @@ def limited(start: Offsets, end: Offsets, limit: int) -> dict[TopicPartition, in
     """How far a batch of about `limit` records may go towards `end`.
 
     Half of the limit is dealt out evenly, so that no partition waits for another's backlog, and
-    the rest by what is left in each. A partition that has anything moves by one record at least.
+    the rest by what is left in each. A partition that has anything moves by one record at least; one
+    that ends before its start goes back to there.
     """
     waiting = {each.partition: len(each) for each in between(start, end)}
     if sum(waiting.values()) <= limit:
@@ -71,4 +72,7 @@ def limited(start: Offsets, end: Offsets, limit: int) -> dict[TopicPartition, in
     if left > 0 and total > 0:
         for partition, size in rest.items():
             taken[partition] += min(size, left * size // total)
-    return {partition: start.get(partition, 0) + taken.get(partition, 0) for partition in end}
+    return {
+        partition: min(until, start.get(partition, 0) + taken.get(partition, 0))
+        for partition, until in end.items()
+    }

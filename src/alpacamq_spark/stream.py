@@ -4,6 +4,7 @@ Lives on the driver, in a process of its own for as long as the query runs. Spar
 position of a query in its checkpoint; what is published to a consumer group is for people.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -22,6 +23,9 @@ from .ranges import OffsetRange, Offsets, between, limited, split
 from .reading import read_range
 from .reconnecting import FIRST_CONTACT_S, PATIENCE_S, persistently
 from .schema import wanted_columns
+
+# Goes to the standard error of Spark's driver.
+log = logging.getLogger(__name__)
 
 
 def stream_reader(options: ReadOptions, schema: StructType) -> DataSourceStreamReader:
@@ -89,7 +93,7 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
         return there
 
     def ends(self, start: Offsets) -> dict[TopicPartition, int]:
-        """How far each partition goes; where a log has become shorter than `start`, it stays there."""
+        """How far each partition goes; one that has become shorter than `start` goes back to its end."""
         there = self.extents()
         gone = sorted(set(start) - there.keys())
         if gone and self.options.fail_on_data_loss:
@@ -98,18 +102,22 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
                 "failOnDataLoss=false goes on without it"
             )
         for partition, extent in there.items():
-            if extent.end < start.get(partition, 0) and self.options.fail_on_data_loss:
-                raise DataLost(
+            if extent.end < start.get(partition, 0):
+                # Not from where it begins: a log that lost its end would be read twice.
+                words = (
                     f"{partition} was read to {start[partition]} and now ends at {extent.end}: the topic was "
-                    "made anew or lost its end; failOnDataLoss=false waits until it has come so far again"
+                    f"made anew or lost its end. What it holds before {extent.end} may not have been read"
                 )
-        return {each: max(extent.end, start.get(each, 0)) for each, extent in there.items()}
+                if self.options.fail_on_data_loss:
+                    raise DataLost(f"{words}; failOnDataLoss=false goes on from there")
+                log.warning("%s; going on from there", words)
+        return {each: extent.end for each, extent in there.items()}
 
 
 class PlainStreamReader(StreamReader):
     """For Spark 4.0 and 4.1, which do not say where a batch begins.
 
-    What the last batch of this run ended at is remembered, and no batch ever ends before it. The
+    What the last batch of this run ended at is remembered, and no batch ends before it. The
     first batch of a run is not limited: where it begins is in Spark's checkpoint, and an end
     before that would have Spark go back and read records again. Nor would Trigger.AvailableNow,
     which is one batch there, come to the end.

@@ -39,6 +39,11 @@ def test_a_skewed_partition_starves_no_other() -> None:
     assert reached[place(0)] == 624
 
 
+def test_a_partition_that_was_made_anew_goes_back_whatever_the_limit() -> None:
+    reached = limited({place(0): 100, place(1): 0}, {place(0): 0, place(1): 500}, 10)
+    assert reached == {place(0): 0, place(1): 10}
+
+
 def test_a_partition_that_is_new_begins_at_its_first_record() -> None:
     assert between({place(0): 5}, {place(0): 5, place(1): 3}) == [OffsetRange(place(1), 0, 3)]
 
