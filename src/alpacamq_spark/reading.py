@@ -22,6 +22,8 @@ from .reconnecting import PATIENCE_S, persistently
 
 # Unpacked, what is turned into one Arrow batch; compressed batches can hold much more than they weigh.
 _DECODED_BYTES = 16 << 20
+# The same for tiny records, whose places take more than they do: some 170 bytes each while decoding.
+_DECODED_RECORDS = 250_000
 
 
 def read_range(
@@ -36,15 +38,16 @@ def read_range(
     """Everything in the range that a reader of this isolation sees, as Arrow batches."""
     decoder = Decoder(wanted, columns, timestamp_ms)
     waiting: list[Unpacked] = []
-    size = 0
+    size = records = 0
     with Cluster(*servers) as cluster:
         source = _Source(cluster, wanted, isolation, fail_on_data_loss)
         for batch in source.batches():
             waiting.append(batch)
             size += len(batch.body)
-            if size >= _DECODED_BYTES:
+            records += batch.header.record_count
+            if size >= _DECODED_BYTES or records >= _DECODED_RECORDS:
                 yield decoder.decode(waiting)
-                waiting, size = [], 0
+                waiting, size, records = [], 0, 0
         if waiting:
             yield decoder.decode(waiting)
 

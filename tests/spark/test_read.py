@@ -48,6 +48,18 @@ def test_a_pattern_does_not_read_the_connectors_own_topic(
     assert COMMITS_TOPIC not in topics
 
 
+def test_tiny_records_are_decoded_a_limited_number_at_a_time(
+    broker: Broker, cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_topic(cluster, topic, partitions=1)
+    produce(broker, topic, ["x"] * 30, **{"batch.num.messages": 5})
+    monkeypatch.setattr("alpacamq_spark.reading._DECODED_RECORDS", 10)
+    reader, [whole] = plan(broker, subscribe=topic)
+    sizes = [batch.num_rows for batch in reader.read(whole)]
+    assert sum(sizes) == 30
+    assert max(sizes) < 15
+
+
 def test_offsets_bound_what_is_read(broker: Broker, filled: str) -> None:
     bounds: dict[str, Any] = {
         "startingOffsets": json.dumps({filled: {"0": 8, "1": -2}}),
