@@ -4,6 +4,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from select import select
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from alpacamq.client.errors import Unreachable
 from alpacamq.client.http import HttpApi, Problem
 from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
+from tests.waiting import eventually
 
 
 class Number(msgspec.Struct):
@@ -91,6 +93,13 @@ def test_a_connection_that_was_closed_meanwhile_is_opened_again() -> None:
     with broker([VERSION, ONE], [VERSION, closing], [VERSION, ONE]) as api:
         for _ in range(3):
             assert api.get(["x"], Number).number == 1
+            eventually(lambda: _is_closed(api), what="the connection is closed")
+
+
+def _is_closed(api: HttpApi) -> bool:
+    connection = api._connection
+    assert connection is not None
+    return connection.sock is None or bool(select([connection.sock], [], [], 0)[0])
 
 
 @pytest.mark.parametrize(
