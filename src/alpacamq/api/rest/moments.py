@@ -28,6 +28,7 @@ MomentText = Annotated[
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+_MICROSECOND = timedelta(microseconds=1)
 _UNITS_MS: Mapping[str, int] = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -43,6 +44,13 @@ def moment_text_ms(moment: MomentText) -> int:
     if moment.isdigit():
         return int(moment)
     return moment_ms(msgspec.convert(moment, datetime))
+
+
+def moment_text_us(moment: MomentText) -> int:
+    """As `moment_text_ms`, in microseconds."""
+    if moment.isdigit():
+        return int(moment) * 1000
+    return (msgspec.convert(moment, datetime) - _EPOCH) // _MICROSECOND
 
 
 def duration_ms(duration: Duration) -> int:

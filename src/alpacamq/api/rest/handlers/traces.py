@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from alpacamq.api.rest.backend import Backend
 from alpacamq.api.rest.errors import ConflictingInput, UnknownTrace
-from alpacamq.api.rest.moments import MomentText, moment_text_ms
+from alpacamq.api.rest.moments import MomentText, moment_text_us
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.telemetry.tracing import (
     Attribute,
@@ -202,7 +202,7 @@ def _filter(wanted: TracesWanted) -> TraceFilter:
 
 def _moment_us(moment: str, field: str) -> int:
     try:
-        return moment_text_ms(moment) * 1000
+        return moment_text_us(moment)
     except ValueError:
         raise ConflictingInput(f"{field}: there is no {moment}", field) from None
 
