@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from alpacamq_spark.session import spark_session
@@ -45,10 +46,12 @@ def kafka_source(*others: str) -> KafkaSource:
 
 @contextmanager
 def spark_on(cores: int, source: KafkaSource | None) -> Iterator[SparkSession]:
-    """A session of its own on this machine."""
+    """A session of its own on this machine, in a Java of its own: one that runs takes no more jars."""
     jars = {"spark.jars": ",".join(source.jars)} if source is not None else {}
     spark = spark_session("benchmark", master=f"local[{cores}]", settings={**_SETTINGS, **jars})
     try:
         yield spark
     finally:
         spark.stop()
+        SparkContext._gateway.shutdown()
+        SparkContext._gateway = SparkContext._jvm = None
