@@ -50,8 +50,10 @@ def resolve(jars: Path, group: str, artifact: str, version: str) -> None:
         command += ["-DincludeScope=runtime", f"-DoutputDirectory={project / 'jars'}"]
         try:
             subprocess.run(command, check=True, capture_output=True, timeout=RESOLVE_S)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            raise Unavailable(f"its jars cannot be resolved: {error}") from error
+        except subprocess.CalledProcessError as error:
+            raise Unavailable(f"mvn cannot resolve its jars (it ends with {error.returncode})") from error
+        except subprocess.TimeoutExpired as error:
+            raise Unavailable(f"mvn does not resolve its jars within {RESOLVE_S} s") from error
         jars.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(project / "jars", jars)
 
