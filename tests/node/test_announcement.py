@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
+
 from tests.conftest import NewBroker
 
 
@@ -37,6 +39,13 @@ def test_what_it_says_to_try_works_as_it_is_typed(new_broker: NewBroker, tmp_pat
     assert "greetings" in printed["topics"]
 
 
+def test_the_console_is_where_it_says(new_broker: NewBroker) -> None:
+    broker = new_broker().start()
+    (page,) = [line.split()[1] for line in broker.output.lines if line.split()[:1] == ["console"]]
+    assert "<title>AlpacaMQ" in httpx.get(page, timeout=60).raise_for_status().text
+
+
 def test_it_does_not_advise_to_use_a_door_that_is_shut(new_broker: NewBroker) -> None:
     broker = new_broker(config="[http]\nenabled = false\n").start()
+    assert not any("console" in line for line in broker.output.lines)
     assert not any("queue" in command for command in advice(broker.output.lines))

@@ -102,7 +102,11 @@ def announce(config: NodeConfig, kafka: Address, http_doors: Sequence[HttpDoor],
     data = config.node.data_dir.absolute()
     print(f"AlpacaMQ {__version__} is ready after {time.monotonic() - started_at:.2f} s\n")
     addresses = {"kafka": str(kafka), **{door.name: str(door.address) for door in http_doors}}
-    for name, place in {**addresses, "data": str(data)}.items():
+    shown = dict(addresses)
+    for door in http_doors:
+        if door.name == "http":
+            shown["console"] = f"http://{_reachable(door.address)}/console/"
+    for name, place in {**shown, "data": str(data)}.items():
         print(f"  {name:<7} {place}")
     print("\nTry:")
     for line in _to_try(kafka, http_doors):
