@@ -27,7 +27,8 @@ def leased(broker: Broker, topic: str, **query: Any) -> list[dict[str, Any]]:
 
 
 def receipts(broker: Broker, topic: str, **query: Any) -> list[str]:
-    return [each["receipt"] for each in leased(broker, topic, **query)]
+    """Those of messages that are there: the first look at a queue may be too early."""
+    return [each["receipt"] for each in leased(broker, topic, **{"wait_ms": 10_000, **query})]
 
 
 def settled(broker: Broker, how: str, *handles: str, **fields: Any) -> None:

@@ -12,7 +12,10 @@ from .queued import figures, leased, receipts, sent, settled
 def dead(broker: Broker, topic: str, *values: str, reason: str = "no such product") -> str:
     """The dead-letter topic of the topic, where these values are now."""
     sent(broker, topic, *values, key="alice", headers={"table": "12"})
-    settled(broker, "reject", *receipts(broker, topic), reason=reason)
+    handles: list[str] = []
+    while len(handles) < len(values):
+        handles += receipts(broker, topic)
+    settled(broker, "reject", *handles, reason=reason)
     eventually(lambda: figures(broker, topic)["dead_lettering"] == 0)
     return f"{topic}.dlq"
 
