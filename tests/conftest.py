@@ -2,10 +2,12 @@
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import settings
 
 from alpacamq.model.topics import MAX_NAME_LENGTH
@@ -17,6 +19,8 @@ settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 # Workers of a parallel run are told how wide its terminal is; what commands print must not depend on that.
 os.environ.pop("COLUMNS", None)
+# A broker that runs in a thread of the tests must not write into what a command prints meanwhile.
+structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
 
 NewBroker = Callable[..., Broker]
 
