@@ -23,6 +23,8 @@ KAFKA = re.compile(r"kafka\s+(\S+:\d+)")
 HTTP = re.compile(r"http\s+(\S+:\d+)")
 SQS = re.compile(r"sqs\s+(\S+:\d+)")
 # The last line it prints once it takes connections.
+# For brokers that several tests share: messages of years ago are not deleted for their age meanwhile.
+KEPT = "[log]\nretention_check_ms = 3600000\n"
 READY = re.compile(r"Ctrl-C stops it")
 ANY_PORT = "127.0.0.1:0"
 

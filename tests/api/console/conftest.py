@@ -7,7 +7,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.brokers import Broker
+from tests.brokers import KEPT, Broker
 
 from .browsing import FLAGS, Tab
 
@@ -16,7 +16,7 @@ DESKTOP = {"width": 1280, "height": 860}
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = Broker(tmp_path_factory.mktemp("console") / "data")
+    broker = Broker(tmp_path_factory.mktemp("console") / "data", config=KEPT)
     try:
         yield broker.start()
     finally:

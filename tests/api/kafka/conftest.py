@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from alpacamq.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
-from tests.brokers import Broker
+from tests.brokers import KEPT, Broker
 
 from .wire import Wire, wired
 
@@ -14,7 +14,7 @@ PARTITIONS = 2
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = Broker(tmp_path_factory.mktemp("door") / "data")
+    broker = Broker(tmp_path_factory.mktemp("door") / "data", config=KEPT)
     try:
         yield broker.start()
     finally:

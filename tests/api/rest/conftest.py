@@ -5,14 +5,14 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.brokers import Broker
+from tests.brokers import KEPT, Broker
 
 PARTITIONS = 2
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = Broker(tmp_path_factory.mktemp("rest") / "data")
+    broker = Broker(tmp_path_factory.mktemp("rest") / "data", config=KEPT)
     try:
         yield broker.start()
     finally:
