@@ -22,9 +22,9 @@ STOP_S = 30.0
 KAFKA = re.compile(r"kafka\s+(\S+:\d+)")
 HTTP = re.compile(r"http\s+(\S+:\d+)")
 SQS = re.compile(r"sqs\s+(\S+:\d+)")
-# The last line it prints once it takes connections.
 # For brokers that several tests share: messages of years ago are not deleted for their age meanwhile.
 KEPT = "[log]\nretention_check_ms = 3600000\n"
+# The last line it prints once it takes connections.
 READY = re.compile(r"Ctrl-C stops it")
 ANY_PORT = "127.0.0.1:0"
 
