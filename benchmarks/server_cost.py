@@ -1,4 +1,4 @@
-"""Work that is done at two servers in turns, and what processor time it costs them: for comparing settings."""
+"""Measures the processor time of work that servers with different settings do in turns."""
 
 import time
 from collections.abc import Callable

@@ -17,12 +17,27 @@ async def begun(broker: Broker, transactional_id: str) -> TransactionalProducer:
 
 
 async def end(broker: Broker, producer: TransactionalProducer, *, committed: bool) -> None:
+    """End the transaction as clients of the classic protocol do: the producer keeps its epoch."""
+    await _end(broker, producer, EndProtocol.CLASSIC, committed=committed)
+
+
+async def end_with_new_epoch(
+    broker: Broker, producer: TransactionalProducer, *, committed: bool
+) -> TransactionalProducer:
+    """End the transaction and return the producer to go on with, once the markers are written."""
+    given = await _end(broker, producer, EndProtocol.NEW_EPOCH, committed=committed)
+    return TransactionalProducer(
+        transactional_id=producer.transactional_id, producer_id=given.producer_id, producer_epoch=given.epoch
+    )
+
+
+async def _end(
+    broker: Broker, producer: TransactionalProducer, protocol: EndProtocol, *, committed: bool
+) -> ProducerIdentity:
     request = EndTransaction(
         transactional_id=producer.transactional_id,
         producer=ProducerIdentity(producer.producer_id, producer.producer_epoch),
         committed=committed,
-        protocol=EndProtocol.CLASSIC,
+        protocol=protocol,
     )
-    await broker.coordinators.ask_transaction(
-        producer.transactional_id, lambda machine, ticket, now_ms: machine.end(request, ticket, now_ms)
-    )
+    return await broker.coordinators.end_transaction(request)

@@ -7,6 +7,7 @@ shard of each group whose offsets it holds.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Executor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -19,11 +20,17 @@ from alpacamq.coordinator.group_messages import CompleteTransactionRequest, Grou
 from alpacamq.coordinator.group_outcome import GroupOutcome
 from alpacamq.coordinator.groups import GroupCoordinator
 from alpacamq.coordinator.share_messages import Departure
-from alpacamq.coordinator.transaction import WriteMarkers
-from alpacamq.coordinator.transaction_messages import TransactionOutcome
+from alpacamq.coordinator.transaction import ProducerIdentity, Transaction, TransactionState, WriteMarkers
+from alpacamq.coordinator.transaction_messages import EndTransaction, TransactionOutcome
 from alpacamq.coordinator.transactions import TransactionCoordinator, TransactionSettings
 from alpacamq.model.control import marker_batch
-from alpacamq.model.errors import AlpacaError, DamagedLog, FencedProducer, UnknownTopic
+from alpacamq.model.errors import (
+    AlpacaError,
+    DamagedLog,
+    FencedProducer,
+    TransactionalIdNotFound,
+    UnknownTopic,
+)
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.outcome import Outcome
 from alpacamq.model.ports import Clock, Disk
@@ -140,6 +147,20 @@ class Coordinators:
         await self._producer_ids.replenish()  # the event may need one
         return await self._transactions.ask(transactional_id, event)
 
+    async def end_transaction(self, request: EndTransaction) -> ProducerIdentity:
+        """Commit or abort; returns the identity to go on with.
+
+        The decision to commit is written only after everything it commits is on disk: a power cut that
+        keeps the decision keeps the records and offsets, too.
+        """
+        transactional_id = request.transactional_id
+        if request.committed:
+            await self._flush_data(transactional_id)
+        producer: ProducerIdentity = await self.ask_transaction(
+            transactional_id, lambda machine, ticket, now_ms: machine.end(request, ticket, now_ms)
+        )
+        return producer
+
     async def ask_every_transaction_shard(self, event: TransactionEvent) -> list[Any]:
         """Ask the coordinators of all transactional ids."""
         return await self._transactions.ask_all(event)
@@ -162,17 +183,20 @@ class Coordinators:
         committed: bool,
         coordinator_epoch: int = 0,
     ) -> None:
-        """End a producer's transaction in one partition."""
+        """End a producer's transaction in one partition; returns once the marker is on disk."""
         if partition.topic != OFFSETS_TOPIC:
             now_ms = self._clock.now_ms()
             batch = marker_batch(producer_id, producer_epoch, committed, coordinator_epoch, now_ms)
-            await append(self._topics.partition(*partition), batch)
+            target = self._topics.partition(*partition)
+            placed = await append(target, batch)
+            await target.flush_to(placed.next_offset)
             return
         ended = CompleteTransactionRequest(
             producer_id=producer_id, producer_epoch=producer_epoch, committed=committed
         )
         shard = (await self._groups.all())[partition.partition]
         await shard.ask(lambda machine, ticket, now_ms: machine.complete_transaction(ended, ticket, now_ms))
+        await shard.partition.flush_to(shard.partition.log.end_offset)
 
     def topic_deleted(self, topic: str) -> None:
         """No group is anywhere in a topic that is gone."""
@@ -229,6 +253,23 @@ class Coordinators:
                 if (markers.transactional_id, markers.number) not in self._marking:
                     self._marking.add((markers.transactional_id, markers.number))
                     self._tasks.create_task(self._write_markers(shard, markers))
+
+    async def _flush_data(self, transactional_id: str) -> None:
+        """Flush every partition that a transaction has written to."""
+        try:
+            known: Transaction = await self.ask_transaction(
+                transactional_id,
+                lambda machine, ticket, now_ms: machine.describe(transactional_id, ticket, now_ms),
+            )
+        except TransactionalIdNotFound:
+            return  # `end` says so in its own way
+        if known.state is TransactionState.ONGOING:
+            await asyncio.gather(*(self._flush(partition) for partition in known.partitions))
+
+    async def _flush(self, partition: TopicPartition) -> None:
+        with suppress(UnknownTopic):  # deleted meanwhile, and its records with it
+            found = self._topics.partition(*partition)
+            await found.flush_to(found.log.end_offset)
 
     async def _write_markers(self, shard: Shard[TransactionCoordinator], markers: WriteMarkers) -> None:
         """Carry a decision to every partition."""

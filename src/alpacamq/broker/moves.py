@@ -127,6 +127,10 @@ class Moves:
         """Make the first of these moves, as many as go into one batch; how many that were."""
         first = moves[0]
         queue = first.queue
+        # The sequences must be on disk before the target has them: handed out again after a power cut,
+        # they would make other messages look like repetitions.
+        state = shard.shard.partition
+        await state.flush_to(state.log.end_offset)
         places = [(move.partition, move.offset) for move in moves]
         records = await self._reader.read(queue.topic, places)
         if (record := records.get(places[0])) is None:
@@ -138,6 +142,7 @@ class Moves:
         target = await self._target(first, record, topic)
         last = target.log.producers.last_sequence(first.producer_id)
         if last is not None and not follows(first.sequence, last):
+            await target.flush_to(target.log.end_offset)
             return 1  # made before a crash
         batch: list[Record] = []
         traced: list[tuple[Move, Moved, int]] = []
@@ -157,6 +162,8 @@ class Moves:
                 changed = with_trace(changed, moved)
             batch.append(changed._replace(offset=len(batch)))
         placed = await append(target, _packed(batch, first, target.config, now_ms))
+        # The queue's record of the move must not outlive the moved message in a power cut.
+        await target.flush_to(placed.next_offset)
         for move, moved, at in traced:
             assert self._traces is not None
             self._traces.moved(move, moved, target, placed.base_offset + at)

@@ -84,6 +84,8 @@ class Partition:
         self.written_batches = self.written_bytes = 0
         self.fetched_messages = self.fetched_bytes = 0
         self._awaiting_flush: deque[tuple[int, list[Append]]] = deque()
+        # Tasks in `flush_to`, each with the offset it waits for.
+        self._flush_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._watchers: dict[object, Callable[[int], None]] = {}
         # None where tracing is switched off.
         self.traces: PartitionTraces | None = None
@@ -173,12 +175,25 @@ class Partition:
         for append in appends:
             append.done()
 
+    async def flush_to(self, offset: int) -> None:
+        """Return once everything before `offset` is on disk, whatever the topic's flush settings say.
+
+        A record elsewhere that says "this was done" is appended only after this has returned.
+        """
+        if offset <= self.log.flushed_offset:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._flush_waiters.append((offset, waiter))
+        self._flushes.now(self)
+        await waiter
+
     def flushed(self) -> None:
         """A flush has ended, well or not: answer those who waited for it."""
         log = self.log
         if log.in_doubt is not None:
             self._fail_awaiting(log.doubt())
             return
+        self._wake_flush_waiters()
         ready: list[Append] = []
         while self._awaiting_flush and self._awaiting_flush[0][0] <= log.flushed_offset:
             ready += self._awaiting_flush.popleft()[1]
@@ -232,7 +247,26 @@ class Partition:
             for wake in list(self._watchers.values()):
                 wake(max(added_bytes, 1))
 
+    def _wake_flush_waiters(self) -> None:
+        if not self._flush_waiters:
+            return
+        flushed_offset = self.log.flushed_offset
+        waiters, self._flush_waiters = self._flush_waiters, []
+        for offset, waiter in waiters:
+            if waiter.done():
+                continue  # cancelled
+            if offset <= flushed_offset:
+                waiter.set_result(None)
+            elif self.log.is_flushable:
+                self._flush_waiters.append((offset, waiter))
+            else:
+                waiter.set_exception(StorageFailed(f"{self.identity} is closed or damaged"))
+
     def _fail_awaiting(self, error: AlpacaError) -> None:
+        waiters, self._flush_waiters = self._flush_waiters, []
+        for _, waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(error.with_traceback(None))
         waiting, self._awaiting_flush = self._awaiting_flush, deque()
         for _, appends in waiting:
             for append in appends:

@@ -119,6 +119,11 @@ class PartitionLog:
     def in_doubt(self) -> str | None:
         return self._condition.in_doubt
 
+    @property
+    def is_flushable(self) -> bool:
+        """Whether a flush can still succeed: not once the log is closed, damaged at start or in doubt."""
+        return self._condition.is_flushable
+
     def doubt(self) -> DataInDoubt:
         """The error for those who waited for the flush that failed."""
         return self._condition.doubt()

@@ -107,7 +107,7 @@ async def end_txn(door: Door, request: wire.EndTxnRequest, call: Call) -> wire.E
         protocol=EndProtocol.NEW_EPOCH if call.version >= _NEW_EPOCH_FROM else EndProtocol.CLASSIC,
     )
     try:
-        producer: ProducerIdentity = await ask_transaction(door, TransactionCoordinator.end, asked)
+        producer = await door.broker.coordinators.end_transaction(asked)
     except AlpacaError as error:
         return wire.EndTxnResponse(error_code=_code(error, call, _FENCED_FROM))
     return wire.EndTxnResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)

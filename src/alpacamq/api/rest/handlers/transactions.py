@@ -162,7 +162,7 @@ async def _ended(call: Call[Nothing, Producer], *, committed: bool) -> ProducerA
         protocol=EndProtocol.NEW_EPOCH,
     )
     try:
-        producer: ProducerIdentity = await ask_transaction(broker, TransactionCoordinator.end, request)
+        producer = await broker.coordinators.end_transaction(request)
     except InvalidTransactionState:
         known = await known_transaction(broker, body.transactional_id)
         if known.producer != body.identity or known.state is TransactionState.ONGOING:

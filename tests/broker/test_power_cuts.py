@@ -1,0 +1,209 @@
+"""A power cut between any two syncs leaves what was promised: a transaction or a move is done or not done."""
+
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from alpacamq.broker.broker import Broker
+from alpacamq.broker.publishing import Message, Published, TransactionalProducer
+from alpacamq.broker.record_reader import Limits, RecordReader
+from alpacamq.coordinator.group_messages import (
+    FetchOffsetsReply,
+    FetchOffsetsRequest,
+    OffsetToCommit,
+    PartitionResults,
+    TxnCommitRequest,
+)
+from alpacamq.coordinator.transaction import ProducerIdentity
+from alpacamq.coordinator.transaction_messages import TransactionPartitions
+from alpacamq.model.errors import ConcurrentTransactions, GroupIdNotFound
+from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.queues.messages import Action, QueueId
+
+from .open_brokers import eventually, running, sent, stored
+from .power_cuts import RecordingDisk
+from .queue_steps import ORDERS, settle
+from .transactions import begun, end_with_new_epoch
+
+NEVER_FLUSHED = {"flush.ms": str(2**63 - 1)}
+COPIER = "copier"
+GROUP = "copiers"
+SOURCE = TopicPartition(TopicName("source"), 0)
+
+
+class Cuts:
+    """The data directories that power cuts from now on leave, one for each sync."""
+
+    def __init__(self, disk: RecordingDisk, path: Path) -> None:
+        self._disk = disk
+        self._path = path
+        self._first = disk.syncs
+        self._done: list[tuple[int, int]] = []
+
+    def done(self, number: int) -> None:
+        """Step `number` has been acknowledged: cuts from now on keep it."""
+        self._done.append((self._disk.syncs, number))
+
+    def __iter__(self) -> Iterator[tuple[Path, list[int]]]:
+        """Where the directory of each cut is, and the steps that were acknowledged before it."""
+        for syncs in range(self._first, self._disk.syncs + 1):
+            target = self._path / f"cut-{syncs}"
+            target.mkdir()
+            self._disk.restore(self._path / "data", syncs, target / "data")
+            yield target, [number for at, number in self._done if at <= syncs]
+
+
+async def test_a_transaction_is_committed_everywhere_or_nowhere(tmp_path: Path) -> None:
+    """Records in two topics that are never flushed on their own, and an offset."""
+    disk = RecordingDisk()
+    async with running(tmp_path, disk=disk) as broker:
+        for topic in ("source", "left", "right"):
+            await broker.topics.create(topic, partitions=1, overrides=NEVER_FLUSHED)
+        producer = await begun(broker, COPIER)
+        cuts = Cuts(disk, tmp_path)
+        for number in range(4):
+            await copy(broker, producer, number)
+            producer = await end_with_new_epoch(broker, producer, committed=number % 2 == 0)
+            if number % 2 == 0:
+                cuts.done(number)
+        checked = 0
+        for path, done in cuts:
+            async with running(path) as restarted:
+                await when_free(partial(begun, restarted, COPIER))
+                left, right = await committed(restarted, "left"), await committed(restarted, "right")
+                offset = await committed_offset(restarted)
+            assert left == right, path
+            assert set(left) <= {0, 2}, f"{path}: an aborted record is visible"
+            assert offset == (left[-1] + 1 if left else -1), path
+            assert set(done) <= set(left), path
+            checked += 1
+    assert checked > 10
+
+
+async def test_a_dead_letter_is_in_its_queue_or_in_the_dead_letter_topic(tmp_path: Path) -> None:
+    disk = RecordingDisk()
+    async with running(tmp_path, disk=disk) as broker:
+        await broker.topics.create("orders", partitions=1, overrides={"flush.messages": "1"})
+        await broker.topics.create("orders.dlq", partitions=1, overrides=NEVER_FLUSHED)
+        await sent(broker, "orders", *(b"%d" % number for number in range(6)))
+        cuts = Cuts(disk, tmp_path)
+        for _ in range(3):
+            received = await broker.queues.receive(ORDERS, max_messages=2, wait_ms=5000)
+            assert await settle(broker, Action.REJECT, *received) == [None, None]
+            await eventually(partial(is_moved, broker, ORDERS))
+            # The queue's own state is on disk now, and says that they were moved.
+            await flushed(broker, "__queue_state")
+        for path, _ in cuts:
+            async with running(path) as restarted:
+                await eventually(partial(is_moved, restarted, ORDERS))
+                waiting = await restarted.queues.receive(ORDERS, max_messages=10)
+                letters = [record.value or b"" for record in stored(restarted, "orders.dlq")]
+            left = [delivery.record.value or b"" for delivery in waiting]
+            assert sorted(left + letters) == [b"%d" % number for number in range(6)], path
+
+
+async def test_a_redriven_message_is_in_the_dead_letter_topic_or_back(tmp_path: Path) -> None:
+    disk = RecordingDisk()
+    dead = QueueId("queue", "orders.dlq")
+    async with running(tmp_path, disk=disk) as broker:
+        await broker.topics.create("orders", partitions=1, overrides=NEVER_FLUSHED)
+        await sent(broker, "orders", *(b"%d" % number for number in range(4)))
+        await flushed(broker, "orders")
+        received = await broker.queues.receive(ORDERS, max_messages=4, wait_ms=5000)
+        await settle(broker, Action.REJECT, *received)
+        await eventually(partial(is_moved, broker, ORDERS))
+        await flushed(broker, "__queue_state")
+        cuts = Cuts(disk, tmp_path)
+        await broker.queues.start_redrive("orders.dlq")
+        await eventually(partial(is_redriven, broker))
+        await flushed(broker, "__queue_state")
+        for path, _ in cuts:
+            async with running(path) as restarted:
+                await eventually(partial(is_moved, restarted, dead))
+                letters = await restarted.queues.receive(dead, max_messages=10)
+                back = [record.value or b"" for record in stored(restarted, "orders")][4:]
+            left = [delivery.record.value or b"" for delivery in letters]
+            assert sorted(left + back) == [b"%d" % number for number in range(4)], path
+
+
+async def copy(broker: Broker, producer: TransactionalProducer, number: int) -> None:
+    """Write a number to two topics, and that it was read from the source, in one transaction."""
+    for topic in ("left", "right"):
+        (result,) = await broker.publisher.publish(
+            topic, [Message(value=b"%d" % number, partition=0)], producer=producer
+        )
+        if not isinstance(result, Published):
+            raise result
+    joining = TransactionPartitions(
+        transactional_id=COPIER,
+        producer=ProducerIdentity(producer.producer_id, producer.producer_epoch),
+        partitions=(await broker.coordinators.offsets_partition(GROUP),),
+    )
+    await broker.coordinators.ask_transaction(
+        COPIER, lambda machine, ticket, now_ms: machine.add_partitions(joining, ticket, now_ms)
+    )
+    request = TxnCommitRequest(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        group=GROUP,
+        offsets=(OffsetToCommit(topic=SOURCE.topic, partition=SOURCE.partition, offset=number + 1),),
+    )
+    results: PartitionResults = await broker.coordinators.ask_group(
+        GROUP, lambda machine, ticket, now_ms: machine.txn_commit(request, ticket, now_ms)
+    )
+    assert all(result.error is None for result in results.partitions), results
+
+
+async def when_free(step: Callable[[], Awaitable[Any]]) -> None:
+    """Repeat a step until the transaction before it is complete."""
+
+    async def is_done() -> bool:
+        try:
+            await step()
+        except ConcurrentTransactions:
+            return False
+        return True
+
+    await eventually(is_done)
+
+
+async def committed(broker: Broker, topic: str) -> list[int]:
+    """What a reader of committed records finds, who gets to the end of the log."""
+    partition = broker.topics.partition(topic, 0)
+
+    async def is_stable() -> bool:
+        return partition.last_stable_offset == partition.log.end_offset
+
+    await eventually(is_stable)
+    reader = RecordReader(broker.work_threads, unpacked_limit_bytes=1 << 20)
+    limits = Limits(records=100, size_bytes=1 << 20, before_offset=partition.log.end_offset)
+    page = await reader.read(partition, 0, limits, committed=True)
+    return [int(record.value or b"") for record in page.records]
+
+
+async def committed_offset(broker: Broker) -> int:
+    request = FetchOffsetsRequest(group=GROUP, partitions=(SOURCE,), require_stable=True)
+    reply: FetchOffsetsReply = await broker.coordinators.ask_group(
+        GROUP, lambda machine, ticket, now_ms: machine.fetch_offsets(request, ticket, now_ms)
+    )
+    (fetched,) = reply.offsets
+    assert fetched.error is None
+    return fetched.offset
+
+
+async def is_moved(broker: Broker, queue: QueueId) -> bool:
+    try:
+        described = await broker.queues.describe(queue)
+    except GroupIdNotFound:
+        return True  # the cut came before it was first used
+    return not any(each.dead_lettering for each in described.partitions)
+
+
+async def is_redriven(broker: Broker) -> bool:
+    return broker.queues.redrives()[0].state == "completed"
+
+
+async def flushed(broker: Broker, topic: str) -> None:
+    for partition in broker.topics.partitions_of(topic):
+        await partition.flush_to(partition.log.end_offset)
