@@ -79,6 +79,9 @@ class FakeLog:
         log = self.topics[topic].partitions[partition]
         return log.start, log.end
 
+    def cut_offset(self, topic: str, partition: int) -> int | None:
+        return None
+
     def outline(self, topic: str, partition: int, offset: int, *, with_keys: bool) -> Outline:
         self.outlines += 1
         log = self.topics[topic].partitions[partition]

@@ -17,6 +17,7 @@ from alpacamq.log.handles import FileHandles
 from alpacamq.log.indexes import IndexCache
 from alpacamq.log.partition_log import PartitionLog
 from alpacamq.log.storage import Storage
+from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Clock, Disk
 from alpacamq.telemetry.event_loop import EventLoopWatch
@@ -117,6 +118,7 @@ class Broker:
             limits=settings.limits,
             defaults=settings.topic_defaults,
             tracing=self.tracing,
+            power_lost=self._directory.is_power_loss_open,
         )
         self.topics.load(self.recovery)
         delay_traces = queue_traces = None
@@ -187,6 +189,18 @@ class Broker:
             tasks.create_task(self.delays.run())
             tasks.create_task(housekeeping.run())
             tasks.create_task(self.event_loop.run())
+            if self._directory.is_power_loss_open:
+                tasks.create_task(self._settle_power_loss())
+
+    async def _settle_power_loss(self) -> None:
+        """Wait until no offset, queue or transaction refers to lost records, and remember that."""
+        await self.coordinators.settled()
+        await self.queues.settled()
+        self.topics.power_loss_settled()
+        await asyncio.get_running_loop().run_in_executor(
+            self.work_threads, self._directory.power_loss_settled
+        )
+        log.info("power_loss_settled")
 
     async def close(self) -> None:
         """Flush and mark everything clean, then let the data directory go. Doors are closed by now."""
@@ -203,6 +217,8 @@ class Broker:
         failures = [error for error in await asyncio.gather(*closings, return_exceptions=True) if error]
         for error in failures:
             log.error("close_failed", reason=str(error))
+        if not failures:
+            await loop.run_in_executor(None, self._directory.stopped)
         if self.tracing is not None:
             await loop.run_in_executor(None, self.tracing.close)
         self._directory.close()
@@ -216,11 +232,13 @@ class Broker:
         """Write everything staged since the last commit; before the acknowledgements go out."""
         self._staged.commit()
 
-    def _topic_deleted(self, topic: str) -> None:
-        self.coordinators.topic_deleted(topic)
+    async def _topic_deleted(self, topic: str) -> None:
         self.publisher.topic_deleted(topic)
         self.delays.topic_deleted()
-        self.queues.topic_deleted(topic)
+        try:
+            await asyncio.gather(self.coordinators.topic_deleted(topic), self.queues.topic_deleted(topic))
+        except AlpacaError as error:
+            log.warning("deletion_not_flushed", topic=topic, reason=str(error))
         if self.tracing is not None:
             self.tracing.topic_deleted(topic)
 
@@ -254,4 +272,10 @@ class Broker:
                 log.warning("recovery", partition=str(partition.identity), note=note)
         for name in sorted(set(self._directory.partition_names()) - known):
             log.warning("stray_partition_directory", name=name, hint="no topic owns it; it is left alone")
-        log.info("recovered", partitions=len(known), scanned_bytes=scanned, cut_bytes=cut)
+        log.info(
+            "recovered",
+            partitions=len(known),
+            scanned_bytes=scanned,
+            cut_bytes=cut,
+            last_stop=self._directory.last_stop.value,
+        )

@@ -50,6 +50,7 @@ log = get_logger(__name__)
 
 RETRY_SECONDS = 0.2
 MAX_RETRY_SECONDS = 30.0
+MAX_OFFSET = 2**63 - 1
 
 M = TypeVar("M", bound=Machine)
 GroupEvent = Callable[[GroupCoordinator, object, int], Outcome]
@@ -198,10 +199,16 @@ class Coordinators:
         await shard.ask(lambda machine, ticket, now_ms: machine.complete_transaction(ended, ticket, now_ms))
         await shard.partition.flush_to(shard.partition.log.end_offset)
 
-    def topic_deleted(self, topic: str) -> None:
-        """No group is anywhere in a topic that is gone."""
+    async def topic_deleted(self, topic: str) -> None:
+        """Drop every group's offsets of a topic; returns once that is on disk."""
         for shard in self._groups.started:
             shard.tell(lambda machine, _now_ms: machine.topic_deleted(topic))
+        await self._groups.flush()
+
+    async def settled(self) -> None:
+        """Return once every shard is loaded, and on disk, with what a power loss calls for."""
+        await self._groups.settled()
+        await self._transactions.settled()
 
     def give_back(self, departure: Departure) -> None:
         """Let others have what a share consumer holds that is gone."""
@@ -229,7 +236,16 @@ class Coordinators:
             partition,
             lambda: GroupCoordinator(settings.groups, settings.consumer_groups, topics, lambda: str(uuid4())),
             self._depart,
+            lambda machine: machine.trim_offsets(self._last_possible_offset),
         )
+
+    def _last_possible_offset(self, partition: TopicPartition) -> int | None:
+        """The largest offset that a group can have reached; None if there is no such partition."""
+        topic = self._topics.image.topics.get(partition.topic)
+        if topic is None or partition.partition >= topic.partitions:
+            return None
+        found = self._topics.find(partition.topic.encode(), partition.partition)
+        return MAX_OFFSET if found is None or found.cut_offset is None else found.cut_offset
 
     def _transaction_shard(self, partition: Partition) -> Shard[TransactionCoordinator]:
         shard = self._shard(
@@ -237,13 +253,19 @@ class Coordinators:
             lambda: TransactionCoordinator(self._producer_ids.take, self._settings.transactions),
             lambda outcome: self._perform(shard, outcome),
         )
+        if self._topics.power_lost:
+            shard.tell(lambda machine, now_ms: machine.abort_open(now_ms))
         return shard
 
     def _shard(
-        self, partition: Partition, make: Callable[[], M], perform: Callable[[Outcome], None] | None = None
+        self,
+        partition: Partition,
+        make: Callable[[], M],
+        perform: Callable[[Outcome], None] | None = None,
+        check: Callable[[M], Outcome] | None = None,
     ) -> Shard[M]:
         snapshots = ShardSnapshots(self._disk, self._snapshots / partition.log.directory.name)
-        return Shard(partition, make, snapshots, self._steady, self._executor, perform)
+        return Shard(partition, make, snapshots, self._steady, self._executor, perform, check)
 
     def _perform(self, shard: Shard[TransactionCoordinator], outcome: Outcome) -> None:
         if isinstance(outcome, TransactionOutcome) and self._tasks is not None:

@@ -50,9 +50,12 @@ class GroupCommit:
 
     def within(self, partition: Partition, delay_ms: int) -> None:
         """Flush at most `delay_ms` from now."""
-        if partition not in self._timers:
-            loop = asyncio.get_running_loop()
-            self._timers[partition] = loop.call_later(delay_ms / 1000, self._due, partition)
+        loop = asyncio.get_running_loop()
+        if (timer := self._timers.get(partition)) is not None:
+            if timer.when() <= loop.time() + delay_ms / 1000:
+                return
+            timer.cancel()  # flush.ms has been lowered
+        self._timers[partition] = loop.call_later(delay_ms / 1000, self._due, partition)
 
     async def quiesce(self, partition: Partition) -> None:
         """Return once no flush of this partition is under way or due."""

@@ -7,9 +7,10 @@ runs in a thread. A partition whose disk fails is reported and passed over; the 
 import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
+from contextlib import suppress
 from typing import Protocol
 
-from alpacamq.model.errors import AlpacaError
+from alpacamq.model.errors import AlpacaError, StorageFailed
 from alpacamq.model.ports import Clock
 from alpacamq.telemetry.logs import get_logger
 
@@ -59,6 +60,10 @@ class Housekeeping:
         now_ms = self._clock.now_ms()
         partition.log.roll_if_due(now_ms)
         if (removal := partition.log.begin_retention(now_ms)) is not None:
+            # A start beyond the end that a power cut leaves would hide what is appended next. On a
+            # full disk it has to do without: the removal is what makes room.
+            with suppress(StorageFailed):
+                await partition.flush_to(removal.start_offset)
             await self._in_thread(removal)
             log.info(
                 "segments_deleted", partition=str(partition.identity), start_offset=partition.log.start_offset

@@ -76,6 +76,8 @@ class Partition:
         self.log = log
         self.leader_epoch = max(log.epochs.latest, 0)
         self.high_watermark = log.end_offset
+        # Where a power loss has ended the log, while state may still refer to what came after.
+        self.cut_offset: int | None = None
         self._flushes = flushes
         self._staged: list[Append] = []
         # Why the last write was refused, if it was.

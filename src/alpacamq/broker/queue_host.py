@@ -189,13 +189,18 @@ class QueueHost:
         machines = [desk.shard.machine for desk in self._desks]
         return [figures for machine in machines if machine is not None for figures in machine.figures()]
 
-    def topic_deleted(self, topic: str) -> None:
-        """No group is in a topic that is gone, and nobody gets anything from it."""
+    async def settled(self) -> None:
+        """Return once every shard is loaded, and on disk, with what a power loss calls for."""
+        await self._shards.settled()
+
+    async def topic_deleted(self, topic: str) -> None:
+        """Drop the queues of a topic; returns once that is on disk."""
         self._arrivals.topic_deleted(topic)
         self.scans.forget(topic)
         self._blocks.forget(topic)
         for desk in self._desks:
             desk.shard.tell(lambda machine, _now_ms: machine.topic_deleted(topic))
+        await self._shards.flush()
 
     def topic_grown(self, topic: str) -> None:
         self._arrivals.topic_grown(topic)

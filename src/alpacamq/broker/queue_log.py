@@ -42,6 +42,10 @@ class QueueLog:
         found = self._topics.find(topic.encode(), partition)
         return (0, 0) if found is None else (found.log.start_offset, found.last_stable_offset)
 
+    def cut_offset(self, topic: str, partition: int) -> int | None:
+        found = self._topics.find(topic.encode(), partition)
+        return None if found is None else found.cut_offset
+
     def outline(self, topic: str, partition: int, offset: int, told: Told, *, with_keys: bool) -> Outline:
         """What lies from `offset` on, as far as it is known; `told` is called when there is more."""
         nothing = Outline((), offset)
@@ -93,6 +97,9 @@ class ShardView:
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         return self._log.bounds(topic, partition)
+
+    def cut_offset(self, topic: str, partition: int) -> int | None:
+        return self._log.cut_offset(topic, partition)
 
     def outline(self, topic: str, partition: int, offset: int, *, with_keys: bool) -> Outline:
         return self._log.outline(topic, partition, offset, self._told, with_keys=with_keys)

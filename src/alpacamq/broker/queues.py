@@ -268,8 +268,12 @@ class Queues:
     def cancel_redrive(self, task_id: str) -> RedriveTask:
         return self._redrives.cancel(task_id)
 
-    def topic_deleted(self, topic: str) -> None:
-        self._host.topic_deleted(topic)
+    async def topic_deleted(self, topic: str) -> None:
+        await self._host.topic_deleted(topic)
+
+    async def settled(self) -> None:
+        """Return once every queue is loaded, and on disk, with what a power loss calls for."""
+        await self._host.settled()
 
     def topic_grown(self, topic: str) -> None:
         self._host.topic_grown(topic)

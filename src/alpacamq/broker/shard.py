@@ -72,13 +72,16 @@ class Shard(Generic[M]):
         clock: Now,
         executor: Executor,
         perform: Callable[[Outcome], None] | None = None,
+        check: Callable[[M], Outcome] | None = None,
     ) -> None:
+        """`check`, in a thread, brings what was stored in line with what else a crash has left."""
         self.partition = partition
         self._make = make
         self._snapshots = snapshots
         self._clock = clock
         self._executor = executor
         self._perform = perform
+        self._check = check
         self._machine: M | None = None
         self._in_flight: deque[list[Outcome]] = deque()
         self._tickets: set[asyncio.Future[Any]] = set()
@@ -127,10 +130,14 @@ class Shard(Generic[M]):
             return self._machine
         try:
             async with asyncio.timeout(LOAD_SECONDS):
-                while self._machine is None:
-                    await self._loaded.wait()
+                return await self.wait_until_loaded()
         except TimeoutError:
             raise CoordinatorLoading(f"{self.partition.identity} is being loaded") from None
+
+    async def wait_until_loaded(self) -> M:
+        """The machine, however long it takes to load."""
+        while self._machine is None:
+            await self._loaded.wait()
         return self._machine
 
     def submit(self, event: Callable[[M, int], Outcome], tickets: Collection[asyncio.Future[Any]]) -> None:
@@ -210,7 +217,7 @@ class Shard(Generic[M]):
             await asyncio.sleep(RELOAD_SECONDS)
         self._has_been_loaded = True
         try:
-            machine, records = await loop.run_in_executor(self._executor, self._rebuilt)
+            machine, records, corrections = await loop.run_in_executor(self._executor, self._rebuilt)
         except (AlpacaError, OSError) as error:
             log.error("coordinator_not_loaded", partition=str(self.partition.identity), reason=str(error))
             return
@@ -218,13 +225,14 @@ class Shard(Generic[M]):
         self._loaded.set()
         self._records_since_snapshot = records
         log.info("coordinator_loaded", partition=str(self.partition.identity), records=records)
+        self._carry_out(corrections)
         self._carry_out(machine.loaded(self._clock.now_ms()))
         untold, self._untold = self._untold, []
         for event in untold:
             self.tell(event)
 
-    def _rebuilt(self) -> tuple[M, int]:
-        """A machine that knows everything its log says, and how much of that was not in a snapshot."""
+    def _rebuilt(self) -> tuple[M, int, Outcome]:
+        """A machine with everything its log says, how much of that was in no snapshot, and corrections."""
         machine = self._make()
         offset = 0
         if (snapshot := self._snapshots.newest(self.partition.log.end_offset)) is not None:
@@ -236,7 +244,7 @@ class Shard(Generic[M]):
             if record.key is not None:
                 machine.replay(record.key, record.value)
                 count += 1
-        return machine, count
+        return machine, count, Outcome() if self._check is None else self._check(machine)
 
     def _carry_out(self, outcome: Outcome) -> None:
         if outcome.changes:

@@ -39,6 +39,8 @@ class ShardSnapshots:
             if offset > end_offset:
                 log.warning("snapshot_removed", path=str(path), end_offset=end_offset)
                 self._disk.remove(path)
+                # Should it come back, the log may have grown past it with other records.
+                self._disk.sync_directory(self._directory)
                 continue
             try:
                 body = read_sealed(self._disk, path, _MAGIC, _VERSION)

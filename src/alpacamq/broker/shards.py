@@ -86,6 +86,19 @@ class Shards(Generic[M]):
         """Ask every shard the same."""
         return [await shard.ask(event) for shard in await self.all()]
 
+    async def flush(self) -> None:
+        """Return once everything that the shards have written so far is on disk."""
+        await asyncio.gather(
+            *(shard.partition.flush_to(shard.partition.log.end_offset) for shard in self._shards)
+        )
+
+    async def settled(self) -> None:
+        """Return once every shard that there should be has been loaded and is on disk."""
+        if self.topic in self._topics.image.topics:
+            for shard in await self.all():
+                await shard.wait_until_loaded()
+            await self.flush()
+
     async def _start(self) -> None:
         if self._tasks is None:
             try:

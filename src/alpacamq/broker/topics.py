@@ -7,7 +7,7 @@ end although whoever asked for it may go away.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial, wraps
 from pathlib import Path
@@ -59,6 +59,10 @@ def _to_its_end(
     return undisturbed
 
 
+async def _forget_nothing(_topic: TopicName) -> None:
+    """Stands in until the state machines are there."""
+
+
 class Topics:
     """Every topic and partition, by the keys that requests bring."""
 
@@ -73,6 +77,7 @@ class Topics:
         limits: TopicLimits,
         defaults: Mapping[str, str],
         tracing: Tracing | None = None,
+        power_lost: bool = False,
     ) -> None:
         self._metadata = metadata
         self._directory = directory
@@ -82,11 +87,13 @@ class Topics:
         self._limits = limits
         self.defaults = defaults
         self._tracing = tracing
+        # Whether state may refer to records that a power loss has taken.
+        self.power_lost = power_lost
         # Requests bring a name or an id as bytes: looking those up directly saves decoding them.
         self._partitions: dict[bytes, list[Partition]] = {}
         self._changing = asyncio.Lock()
         self._under_way: set[asyncio.Future[Any]] = set()
-        self.on_delete: Callable[[TopicName], None] = lambda _name: None
+        self.on_delete: Callable[[TopicName], Awaitable[None]] = _forget_nothing
         self.on_grow: Callable[[TopicName], None] = lambda _name: None
 
     @property
@@ -123,7 +130,16 @@ class Topics:
         progress.expect(self.image.partition_count)
         for topic in self.image.topics.values():
             partitions = [self._open(topic, index, progress) for index in range(topic.partitions)]
+            if self.power_lost:
+                for partition in partitions:
+                    partition.cut_offset = partition.log.end_offset
             self._admit(topic, partitions)
+
+    def power_loss_settled(self) -> None:
+        """No state refers to lost records any more."""
+        self.power_lost = False
+        for partition in self.all_partitions():
+            partition.cut_offset = None
 
     @_to_its_end
     async def create(
@@ -180,7 +196,8 @@ class Topics:
                     # The topic is gone all the same; what is left of its files is named at the next start.
                     log.error("files_not_deleted", partition=str(partition.identity), reason=str(error))
             log.info("topic_deleted", topic=topic.name)
-            self.on_delete(topic.name)
+            # Before a topic of that name can be created: groups would start at offsets of the old one.
+            await self.on_delete(topic.name)
             return topic
 
     @_to_its_end

@@ -14,6 +14,7 @@ from alpacamq.model.errors import (
     NonEmptyGroup,
     UnknownMember,
 )
+from alpacamq.model.ids import TopicPartition
 from alpacamq.model.outcome import Change, Outcome, Reply
 
 from .classic_group import ClassicGroup
@@ -237,6 +238,10 @@ class GroupCoordinator:
     def topic_deleted(self, topic: str) -> Outcome:
         """A topic is no more: no group is anywhere in it."""
         return Outcome(changes=self._offsets.delete_topic(topic))
+
+    def trim_offsets(self, last_possible: Callable[[TopicPartition], int | None]) -> Outcome:
+        """Drop offsets of partitions that do not exist, and move those beyond the end of a cut log back."""
+        return Outcome(changes=self._offsets.trim(last_possible))
 
     @property
     def next_deadline_ms(self) -> int | None:

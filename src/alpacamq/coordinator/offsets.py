@@ -7,7 +7,7 @@ A pending offset takes effect when its transaction commits, unless a later commi
 has taken effect before: that settles the partition, and what came before it is dropped.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from alpacamq.model.errors import FencedProducer
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.outcome import Change
 
+from .group_messages import NO_LEADER_EPOCH
 from .group_records import IDLE, OFFSET, PENDING, CommittedOffset, PendingOffset, key
 
 _committed = msgspec.msgpack.Decoder(CommittedOffset)
@@ -63,8 +64,7 @@ class Offsets:
     def commit(self, group: str, partition: TopicPartition, committed: CommittedOffset) -> list[Change]:
         """Put an offset in place of what was committed or pending before."""
         changes = self._drop_pending(group, partition) if group in self._pending else []
-        self._committed.setdefault(group, {})[partition] = committed
-        changes.append(Change(key(OFFSET, group, *partition), msgspec.msgpack.encode(committed)))
+        changes.append(self._put(group, partition, committed))
         return changes
 
     def check_producer(self, producer_id: int, producer_epoch: int) -> None:
@@ -101,9 +101,7 @@ class Offsets:
             changes += self._remove_pending(producer_id, group, partition)
             if committed:
                 changes += self._drop_pending(group, partition, before=pending.order)
-                self._committed.setdefault(group, {})[partition] = pending.committed
-                value = msgspec.msgpack.encode(pending.committed)
-                changes.append(Change(key(OFFSET, group, *partition), value))
+                changes.append(self._put(group, partition, pending.committed))
         return changes
 
     def delete(self, group: str, partition: TopicPartition) -> list[Change]:
@@ -132,6 +130,28 @@ class Offsets:
             for partition in self._known(group):
                 if partition.topic == topic:
                     changes += self.delete(group, partition)
+        return changes
+
+    def trim(self, last_possible: Callable[[TopicPartition], int | None]) -> list[Change]:
+        """Forget partitions without a last possible offset, and lower offsets that are beyond theirs.
+
+        Offsets of lost records will be given to others, which a group that stays behind them would skip.
+        """
+        changes = []
+        for group in self.groups():
+            for partition in self._known(group):
+                if (last := last_possible(partition)) is None:
+                    changes += self.delete(group, partition)
+                    continue
+                committed = self.get(group, partition)
+                if committed is not None and committed.offset > last:
+                    changes.append(self._put(group, partition, lowered(committed, last)))
+                for producer_id, pending in self._pending.get(group, {}).get(partition, {}).items():
+                    if pending.committed.offset > last:
+                        held = msgspec.structs.replace(pending, committed=lowered(pending.committed, last))
+                        self._put_pending(producer_id, group, partition, held)
+                        value = msgspec.msgpack.encode(held)
+                        changes.append(Change(key(PENDING, group, *partition, producer_id), value))
         return changes
 
     def idle(self, group: str, now_ms: int) -> Change:
@@ -184,6 +204,10 @@ class Offsets:
         for group, since_ms in self._idle_since_ms.items():
             yield Change(key(IDLE, group), msgspec.msgpack.encode(since_ms))
 
+    def _put(self, group: str, partition: TopicPartition, committed: CommittedOffset) -> Change:
+        self._committed.setdefault(group, {})[partition] = committed
+        return Change(key(OFFSET, group, *partition), msgspec.msgpack.encode(committed))
+
     def _known(self, group: str) -> list[TopicPartition]:
         """The partitions with an offset, committed or pending."""
         return sorted({*self._committed.get(group, ()), *self._pending.get(group, ())})
@@ -220,3 +244,8 @@ class Offsets:
         if not held:
             del self._by_producer[producer_id]
         return [Change(key(PENDING, group, *partition, producer_id), None)]
+
+
+def lowered(committed: CommittedOffset, offset: int) -> CommittedOffset:
+    """The same commit at an earlier offset, whose leader epoch nobody knows."""
+    return msgspec.structs.replace(committed, offset=offset, leader_epoch=NO_LEADER_EPOCH)

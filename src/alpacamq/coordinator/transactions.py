@@ -236,6 +236,16 @@ class TransactionCoordinator:
             effects=[known.markers for known in self._transactions.values() if known.state in PREPARED]
         )
 
+    def abort_open(self, now_ms: int) -> TransactionOutcome:
+        """Abort every open transaction, fencing its producer: the power was lost, and records with it."""
+        outcome = TransactionOutcome()
+        for known in [*self._transactions.values()]:
+            if known.state is TransactionState.ONGOING:
+                aborted = known.fenced(None, now_ms)
+                outcome.changes.append(self._keep(aborted))
+                outcome.effects.append(aborted.markers)
+        return outcome
+
     def snapshot(self) -> Iterator[Change]:
         for transaction in self._transactions.values():
             yield Change(encode_key(transaction.transactional_id), encode_value(transaction))

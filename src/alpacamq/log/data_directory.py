@@ -1,6 +1,7 @@
 """The broker's data directory: who owns it, which node it belongs to, and where partitions lie in it.
 
 .lock         held while a broker runs on the directory; tells its process id
+running       there from the start of a broker to its clean stop; tells the boot id of the machine
 identity      format of the directory, cluster id and node id; written once
 partitions/   one directory per partition
 snapshots/    one directory per shard of a state machine
@@ -9,6 +10,7 @@ snapshots/    one directory per shard of a state machine
 import fcntl
 import os
 from base64 import urlsafe_b64encode
+from enum import Enum
 from pathlib import Path
 from uuid import uuid4
 
@@ -23,10 +25,20 @@ from .sealed_file import TEMPORARY
 
 FORMAT = 1
 LOCK = ".lock"
+RUNNING = "running"
 IDENTITY = "identity"
 PARTITIONS = "partitions"
 SNAPSHOTS = "snapshots"
 MAX_IDENTITY_BYTES = 4096
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class LastStop(Enum):
+    """How the broker that ran on a data directory before has ended."""
+
+    CLEAN = "clean"
+    KILLED = "killed"  # the operating system went on and has everything that was written
+    POWER_LOST = "power lost"  # or the kernel crashed: what was not flushed may be gone
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +61,9 @@ class DataDirectory:
         self._node_id = node_id
         self._lock: int | None = None
         self._identity: Identity | None = None
+        self.last_stop = LastStop.CLEAN
+        # Whether state may still refer to records that a power loss has taken.
+        self.is_power_loss_open = False
 
     @property
     def cluster_id(self) -> str:
@@ -65,6 +80,7 @@ class DataDirectory:
                 self._make(self.partitions)
                 self._make(self.snapshots)
                 self._tidy()
+                self._begin()
             except BaseException:
                 self.close()
                 raise
@@ -79,6 +95,17 @@ class DataDirectory:
             self._disk.close(self._lock)
             self._lock = None
 
+    def power_loss_settled(self) -> None:
+        """No state refers to lost records any more, and that is on disk. Blocking."""
+        self._replace(RUNNING, boot_id())
+        self.is_power_loss_open = False
+
+    def stopped(self) -> None:
+        """Everything is on disk: the next start finds a clean stop. Blocking; before `close`."""
+        if not self.is_power_loss_open:
+            self._disk.remove(self.path / RUNNING)
+            self._disk.sync_directory(self.path)
+
     def partition_names(self) -> list[str]:
         """The directories of partitions, in order."""
         return sorted(self._disk.names(self.partitions))
@@ -92,14 +119,8 @@ class DataDirectory:
 
     def _read_identity(self) -> Identity | None:
         path = self.path / IDENTITY
-        try:
-            file = self._disk.open(path)
-        except FileNotFoundError:
+        if (data := self._read(IDENTITY)) is None:
             return None
-        try:
-            data = self._disk.read(file, MAX_IDENTITY_BYTES, 0)
-        finally:
-            self._disk.close(file)
         try:
             identity = msgspec.json.decode(data, type=Identity)
         except msgspec.DecodeError as error:
@@ -120,28 +141,57 @@ class DataDirectory:
             raise StorageFailed(f"{self.path / IDENTITY} is missing although there are partitions")
         cluster_id = urlsafe_b64encode(uuid4().bytes).rstrip(b"=").decode()
         identity = Identity(format=FORMAT, cluster_id=cluster_id, node_id=self._node_id)
-        path = self.path / IDENTITY
-        temporary = path.with_name(IDENTITY + TEMPORARY)
+        self._replace(IDENTITY, msgspec.json.encode(identity) + b"\n")
+        return identity
+
+    def _begin(self) -> None:
+        """Find out how the last run ended, and mark that one is under way."""
+        running_on = self._read(RUNNING)
+        if running_on is None:
+            self.last_stop = LastStop.CLEAN
+            self._replace(RUNNING, boot_id())
+        else:
+            self.last_stop = LastStop.KILLED if running_on == boot_id() else LastStop.POWER_LOST
+            # Until that is settled the old boot id stays: a kill meanwhile is no reason to forget it.
+            self.is_power_loss_open = self.last_stop is LastStop.POWER_LOST
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            file = self._disk.open(self.path / name)
+        except FileNotFoundError:
+            return None
+        try:
+            return self._disk.read(file, MAX_IDENTITY_BYTES, 0)
+        finally:
+            self._disk.close(file)
+
+    def _replace(self, name: str, data: bytes) -> None:
+        path = self.path / name
+        temporary = path.with_name(name + TEMPORARY)
         file = self._disk.open(temporary, create=True)
         try:
             self._disk.truncate(file, 0)
-            self._disk.write(file, [msgspec.json.encode(identity) + b"\n"], 0)
+            self._disk.write(file, [data], 0)
             self._disk.sync(file)
         finally:
             self._disk.close(file)
         self._disk.rename(temporary, path)
         self._disk.sync_directory(self.path)
-        return identity
 
     def _tidy(self) -> None:
-        known = {LOCK, IDENTITY, PARTITIONS, SNAPSHOTS}
+        known = {LOCK, RUNNING, IDENTITY, PARTITIONS, SNAPSHOTS}
         for name in self._disk.names(self.path):
-            if name == IDENTITY + TEMPORARY:
+            if name in (IDENTITY + TEMPORARY, RUNNING + TEMPORARY):
                 self._disk.remove(self.path / name)
         self.foreign = tuple(sorted(set(self._disk.names(self.path)) - known))
         for name in self._disk.names(self.partitions):
             if name.endswith(DELETED):
                 remove_tree(self._disk, self.partitions / name)
+
+
+def boot_id() -> bytes:
+    """What the kernel calls the time since this machine was booted."""
+    return _BOOT_ID.read_bytes()
 
 
 def take_lock(disk: Disk, path: Path) -> int:

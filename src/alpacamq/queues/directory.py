@@ -145,7 +145,9 @@ class QueueDirectory:
 
     def _load(self, queue: Queue, partition: SharePartition, now_ms: int) -> None:
         _, log_end = self._log.bounds(queue.id.topic, partition.number)
-        if cut_tail(partition, log_end, self.journal):
+        # Records that have come since the start have the offsets of lost ones.
+        cut_offset = self._log.cut_offset(queue.id.topic, partition.number)
+        if cut_tail(partition, log_end if cut_offset is None else min(cut_offset, log_end), self.journal):
             partition.generation = self.new_generation(now_ms)
             self.journal.mark(partition)
         for hold in restore(partition, self.journal, now_ms):

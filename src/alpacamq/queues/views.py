@@ -39,6 +39,10 @@ class LogView(Protocol):
         """The first offset there is, and the offset where committed records end."""
         ...
 
+    def cut_offset(self, topic: str, partition: int) -> int | None:
+        """Where a power loss has ended the log, if stored state may refer to what came after."""
+        ...
+
     def outline(self, topic: str, partition: int, offset: int, *, with_keys: bool) -> Outline:
         """What lies from `offset` on: some of it, never all of a large backlog at once.
 

@@ -128,6 +128,7 @@ async def _deleted(door: Door, name: str, wanted: DeleteRecordsPartition) -> Del
             raise OffsetOutOfRange(
                 f"offset {offset} of {partition.identity} is beyond {partition.high_watermark}"
             )
+        await partition.flush_to(offset)
         deletion = partition.log.begin_delete_before(offset)
         await asyncio.get_running_loop().run_in_executor(door.broker.work_threads, deletion.run)
     except AlpacaError as error:
