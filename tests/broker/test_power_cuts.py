@@ -5,10 +5,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from alpacamq.broker.broker import Broker
+from alpacamq.broker.partition import delete_before
 from alpacamq.broker.publishing import Message, Published, TransactionalProducer
 from alpacamq.broker.record_reader import Limits, RecordReader
 from alpacamq.coordinator.group_messages import (
+    CommitRequest,
     FetchOffsetsReply,
     FetchOffsetsRequest,
     OffsetToCommit,
@@ -17,13 +21,16 @@ from alpacamq.coordinator.group_messages import (
 )
 from alpacamq.coordinator.transaction import ProducerIdentity
 from alpacamq.coordinator.transaction_messages import TransactionPartitions
-from alpacamq.model.errors import ConcurrentTransactions, GroupIdNotFound
+from alpacamq.log import data_directory
+from alpacamq.log.data_directory import DataDirectory, LastStop
+from alpacamq.log.disk import SystemDisk
+from alpacamq.model.errors import ConcurrentTransactions, GroupIdNotFound, ProducerFenced
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.queues.messages import Action, QueueId
 
 from .open_brokers import eventually, running, sent, stored
 from .power_cuts import RecordingDisk
-from .queue_steps import ORDERS, settle
+from .queue_steps import ORDERS, acknowledge, settle, values
 from .transactions import begun, end_with_new_epoch
 
 NEVER_FLUSHED = {"flush.ms": str(2**63 - 1)}
@@ -127,6 +134,186 @@ async def test_a_redriven_message_is_in_the_dead_letter_topic_or_back(tmp_path: 
             assert sorted(left + back) == [b"%d" % number for number in range(4)], path
 
 
+async def test_groups_and_queues_do_not_skip_what_takes_the_place_of_lost_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their state is flushed on its own, so it may be ahead of the records."""
+    disk = RecordingDisk()
+    async with running(tmp_path, disk=disk) as broker:
+        await broker.topics.create("orders", partitions=1, overrides=NEVER_FLUSHED)
+        await sent(broker, "orders", b"kept")
+        await flushed(broker, "orders")
+        await sent(broker, "orders", b"lost", b"lost")
+        received = await broker.queues.receive(ORDERS, max_messages=3, wait_ms=5000)
+        await acknowledge(broker, *received)
+        await commit(broker, TopicPartition(TopicName("orders"), 0), 3)
+        await flushed(broker, "__queue_state")
+        await flushed(broker, "__consumer_offsets")
+        path = restored(disk, tmp_path)
+    power_comes_back(monkeypatch)
+    async with running(path) as restarted:
+        # Before anything is loaded, as a producer does that has not noticed.
+        await sent(restarted, "orders", b"new", b"new")
+        assert await committed_offset(restarted, TopicPartition(TopicName("orders"), 0)) == 1
+        received = await restarted.queues.receive(ORDERS, max_messages=3, wait_ms=5000)
+        assert values(received) == [b"new", b"new"]
+        await acknowledge(restarted, *received)
+        await eventually(partial(is_settled, restarted))
+    async with running(path) as again:
+        assert await again.queues.receive(ORDERS, max_messages=3) == []
+
+
+async def test_a_transaction_that_was_open_when_the_power_went_is_aborted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records in it may be gone: its producer must not commit the rest."""
+    disk = RecordingDisk()
+    async with running(tmp_path, disk=disk) as broker:
+        for topic in ("source", "left", "right"):
+            await broker.topics.create(topic, partitions=1, overrides=NEVER_FLUSHED)
+        producer = await begun(broker, COPIER)
+        await copy(broker, producer, 0)
+        await flushed(broker, "left")
+        path = restored(disk, tmp_path)
+    power_comes_back(monkeypatch)
+    async with running(path) as restarted:
+        with pytest.raises(ProducerFenced):
+            await end_with_new_epoch(restarted, producer, committed=True)
+        assert await committed(restarted, "left") == await committed(restarted, "right") == []
+
+
+async def test_a_transaction_that_was_open_when_the_broker_was_killed_goes_on(tmp_path: Path) -> None:
+    disk = RecordingDisk()
+    async with running(tmp_path, disk=disk) as broker:
+        for topic in ("source", "left", "right"):
+            await broker.topics.create(topic, partitions=1)
+        producer = await begun(broker, COPIER)
+        await copy(broker, producer, 0)
+        for topic in ("left", "right", "__consumer_offsets"):
+            await flushed(broker, topic)
+        path = restored(disk, tmp_path)
+    async with running(path) as restarted:
+        await end_with_new_epoch(restarted, producer, committed=True)
+        assert await committed(restarted, "left") == await committed(restarted, "right") == [0]
+
+
+async def test_a_power_loss_is_remembered_until_it_is_settled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill before that is no reason to forget it."""
+
+    def last_stop(*then: Callable[[DataDirectory], None]) -> LastStop:
+        directory = DataDirectory(tmp_path / "data", SystemDisk(), 1)
+        directory.open()
+        for step in then:
+            step(directory)
+        directory.close()
+        return directory.last_stop
+
+    assert last_stop() is LastStop.CLEAN
+    power_comes_back(monkeypatch)
+    assert last_stop() is LastStop.POWER_LOST
+    assert last_stop(DataDirectory.stopped) is LastStop.POWER_LOST
+    assert last_stop(DataDirectory.power_loss_settled) is LastStop.POWER_LOST
+    assert last_stop(DataDirectory.stopped) is LastStop.KILLED
+    assert last_stop() is LastStop.CLEAN
+
+
+async def test_a_topic_of_the_same_name_does_not_inherit_offsets_or_queues(tmp_path: Path) -> None:
+    disk = RecordingDisk()
+    orders = TopicPartition(TopicName("orders"), 0)
+    async with running(tmp_path, disk=disk) as broker:
+        await broker.topics.create("orders", partitions=1)
+        await sent(broker, "orders", b"old", b"old")
+        await acknowledge(broker, *await broker.queues.receive(ORDERS, max_messages=2, wait_ms=5000))
+        await commit(broker, orders, 2)
+        await flushed(broker, "__queue_state")
+        await flushed(broker, "__consumer_offsets")
+        await broker.topics.delete("orders")
+        await broker.topics.create("orders", partitions=1, overrides={"flush.messages": "1"})
+        await sent(broker, "orders", b"new", b"new")
+        path = restored(disk, tmp_path)
+    async with running(path) as restarted:
+        assert await committed_offset(restarted, orders) == -1
+        received = await restarted.queues.receive(ORDERS, max_messages=2, wait_ms=5000)
+        assert values(received) == [b"new", b"new"]
+
+
+async def test_a_topic_that_was_deleted_just_before_a_crash_leaves_no_offsets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = TopicPartition(TopicName("orders"), 0)
+
+    async def killed(_topic: str) -> None:
+        """Nobody is left to drop the offsets."""
+
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        await commit(broker, orders, 2)
+        broker.topics.on_delete = killed
+        await broker.topics.delete("orders")
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1)
+        assert await committed_offset(broker, orders) == -1
+
+
+async def test_records_are_on_disk_before_the_log_starts_behind_them(tmp_path: Path) -> None:
+    """Or the offsets of lost ones would be given to records that are hidden by the new start."""
+    disk = RecordingDisk()
+    async with running(tmp_path, disk=disk) as broker:
+        await broker.topics.create("orders", partitions=1, overrides=NEVER_FLUSHED)
+        await sent(broker, "orders", *(b"%d" % number for number in range(10)))
+        cuts = Cuts(disk, tmp_path)
+        await delete_before(broker.topics.partition("orders", 0), 10, broker.work_threads)
+        for path, _ in cuts:
+            async with running(path) as restarted:
+                await sent(restarted, "orders", b"new")
+            async with running(path) as restarted:
+                assert stored(restarted, "orders")[-1].value == b"new", path
+
+
+async def test_lowering_the_flush_interval_holds_for_records_that_wait_already(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1, overrides=NEVER_FLUSHED)
+        await sent(broker, "orders", b"waits for a minute")
+        await broker.topics.configure("orders", lambda _topic: {"flush.ms": "10"})
+        await sent(broker, "orders", b"waits for 10 ms")
+        log = broker.topics.partition("orders", 0).log
+
+        async def is_flushed() -> bool:
+            return log.flushed_offset == 2
+
+        await eventually(is_flushed)
+
+
+def restored(disk: RecordingDisk, path: Path) -> Path:
+    """Where a directory is as a power cut now would leave it."""
+    target = path / "restored"
+    target.mkdir()
+    disk.restore(path / "data", disk.syncs, target / "data")
+    return target
+
+
+def power_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the machine have been booted since."""
+    monkeypatch.setattr(data_directory, "boot_id", lambda: b"another\n")
+
+
+async def is_settled(broker: Broker) -> bool:
+    return not broker.topics.power_lost
+
+
+async def commit(broker: Broker, partition: TopicPartition, offset: int) -> None:
+    request = CommitRequest(
+        group=GROUP,
+        offsets=(OffsetToCommit(topic=partition.topic, partition=partition.partition, offset=offset),),
+    )
+    results: PartitionResults = await broker.coordinators.ask_group(
+        GROUP, lambda machine, ticket, now_ms: machine.commit(request, ticket, now_ms)
+    )
+    assert all(result.error is None for result in results.partitions), results
+
+
 async def copy(broker: Broker, producer: TransactionalProducer, number: int) -> None:
     """Write a number to two topics, and that it was read from the source, in one transaction."""
     for topic in ("left", "right"):
@@ -182,8 +369,8 @@ async def committed(broker: Broker, topic: str) -> list[int]:
     return [int(record.value or b"") for record in page.records]
 
 
-async def committed_offset(broker: Broker) -> int:
-    request = FetchOffsetsRequest(group=GROUP, partitions=(SOURCE,), require_stable=True)
+async def committed_offset(broker: Broker, partition: TopicPartition = SOURCE) -> int:
+    request = FetchOffsetsRequest(group=GROUP, partitions=(partition,), require_stable=True)
     reply: FetchOffsetsReply = await broker.coordinators.ask_group(
         GROUP, lambda machine, ticket, now_ms: machine.fetch_offsets(request, ticket, now_ms)
     )

@@ -5,9 +5,10 @@ shard of each group whose offsets it holds.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -34,7 +35,7 @@ from alpacamq.model.errors import (
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.outcome import Outcome
 from alpacamq.model.ports import Clock, Disk
-from alpacamq.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from alpacamq.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Topic
 from alpacamq.queues.messages import QueueId
 from alpacamq.telemetry.logs import get_logger
 
@@ -105,6 +106,7 @@ class Coordinators:
         self._clock = clock
         self._executor = executor
         self._steady = SteadyClock(clock)
+        self._topics_at_start = dict(topics.image.topics)
         self._groups: Shards[GroupCoordinator] = Shards(OFFSETS_TOPIC, topics, self._group_shard)
         self._transactions: Shards[TransactionCoordinator] = Shards(
             # A decision must not be lost once a marker, perhaps in a topic that syncs every batch, tells it.
@@ -230,18 +232,29 @@ class Coordinators:
                 self.give_back(departure)
 
     def _group_shard(self, partition: Partition) -> Shard[GroupCoordinator]:
-        topics = TopicsInSight(self._topics)
+        view = TopicsInSight(self._topics)
         settings = self._settings
+        # What is loaded first was stored by an earlier run, about the topics that it left.
+        topics: Mapping[TopicName, Topic] = self._topics_at_start
+
+        def trim_offsets(machine: GroupCoordinator) -> Outcome:
+            nonlocal topics
+            outcome = machine.trim_offsets(partial(self._last_possible_offset, topics))
+            topics = self._topics.image.topics
+            return outcome
+
         return self._shard(
             partition,
-            lambda: GroupCoordinator(settings.groups, settings.consumer_groups, topics, lambda: str(uuid4())),
+            lambda: GroupCoordinator(settings.groups, settings.consumer_groups, view, lambda: str(uuid4())),
             self._depart,
-            lambda machine: machine.trim_offsets(self._last_possible_offset),
+            trim_offsets,
         )
 
-    def _last_possible_offset(self, partition: TopicPartition) -> int | None:
-        """The largest offset that a group can have reached; None if there is no such partition."""
-        topic = self._topics.image.topics.get(partition.topic)
+    def _last_possible_offset(
+        self, topics: Mapping[TopicName, Topic], partition: TopicPartition
+    ) -> int | None:
+        """The largest offset that a group can have reached; None if there was no such partition."""
+        topic = topics.get(partition.topic)
         if topic is None or partition.partition >= topic.partitions:
             return None
         found = self._topics.find(partition.topic.encode(), partition.partition)

@@ -8,6 +8,7 @@ once it is as durable as its topic promises.
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import Protocol
 
 from alpacamq.log.partition_log import Appended, Incoming, PartitionLog
@@ -300,3 +301,11 @@ async def append(partition: Partition, batch: bytearray) -> Appended:
         raise entry.outcome.with_traceback(None)
     assert entry.outcome is not None
     return entry.outcome
+
+
+async def delete_before(partition: Partition, offset: int, executor: Executor) -> None:
+    """Let the log start at `offset`, which is no later than the high watermark, also after a crash."""
+    # A start beyond the end that a power cut leaves would hide what is appended next.
+    await partition.flush_to(offset)
+    deletion = partition.log.begin_delete_before(offset)
+    await asyncio.get_running_loop().run_in_executor(executor, deletion.run)

@@ -5,7 +5,7 @@ from enum import IntEnum
 
 from alpacamq.api.kafka.door import Call, Door
 from alpacamq.api.kafka.errors import code_of
-from alpacamq.broker.partition import Partition
+from alpacamq.broker.partition import Partition, delete_before
 from alpacamq.model.errors import AlpacaError, OffsetOutOfRange, PolicyViolation
 from alpacamq.protocol.messages.offsets import (
     EpochEndOffset,
@@ -128,9 +128,7 @@ async def _deleted(door: Door, name: str, wanted: DeleteRecordsPartition) -> Del
             raise OffsetOutOfRange(
                 f"offset {offset} of {partition.identity} is beyond {partition.high_watermark}"
             )
-        await partition.flush_to(offset)
-        deletion = partition.log.begin_delete_before(offset)
-        await asyncio.get_running_loop().run_in_executor(door.broker.work_threads, deletion.run)
+        await delete_before(partition, offset, door.broker.work_threads)
     except AlpacaError as error:
         return DeleteRecordsPartitionResult(partition_index=index, error_code=code_of(error))
     return DeleteRecordsPartitionResult(partition_index=index, low_watermark=partition.log.start_offset)
