@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format docs site bench crash heavy fuzz hooks lock clean
+.PHONY: help run test lint format docs site bench crash heavy fuzz pythons hooks lock clean
 
 BIN := .venv/bin
 
@@ -10,10 +10,8 @@ run: ## Set up and start the broker on ./data
 	@scripts/setup run
 	@exec $(BIN)/alpacamq serve --data-dir data
 
-# What failed is run once more, alone: on a machine that is busy with the others, a client may run out of patience.
 test: lint ## Check style and types, then run the tests
-	@$(BIN)/pytest -q -n auto -m "not heavy" || \
-		{ [ $$? -eq 1 ] && [ -s .pytest_cache/v/cache/lastfailed ] && $(BIN)/pytest -q -x -m "not heavy" --lf; }
+	@$(BIN)/pytest -q -n auto -m "not heavy"
 
 lint: ## Check style and types only
 	@scripts/setup dev
@@ -51,6 +49,9 @@ fuzz: ## Only the tests that feed the decoders and a running broker with garbage
 heavy: ## Every test that takes minutes, the crashes included
 	@scripts/setup dev
 	@$(BIN)/pytest -q -m heavy -o timeout=7200
+
+pythons: ## Run both README commands with every Python found here
+	@scripts/pythons
 
 hooks: ## Have git check style before every commit
 	@scripts/setup dev

@@ -212,7 +212,7 @@ def _after_long(raw: bytes, at: int) -> int:
 
 def _numbers(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
     """The number at each position, and the positions behind them."""
-    if at.size and int(at.max()) > data.size - PADDING_BYTES:
+    if at.size and int(np.max(at)) > data.size - PADDING_BYTES:
         raise CorruptBatch("a record is cut off")
     byte = data[at]
     bits = (byte & 0x7F).astype(np.uint64)

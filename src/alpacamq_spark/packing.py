@@ -106,7 +106,7 @@ def zigzag(values: Ints) -> Words:
 def number_sizes(words: Words) -> Ints:
     """How many bytes each number takes on the wire."""
     sizes = np.ones(len(words), dtype=np.int64)
-    largest = int(words.max(initial=0))
+    largest = int(np.max(words, initial=0))
     shift = 7
     while shift < 64 and largest >> shift:
         sizes += words >= np.uint64(1 << shift)
@@ -120,7 +120,7 @@ def numbers(*columns: Words) -> pa.Array:
     kept = []
     for words in columns:
         sizes = number_sizes(words)
-        width = int(sizes.max(initial=1))
+        width = int(np.max(sizes, initial=1))
         place = np.arange(width)
         sevens = (words[:, None] >> (7 * place).astype(np.uint64)) & np.uint64(0x7F)
         parts.append((sevens | ((place < sizes[:, None] - 1) << 7).astype(np.uint64)).astype(np.uint8))

@@ -90,7 +90,7 @@ def _murmur2(keys: pa.Array, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.uin
     data = np.concatenate([np.frombuffer(keys.buffers()[2] or b"", dtype=np.uint8), np.zeros(4, np.uint8)])
     state = np.uint32(_SEED) ^ sizes.astype(np.uint32)
     whole = sizes // 4
-    for index in range(int(whole.max())):
+    for index in range(int(np.max(whole))):
         active = np.flatnonzero(whole > index)
         at = starts[active] + 4 * index
         word = _word(data, at, 4) * _MULTIPLIER
