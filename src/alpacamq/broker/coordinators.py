@@ -40,6 +40,7 @@ from alpacamq.queues.messages import QueueId
 from alpacamq.telemetry.logs import get_logger
 
 from .clock import SteadyClock
+from .hanging_transactions import HangingTransactions
 from .partition import Partition, append
 from .producer_ids import ProducerIds
 from .shard import Machine, Shard
@@ -115,6 +116,7 @@ class Coordinators:
             self._transaction_shard,
             {"flush.messages": "1"},
         )
+        self.hanging_transactions = HangingTransactions(topics, self._transactions)
         self._marking: set[tuple[str, int]] = set()
         self._tasks: asyncio.TaskGroup | None = None
         # Since the broker started.
@@ -128,6 +130,7 @@ class Coordinators:
             self._tasks = tasks
             tasks.create_task(self._groups.run())
             tasks.create_task(self._transactions.run())
+            tasks.create_task(self.hanging_transactions.run())
             try:
                 await asyncio.Event().wait()
             finally:

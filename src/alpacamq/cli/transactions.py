@@ -3,8 +3,8 @@
 import argparse
 
 from . import cells
-from .asking import add_verb, reach, verbs_of
-from .output import Output, Table, moment
+from .asking import Declined, add_verb, reach, verbs_of
+from .output import Output, Table, moment, say
 from .yaml import Plain
 
 
@@ -16,6 +16,22 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         ["alpacactl transactions describe till-7"],
     )  # fmt: skip
     describe.add_argument("id")
+    hanging = add_verb(
+        verbs, common, "find-hanging", "find open transactions that no coordinator will end", _find_hanging,
+        ["alpacactl transactions find-hanging"],
+    )  # fmt: skip
+    hanging.add_argument("--topic", help="look at this topic only")
+    abort = add_verb(
+        verbs, common, "abort", "abort an open transaction and fence its producer", _abort,
+        [
+            "alpacactl transactions abort till-7",
+            "alpacactl transactions abort --topic payments --partition 0 --start-offset 41",
+        ],
+    )  # fmt: skip
+    abort.add_argument("id", nargs="?", help="the transactional id")
+    abort.add_argument("--topic", help="instead of an id: where it hangs, as find-hanging shows it")
+    abort.add_argument("--partition", type=int)
+    abort.add_argument("--start-offset", type=int, metavar="OFFSET")
 
 
 def _list(parsed: argparse.Namespace, output: Output) -> None:
@@ -67,3 +83,85 @@ def _describe(parsed: argparse.Namespace, output: Output) -> None:
             title="partitions",
         ),
     )
+
+
+def _find_hanging(parsed: argparse.Namespace, output: Output) -> None:
+    from alpacamq.client.topics import every_topic, find_topic
+    from alpacamq.client.transactions import hanging_transactions
+
+    with reach(parsed) as cluster:
+        topics = every_topic(cluster) if parsed.topic is None else [find_topic(cluster, parsed.topic)]
+        found = hanging_transactions(cluster, {topic.name: len(topic.partitions) for topic in topics})
+    output.show(
+        [
+            {
+                "topic": each.partition.topic,
+                "partition": each.partition.partition,
+                "start_offset": each.start_offset,
+                "producer_id": each.producer_id,
+                "producer_epoch": each.producer_epoch,
+                "last_written_at": moment(each.last_written_at_ms),
+            }
+            for each in found
+        ],
+        Table(
+            ["topic", "partition", "start offset", "producer id", "epoch", "last written"],
+            [
+                [
+                    *each.partition,
+                    each.start_offset,
+                    each.producer_id,
+                    each.producer_epoch,
+                    cells.age(each.last_written_at_ms),
+                ]
+                for each in found
+            ],
+        ),
+    )
+
+
+def _abort(parsed: argparse.Namespace, output: Output) -> None:
+    place = (parsed.topic, parsed.partition, parsed.start_offset)
+    if parsed.id is not None and place == (None, None, None):
+        _abort_id(parsed, output)
+    elif parsed.id is None and None not in place:
+        _abort_hanging(parsed, output)
+    else:
+        parsed.verb.error("name a transactional id, or --topic, --partition and --start-offset together")
+
+
+def _abort_id(parsed: argparse.Namespace, output: Output) -> None:
+    from alpacamq.client.transactions import abort_transaction
+
+    with reach(parsed) as cluster:
+        abort_transaction(cluster, parsed.id)
+    output.show({"id": parsed.id, "aborted": True})
+    say(f"aborted the transaction of {parsed.id} and fenced its producer")
+
+
+def _abort_hanging(parsed: argparse.Namespace, output: Output) -> None:
+    from alpacamq.client.topics import find_topic
+    from alpacamq.client.transactions import abort_in_partition, open_transactions
+
+    with reach(parsed) as cluster:
+        topic = find_topic(cluster, parsed.topic)
+        open_there = open_transactions(cluster, {topic.name: len(topic.partitions)})
+        for each in open_there:
+            if (each.partition.partition, each.start_offset) == (parsed.partition, parsed.start_offset):
+                abort_in_partition(cluster, each)
+                break
+        else:
+            raise Declined(
+                f"no transaction is open in {topic.name}-{parsed.partition} that starts at offset "
+                f"{parsed.start_offset}"
+            )
+    output.show(
+        {
+            "topic": topic.name,
+            "partition": parsed.partition,
+            "start_offset": parsed.start_offset,
+            "producer_id": each.producer_id,
+            "aborted": True,
+        }
+    )
+    say(f"aborted the transaction of producer {each.producer_id} in {each.partition}")

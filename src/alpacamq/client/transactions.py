@@ -1,18 +1,30 @@
 """Transactions: which transactional ids there are, and what an open transaction holds up."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.transactions import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeProducersTopic,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
 )
 
 from .cluster import Cluster, Coordinates, patient
 from .errors import NotFound, check, only
+from .transactional import claim
+
+_OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
+_COORDINATOR_EPOCH = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +47,17 @@ class Transaction:
     timeout_ms: int
     started_at_ms: int | None
     partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransaction:
+    """A producer's transaction as a partition that it writes to sees it."""
+
+    partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    start_offset: int
+    last_written_at_ms: int
 
 
 @patient
@@ -88,3 +111,76 @@ def transaction(cluster: Cluster, name: str) -> Transaction | None:
             )
         ),
     )
+
+
+@patient
+def open_transactions(cluster: Cluster, topics: Mapping[str, int]) -> list[OpenTransaction]:
+    """What is open in any partition of these topics, which have so many each."""
+    request = DescribeProducersRequest(
+        topics=[
+            DescribeProducersTopic(name=name, partition_indexes=range(count))
+            for name, count in topics.items()
+        ]
+    )
+    found = []
+    for broker in cluster.everyone():
+        answer = broker.call(request, DescribeProducersResponse)
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                if partition.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    continue  # deleted meanwhile
+                place = TopicPartition(TopicName(topic.name), partition.partition_index)
+                check(f"the producers of {place}", partition.error_code)
+                found += [
+                    OpenTransaction(
+                        partition=place,
+                        producer_id=producer.producer_id,
+                        producer_epoch=producer.producer_epoch,
+                        start_offset=producer.current_txn_start_offset,
+                        last_written_at_ms=producer.last_timestamp,
+                    )
+                    for producer in partition.active_producers
+                    if producer.current_txn_start_offset >= 0
+                ]
+    return sorted(found, key=lambda each: (each.partition, each.start_offset))
+
+
+def hanging_transactions(cluster: Cluster, topics: Mapping[str, int]) -> list[OpenTransaction]:
+    """What is open in a partition of these topics without a coordinator that would end it."""
+    # In this order: what is begun in between is known when the coordinators are asked.
+    opened = open_transactions(cluster, topics)
+    if not opened:
+        return []
+    known: set[tuple[int, TopicPartition]] = set()
+    for summary in every_transaction(cluster, *_OPEN_STATES):
+        if (found := transaction(cluster, summary.id)) is not None:
+            known.update((found.producer_id, partition) for partition in found.partitions)
+    suspects = [each for each in opened if (each.producer_id, each.partition) not in known]
+    if not suspects:
+        return []
+    # What has ended since is not hanging.
+    still_open = {(each.producer_id, each.partition) for each in open_transactions(cluster, topics)}
+    return [each for each in suspects if (each.producer_id, each.partition) in still_open]
+
+
+@patient
+def abort_in_partition(cluster: Cluster, hanging: OpenTransaction) -> None:
+    """Write an abort marker for a transaction that is open in a partition."""
+    topic, index = hanging.partition
+    marker = WritableTxnMarker(
+        producer_id=hanging.producer_id,
+        producer_epoch=hanging.producer_epoch,
+        transaction_result=False,
+        topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=[index])],
+        coordinator_epoch=_COORDINATOR_EPOCH,
+    )
+    answer = cluster.anyone().call(WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse)
+    written = only(f"the marker for {hanging.partition}", answer.markers)
+    result = only(f"the marker for {hanging.partition}", only("its topic", written.topics).partitions)
+    check(f"writing an abort marker to {hanging.partition}", result.error_code)
+
+
+def abort_transaction(cluster: Cluster, name: str) -> None:
+    """Abort the open transaction of a transactional id, and fence its producer; NotFound."""
+    found = find_transaction(cluster, name)
+    claim(cluster, name, found.timeout_ms)

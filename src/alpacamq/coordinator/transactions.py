@@ -21,6 +21,7 @@ from alpacamq.model.errors import (
     ProducerFenced,
     TransactionalIdNotFound,
 )
+from alpacamq.model.ids import TopicPartition
 from alpacamq.model.outcome import Change, Reply
 
 from .deadlines import Deadlines
@@ -198,6 +199,12 @@ class TransactionCoordinator:
             ticket,
             tuple(known for known in self._transactions.values() if _is_wanted(known, request, now_ms)),
         )
+
+    def open_partitions(self) -> Iterator[tuple[int, TopicPartition]]:
+        """Producer and partition of everything that is written to or still lacks its marker."""
+        for known in self._transactions.values():
+            for partition in known.partitions:
+                yield known.producer.producer_id, partition
 
     def gone(self, ticket: object) -> None:
         """Nobody waits for the answer to `ticket` any more."""

@@ -59,6 +59,10 @@ class PartitionTransactions:
         """Where the producer's open transaction begins; None if it has none."""
         return self._open.get(producer_id)
 
+    def open_transactions(self) -> list[tuple[int, int]]:
+        """Producer and first offset of each transaction that is open, oldest first."""
+        return [*self._open.items()]
+
     @property
     def first_open_offset(self) -> int | None:
         """Where the oldest transaction begins that nobody has decided yet."""

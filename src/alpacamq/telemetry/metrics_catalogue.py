@@ -198,6 +198,11 @@ OLDEST_TRANSACTION = _gauge(
     "How long the oldest transaction has been open that is; 0 if none is.",
 )
 
+HANGING_TRANSACTIONS = _gauge(
+    "alpacamq_hanging_transactions",
+    "Transactions open in a partition that no coordinator will end; read-committed consumers wait for them.",
+)
+
 CATALOGUE: tuple[Metric, ...] = tuple(each for each in globals().values() if isinstance(each, Metric))
 
 

@@ -72,6 +72,14 @@ def partitions(broker: Broker) -> Check:
     )
 
 
+def transactions(broker: Broker) -> Check:
+    """Whether every open transaction has a coordinator that will end it."""
+    return _partitions(
+        f"a transaction hangs: {each}; see alpacactl transactions find-hanging"
+        for each in broker.coordinators.hanging_transactions.found
+    )
+
+
 def event_loop(broker: Broker) -> Check:
     """Whether the event loop has been turning without a long stop."""
     watch = broker.event_loop
@@ -88,7 +96,13 @@ def recovery(_broker: Broker) -> Check:
 
 Checks = Mapping[str, Callable[[Broker], Check]]
 READY: Checks = {"recovery": recovery, "disk": disk}
-ALL: Checks = {**READY, "writes": writes, "partitions": partitions, "event_loop": event_loop}
+ALL: Checks = {
+    **READY,
+    "writes": writes,
+    "partitions": partitions,
+    "transactions": transactions,
+    "event_loop": event_loop,
+}
 
 
 def all_checks(broker: Broker) -> dict[str, Check]:

@@ -26,6 +26,7 @@ async def collect_transactions(text: Exposition, broker: Broker) -> None:
             ("aborted",): broker.coordinators.transactions_aborted,
         },
     )
+    text.one(m.HANGING_TRANSACTIONS, len(broker.coordinators.hanging_transactions.found))
     found = []
     if TRANSACTIONS_TOPIC in broker.topics.image.topics:
         found = await all_transactions(broker, ListTransactions())
