@@ -103,6 +103,51 @@ async def test_other_partitions_go_on_when_one_is_in_doubt(broker: Broker, disk:
     assert (await append(other, batch())).base_offset == 0
 
 
+async def test_what_is_flushed_on_demand_is_on_disk_whatever_the_topic_says(
+    broker: Broker, disk: CountingDisk
+) -> None:
+    partition = await partition_of(broker, flush_ms=str(2**63 - 1))
+    await append(partition, batch())
+    before = disk.syncs
+    await asyncio.gather(*(partition.flush_to(1) for _ in range(100)))
+    assert partition.log.flushed_offset == 1
+    assert disk.syncs - before == 1
+    await partition.flush_to(1)
+    assert disk.syncs - before == 1
+
+
+async def test_a_flush_on_demand_that_begins_during_another_waits_for_the_next(broker: Broker) -> None:
+    partition = await partition_of(broker)
+    await append(partition, batch())
+    first = asyncio.create_task(partition.flush_to(1))
+    await asyncio.sleep(0)
+    await append(partition, batch())
+    await partition.flush_to(2)
+    assert partition.log.flushed_offset == 2
+    await first
+
+
+async def test_a_flush_on_demand_fails_with_the_sync(broker: Broker, disk: CountingDisk) -> None:
+    partition = await partition_of(broker)
+    await append(partition, batch())
+    disk.failing = True
+    with pytest.raises(DataInDoubt):
+        await partition.flush_to(1)
+    disk.failing = False
+    with pytest.raises(DataInDoubt):
+        await partition.flush_to(1)
+
+
+async def test_a_flush_on_demand_ends_with_the_topic(broker: Broker) -> None:
+    partition = await partition_of(broker)
+    await append(partition, batch())
+    flushing = asyncio.create_task(partition.flush_to(2))
+    await asyncio.sleep(0)
+    await broker.topics.delete("t")
+    with pytest.raises(UnknownTopic):
+        await flushing
+
+
 async def test_whoever_waits_for_a_deleted_topic_is_told(broker: Broker) -> None:
     partition = await partition_of(broker)
     woken: list[int] = []
