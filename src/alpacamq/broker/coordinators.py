@@ -326,8 +326,11 @@ class Coordinators:
                 await self.write_marker(
                     partition, producer.producer_id, producer.epoch, committed=markers.committed
                 )
-            except (UnknownTopic, FencedProducer):
-                return  # deleted meanwhile, and its records with it; or ended there by a later epoch
+            except UnknownTopic:
+                return  # deleted meanwhile, and its records with it
+            except FencedProducer:
+                await self._flush(partition)  # ended there by a later epoch, perhaps just now
+                return
             except DamagedLog as error:
                 log.error("marker_not_written", partition=str(partition), reason=str(error))
                 return  # nothing from the damage on is served, so nobody sees what is undecided there
