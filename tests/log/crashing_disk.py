@@ -48,6 +48,7 @@ class CrashingDisk:
         self._open: dict[int, _File] = {}
         self._next = 3
         self.fuse: int | None = None
+        self.syncs_as_a_whole = True
 
     def crash(self, random: Random) -> None:
         """Come back after power was lost, without whatever was not synced and is not lucky."""
@@ -107,6 +108,12 @@ class CrashingDisk:
         directory.synced = dict(directory.names)
         directory.changes.clear()
 
+    def sync_filesystem(self, path: Path) -> bool:
+        if self.syncs_as_a_whole:
+            self._burn()
+            self._keep(self._root)
+        return self.syncs_as_a_whole
+
     def names(self, path: Path) -> list[str]:
         return list(self._directory(path).names)
 
@@ -157,6 +164,16 @@ class CrashingDisk:
         if not isinstance(found, _Directory):
             raise _error(errno.ENOENT, path)
         return found
+
+    def _keep(self, directory: _Directory) -> None:
+        directory.synced = dict(directory.names)
+        directory.changes.clear()
+        for entry in directory.names.values():
+            if isinstance(entry, _Directory):
+                self._keep(entry)
+            else:
+                entry.synced = bytes(entry.data)
+                entry.writes.clear()
 
     def _lose(self, directory: _Directory, random: Random) -> None:
         kept = directory.changes[: random.randint(0, len(directory.changes))]

@@ -61,6 +61,10 @@ class FaultyDisk(SystemDisk):
         self._check("sync_directory", path)
         super().sync_directory(path)
 
+    def sync_filesystem(self, path: Path) -> bool:
+        self._check("sync_filesystem", path)
+        return super().sync_filesystem(path)
+
     def rename(self, source: Path, target: Path) -> None:
         self._check("rename", source)
         super().rename(source, target)

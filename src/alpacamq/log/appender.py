@@ -118,7 +118,11 @@ class Appender:
         return results
 
     def start_epoch(self, leader_epoch: int) -> None:
-        """Record, before it writes anything, that `leader_epoch` writes from here on."""
+        """Record, before it writes anything, that `leader_epoch` writes from here on.
+
+        Not synced yet: the next flush does that before it counts what the epoch wrote as flushed. If
+        power is lost earlier, batches of an epoch that is not known are cut like any that is not whole.
+        """
         if leader_epoch == self._epochs.latest:
             return
         if leader_epoch < self._epochs.latest:
@@ -129,10 +133,11 @@ class Appender:
         extended = EpochHistory(self._epochs.entries)
         extended.assign(leader_epoch, offset)
         try:
-            extended.write(self._storage.disk, self._directory)
+            extended.write_unsynced(self._storage.disk, self._directory)
         except OSError as error:
             raise refused(self._directory, "recording a leader epoch", error) from error
         self._epochs.assign(leader_epoch, offset)
+        self._ledger.epochs_changed = True
 
     def roll_if_due(self, now_ms: int) -> None:
         """Begin a new segment if the active one is older than segment.ms."""

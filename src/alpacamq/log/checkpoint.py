@@ -12,7 +12,7 @@ import msgspec
 
 from alpacamq.model.ports import Disk
 
-from .sealed_file import Unreadable, read_sealed, write_sealed
+from .sealed_file import Unreadable, prepare_sealed, publish_sealed, read_sealed, write_sealed
 
 FILE_NAME = "checkpoint"
 
@@ -47,13 +47,13 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class CheckpointFile:
     """Keeps the checkpoint on the medium. Each field has one writer; they may be in different threads."""
 
-    __slots__ = ("_disk", "_lock", "_path", "current")
+    __slots__ = ("_disk", "_lock", "_path", "_prepared", "current")
 
     def __init__(self, disk: Disk, directory: Path, current: Checkpoint) -> None:
         self._disk = disk
         self._path = directory / FILE_NAME
         self._lock = threading.Lock()
-        self.current = current
+        self.current = self._prepared = current
 
     def update(self, **changes: Any) -> None:
         """Change some fields and return once that is on the medium."""
@@ -65,6 +65,33 @@ class CheckpointFile:
         with self._lock:
             if offset > self.current.start_offset:
                 self._write(msgspec.structs.replace(self.current, start_offset=offset))
+
+    def prepare(self, **changes: Any) -> Path:
+        """Write a change into a file beside the checkpoint's, which is returned and is to be synced.
+
+        Nobody else changes the checkpoint until `publish` or `abandon`, one of which must follow.
+        """
+        self._lock.acquire()
+        try:
+            self._prepared = msgspec.structs.replace(self.current, **changes)
+            return prepare_sealed(
+                self._disk, self._path, _MAGIC, _VERSION, msgspec.msgpack.encode(self._prepared)
+            )
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def publish(self) -> None:
+        """Let what was prepared, and synced since, take effect. It lasts once the directory is synced."""
+        try:
+            publish_sealed(self._disk, self._path)
+            self.current = self._prepared
+        finally:
+            self._lock.release()
+
+    def abandon(self) -> None:
+        """Leave the checkpoint as it is, after all."""
+        self._lock.release()
 
     def _write(self, changed: Checkpoint) -> None:
         write_sealed(self._disk, self._path, _MAGIC, _VERSION, msgspec.msgpack.encode(changed))

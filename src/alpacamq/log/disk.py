@@ -1,7 +1,9 @@
 """The real disk: the system's files and directories behind the `Disk` port."""
 
+import ctypes
 import errno
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +12,11 @@ from alpacamq.model.ports import Buffer, Disk
 
 # What the kernel takes in one vectored write; the same on every Linux.
 IOV_MAX = 1024
+
+# Where syncfs(2) does for every file what fsync does for one: the medium's cache included, errors reported.
+_SYNCED_AS_A_WHOLE = {"ext4", "xfs", "btrfs"}
+# Older kernels lose errors of writing back.
+_SYNCFS_REPORTS_FROM = (5, 8)
 
 
 class SystemDisk:
@@ -80,6 +87,18 @@ class SystemDisk:
         finally:
             os.close(descriptor)
 
+    def sync_filesystem(self, path: Path) -> bool:
+        if not _is_synced_as_a_whole(path):
+            return False
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number), str(path))
+        finally:
+            os.close(descriptor)
+        return True
+
     def names(self, path: Path) -> list[str]:
         return os.listdir(path)  # noqa: PTH208 - names are what is asked for
 
@@ -113,3 +132,31 @@ def remove_tree(disk: Disk, path: Path) -> None:
         except IsADirectoryError:
             remove_tree(disk, path / name)
     disk.remove_directory(path)
+
+
+def sync_file(disk: Disk, path: Path) -> None:
+    """Return once what was written to the file at `path` is on the medium, through whichever descriptor."""
+    descriptor = disk.open(path)
+    try:
+        disk.sync(descriptor)
+    finally:
+        disk.close(descriptor)
+
+
+def _is_synced_as_a_whole(path: Path) -> bool:
+    """Whether one syncfs may stand for the fsyncs of all files and directories on the file system of `path`."""
+    release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    if release is None or (int(release[1]), int(release[2])) < _SYNCFS_REPORTS_FROM:
+        return False
+    device = path.stat().st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(errors="replace")
+    except OSError:
+        return False  # not Linux, or no /proc
+    for line in mounts.splitlines():
+        # id, parent, device, root, mount point, options, …, "-", file system type, …
+        before, _, after = line.partition(" - ")
+        if before.split(" ")[2] == wanted:
+            return after.split(" ")[0] in _SYNCED_AS_A_WHOLE
+    return False

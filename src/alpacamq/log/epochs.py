@@ -14,7 +14,7 @@ import msgspec
 
 from alpacamq.model.ports import Disk
 
-from .sealed_file import Unreadable, read_sealed, write_sealed
+from .sealed_file import Unreadable, prepare_sealed, publish_sealed, read_sealed, write_sealed
 
 FILE_NAME = "leader-epochs"
 NO_EPOCH = -1
@@ -93,9 +93,15 @@ class EpochHistory:
 
     def write(self, disk: Disk, directory: Path) -> None:
         """Put the history on the medium."""
-        write_sealed(
-            disk, directory / FILE_NAME, _MAGIC, _VERSION, msgspec.msgpack.encode(tuple(self._entries))
-        )
+        write_sealed(disk, directory / FILE_NAME, _MAGIC, _VERSION, self._encode())
+
+    def write_unsynced(self, disk: Disk, directory: Path) -> None:
+        """Write the history. The file and the directory have to be synced before anybody relies on it."""
+        prepare_sealed(disk, directory / FILE_NAME, _MAGIC, _VERSION, self._encode())
+        publish_sealed(disk, directory / FILE_NAME)
+
+    def _encode(self) -> bytes:
+        return msgspec.msgpack.encode(tuple(self._entries))
 
 
 def read_epochs(disk: Disk, directory: Path) -> EpochHistory:

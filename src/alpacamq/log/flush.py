@@ -1,16 +1,20 @@
 """Getting a log onto the medium, and remembering how far that got.
 
 The event loop begins and ends a flush; what blocks runs in between, in any thread. Data first:
-only when the segments are synced is the checkpoint moved that vouches for them.
+only when the segments are synced is the checkpoint moved that vouches for them. Flushes of many
+logs can be run together: each step is taken for all of them, with one sync of the file system after it.
 """
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from alpacamq.model.ports import Disk
 
+from . import epochs
 from .checkpoint import CheckpointFile, RecoveryPoint
+from .disk import sync_file
 from .handles import Handle
 from .memory import Memory, Remembered
 from .segment import Segment
@@ -18,12 +22,22 @@ from .segments import Segments
 from .snapshots import ProducerSnapshots
 from .storage import Storage
 
+# Below this, a sync of the file system, which takes along what others have written, does not pay.
+TOGETHER_FROM = 16
+# Reading less than this again at the next start costs no more than writing down that it need not be read.
+SMALL_TAIL_BYTES = 64 << 10
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bookkeeping:
-    """What makes recovery short: producer snapshots, then the checkpoint."""
+    """What makes recovery short: producer snapshots, then the checkpoint.
+
+    In steps, since others may share the syncs: what `prepare` returns is synced before `publish`, the
+    directory before `finish`. Without `publish`, `abandon` follows.
+    """
 
     disk: Disk
+    directory: Path
     checkpoint: CheckpointFile
     snapshots: ProducerSnapshots
     point: RecoveryPoint
@@ -35,19 +49,54 @@ class Bookkeeping:
     segment_bases: frozenset[int]
 
     def run(self) -> None:
-        if self.segment_snapshot is not None:
-            self.snapshots.write(*self.segment_snapshot)
-        if not self.remembered.is_empty:
-            self.snapshots.write(self.point.offset, self.remembered)
-        self.checkpoint.update(
-            recovery_point=self.point,
-            has_producers=not self.remembered.is_empty,
-            opened_ms=self.opened_ms,
-            compacted_to=self.compacted_to,
-            deadline_ms=self.deadline_ms,
+        """Take all the steps."""
+        files = self.prepare()
+        try:
+            for path in files:
+                sync_file(self.disk, path)
+        except BaseException:
+            self.abandon()
+            raise
+        self.publish()
+        self.disk.sync_directory(self.directory)
+        self.finish()
+
+    def prepare(self) -> list[Path]:
+        """Write the new files beside those they replace."""
+        files = [self.snapshots.prepare(offset, taken) for offset, taken in self._taken.items()]
+        files.append(
+            self.checkpoint.prepare(
+                recovery_point=self.point,
+                has_producers=not self.remembered.is_empty,
+                opened_ms=self.opened_ms,
+                compacted_to=self.compacted_to,
+                deadline_ms=self.deadline_ms,
+            )
         )
-        stale = self.snapshots.offsets - self.segment_bases - {self.point.offset}
-        self.snapshots.remove(stale)
+        return files
+
+    def abandon(self) -> None:
+        """Leave everything as it is; what was prepared is removed at the next start or written over."""
+        self.checkpoint.abandon()
+
+    def publish(self) -> None:
+        """Let the new files take the place of the old, the checkpoint last."""
+        try:
+            for offset in self._taken:
+                self.snapshots.publish(offset)
+        except BaseException:
+            self.abandon()
+            raise
+        self.checkpoint.publish()
+
+    def finish(self) -> None:
+        """Remove what nobody needs any more."""
+        self.snapshots.remove(self.snapshots.offsets - self.segment_bases - {self.point.offset})
+
+    @property
+    def _taken(self) -> dict[int, Remembered]:
+        taken = {} if self.segment_snapshot is None else dict([self.segment_snapshot])
+        return taken if self.remembered.is_empty else {**taken, self.point.offset: self.remembered}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,7 +107,9 @@ class Flush:
     directory: Path
     end_offset: int
     files: list[tuple[Handle, Segment, int]]
+    syncs_epochs: bool
     syncs_directory: bool
+    syncs_parent: bool
     bookkeeping: Bookkeeping | None
     bookkeeping_error: OSError | None = field(default=None, init=False)
 
@@ -67,15 +118,84 @@ class Flush:
 
         The checkpoint is another matter: without it, recovery only takes longer.
         """
+        self.sync()
+        if self.bookkeeping is not None:
+            self.attempt(self.bookkeeping.run)
+
+    def sync(self) -> None:
+        """Sync the data, and the names under which it is found."""
+        if self.syncs_epochs:
+            sync_file(self.disk, self.directory / epochs.FILE_NAME)
         for handle, _, _ in self.files:
             self.disk.sync(handle.descriptor)
         if self.syncs_directory:
             self.disk.sync_directory(self.directory)
-        if self.bookkeeping is not None:
+        if self.syncs_parent:
+            self.disk.sync_directory(self.directory.parent)
+
+    def attempt(self, step: Callable[[], None]) -> bool:
+        """Take a step of the bookkeeping, whose failure is noted and does no harm; whether it went well."""
+        try:
+            step()
+        except OSError as error:
+            self.bookkeeping_error = error
+        return self.bookkeeping_error is None
+
+
+def run_together(disk: Disk, root: Path, flushes: Sequence[Flush]) -> list[OSError | None]:
+    """Run flushes of different logs below `root`, with shared syncs if they are many; what each raised."""
+    errors: list[OSError | None] = [None] * len(flushes)
+    shares = len(flushes) >= TOGETHER_FROM
+    if not (shares and _sync_filesystem(disk, root)):
+        for index, flush in enumerate(flushes):
             try:
-                self.bookkeeping.run()
+                flush.sync()
             except OSError as error:
-                self.bookkeeping_error = error
+                errors[index] = error
+    books = [
+        (flush, flush.bookkeeping)
+        for flush, error in zip(flushes, errors, strict=True)
+        if error is None and flush.bookkeeping is not None
+    ]
+    if not shares or len(books) < TOGETHER_FROM:
+        for flush, book in books:
+            flush.attempt(book.run)
+        return errors
+    prepared: list[tuple[Flush, Bookkeeping, list[Path]]] = []
+    for flush, book in books:
+        try:
+            prepared.append((flush, book, book.prepare()))
+        except OSError as error:
+            flush.bookkeeping_error = error
+    if not _sync_filesystem(disk, root):
+        for flush, book, files in prepared:
+            if not flush.attempt(lambda files=files: _sync_files(disk, files)):  # type: ignore[misc]
+                book.abandon()
+    published = [
+        (flush, book)
+        for flush, book, _ in prepared
+        if flush.bookkeeping_error is None and flush.attempt(book.publish)
+    ]
+    if not _sync_filesystem(disk, root):
+        for flush, book in published:
+            flush.attempt(lambda book=book: disk.sync_directory(book.directory))  # type: ignore[misc]
+    for flush, book in published:
+        if flush.bookkeeping_error is None:
+            flush.attempt(book.finish)
+    return errors
+
+
+def _sync_filesystem(disk: Disk, root: Path) -> bool:
+    """Whether one sync did for all. An error need not be ours: syncing one by one tells."""
+    try:
+        return disk.sync_filesystem(root)
+    except OSError:
+        return False
+
+
+def _sync_files(disk: Disk, files: Sequence[Path]) -> None:
+    for path in files:
+        sync_file(disk, path)
 
 
 class FlushLedger:
@@ -93,7 +213,9 @@ class FlushLedger:
         self._checkpoint = checkpoint
         self._snapshots = snapshots
         self.flushed_offset = checkpoint.current.recovery_point.offset
+        self.epochs_changed = False
         self.directory_changed = False
+        self.is_parent_changed = False
         self.compacted_to = checkpoint.current.compacted_to
         self.deadline_ms = checkpoint.current.deadline_ms
         self._sealed: list[Segment] = []
@@ -135,20 +257,28 @@ class FlushLedger:
         self._segment_snapshot = None
         self._was_truncated = True
 
-    def begin(self, segments: Segments, memory: Memory, *, closing: bool = False) -> Flush | None:
-        """What has to be done now, or None if everything is on the medium."""
+    def begin(
+        self, segments: Segments, memory: Memory, *, checkpoint_bytes: int | None = None
+    ) -> Flush | None:
+        """What has to be done now, or None if everything is on the medium.
+
+        A checkpoint is part of it if the last is at least `checkpoint_bytes` behind.
+        """
         assert not self._flushing, "one flush of a log at a time"
         active = segments.active
         unsynced = [segment for segment in (*self._sealed, active) if segment.size > segment.synced_to]
         point = RecoveryPoint(active.next_offset, active.base_offset, active.size)
         bookkeeping = None
-        if self._is_checkpoint_due(point, closing=closing):
+        if checkpoint_bytes is None:
+            checkpoint_bytes = self._storage.checkpoint_bytes
+        if self._is_checkpoint_due(point, checkpoint_bytes):
             # No room for an index is no reason not to flush; the checkpoint waits until there is.
             with suppress(OSError):
                 self._write_indexes()
-                active.index.write(active.size)
+                active.index.write_entries(active.size)
                 bookkeeping = self._bookkeeping(point, segments, memory)
-        if not unsynced and not self.directory_changed and bookkeeping is None:
+        # Names matter as soon as there is something to be found under them.
+        if not unsynced and bookkeeping is None:
             return None
         files: list[tuple[Handle, Segment, int]] = []
         try:
@@ -163,10 +293,12 @@ class FlushLedger:
             directory=self._directory,
             end_offset=active.next_offset,
             files=files,
-            syncs_directory=self.directory_changed,
+            syncs_epochs=self.epochs_changed,
+            syncs_directory=self.directory_changed or self.epochs_changed,
+            syncs_parent=self.is_parent_changed,
             bookkeeping=bookkeeping,
         )
-        self.directory_changed = False
+        self.directory_changed = self.epochs_changed = self.is_parent_changed = False
         self._sealed = []
         if bookkeeping is not None:
             self._segment_snapshot = None
@@ -190,7 +322,7 @@ class FlushLedger:
             return
         self._segment_snapshot = self._segment_snapshot or bookkeeping.segment_snapshot
 
-    def _is_checkpoint_due(self, point: RecoveryPoint, *, closing: bool) -> bool:
+    def _is_checkpoint_due(self, point: RecoveryPoint, checkpoint_bytes: int) -> bool:
         current = self._checkpoint.current
         last = current.recovery_point
         if (
@@ -199,10 +331,8 @@ class FlushLedger:
             or self.deadline_ms != current.deadline_ms
         ):
             return True
-        if closing:
-            return last != point
-        return (
-            last.segment != point.segment or point.position - last.position >= self._storage.checkpoint_bytes
+        return last != point and (
+            last.segment != point.segment or point.position - last.position >= checkpoint_bytes
         )
 
     def _write_indexes(self) -> None:
@@ -215,6 +345,7 @@ class FlushLedger:
     def _bookkeeping(self, point: RecoveryPoint, segments: Segments, memory: Memory) -> Bookkeeping:
         return Bookkeeping(
             disk=self._storage.disk,
+            directory=self._directory,
             checkpoint=self._checkpoint,
             snapshots=self._snapshots,
             point=point,

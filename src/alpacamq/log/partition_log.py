@@ -22,7 +22,8 @@ from .appender import Appended, Appender, Incoming
 from .compactor import Compaction, Compactor
 from .condition import Condition, refused
 from .disk import remove_tree
-from .flush import Flush, FlushLedger
+from .epochs import NO_EPOCH
+from .flush import SMALL_TAIL_BYTES, Flush, FlushLedger
 from .reader import LogReader
 from .recovery import Progress, Recovered, Recovery
 from .retention import Removal, StartMove, count_removable, is_expired
@@ -69,23 +70,44 @@ class PartitionLog:
     def open(
         cls, directory: Path, config: TopicConfig, storage: Storage, *, progress: Progress | None = None
     ) -> "PartitionLog":
-        """The log in `directory`, which is made if there is none, recovered from whatever happened to it.
+        """The log in `directory`, which is made if there is none, ready for use. Blocking."""
+        log = cls.recover(directory, config, storage, progress=progress)
+        try:
+            log._run_now(log.begin_settling())
+        except OSError as error:
+            raise refused(directory, "opening", error) from error
+        return log
 
-        Blocking. `progress` hears how many bytes of how many have been scanned.
+    @classmethod
+    def recover(
+        cls, directory: Path, config: TopicConfig, storage: Storage, *, progress: Progress | None = None
+    ) -> "PartitionLog":
+        """The same without the syncs, which many logs can share: `begin_settling` comes before its use.
+
+        `progress` hears how many bytes of how many have been scanned.
         """
         try:
+            recovery = Recovery(directory, storage, progress)
             try:
                 storage.disk.make_directory(directory)
-                storage.disk.sync_directory(directory.parent)
+                recovery.begin_new()
             except FileExistsError:
-                pass
-            recovery = Recovery(directory, storage, progress)
-            recovery.run()
+                recovery.run()
             log = cls(directory, config, storage, recovery)
             log._take_over(recovery)
         except OSError as error:
             raise refused(directory, "opening", error) from error
         return log
+
+    def begin_settling(self) -> Flush | None:
+        """Get what recovery found, cut or renamed onto the medium, for `Flush.run` in any thread.
+
+        None if there is nothing that could be lost. Nobody may read or write the log before that flush has
+        ended: what is served must not vanish in the next power cut, nor what was cut come back.
+        """
+        if self.recovered.clean or not self._condition.is_flushable:
+            return None
+        return self._ledger.begin(self._segments, self.memory, checkpoint_bytes=SMALL_TAIL_BYTES)
 
     @property
     def config(self) -> TopicConfig:
@@ -265,17 +287,25 @@ class PartitionLog:
                 self.memory,
                 self._ledger,
             )
-            self._flush_now()
+            self._run_now(self.begin_closing())
         except Violation as violation:
             raise self._condition.found_damage(self._segments.locate(offset), violation) from violation
         except OSError as error:
             raise refused(self.directory, "truncating", error) from error
 
+    def begin_closing(self) -> Flush | None:
+        """Get everything onto the medium so that the next start need not scan, for `Flush.run` in any thread.
+
+        Not during a flush. `end_flush` and `close` follow.
+        """
+        if not self._condition.is_flushable:
+            return None
+        return self._ledger.begin(self._segments, self.memory, checkpoint_bytes=0)
+
     def close(self) -> None:
-        """Put everything on the medium so that the next start need not scan. Blocking; not during a flush."""
+        """Put on the medium what is not there yet, and let go of the files. Blocking; not during a flush."""
         try:
-            if self._condition.is_flushable:
-                self._flush_now()
+            self._run_now(self.begin_closing())
         except OSError as error:
             self._condition.flush_failed(error)
             raise refused(self.directory, "closing", error) from error
@@ -295,24 +325,25 @@ class PartitionLog:
 
     def _take_over(self, recovery: Recovery) -> None:
         """Make what recovery found last, and the active segment a file."""
-        self._ledger.directory_changed = recovery.directory_changed
+        # Where a crash came between, nobody knows which names are on the medium. A young log's own may be
+        # among them: it is synced with the first flush, and a checkpoint is only written after that.
+        is_unclean = not recovery.report.clean
+        self._ledger.epochs_changed = is_unclean and self.epochs.latest != NO_EPOCH
+        self._ledger.directory_changed = is_unclean or not recovery.has_checkpoint
+        self._ledger.is_parent_changed = not recovery.has_checkpoint
         if recovery.damage is not None:
             return
         if recovery.is_new:
             self._storage.handles.pin(self._segments.active.path, create=True).release()
-            self._ledger.directory_changed = True
         for segment in self._segments.sealed:
             if segment.index.tail is not None:
                 self._ledger.sealed(segment)
-        if not recovery.report.clean:
-            self._flush_now()
-            return
-        # An index that had to be rebuilt is written now, or every start would do it again.
-        with suppress(OSError):
-            self._segments.active.index.write(self._segments.active.size)
+        if recovery.report.clean:
+            # An index that had to be rebuilt is written now, or every start would do it again.
+            with suppress(OSError):
+                self._segments.active.index.write_entries(self._segments.active.size)
 
-    def _flush_now(self) -> None:
-        flush = self._ledger.begin(self._segments, self.memory, closing=True)
+    def _run_now(self, flush: Flush | None) -> None:
         if flush is None:
             return
         try:

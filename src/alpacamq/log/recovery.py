@@ -3,6 +3,9 @@
 Everything before the recovery point was on the medium: it is not read again, and never cut. If
 it turns out to be damaged, the log says so and serves what lies before. What lies after the
 recovery point is walked batch by batch and cut at the first that is not whole.
+
+Nothing is synced here. What was found beyond the recovery point, and what was cut, may be in the
+system's memory only: the log is not to be used before the flush that `PartitionLog.begin_settling` begins.
 """
 
 from collections.abc import Callable, Iterator
@@ -63,13 +66,20 @@ class Recovery:
         self._is_clean = True
         self._notes: list[str] = []
         self._unreadable: list[str] = []
-        self.directory_changed = False
         self.is_new = False
+        self.has_checkpoint = False
+        self.checkpoint = CheckpointFile(self._disk, directory, Checkpoint())
+        self.snapshots = ProducerSnapshots(self._disk, directory)
         self.segments: list[Segment] = []
         self.epochs = EpochHistory()
         self.memory = Memory()
         self.damage: Damage | None = None
         self.start_offset = 0
+
+    def begin_new(self) -> None:
+        """There is nothing to recover: the directory has just been made."""
+        self.is_new = True
+        self.segments = [Segment(self._directory, 0, self._storage)]
 
     def run(self) -> None:
         """Blocking. OSError as the disk raises it."""
@@ -80,9 +90,13 @@ class Recovery:
         epochs = self._read_epochs()
         complete_swaps(self._disk, self._directory, contents, epochs, self._notes)
         checkpoint = self._read_checkpoint()
+        self.has_checkpoint = checkpoint is not None
         self.checkpoint = CheckpointFile(self._disk, self._directory, checkpoint or Checkpoint())
         self.snapshots = ProducerSnapshots(self._disk, self._directory, contents.snapshots)
         self.epochs = epochs or EpochHistory()
+        if epochs is None and self.has_checkpoint and not self._unreadable:
+            # A young log has none before its first batch, and a checkpoint only later.
+            self._unreadable.append("the leader epochs are missing, so everything is scanned")
         self.start_offset = self.checkpoint.current.start_offset
         self._point = self._durable = self.checkpoint.current.recovery_point
         self._open_segments(contents, has_checkpoint=checkpoint is not None)
@@ -93,7 +107,10 @@ class Recovery:
             learn_epochs = epochs is None
             from_start = checkpoint is None or learn_epochs
             self._scan(*self._scan_start(from_start=from_start), learn_epochs=learn_epochs)
-        self._settle()
+        self._settle(learned_epochs=epochs is None)
+        for segment in self.segments:
+            # Of thousands of logs few are used soon, and whoever reads one opens it again.
+            self._storage.handles.forget(segment.path)
 
     @property
     def report(self) -> Recovered:
@@ -116,6 +133,8 @@ class Recovery:
     def _read_epochs(self) -> EpochHistory | None:
         try:
             return read_epochs(self._disk, self._directory)
+        except Missing:
+            return None
         except Unreadable as error:
             self._unreadable.append(f"the leader epochs cannot be used, so everything is scanned: {error}")
             return None
@@ -151,7 +170,7 @@ class Recovery:
                     opened_ms=modified_ms,
                 )
             )
-        if bases[-1] == self._point.segment:
+        if bases[-1] == self._point.segment and self.checkpoint.current.opened_ms > 0:
             self.segments[-1].opened_ms = self.checkpoint.current.opened_ms
 
     def _check_seams(self) -> None:
@@ -311,9 +330,10 @@ class Recovery:
         size = segment.size - violation.position
         with segment.descriptor() as descriptor:
             self._disk.truncate(descriptor, violation.position)
-            # Or the next crash could bring back what is cut here, behind what is written now.
-            self._disk.sync(descriptor)
         segment.size, segment.next_offset = violation.position, violation.offset
+        # To be synced although nothing is added, or the next crash could bring back what is cut here,
+        # behind what is written next.
+        segment.synced_to = -1
         self._notes.append(
             f"{segment.path} is cut at byte {violation.position}, {size} bytes: {violation.reason}"
         )
@@ -325,12 +345,11 @@ class Recovery:
             remove_segment(self._disk, self._directory, later.base_offset)
             self._notes.append(f"{later.path} follows the cut and is {aside.name} now, {later.size} bytes")
             size += later.size
-            self.directory_changed = True
         del self.segments[index + 1 :]
         self._cut_bytes += size
         self._is_clean = False
 
-    def _settle(self) -> None:
+    def _settle(self, *, learned_epochs: bool) -> None:
         """Bring what surrounds the segments in line with them."""
         last = self.segments[-1]
         if any(segment.size for segment in self.segments):
@@ -349,7 +368,7 @@ class Recovery:
         self.epochs.truncate_from(end + 1)
         self.epochs.truncate_before(self.segments[0].base_offset)
         self.memory.transactions.drop_before(self.start_offset)
-        if self.epochs.entries and (self._unreadable or self.epochs.entries != before):
+        if self.epochs.entries and (learned_epochs or self.epochs.entries != before):
             self.epochs.write(self._disk, self._directory)
 
     def _stat(self, path: Path) -> tuple[int, int]:

@@ -11,6 +11,8 @@ from fastcrc.crc32 import iscsi as crc32c
 
 from alpacamq.model.ports import Buffer, Disk
 
+from .disk import sync_file
+
 TEMPORARY = ".tmp"
 LIMIT_BYTES = 256 << 20
 
@@ -67,13 +69,23 @@ def read_sealed(disk: Disk, path: Path, magic: bytes, version: int) -> bytes:
 
 def write_sealed(disk: Disk, path: Path, magic: bytes, version: int, body: Buffer) -> None:
     """Replace the file at `path`; once this returns, it is on the medium under its name."""
+    sync_file(disk, prepare_sealed(disk, path, magic, version, body))
+    publish_sealed(disk, path)
+    disk.sync_directory(path.parent)
+
+
+def prepare_sealed(disk: Disk, path: Path, magic: bytes, version: int, body: Buffer) -> Path:
+    """Write what is to replace the file at `path` into one beside it, which is returned and not synced."""
     temporary = path.with_name(path.name + TEMPORARY)
     descriptor = disk.open(temporary, create=True)
     try:
         disk.truncate(descriptor, 0)
         disk.write(descriptor, [seal(magic, version, body)], 0)
-        disk.sync(descriptor)
     finally:
         disk.close(descriptor)
-    disk.rename(temporary, path)
-    disk.sync_directory(path.parent)
+    return temporary
+
+
+def publish_sealed(disk: Disk, path: Path) -> None:
+    """Let what was prepared take the place of the file at `path`. Syncing the directory is left to the caller."""
+    disk.rename(path.with_name(path.name + TEMPORARY), path)

@@ -190,6 +190,11 @@ class SegmentIndex:
         self.covered_to = covered_to
         tail.clear()
 
+    def write_entries(self, covered_to: int) -> None:
+        """The same if there are entries: reading a few headers again is faster than reading two more files."""
+        if self.tail is not None and self.tail.offsets:
+            self.write(covered_to)
+
     def seal(self) -> None:
         """The segment takes no more batches; the tail can go once it is in the files."""
         if self.tail is not None and not self.tail.offsets and not self.tail.times:

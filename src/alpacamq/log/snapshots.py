@@ -10,7 +10,7 @@ from pathlib import Path
 from alpacamq.model.ports import Disk
 
 from .memory import Remembered, decode_memory, encode_memory
-from .sealed_file import Unreadable, read_sealed, write_sealed
+from .sealed_file import Unreadable, prepare_sealed, publish_sealed, read_sealed
 
 SUFFIX = ".producers"
 
@@ -28,8 +28,13 @@ class ProducerSnapshots:
         self._directory = directory
         self.offsets = set(offsets)
 
-    def write(self, offset: int, remembered: Remembered) -> None:
-        write_sealed(self._disk, self._path(offset), _MAGIC, _VERSION, encode_memory(remembered))
+    def prepare(self, offset: int, remembered: Remembered) -> Path:
+        """Write a snapshot into a file that is returned and is to be synced before `publish`."""
+        return prepare_sealed(self._disk, self._path(offset), _MAGIC, _VERSION, encode_memory(remembered))
+
+    def publish(self, offset: int) -> None:
+        """Give a snapshot its name. Syncing the directory is left to the caller."""
+        publish_sealed(self._disk, self._path(offset))
         self.offsets.add(offset)
 
     def newest(self, not_after: int, not_before: int, notes: list[str]) -> tuple[int, Remembered] | None:

@@ -57,6 +57,13 @@ class Disk(Protocol):
         """Return once names created, renamed or removed in `path` are on the medium."""
         ...
 
+    def sync_filesystem(self, path: Path) -> bool:
+        """Return true once all that was written to the file system of `path` is on the medium.
+
+        False where the system cannot promise that; files and directories are to be synced one by one then.
+        """
+        ...
+
     def names(self, path: Path) -> list[str]:
         """What the directory holds, in no particular order."""
         ...
