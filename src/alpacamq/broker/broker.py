@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 
 from alpacamq.cluster.topics import TopicLimits
-from alpacamq.log.data_directory import DataDirectory
+from alpacamq.log.data_directory import PARTITIONS, DataDirectory
 from alpacamq.log.disk import SystemDisk
 from alpacamq.log.handles import FileHandles
 from alpacamq.log.indexes import IndexCache
-from alpacamq.log.partition_log import PartitionLog
+from alpacamq.log.partition_log import PartitionLog, close_together
 from alpacamq.log.storage import Storage
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import BrokerId
@@ -88,13 +88,31 @@ class Broker:
         self.work_threads = ThreadPoolExecutor(WORK_THREADS, thread_name_prefix="work")
         # None where nothing is counted beyond what the broker needs itself.
         self.metrics = metrics
-        self._flushes = GroupCommit(self._flush_threads, None if metrics is None else metrics.flushes)
+        self._flushes = GroupCommit(
+            self._flush_threads,
+            None if metrics is None else metrics.flushes,
+            disk=self._disk,
+            root=settings.data_directory / PARTITIONS,
+            slots=FLUSH_THREADS,
+        )
         self._staged = StagedAppends()
         self.recovery = RecoveryProgress(self.clock)
         self.event_loop = EventLoopWatch()
+        self._is_recovered = asyncio.Event()
 
     def open(self) -> None:
-        """Take the data directory and recover what it holds. Blocking; doors open after this."""
+        """Take the data directory and recover all it holds. Blocking; everything is ready then."""
+        self.begin()
+        self.topics.load(self.recovery, self._start_number)
+        self._end_recovery()
+
+    async def recover(self) -> None:
+        """Recover all the data directory holds, after `begin`. What is ready is served meanwhile."""
+        if await self.topics.load_gradually(self.recovery, self._start_number):
+            self._end_recovery()
+
+    def begin(self) -> None:
+        """Take the data directory and read which topics there are. Blocking; `recover` follows."""
         settings = self.settings
         self._directory = DataDirectory(settings.data_directory, self._disk, settings.node_id)
         self._directory.open()
@@ -109,6 +127,7 @@ class Broker:
         self.tracing = self._open_tracing()
         metadata = MetadataLog(self._open_metadata(storage), self.clock)
         metadata.load()
+        self._start_number = metadata.number_start()
         self.topics = Topics(
             metadata,
             self._directory.partitions,
@@ -120,10 +139,8 @@ class Broker:
             tracing=self.tracing,
             power_lost=self._directory.is_power_loss_open,
         )
-        self.topics.load(self.recovery)
         delay_traces = queue_traces = None
         if self.tracing is not None:
-            self.tracing.restore((each.identity, each.traces) for each in self.topics.all_partitions())
             delay_traces, queue_traces = DelayTraces(self.tracing), QueueTraces(self.tracing, self.topics)
         self.producer_ids = ProducerIds(metadata)
         self.coordinators = Coordinators(
@@ -176,7 +193,6 @@ class Broker:
         self.topics.on_delete = self._topic_deleted
         self.topics.on_grow = self.queues.topic_grown
         self._metadata = metadata
-        self._report_recovery()
 
     async def run(self) -> None:
         """Host the coordinators and keep house until cancelled."""
@@ -184,11 +200,15 @@ class Broker:
             self._all_partitions, self.work_threads, self.clock, self.settings.retention_check_ms
         )
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.event_loop.run())
+            if self._directory.is_power_loss_open:
+                await self._is_recovered.wait()  # groups have to know where every partition ends
             tasks.create_task(self.coordinators.run())
+            # To these, a partition that is not there yet would be one that was deleted.
+            await self._is_recovered.wait()
             tasks.create_task(self.queues.run())
             tasks.create_task(self.delays.run())
             tasks.create_task(housekeeping.run())
-            tasks.create_task(self.event_loop.run())
             if self._directory.is_power_loss_open:
                 tasks.create_task(self._settle_power_loss())
 
@@ -208,16 +228,19 @@ class Broker:
         await self.topics.finish()
         # Housekeeping may still be at work in a thread, on files that are about to be closed.
         await loop.run_in_executor(None, self.work_threads.shutdown)
-        for partition in list(self._all_partitions()):
+        partitions = self._all_partitions()
+        for partition in partitions:
             await self._flushes.quiesce(partition)
-        closings = [
-            loop.run_in_executor(self._flush_threads, partition.log.close)
-            for partition in self._all_partitions()
-        ]
-        failures = [error for error in await asyncio.gather(*closings, return_exceptions=True) if error]
+        failures = await loop.run_in_executor(
+            self._flush_threads,
+            close_together,
+            self._disk,
+            self._directory.partitions,
+            [partition.log for partition in partitions],
+        )
         for error in failures:
             log.error("close_failed", reason=str(error))
-        if not failures:
+        if not failures and self._is_recovered.is_set():
             await loop.run_in_executor(None, self._directory.stopped)
         if self.tracing is not None:
             await loop.run_in_executor(None, self.tracing.close)
@@ -259,6 +282,12 @@ class Broker:
         partition = Partition(metadata_log.IDENTITY, metadata_log.TOPIC_ID, opened, self._flushes)
         partition.start_epoch()
         return partition
+
+    def _end_recovery(self) -> None:
+        if self.tracing is not None:
+            self.tracing.restore((each.identity, each.traces) for each in self.topics.all_partitions())
+        self._report_recovery()
+        self._is_recovered.set()
 
     def _report_recovery(self) -> None:
         scanned = cut = 0

@@ -1,15 +1,22 @@
 """Getting appended data onto the medium, off the event loop.
 
-One fsync per partition is under way at a time; whoever starts waiting meanwhile shares the
+One flush per partition is under way at a time; whoever starts waiting meanwhile shares the
 next one. That is the group commit: a hundred waiting producers cost one fsync, not a hundred.
+
+Flushes of different partitions run side by side, as many as there are threads for them. Where more wait
+than that, one thread takes many and they share their syncs. Those that somebody waits for come first.
 """
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import Executor
+from pathlib import Path
 from time import monotonic
 
-from alpacamq.log.flush import Flush
+from alpacamq.log.flush import TOGETHER_FROM, Flush, run_together
+from alpacamq.log.partition_log import MAX_TOGETHER
 from alpacamq.model.errors import AlpacaError
+from alpacamq.model.ports import Disk
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import FlushFigures
 
@@ -17,16 +24,34 @@ from .partition import Partition
 
 log = get_logger(__name__)
 
+Begun = Sequence[tuple[Partition, Flush]]
+Results = tuple[float, Sequence[OSError | None]]
+
 
 class GroupCommit:
-    """Runs flushes, at most one per partition at a time."""
+    """Runs flushes, at most one per partition at a time, in `slots` threads of `executor`."""
 
-    def __init__(self, executor: Executor, figures: FlushFigures | None = None) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        figures: FlushFigures | None = None,
+        *,
+        disk: Disk,
+        root: Path,
+        slots: int,
+    ) -> None:
         self._executor = executor
         self._figures = figures
-        self._running: dict[Partition, asyncio.Future[float]] = {}
+        self._disk = disk
+        self._root = root
+        self._free_slots = slots
+        self._running: dict[Partition, asyncio.Future[Results]] = {}
         self._again: set[Partition] = set()
         self._timers: dict[Partition, asyncio.TimerHandle] = {}
+        # In order; a partition is in one of them at most, and in none while its flush runs.
+        self._urgent: dict[Partition, None] = {}
+        self._due: dict[Partition, None] = {}
+        self._runs_due = False
 
     def now(self, partition: Partition) -> None:
         """Flush as soon as the flush under way, if any, has ended."""
@@ -35,50 +60,95 @@ class GroupCommit:
             return
         if (timer := self._timers.pop(partition, None)) is not None:
             timer.cancel()
-        try:
-            flush = partition.log.begin_flush()
-        except AlpacaError as error:
-            log.error("flush_not_begun", partition=str(partition.identity), reason=str(error))
-            partition.flush_failed(error)
-            return
-        if flush is None:
-            partition.flushed()
-            return
-        future = asyncio.get_running_loop().run_in_executor(self._executor, _run, flush)
-        self._running[partition] = future
-        future.add_done_callback(lambda ended: self._ended(partition, flush, ended))
+        self._due.pop(partition, None)
+        self._urgent[partition] = None
+        self._start()
 
     def within(self, partition: Partition, delay_ms: int) -> None:
-        """Flush at most `delay_ms` from now."""
+        """Flush about `delay_ms` from now at the latest."""
+        if partition in self._due:
+            return
         loop = asyncio.get_running_loop()
         if (timer := self._timers.get(partition)) is not None:
             if timer.when() <= loop.time() + delay_ms / 1000:
                 return
             timer.cancel()  # flush.ms has been lowered
-        self._timers[partition] = loop.call_later(delay_ms / 1000, self._due, partition)
+        self._timers[partition] = loop.call_later(delay_ms / 1000, self._time_is_up, partition)
 
     async def quiesce(self, partition: Partition) -> None:
         """Return once no flush of this partition is under way or due."""
         if (timer := self._timers.pop(partition, None)) is not None:
             timer.cancel()
+        self._urgent.pop(partition, None)
+        self._due.pop(partition, None)
         while (running := self._running.get(partition)) is not None:
             await asyncio.wait([running])
             await asyncio.sleep(0)  # let its callback run
 
-    def _due(self, partition: Partition) -> None:
+    def _time_is_up(self, partition: Partition) -> None:
         del self._timers[partition]
-        self.now(partition)
+        if partition in self._running:
+            self._again.add(partition)
+        elif partition not in self._urgent:
+            self._due[partition] = None
+            self._start()
 
-    def _ended(self, partition: Partition, flush: Flush, ended: "asyncio.Future[float]") -> None:
+    def _start(self) -> None:
+        """Give free threads something to do. Of flushes nobody waits for, one thread takes care."""
+        while self._free_slots and self._urgent:
+            self._run(_taken(self._urgent), is_due=False)
+        if self._free_slots and self._due and not self._runs_due:
+            self._run(_taken(self._due), is_due=True)
+
+    def _run(self, partitions: Sequence[Partition], *, is_due: bool) -> None:
+        begun: list[tuple[Partition, Flush]] = []
+        for partition in partitions:
+            try:
+                flush = partition.log.begin_flush()
+            except AlpacaError as error:
+                log.error("flush_not_begun", partition=str(partition.identity), reason=str(error))
+                partition.flush_failed(error)
+                continue
+            if flush is None:
+                partition.flushed()
+            else:
+                begun.append((partition, flush))
+        if not begun:
+            return
+        self._free_slots -= 1
+        self._runs_due = self._runs_due or is_due
+        flushes = [flush for _, flush in begun]
+        future = asyncio.get_running_loop().run_in_executor(self._executor, self._flush, flushes)
+        for partition, _ in begun:
+            self._running[partition] = future
+        future.add_done_callback(lambda ended: self._ended(begun, ended, is_due=is_due))
+
+    def _flush(self, flushes: Sequence[Flush]) -> Results:
+        """In a thread: how long it took, without the time it waited for a thread, and what failed."""
+        began_at = monotonic()
+        errors = run_together(self._disk, self._root, flushes)
+        return monotonic() - began_at, errors
+
+    def _ended(self, begun: Begun, ended: "asyncio.Future[Results]", *, is_due: bool) -> None:
+        self._free_slots += 1
+        if is_due:
+            self._runs_due = False
+        errors: Sequence[OSError | None]
+        if (crash := ended.exception()) is None:
+            seconds, errors = ended.result()
+        else:
+            seconds, errors = 0.0, [OSError(f"flush failed: {crash!r}")] * len(begun)
+        for (partition, flush), error in zip(begun, errors, strict=True):
+            self._end(partition, flush, error, seconds)
+        self._start()
+
+    def _end(self, partition: Partition, flush: Flush, error: OSError | None, seconds: float) -> None:
         del self._running[partition]
-        error = ended.exception()
         if self._figures is not None:
             if error is None:
-                self._figures.seconds.observe(ended.result())
+                self._figures.seconds.observe(seconds)
             else:
                 self._figures.failed += 1
-        if error is not None and not isinstance(error, OSError):
-            error = OSError(f"flush failed: {error!r}")
         partition.log.end_flush(flush, error)
         if error is not None:
             log.error("flush_failed", partition=str(partition.identity), reason=str(error))
@@ -89,8 +159,10 @@ class GroupCommit:
             self.now(partition)
 
 
-def _run(flush: Flush) -> float:
-    """In a thread: how long it took, without the time it waited for a thread."""
-    began_at = monotonic()
-    flush.run()
-    return monotonic() - began_at
+def _taken(waiting: dict[Partition, None]) -> list[Partition]:
+    """The first that waits, or as many as can share their syncs where many do."""
+    count = min(len(waiting), MAX_TOGETHER) if len(waiting) >= TOGETHER_FROM else 1
+    taken = [partition for partition, _ in zip(waiting, range(count), strict=False)]
+    for partition in taken:
+        del waiting[partition]
+    return taken

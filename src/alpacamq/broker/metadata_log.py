@@ -5,18 +5,27 @@ An internal compacted partition like any other. A change is in force once it is 
 
 from collections.abc import Sequence
 
-from alpacamq.cluster.image import Change, ClusterImage
+from alpacamq.cluster.image import Change, ClusterImage, start_change
+from alpacamq.log.partition_log import Incoming
+from alpacamq.model.batch import read_header
+from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import TopicId, TopicName, TopicPartition
 from alpacamq.model.ports import Clock
 from alpacamq.model.records import Record, write_batch
 from alpacamq.model.topics import topic_config
+from alpacamq.telemetry.logs import get_logger
 
 from .partition import Partition, append
 from .replay import replay
 
+logger = get_logger(__name__)
+
 IDENTITY = TopicPartition(TopicName("__cluster_metadata"), 0)
 TOPIC_ID = TopicId(int=1)
 CONFIG = topic_config({"cleanup.policy": "compact", "flush.messages": "1", "segment.bytes": str(1 << 20)})
+
+# Where partitions have leader epochs from before starts were numbered: none has seen so many crashes.
+FIRST_START_NUMBER = 1000
 
 
 class MetadataLog:
@@ -35,9 +44,33 @@ class MetadataLog:
             if record.key is not None
         )
 
+    def number_start(self) -> int:
+        """Give this start a number above every leader epoch; 0 if it cannot be written. Blocking.
+
+        Before the event loop has the partition.
+        """
+        image = self.image
+        is_numbered = image.start_number > 0 or not image.topics
+        changes = [start_change(image.start_number + 1 if is_numbered else FIRST_START_NUMBER)]
+        batch = self._batch(changes)
+        log = self.partition.log
+        try:
+            (outcome,) = log.append([Incoming(batch, read_header(batch))], self.partition.leader_epoch)
+            if isinstance(outcome, AlpacaError):
+                raise outcome
+            log.flush_now()
+        except AlpacaError as error:
+            logger.warning("start_not_recorded", reason=str(error))
+            return 0
+        self.partition.high_watermark = log.end_offset
+        image.apply(changes)
+        return image.start_number
+
     async def write(self, changes: Sequence[Change]) -> None:
         """Return once the changes are on the medium and in the image."""
-        now_ms = self._clock.now_ms()
-        batch = write_batch([Record(i, now_ms, *change) for i, change in enumerate(changes)])
-        await append(self.partition, batch)
+        await append(self.partition, self._batch(changes))
         self.image.apply(changes)
+
+    def _batch(self, changes: Sequence[Change]) -> bytearray:
+        now_ms = self._clock.now_ms()
+        return write_batch([Record(i, now_ms, *change) for i, change in enumerate(changes)])

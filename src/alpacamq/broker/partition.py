@@ -95,17 +95,18 @@ class Partition:
         # Whether compaction has much to remove. The log cannot tell; who knows all of its keys can.
         self.holds_garbage: Callable[[], bool] = lambda: True
 
-    def start_epoch(self) -> None:
-        """Take the lead, in a new epoch where the log was cut short. Blocking; before the first append.
+    def start_epoch(self, start_number: int = 0) -> None:
+        """Take the lead, in a new epoch where the log was not closed in order. Before the first append.
 
         A crash may have cut records that readers had seen, and their offsets will be used again:
-        the new epoch lets those readers notice.
+        the new epoch lets those readers notice. No two starts may give the same, even if nothing is written
+        in between. The number of a start, which is on the medium, is never given twice; an epoch above it
+        has to be recorded in the log now, others are with the first batch.
         """
-        if self.log.damage is not None:
+        if self.log.damage is not None or self.log.recovered.clean or self.log.end_offset == 0:
             return
-        if not self.log.recovered.clean and self.log.end_offset > 0:
-            self.leader_epoch += 1
-        if self.log.epochs.latest != self.leader_epoch:
+        self.leader_epoch = max(start_number, self.leader_epoch + 1)
+        if self.leader_epoch > start_number:
             try:
                 self.log.start_epoch(self.leader_epoch)
             except StorageFailed as error:

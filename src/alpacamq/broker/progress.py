@@ -1,5 +1,6 @@
 """How far recovery is: for whoever asks, and told to people once it takes long enough for them to wonder."""
 
+import threading
 from collections.abc import Callable
 
 from alpacamq.model.ids import TopicPartition
@@ -12,10 +13,11 @@ INTERVAL_SECONDS = 1.0
 
 
 class RecoveryProgress:
-    """Reports once a second, and not at all when opening takes less than that."""
+    """Reports once a second, and not at all when opening takes less than that. Threads share it."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._lock = threading.Lock()
         self._reported_at = clock.monotonic()
         self._opened = 0
         self._expected = 0
@@ -27,7 +29,8 @@ class RecoveryProgress:
 
     def opening(self, identity: TopicPartition) -> Callable[[int, int], None]:
         """The next partition is opened; what is returned hears how many bytes of how many are checked."""
-        self._opened += 1
+        with self._lock:
+            self._opened += 1
         self._report(identity, 0, 0)
         return lambda scanned, total: self._report(identity, scanned, total)
 

@@ -4,6 +4,8 @@ Changes are made one at a time: decided against the image, written to the metada
 carried out on disk. After a crash between the last two, partitions that should be there are made at the
 next start; files that should not be are named and left alone. A change that has begun is carried to its
 end although whoever asked for it may go away.
+
+At start, partitions are found as they become ready; changes wait until all are.
 """
 
 import asyncio
@@ -16,14 +18,15 @@ from uuid import uuid4
 
 from alpacamq.cluster.image import ClusterImage, topic_change, topic_removal
 from alpacamq.cluster.topics import BY_DEFAULT, TopicLimits, configured, created, grown
-from alpacamq.log.partition_log import PartitionLog
+from alpacamq.log.partition_log import PartitionLog, Progress, settle_together
 from alpacamq.log.storage import Storage
-from alpacamq.model.errors import AlpacaError, PolicyViolation, UnknownTopic
+from alpacamq.model.errors import AlpacaError, PartitionNotReady, PolicyViolation, UnknownTopic
 from alpacamq.model.ids import TopicId, TopicName, TopicPartition
 from alpacamq.model.topics import Topic, TopicConfig, topic_config
 from alpacamq.telemetry.logs import get_logger
 
 from .durability import GroupCommit
+from .loading import Loading
 from .metadata_log import MetadataLog
 from .partition import Partition
 from .progress import RecoveryProgress
@@ -34,6 +37,10 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 MAX_NAME_IN_PATH = 180
+ID_BYTES = 16
+# New partitions are made by the slice, few slices at once.
+SLICE = 32
+SLICES_AT_ONCE = 3
 
 
 def directory_name(identity: TopicPartition, topic_id: TopicId) -> str:
@@ -91,6 +98,10 @@ class Topics:
         self.power_lost = power_lost
         # Requests bring a name or an id as bytes: looking those up directly saves decoding them.
         self._partitions: dict[bytes, list[Partition]] = {}
+        # Of topics that are not complete yet: what is ready.
+        self._recovered: dict[bytes, dict[int, Partition]] = {}
+        self._loading: Loading | None = None
+        self._complete: dict[TopicName, asyncio.Event] = {}
         self._changing = asyncio.Lock()
         self._under_way: set[asyncio.Future[Any]] = set()
         self.on_delete: Callable[[TopicName], Awaitable[None]] = _forget_nothing
@@ -103,37 +114,80 @@ class Topics:
     def find(self, key: bytes, index: int) -> Partition | None:
         """The partition `index` of the topic whose name or 16-byte id is `key`."""
         partitions = self._partitions.get(key)
-        if partitions is None or not 0 <= index < len(partitions):
-            return None
-        return partitions[index]
+        if partitions is None:
+            return self._recovered[key].get(index) if key in self._recovered else None
+        return partitions[index] if 0 <= index < len(partitions) else None
 
     def partition(self, name: str, index: int) -> Partition:
-        """The partition, or UnknownTopic saying which part is unknown."""
+        """The partition, PartitionNotReady, or UnknownTopic saying which part is unknown."""
         if (found := self.find(name.encode(), index)) is None:
             topic = self.image.topic(name)
+            if (error := self.not_ready(name.encode(), index)) is not None:
+                raise error
             raise UnknownTopic(f"topic {name!r} has {topic.partitions} partitions, no partition {index}")
         return found
 
+    def not_ready(self, key: bytes, index: int) -> PartitionNotReady | None:
+        """The error for a partition that is not found because it is being recovered; None if it is not."""
+        if self._loading is None:
+            return None
+        topic = self.image.topic_by_id(TopicId(bytes=key)) if len(key) == ID_BYTES else None
+        topic = topic or self.image.topics.get(TopicName(key.decode(errors="replace")))
+        if topic is None or not 0 <= index < topic.partitions:
+            return None
+        return PartitionNotReady(f"partition {index} of topic {topic.name!r} is being recovered")
+
     def partitions_of(self, name: str) -> Sequence[Partition]:
-        """A topic's partitions in order; none while it is being created or deleted."""
+        """A topic's partitions in order; none while it is being created, recovered or deleted."""
         return self._partitions.get(name.encode(), ())
 
+    def ready_partitions_of(self, name: str) -> Mapping[int, Partition]:
+        """The partitions that can be used, also of a topic that is being recovered."""
+        recovered = self._recovered.get(name.encode())
+        return dict(enumerate(self.partitions_of(name))) if recovered is None else dict(recovered)
+
     def all_partitions(self) -> Iterator[Partition]:
+        """Every partition that is ready."""
         for name in list(self.image.topics):
-            yield from self._partitions.get(name.encode(), ())
+            yield from self.ready_partitions_of(name).values()
 
     def config_of(self, topic: Topic) -> TopicConfig:
         return topic_config(topic.overrides, self.defaults)
 
-    def load(self, progress: RecoveryProgress) -> None:
+    def load(self, progress: RecoveryProgress, start_number: int) -> None:
         """Open every partition there should be. Blocking."""
-        progress.expect(self.image.partition_count)
-        for topic in self.image.topics.values():
-            partitions = [self._open(topic, index, progress) for index in range(topic.partitions)]
-            if self.power_lost:
-                for partition in partitions:
-                    partition.cut_offset = partition.log.end_offset
-            self._admit(topic, partitions)
+        loading = self._begin_loading(progress, start_number, self._admit_recovered)
+        loading.run(self.image.topics.values())
+        self._loading = None
+
+    async def load_gradually(self, progress: RecoveryProgress, start_number: int) -> bool:
+        """The same in threads. What is ready can be found at once; changes wait until all is.
+
+        False if `stop_loading` came first.
+        """
+        loop = asyncio.get_running_loop()
+
+        def ready(topic: Topic, partitions: list[Partition]) -> None:
+            loop.call_soon_threadsafe(self._admit_recovered, topic, partitions)
+
+        loading = self._begin_loading(progress, start_number, ready)
+        self._complete = {name: asyncio.Event() for name in self.image.topics}
+        async with self._changing:
+            try:
+                # Its threads are its own: it may take long, and what has been opened needs the others.
+                is_complete = await loop.run_in_executor(None, loading.run, list(self.image.topics.values()))
+                await asyncio.sleep(0)  # what it handed over last has been admitted then
+            finally:
+                self._loading = None
+                for complete in self._complete.values():
+                    complete.set()
+                self._complete.clear()
+        return is_complete
+
+    def stop_loading(self) -> None:
+        """Have `load_gradually` return soon, with what it has."""
+        if self._loading is not None:
+            self._loading.stop()
 
     def power_loss_settled(self) -> None:
         """No state refers to lost records any more."""
@@ -171,6 +225,10 @@ class Topics:
         self, name: TopicName, *, partitions: int, overrides: Mapping[str, str]
     ) -> None:
         """A topic of our own, which no client may make, write to or delete."""
+        if (complete := self._complete.get(name)) is not None:
+            await complete.wait()
+            if self.partitions_of(name):
+                return  # without waiting until all the others are there, too
         async with self._changing:
             if name not in self.image.topics:
                 await self._make(
@@ -256,21 +314,70 @@ class Topics:
     def _admit(self, topic: Topic, partitions: list[Partition]) -> None:
         self._partitions[topic.name.encode()] = self._partitions[topic.id.bytes] = partitions
 
-    def _open(self, topic: Topic, index: int, progress: RecoveryProgress | None = None) -> Partition:
+    def _begin_loading(
+        self,
+        progress: RecoveryProgress,
+        start_number: int,
+        ready: Callable[[Topic, list[Partition]], None],
+    ) -> Loading:
+        progress.expect(self.image.partition_count)
+        configs = {topic.id: self.config_of(topic) for topic in self.image.topics.values()}
+
+        def recover(topic: Topic, index: int) -> Partition:
+            heard = progress.opening(TopicPartition(topic.name, index))
+            partition = self._recover(topic, index, configs[topic.id], heard)
+            partition.start_epoch(start_number)
+            if self.power_lost:
+                partition.cut_offset = partition.log.end_offset
+            return partition
+
+        self._loading = Loading(recover, self._settle, ready)
+        return self._loading
+
+    def _admit_recovered(self, topic: Topic, partitions: list[Partition]) -> None:
+        """Let some partitions of a topic be found; with the last, the topic is complete."""
+        ready = self._recovered.setdefault(topic.name.encode(), {})
+        self._recovered[topic.id.bytes] = ready
+        ready.update((partition.identity.partition, partition) for partition in partitions)
+        if len(ready) == topic.partitions:
+            self._admit(topic, [ready[index] for index in range(topic.partitions)])
+            del self._recovered[topic.name.encode()], self._recovered[topic.id.bytes]
+            if (complete := self._complete.get(topic.name)) is not None:
+                complete.set()
+
+    def _recover(
+        self, topic: Topic, index: int, config: TopicConfig, progress: Progress | None = None
+    ) -> Partition:
+        """Open a partition, or make it if it is not there. Blocking; not to be used before `_settle`."""
         identity = TopicPartition(topic.name, index)
         path = self._directory / directory_name(identity, topic.id)
-        heard = None if progress is None else progress.opening(identity)
-        opened = PartitionLog.open(path, self.config_of(topic), self._storage, progress=heard)
-        partition = Partition(identity, topic.id, opened, self._flushes)
-        partition.start_epoch()
+        log = PartitionLog.recover(path, config, self._storage, progress=progress)
+        partition = Partition(identity, topic.id, log, self._flushes)
         if self._tracing is not None and not topic.is_internal:
             partition.traces = self._tracing.of_partition(identity, topic.id, partition.config)
         return partition
 
+    def _settle(self, partitions: list[Partition]) -> None:
+        settle_together(self._storage.disk, self._directory, [partition.log for partition in partitions])
+
+    def _open(self, topic: Topic, indexes: range, config: TopicConfig) -> list[Partition]:
+        partitions = [self._recover(topic, index, config) for index in indexes]
+        self._settle(partitions)
+        for partition in partitions:
+            partition.start_epoch()  # a no-op but where files of an earlier attempt were found
+        return partitions
+
     async def _open_all(self, topic: Topic, indexes: range) -> list[Partition]:
-        # Several at a time: most of it is waiting for the disk, which can wait for many at once.
-        opening = [self._in_thread(partial(self._open, topic, index)) for index in indexes]
-        return list(await asyncio.gather(*opening))
+        """Make partitions in threads, a few slices at a time, so that others get their turn there."""
+        config = self.config_of(topic)
+        free = asyncio.Semaphore(SLICES_AT_ONCE)
+
+        async def open_slice(slice_of: range) -> list[Partition]:
+            async with free:
+                return await self._in_thread(partial(self._open, topic, slice_of, config))
+
+        slices = [indexes[first : first + SLICE] for first in range(0, len(indexes), SLICE)]
+        return [each for opened in await asyncio.gather(*map(open_slice, slices)) for each in opened]
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)

@@ -16,6 +16,7 @@ from alpacamq.model.topics import Topic
 
 _TOPIC_PREFIX = b"topic/"
 _PRODUCER_IDS_KEY = b"producer-ids"
+_STARTS_KEY = b"starts"
 
 
 class Change(NamedTuple):
@@ -32,6 +33,8 @@ class ClusterImage:
         self._topics: dict[TopicName, Topic] = {}
         self._by_id: dict[TopicId, Topic] = {}
         self.next_producer_id = 0
+        # The number of the last start of the broker; 0 if starts have not been numbered yet.
+        self.start_number = 0
         # Counts changes of topics, so that who depends on them notices one.
         self.version = 0
 
@@ -57,6 +60,8 @@ class ClusterImage:
         for key, value in changes:
             if key == _PRODUCER_IDS_KEY and value is not None:
                 self.next_producer_id = int(value)
+            elif key == _STARTS_KEY and value is not None:
+                self.start_number = int(value)
             elif key.startswith(_TOPIC_PREFIX):
                 name = TopicName(key.removeprefix(_TOPIC_PREFIX).decode())
                 if (former := self._topics.pop(name, None)) is not None:
@@ -80,3 +85,8 @@ def topic_removal(name: TopicName) -> Change:
 def producer_ids_change(next_producer_id: int) -> Change:
     """The record that promises every id below `next_producer_id` away."""
     return Change(_PRODUCER_IDS_KEY, str(next_producer_id).encode())
+
+
+def start_change(number: int) -> Change:
+    """The record of a start of the broker."""
+    return Change(_STARTS_KEY, str(number).encode())

@@ -144,7 +144,7 @@ def sync_file(disk: Disk, path: Path) -> None:
 
 
 def _is_synced_as_a_whole(path: Path) -> bool:
-    """Whether one syncfs may stand for the fsyncs of all files and directories on the file system of `path`."""
+    """Whether one syncfs may stand for an fsync of every file and directory beside `path`."""
     release = re.match(r"(\d+)\.(\d+)", os.uname().release)
     if release is None or (int(release[1]), int(release[2])) < _SYNCFS_REPORTS_FROM:
         return False

@@ -4,7 +4,7 @@ Synchronous, with one owner: everything here belongs to the thread that owns the
 what says that it may run in another. Who may write, and what readers may see, is not decided here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
@@ -16,6 +16,7 @@ from alpacamq.model.errors import (
     DiskFull,
     StorageFailed,
 )
+from alpacamq.model.ports import Disk
 from alpacamq.model.topics import TopicConfig
 
 from .appender import Appended, Appender, Incoming
@@ -23,7 +24,7 @@ from .compactor import Compaction, Compactor
 from .condition import Condition, refused
 from .disk import remove_tree
 from .epochs import NO_EPOCH
-from .flush import SMALL_TAIL_BYTES, Flush, FlushLedger
+from .flush import SMALL_TAIL_BYTES, Flush, FlushLedger, run_together
 from .reader import LogReader
 from .recovery import Progress, Recovered, Recovery
 from .retention import Removal, StartMove, count_removable, is_expired
@@ -37,8 +38,10 @@ from .truncation import truncate
 DELETED = "-delete"
 # The name of a directory being deleted must not get too long for the file system.
 MAX_STEM = 200
+# Flushes of as many logs share their syncs.
+MAX_TOGETHER = 256
 
-__all__ = ["Appended", "Incoming", "PartitionLog", "Recovered", "Slice", "TimestampOffset"]
+__all__ = ["Appended", "Incoming", "PartitionLog", "Progress", "Recovered", "Slice", "TimestampOffset"]
 
 
 class PartitionLog:
@@ -187,6 +190,16 @@ class PartitionLog:
             return self._ledger.begin(self._segments, self.memory)
         except OSError as error:
             raise refused(self.directory, "beginning a flush", error) from error
+
+    def flush_now(self) -> None:
+        """Flush, and return when that has ended. Blocking; not during a flush."""
+        if (flush := self.begin_flush()) is None:
+            return
+        try:
+            self._run_now(flush)
+        except OSError as error:
+            self._condition.flush_failed(error)
+            raise self.doubt() from error
 
     def end_flush(self, flush: Flush, error: OSError | None) -> None:
         """Take note of how a flush went. After a failure the log takes no more writes."""
@@ -358,3 +371,48 @@ class PartitionLog:
         for segment in self._segments:
             self._storage.handles.forget(segment.path)
             self._storage.indexes.discard(segment.index)
+
+
+def settle_together(disk: Disk, root: Path, logs: Sequence[PartitionLog]) -> None:
+    """Make recovered logs ready for use, with shared syncs. Blocking. Raises what failed first."""
+    failures = _flush_together(disk, root, logs, PartitionLog.begin_settling)
+    for log, error in zip(logs, failures, strict=True):
+        if error is not None:
+            raise refused(log.directory, "opening", error) from error
+
+
+def close_together(disk: Disk, root: Path, logs: Sequence[PartitionLog]) -> list[StorageFailed]:
+    """Close logs with shared syncs; what went wrong. Blocking; not during a flush of any."""
+    failures: list[StorageFailed] = []
+    errors = _flush_together(disk, root, logs, PartitionLog.begin_closing)
+    for log, error in zip(logs, errors, strict=True):
+        if error is not None:
+            failures.append(refused(log.directory, "closing", error))
+        try:
+            log.close()
+        except StorageFailed as failure:
+            failures.append(failure)
+    return failures
+
+
+def _flush_together(
+    disk: Disk,
+    root: Path,
+    logs: Sequence[PartitionLog],
+    begin: Callable[[PartitionLog], Flush | None],
+) -> list[OSError | None]:
+    """Flush logs a slice at a time, since the files of a slice are open at once; what each raised."""
+    errors: list[OSError | None] = [None] * len(logs)
+    for first in range(0, len(logs), MAX_TOGETHER):
+        begun: list[tuple[int, Flush]] = []
+        for index in range(first, min(first + MAX_TOGETHER, len(logs))):
+            try:
+                if (flush := begin(logs[index])) is not None:
+                    begun.append((index, flush))
+            except OSError as error:
+                errors[index] = error
+        ended = run_together(disk, root, [flush for _, flush in begun])
+        for (index, flush), raised in zip(begun, ended, strict=True):
+            errors[index] = raised
+            logs[index].end_flush(flush, raised)
+    return errors

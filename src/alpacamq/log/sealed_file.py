@@ -87,5 +87,5 @@ def prepare_sealed(disk: Disk, path: Path, magic: bytes, version: int, body: Buf
 
 
 def publish_sealed(disk: Disk, path: Path) -> None:
-    """Let what was prepared take the place of the file at `path`. Syncing the directory is left to the caller."""
+    """Let what was prepared take the place of the file at `path`. The caller syncs the directory."""
     disk.rename(path.with_name(path.name + TEMPORARY), path)

@@ -191,7 +191,7 @@ class SegmentIndex:
         tail.clear()
 
     def write_entries(self, covered_to: int) -> None:
-        """The same if there are entries: reading a few headers again is faster than reading two more files."""
+        """The same if there are entries: reading a few headers again beats reading two more files."""
         if self.tail is not None and self.tail.offsets:
             self.write(covered_to)
 

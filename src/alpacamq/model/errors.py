@@ -44,6 +44,10 @@ class UnknownTopic(AlpacaError):
     """No such topic or partition."""
 
 
+class PartitionNotReady(AlpacaError):
+    """The partition is being recovered after the start of its broker; ask again soon."""
+
+
 class UnknownTopicId(AlpacaError):
     """No topic has this id."""
 

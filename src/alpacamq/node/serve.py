@@ -73,13 +73,16 @@ async def serve(config: NodeConfig, started_at: float) -> None:
             starting = StartingDoor(broker.recovery)
             running = [tasks.create_task(door.listener.run(starting)) for door in http_doors]
             try:
-                await loop.run_in_executor(None, broker.open)
-            except AlpacaError as error:
-                failure = error
-            else:
+                await loop.run_in_executor(None, broker.begin)
                 is_open = True
+                # Kafka's clients may use what is ready while the rest is still recovered.
                 requests = KafkaRequests(Door(broker=broker, host=advertised.host, port=advertised.port))
                 running += [tasks.create_task(listener.run(requests)), tasks.create_task(broker.run())]
+                is_recovered = await _recover(broker, stop)
+            except AlpacaError as error:
+                failure = error
+                is_recovered = False
+            if is_recovered:
                 running += [tasks.create_task(door.run(broker, reached)) for door in http_doors]
                 await listener.listening.wait()
                 for door in http_doors:
@@ -95,6 +98,20 @@ async def serve(config: NodeConfig, started_at: float) -> None:
     if failure is not None:
         raise failure
     log.info("stopped")
+
+
+async def _recover(broker: Broker, stop: asyncio.Event) -> bool:
+    """Whether everything has been recovered before the node was told to stop."""
+    recovering = asyncio.ensure_future(broker.recover())
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({recovering, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():
+            broker.topics.stop_loading()
+        await recovering
+    finally:
+        stopping.cancel()
+    return not stop.is_set()
 
 
 def announce(config: NodeConfig, kafka: Address, http_doors: Sequence[HttpDoor], started_at: float) -> None:

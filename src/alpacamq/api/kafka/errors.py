@@ -20,6 +20,7 @@ CODES: Mapping[type[e.AlpacaError], ErrorCode] = {
     e.BatchTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
     e.UnsupportedCompression: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     e.UnknownTopic: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    e.PartitionNotReady: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     e.UnknownTopicId: ErrorCode.UNKNOWN_TOPIC_ID,
     e.TopicExists: ErrorCode.TOPIC_ALREADY_EXISTS,
     e.InvalidTopicName: ErrorCode.INVALID_TOPIC_EXCEPTION,

@@ -255,6 +255,8 @@ class PendingFetch:
             traces.fetched(part.offset, part.records.next_offset, Origin(Door.KAFKA, client))
 
     def _unknown(self, topic: bytes, index: int) -> AlpacaError:
+        if (error := self._broker.topics.not_ready(topic, index)) is not None:
+            return error
         if self._header.api_version >= TOPIC_IDS_FROM:
             return UnknownTopicId(f"no topic with the id {topic.hex()} has a partition {index}")
         return UnknownTopic(f"there is no partition {index} of a topic {topic.decode()!r}")

@@ -308,6 +308,8 @@ class ProduceRequests:
             check_replicas(partition.identity, partition.config)
 
     def _unknown(self, version: int, key: bytes, index: int) -> AlpacaError:
+        if (error := self._broker.topics.not_ready(key, index)) is not None:
+            return error
         if version >= TOPIC_IDS_FROM:
             return UnknownTopicId(f"no topic with the id {key.hex()} has a partition {index}")
         return UnknownTopic(f"there is no partition {index} of a topic {key.decode()!r}")

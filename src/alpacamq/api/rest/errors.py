@@ -157,6 +157,7 @@ CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
     e.InvalidTransactionTimeout: HTTPStatus.UNPROCESSABLE_ENTITY,
     e.TransactionalIdNotFound: HTTPStatus.NOT_FOUND,
     e.TransactionAbortable: HTTPStatus.CONFLICT,
+    e.PartitionNotReady: HTTPStatus.SERVICE_UNAVAILABLE,
     e.CoordinatorLoading: HTTPStatus.SERVICE_UNAVAILABLE,
     e.CoordinatorUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
 }

@@ -138,6 +138,7 @@ CODES: Mapping[type[e.AlpacaError], Kind] = {
     e.InvalidTransactionTimeout: INVALID_PARAMETER,
     e.TransactionalIdNotFound: INTERNAL_FAILURE,
     e.TransactionAbortable: UNAVAILABLE,
+    e.PartitionNotReady: UNAVAILABLE,
     e.CoordinatorLoading: UNAVAILABLE,
     e.CoordinatorUnavailable: UNAVAILABLE,
     e.InvalidLane: INVALID_PARAMETER,

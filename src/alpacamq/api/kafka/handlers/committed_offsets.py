@@ -329,8 +329,11 @@ def _refusal(door: Door, name: str | None, index: int) -> ErrorCode:
     """What is wrong with a partition that a request names; NONE if it is there."""
     if name is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
-    found = door.broker.topics.find(name.encode(), index)
-    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if found is None else ErrorCode.NONE
+    topics = door.broker.topics
+    # One that is still being recovered is there all the same.
+    if topics.find(name.encode(), index) is None and topics.not_ready(name.encode(), index) is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.NONE
 
 
 def _to_commit(

@@ -26,6 +26,7 @@ from alpacamq.protocol.messages.topics import (
 )
 
 _MAX_DESCRIBED_PARTITIONS = 2000
+_NO_LEADER = -1
 
 
 def metadata(
@@ -138,7 +139,7 @@ def _response(door: Door, topics: list[MetadataResponseTopic]) -> MetadataRespon
 
 def _described(door: Door, topic: Topic) -> MetadataResponseTopic:
     here = [door.node_id]
-    ready = door.broker.topics.partitions_of(topic.name)
+    ready = door.broker.topics.ready_partitions_of(topic.name)
     return MetadataResponseTopic(
         # While its partitions are being made, clients are to ask again.
         error_code=ErrorCode.NONE if ready else ErrorCode.LEADER_NOT_AVAILABLE,
@@ -147,13 +148,22 @@ def _described(door: Door, topic: Topic) -> MetadataResponseTopic:
         is_internal=topic.is_internal,
         partitions=[
             MetadataResponsePartition(
-                partition_index=partition.identity.partition,
+                partition_index=index,
                 leader_id=door.node_id,
                 leader_epoch=partition.leader_epoch,
                 replica_nodes=here,
                 isr_nodes=here,
             )
-            for partition in ready
+            if (partition := ready.get(index)) is not None
+            else MetadataResponsePartition(
+                error_code=ErrorCode.LEADER_NOT_AVAILABLE,
+                partition_index=index,
+                leader_id=_NO_LEADER,
+                leader_epoch=-1,
+                replica_nodes=here,
+                isr_nodes=here,
+            )
+            for index in (range(topic.partitions) if ready else ())
         ],
     )
 
