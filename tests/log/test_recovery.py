@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from alpacamq.log.disk import SystemDisk
+from alpacamq.log.epochs import EpochHistory, EpochStart
 from alpacamq.log.partition_log import PartitionLog
 from alpacamq.model.batch import HEADER_BYTES, check_batch, place
 from alpacamq.model.records import Record, write_batch
@@ -96,8 +98,21 @@ def test_a_whole_batch_of_an_unknown_leader_is_cut(tmp_path: Path) -> None:
     data, _ = three_batches()
     stray = a_batch(2)
     place(stray, 6, 1)
-    log = open_log(crashed(tmp_path, data + stray))
+    directory = crashed(tmp_path, data + stray)
+    EpochHistory([EpochStart(0, 0)]).write(SystemDisk(), directory)
+    log = open_log(directory)
     assert (log.end_offset, log.recovered.cut_bytes) == (6, len(stray))
+
+
+def test_a_log_without_a_file_of_leader_epochs_learns_them_from_its_batches(tmp_path: Path) -> None:
+    data, _ = three_batches()
+    later = a_batch(2)
+    place(later, 6, 1)
+    log = open_log(crashed(tmp_path, data + later))
+    assert (log.end_offset, log.recovered.cut_bytes) == (8, 0)
+    assert log.epochs.entries == ((0, 0), (1, 6))
+    log.close()
+    assert open_log(log.directory).epochs.entries == ((0, 0), (1, 6))
 
 
 def test_a_length_of_two_gigabytes_allocates_nothing(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from alpacamq.model.errors import AlpacaError, FencedLeaderEpoch, StorageFailed
 from alpacamq.model.topics import TopicConfig
 
 from .condition import refused
-from .epochs import EpochHistory
+from .epochs import EpochHistory, publish_epochs
 from .flush import FlushLedger
 from .memory import Memory
 from .producers import SentBatch
@@ -122,6 +122,8 @@ class Appender:
 
         Not synced yet: the next flush does that before it counts what the epoch wrote as flushed. If
         power is lost earlier, batches of an epoch that is not known are cut like any that is not whole.
+        The first epoch of a log is not even written down before its first checkpoint: until then, recovery
+        reads every batch.
         """
         if leader_epoch == self._epochs.latest:
             return
@@ -130,14 +132,18 @@ class Appender:
                 f"{self._directory.name} is at leader epoch {self._epochs.latest}, not {leader_epoch}"
             )
         offset = self._segments.active.next_offset
+        if not self._ledger.has_epochs_file and not self._epochs.entries:
+            self._epochs.assign(leader_epoch, offset)
+            return
         extended = EpochHistory(self._epochs.entries)
         extended.assign(leader_epoch, offset)
         try:
-            extended.write_unsynced(self._storage.disk, self._directory)
+            extended.prepare(self._storage.disk, self._directory)
+            publish_epochs(self._storage.disk, self._directory)
         except OSError as error:
             raise refused(self._directory, "recording a leader epoch", error) from error
         self._epochs.assign(leader_epoch, offset)
-        self._ledger.epochs_changed = True
+        self._ledger.has_epochs_file = self._ledger.epochs_changed = True
 
     def roll_if_due(self, now_ms: int) -> None:
         """Begin a new segment if the active one is older than segment.ms."""

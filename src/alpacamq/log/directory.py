@@ -31,6 +31,8 @@ class Contents:
     swaps: list[int] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
     foreign: list[str] = field(default_factory=list)
+    has_checkpoint: bool = False
+    has_epochs: bool = False
 
 
 def list_contents(disk: Disk, directory: Path) -> Contents:
@@ -43,6 +45,8 @@ def list_contents(disk: Disk, directory: Path) -> Contents:
 
 def _sort_in(contents: Contents, name: str) -> None:
     if name in _OWN_FILES:
+        contents.has_checkpoint |= name == checkpoint.FILE_NAME
+        contents.has_epochs |= name == epochs.FILE_NAME
         return
     if name.endswith(TEMPORARY) and _is_ours(name.removesuffix(TEMPORARY)):
         contents.leftovers.append(name)

@@ -95,13 +95,17 @@ class EpochHistory:
         """Put the history on the medium."""
         write_sealed(disk, directory / FILE_NAME, _MAGIC, _VERSION, self._encode())
 
-    def write_unsynced(self, disk: Disk, directory: Path) -> None:
-        """Write the history. The file and the directory have to be synced before anybody relies on it."""
-        prepare_sealed(disk, directory / FILE_NAME, _MAGIC, _VERSION, self._encode())
-        publish_sealed(disk, directory / FILE_NAME)
+    def prepare(self, disk: Disk, directory: Path) -> Path:
+        """Write the history into a file that is returned and is to be synced before `publish_epochs`."""
+        return prepare_sealed(disk, directory / FILE_NAME, _MAGIC, _VERSION, self._encode())
 
     def _encode(self) -> bytes:
         return msgspec.msgpack.encode(tuple(self._entries))
+
+
+def publish_epochs(disk: Disk, directory: Path) -> None:
+    """Let a history that was prepared take the place of the former. The caller syncs the directory."""
+    publish_sealed(disk, directory / FILE_NAME)
 
 
 def read_epochs(disk: Disk, directory: Path) -> EpochHistory:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from alpacamq.model.ports import Disk
 
-from . import epochs
 from .checkpoint import CheckpointFile, RecoveryPoint
 from .disk import sync_file
+from .epochs import FILE_NAME as EPOCHS_FILE
+from .epochs import EpochHistory, publish_epochs
 from .handles import Handle
 from .memory import Memory, Remembered
 from .segment import Segment
@@ -30,7 +31,7 @@ SMALL_TAIL_BYTES = 64 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bookkeeping:
-    """What makes recovery short: producer snapshots, then the checkpoint.
+    """What makes recovery short: producer snapshots, leader epochs that are in no file yet, the checkpoint.
 
     In steps, since others may share the syncs: what `prepare` returns is synced before `publish`, the
     directory before `finish`. Without `publish`, `abandon` follows.
@@ -40,6 +41,7 @@ class Bookkeeping:
     directory: Path
     checkpoint: CheckpointFile
     snapshots: ProducerSnapshots
+    epochs: EpochHistory | None
     point: RecoveryPoint
     opened_ms: int
     compacted_to: int
@@ -64,6 +66,8 @@ class Bookkeeping:
     def prepare(self) -> list[Path]:
         """Write the new files beside those they replace."""
         files = [self.snapshots.prepare(offset, taken) for offset, taken in self._taken.items()]
+        if self.epochs is not None:
+            files.append(self.epochs.prepare(self.disk, self.directory))
         files.append(
             self.checkpoint.prepare(
                 recovery_point=self.point,
@@ -84,6 +88,8 @@ class Bookkeeping:
         try:
             for offset in self._taken:
                 self.snapshots.publish(offset)
+            if self.epochs is not None:
+                publish_epochs(self.disk, self.directory)
         except BaseException:
             self.abandon()
             raise
@@ -106,7 +112,7 @@ class Flush:
     disk: Disk
     directory: Path
     end_offset: int
-    files: list[tuple[Handle, Segment, int]]
+    files: list[tuple[Handle | None, Segment, int]]
     syncs_epochs: bool
     syncs_directory: bool
     syncs_parent: bool
@@ -125,9 +131,13 @@ class Flush:
     def sync(self) -> None:
         """Sync the data, and the names under which it is found."""
         if self.syncs_epochs:
-            sync_file(self.disk, self.directory / epochs.FILE_NAME)
-        for handle, _, _ in self.files:
-            self.disk.sync(handle.descriptor)
+            sync_file(self.disk, self.directory / EPOCHS_FILE)
+        for handle, segment, _ in self.files:
+            if handle is not None:
+                self.disk.sync(handle.descriptor)
+            else:
+                with segment.descriptor() as descriptor:
+                    self.disk.sync(descriptor)
         if self.syncs_directory:
             self.disk.sync_directory(self.directory)
         if self.syncs_parent:
@@ -207,12 +217,16 @@ class FlushLedger:
         storage: Storage,
         checkpoint: CheckpointFile,
         snapshots: ProducerSnapshots,
+        epochs: EpochHistory,
     ) -> None:
         self._directory = directory
         self._storage = storage
         self._checkpoint = checkpoint
         self._snapshots = snapshots
+        self._epochs = epochs
         self.flushed_offset = checkpoint.current.recovery_point.offset
+        # Leader epochs: whether they are in a file, and whether that has yet to be synced.
+        self.has_epochs_file = True
         self.epochs_changed = False
         self.directory_changed = False
         self.is_parent_changed = False
@@ -255,14 +269,21 @@ class FlushLedger:
         self.flushed_offset = min(self.flushed_offset, end_offset)
         self.compacted_to = self._checkpoint.current.compacted_to
         self._segment_snapshot = None
+        self.has_epochs_file = True
         self._was_truncated = True
 
     def begin(
-        self, segments: Segments, memory: Memory, *, checkpoint_bytes: int | None = None
+        self,
+        segments: Segments,
+        memory: Memory,
+        *,
+        checkpoint_bytes: int | None = None,
+        is_in_use: bool = True,
     ) -> Flush | None:
         """What has to be done now, or None if everything is on the medium.
 
-        A checkpoint is part of it if the last is at least `checkpoint_bytes` behind.
+        A checkpoint is part of it if the last is at least `checkpoint_bytes` behind. A log that is in use
+        may drop segments meanwhile: their files are held open.
         """
         assert not self._flushing, "one flush of a log at a time"
         active = segments.active
@@ -280,13 +301,15 @@ class FlushLedger:
         # Names matter as soon as there is something to be found under them.
         if not unsynced and bookkeeping is None:
             return None
-        files: list[tuple[Handle, Segment, int]] = []
+        files: list[tuple[Handle | None, Segment, int]] = []
         try:
             for segment in unsynced:
-                files.append((self._storage.handles.pin(segment.path), segment, segment.size))
+                handle = self._storage.handles.pin(segment.path) if is_in_use else None
+                files.append((handle, segment, segment.size))
         except OSError:
-            for handle, _, _ in files:
-                handle.release()
+            for pinned, _, _ in files:
+                if pinned is not None:
+                    pinned.release()
             raise
         flush = Flush(
             disk=self._storage.disk,
@@ -309,7 +332,8 @@ class FlushLedger:
         """Take note of how a flush went. After an error nothing is known, and nothing is noted."""
         self._flushing = False
         for handle, segment, synced_to in flush.files:
-            handle.release()
+            if handle is not None:
+                handle.release()
             if error is None:
                 segment.synced_to = synced_to
         if error is None:
@@ -318,6 +342,7 @@ class FlushLedger:
         if bookkeeping is None:
             return
         if error is None and flush.bookkeeping_error is None:
+            self.has_epochs_file = self.has_epochs_file or bookkeeping.epochs is not None
             self._was_truncated = False
             return
         self._segment_snapshot = self._segment_snapshot or bookkeeping.segment_snapshot
@@ -348,6 +373,7 @@ class FlushLedger:
             directory=self._directory,
             checkpoint=self._checkpoint,
             snapshots=self._snapshots,
+            epochs=None if self.has_epochs_file else EpochHistory(self._epochs.entries),
             point=point,
             opened_ms=segments.active.opened_ms,
             compacted_to=self.compacted_to,

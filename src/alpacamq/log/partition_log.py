@@ -22,8 +22,8 @@ from alpacamq.model.topics import TopicConfig
 from .appender import Appended, Appender, Incoming
 from .compactor import Compaction, Compactor
 from .condition import Condition, refused
+from .directory import list_contents
 from .disk import remove_tree
-from .epochs import NO_EPOCH
 from .flush import SMALL_TAIL_BYTES, Flush, FlushLedger, run_together
 from .reader import LogReader
 from .recovery import Progress, Recovered, Recovery
@@ -60,7 +60,9 @@ class PartitionLog:
         self._checkpoint = recovery.checkpoint
         self._snapshots = recovery.snapshots
         self._condition = Condition(directory, recovery.damage)
-        self._ledger = FlushLedger(directory, storage, recovery.checkpoint, recovery.snapshots)
+        self._ledger = FlushLedger(
+            directory, storage, recovery.checkpoint, recovery.snapshots, recovery.epochs
+        )
         self._appender = Appender(
             directory, config, storage, self._segments, self.epochs, self.memory, self._ledger
         )
@@ -92,10 +94,12 @@ class PartitionLog:
         try:
             recovery = Recovery(directory, storage, progress)
             try:
+                contents = list_contents(storage.disk, directory)
+            except FileNotFoundError:
                 storage.disk.make_directory(directory)
                 recovery.begin_new()
-            except FileExistsError:
-                recovery.run()
+            else:
+                recovery.run(contents)
             log = cls(directory, config, storage, recovery)
             log._take_over(recovery)
         except OSError as error:
@@ -110,7 +114,9 @@ class PartitionLog:
         """
         if self.recovered.clean or not self._condition.is_flushable:
             return None
-        return self._ledger.begin(self._segments, self.memory, checkpoint_bytes=SMALL_TAIL_BYTES)
+        return self._ledger.begin(
+            self._segments, self.memory, checkpoint_bytes=SMALL_TAIL_BYTES, is_in_use=False
+        )
 
     @property
     def config(self) -> TopicConfig:
@@ -313,7 +319,7 @@ class PartitionLog:
         """
         if not self._condition.is_flushable:
             return None
-        return self._ledger.begin(self._segments, self.memory, checkpoint_bytes=0)
+        return self._ledger.begin(self._segments, self.memory, checkpoint_bytes=0, is_in_use=False)
 
     def close(self) -> None:
         """Put on the medium what is not there yet, and let go of the files. Blocking; not during a flush."""
@@ -341,7 +347,8 @@ class PartitionLog:
         # Where a crash came between, nobody knows which names are on the medium. A young log's own may be
         # among them: it is synced with the first flush, and a checkpoint is only written after that.
         is_unclean = not recovery.report.clean
-        self._ledger.epochs_changed = is_unclean and self.epochs.latest != NO_EPOCH
+        self._ledger.epochs_changed = is_unclean and recovery.has_epochs_file
+        self._ledger.has_epochs_file = recovery.has_epochs_file
         self._ledger.directory_changed = is_unclean or not recovery.has_checkpoint
         self._ledger.is_parent_changed = not recovery.has_checkpoint
         if recovery.damage is not None:

@@ -16,11 +16,11 @@ from alpacamq.model.batch import BatchHeader
 from alpacamq.model.errors import DamagedLog
 
 from .checkpoint import Checkpoint, CheckpointFile, RecoveryPoint, read_checkpoint
-from .directory import Contents, list_contents, remove_segment
+from .directory import Contents, remove_segment
 from .epochs import EpochHistory, read_epochs
 from .memory import Memory
 from .scan import Violation, scan_batches
-from .sealed_file import Missing, Unreadable
+from .sealed_file import Unreadable
 from .segment import Segment, segment_path
 from .segment_index import Boundary
 from .snapshots import ProducerSnapshots
@@ -67,9 +67,9 @@ class Recovery:
         self._notes: list[str] = []
         self._unreadable: list[str] = []
         self.is_new = False
-        self.has_checkpoint = False
-        self.checkpoint = CheckpointFile(self._disk, directory, Checkpoint())
-        self.snapshots = ProducerSnapshots(self._disk, directory)
+        self.has_checkpoint = self.has_epochs_file = False
+        self.checkpoint: CheckpointFile
+        self.snapshots: ProducerSnapshots
         self.segments: list[Segment] = []
         self.epochs = EpochHistory()
         self.memory = Memory()
@@ -79,23 +79,24 @@ class Recovery:
     def begin_new(self) -> None:
         """There is nothing to recover: the directory has just been made."""
         self.is_new = True
+        self.checkpoint = CheckpointFile(self._disk, self._directory, Checkpoint())
+        self.snapshots = ProducerSnapshots(self._disk, self._directory)
         self.segments = [Segment(self._directory, 0, self._storage)]
 
-    def run(self) -> None:
-        """Blocking. OSError as the disk raises it."""
-        contents = list_contents(self._disk, self._directory)
+    def run(self, contents: Contents) -> None:
+        """Recover from what the directory holds. Blocking. OSError as the disk raises it."""
         self._notes += [f"{self._directory / name} is none of ours" for name in contents.foreign]
         for name in contents.leftovers:
             self._disk.remove(self._directory / name)
-        epochs = self._read_epochs()
+        self._indexed = set(contents.indexes)
+        epochs = self._read_epochs() if contents.has_epochs else None
         complete_swaps(self._disk, self._directory, contents, epochs, self._notes)
-        checkpoint = self._read_checkpoint()
+        checkpoint = self._read_checkpoint() if contents.has_checkpoint else None
         self.has_checkpoint = checkpoint is not None
         self.checkpoint = CheckpointFile(self._disk, self._directory, checkpoint or Checkpoint())
         self.snapshots = ProducerSnapshots(self._disk, self._directory, contents.snapshots)
         self.epochs = epochs or EpochHistory()
         if epochs is None and self.has_checkpoint and not self._unreadable:
-            # A young log has none before its first batch, and a checkpoint only later.
             self._unreadable.append("the leader epochs are missing, so everything is scanned")
         self.start_offset = self.checkpoint.current.start_offset
         self._point = self._durable = self.checkpoint.current.recovery_point
@@ -124,8 +125,6 @@ class Recovery:
     def _read_checkpoint(self) -> Checkpoint | None:
         try:
             return read_checkpoint(self._disk, self._directory)
-        except Missing:
-            return None  # a young log has none
         except Unreadable as error:
             self._unreadable.append(f"the checkpoint cannot be used, so everything is scanned: {error}")
             return None
@@ -133,8 +132,6 @@ class Recovery:
     def _read_epochs(self) -> EpochHistory | None:
         try:
             return read_epochs(self._disk, self._directory)
-        except Missing:
-            return None
         except Unreadable as error:
             self._unreadable.append(f"the leader epochs cannot be used, so everything is scanned: {error}")
             return None
@@ -265,7 +262,7 @@ class Recovery:
                 if reached.position:
                     segment.index.resume(reached.position)
                 else:
-                    segment.index.restart()
+                    segment.index.restart(has_files=segment.base_offset in self._indexed)
                 for position, header in self._walk(segment, reached, learn_epochs=learn_epochs):
                     reached = Boundary(header.next_offset, position + header.size)
                 self._drop_covered(index, reached.offset)
@@ -368,8 +365,12 @@ class Recovery:
         self.epochs.truncate_from(end + 1)
         self.epochs.truncate_before(self.segments[0].base_offset)
         self.memory.transactions.drop_before(self.start_offset)
-        if self.epochs.entries and (learned_epochs or self.epochs.entries != before):
+        self.has_epochs_file = not learned_epochs
+        # A young log has none before a second epoch begins or a checkpoint is written.
+        is_young = not self.has_checkpoint and not self._unreadable and len(self.epochs.entries) == 1
+        if self.epochs.entries and (self.epochs.entries != before or (learned_epochs and not is_young)):
             self.epochs.write(self._disk, self._directory)
+            self.has_epochs_file = True
 
     def _stat(self, path: Path) -> tuple[int, int]:
         descriptor = self._disk.open(path)

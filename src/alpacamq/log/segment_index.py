@@ -225,9 +225,10 @@ class SegmentIndex:
         for path in self.paths:
             _truncate(self._storage.disk, path, 0)
 
-    def restart(self) -> None:
+    def restart(self, *, has_files: bool) -> None:
         """Forget everything: the whole segment will be noted again."""
-        self.distrust()
+        if has_files:
+            self.distrust()
         self._offset_bytes = self._time_bytes = self.covered_to = 0
         self.tail = IndexTail(self._base_offset)
 
