@@ -20,12 +20,13 @@ from alpacamq.log.storage import Storage
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Clock, Disk
+from alpacamq.model.topics import DAY_MS
 from alpacamq.telemetry.event_loop import EventLoopWatch
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import Metrics
 
 from . import metadata_log
-from .clock import SystemClock
+from .clock import CautiousClock, RetentionClock, SystemClock
 from .coordinators import Coordinators, CoordinatorSettings
 from .delay_traces import DelayTraces
 from .delayed_batches import DelayedBatches
@@ -48,6 +49,10 @@ log = get_logger(__name__)
 
 FLUSH_THREADS = 4
 WORK_THREADS = 8
+# Clocks that are set by less are followed at once: in general, and where old data is deleted.
+MAX_STEP_MS = 366 * DAY_MS
+MAX_RETENTION_STEP_MS = 600_000
+TIME_NOTE_SECONDS = 600
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +67,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     index_cache_bytes: int = 8 << 20
     checkpoint_bytes: int = 8 << 20
     retention_check_ms: int = 30_000
+    clock_hold_ms: int = 3_600_000
     unpacked_limit_bytes: int = 64 << 20
     coordination: CoordinatorSettings = CoordinatorSettings()
     queues: QueueSettings = QueueSettings()
@@ -81,7 +87,17 @@ class Broker:
         metrics: Metrics | None = None,
     ) -> None:
         self.settings = settings
-        self.clock = clock or SystemClock()
+        system_clock = clock or SystemClock()
+        self.clock = CautiousClock(
+            system_clock, max_step_ms=MAX_STEP_MS, hold_ms=settings.clock_hold_ms, purpose="broker"
+        )
+        # For what deletes: here a jump of hours does harm.
+        self._retention_clock = RetentionClock(
+            system_clock,
+            max_step_ms=MAX_RETENTION_STEP_MS,
+            hold_ms=settings.clock_hold_ms,
+            purpose="retention",
+        )
         self._disk = disk or SystemDisk()
         # fsync has threads of its own: a long compaction must not hold up an acknowledgement.
         self._flush_threads = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="flush")
@@ -119,7 +135,7 @@ class Broker:
         self.cluster_id = self._directory.cluster_id
         storage = Storage(
             disk=self._disk,
-            clock=self.clock,
+            clock=self._retention_clock,
             handles=FileHandles(self._disk, settings.open_files),
             indexes=IndexCache(settings.index_cache_bytes),
             checkpoint_bytes=settings.checkpoint_bytes,
@@ -127,7 +143,9 @@ class Broker:
         self.tracing = self._open_tracing()
         metadata = MetadataLog(self._open_metadata(storage), self.clock)
         metadata.load()
-        self._start_number = metadata.number_start()
+        self.clock.resume(metadata.image.time_ms)
+        self._retention_clock.resume(metadata.image.time_ms)
+        self._start_number = metadata.number_start(self._retention_clock.now_ms())
         self.topics = Topics(
             metadata,
             self._directory.partitions,
@@ -174,6 +192,7 @@ class Broker:
                 snapshots=self._directory.snapshots,
                 disk=self._disk,
                 clock=self.clock,
+                retention_clock=self._retention_clock,
                 executor=self.work_threads,
                 unpacked_limit_bytes=settings.unpacked_limit_bytes,
                 traces=queue_traces,
@@ -197,7 +216,7 @@ class Broker:
     async def run(self) -> None:
         """Host the coordinators and keep house until cancelled."""
         housekeeping = Housekeeping(
-            self._all_partitions, self.work_threads, self.clock, self.settings.retention_check_ms
+            self._all_partitions, self.work_threads, self._retention_clock, self.settings.retention_check_ms
         )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.event_loop.run())
@@ -209,6 +228,7 @@ class Broker:
             tasks.create_task(self.queues.run())
             tasks.create_task(self.delays.run())
             tasks.create_task(housekeeping.run())
+            tasks.create_task(self._note_time())
             if self._directory.is_power_loss_open:
                 tasks.create_task(self._settle_power_loss())
 
@@ -222,10 +242,17 @@ class Broker:
         )
         log.info("power_loss_settled")
 
+    async def _note_time(self) -> None:
+        """Write down now and then what time it is, for the next start to compare."""
+        while True:
+            await asyncio.sleep(TIME_NOTE_SECONDS)
+            await self._metadata.note_time(self._retention_clock.now_ms())
+
     async def close(self) -> None:
         """Flush and mark everything clean, then let the data directory go. Doors are closed by now."""
         loop = asyncio.get_running_loop()
         await self.topics.finish()
+        await self._metadata.note_time(self._retention_clock.now_ms())
         # Housekeeping may still be at work in a thread, on files that are about to be closed.
         await loop.run_in_executor(None, self.work_threads.shutdown)
         partitions = self._all_partitions()

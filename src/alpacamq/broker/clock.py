@@ -1,9 +1,20 @@
-"""The real clock, and one made of it that does not jump."""
+"""The real clock, and those made of it that follow jumps only once they have lasted, or never."""
 
 import time
+from datetime import UTC, datetime
+from typing import NamedTuple
 
 from alpacamq.model.ids import TimestampMs
 from alpacamq.model.ports import Clock
+from alpacamq.model.topics import DAY_MS
+from alpacamq.telemetry.logs import get_logger
+
+log = get_logger(__name__)
+
+# A machine whose clock shows less has not set it yet: when it does, that is no jump.
+FIRST_PLAUSIBLE_MS = int(datetime(2025, 1, 1, tzinfo=UTC).timestamp() * 1000)
+# A broker may have been down for so long. A clock that says more at start is taken for wrong.
+MAX_DOWNTIME_MS = 30 * DAY_MS
 
 
 class SystemClock:
@@ -14,6 +25,70 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+
+class _Jump(NamedTuple):
+    """A jump that is not followed yet: how far ahead of the monotonic clock the wall is, and since when."""
+
+    ahead_ms: float
+    since_ms: float
+
+
+class CautiousClock:
+    """Wall time that follows steps of up to `max_step_ms` at once and larger ones once they have lasted.
+
+    Until a jump has lasted for `hold_ms`, time goes on as if there had been none. For what cannot be
+    taken back: a clock that is ten years ahead for a minute must not delete what is ten years old then.
+    Whoever asks often enough notices jumps in time; threads may.
+    """
+
+    def __init__(self, clock: Clock, *, max_step_ms: int, hold_ms: int, purpose: str) -> None:
+        self._clock = clock
+        self._max_step_ms = max_step_ms
+        self._hold_ms = hold_ms
+        self._purpose = purpose
+        self._ahead_ms = clock.now_ms() - clock.monotonic() * 1000
+        self._jump: _Jump | None = None
+
+    def resume(self, last_known_ms: int) -> None:
+        """Go on from a time at which the broker ran before, unless it may have been down since then."""
+        now_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic() * 1000
+        max_step_ms = max(self._max_step_ms, MAX_DOWNTIME_MS)
+        if last_known_ms >= FIRST_PLAUSIBLE_MS and now_ms - last_known_ms > max_step_ms:
+            self._ahead_ms = last_known_ms - monotonic_ms
+
+    def now_ms(self) -> TimestampMs:
+        wall_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic() * 1000
+        ahead_ms = wall_ms - monotonic_ms
+        if abs(ahead_ms - self._ahead_ms) > self._max_step_ms and self._is_held(ahead_ms, monotonic_ms):
+            return TimestampMs(int(monotonic_ms + self._ahead_ms))
+        self._ahead_ms = ahead_ms
+        self._jump = None
+        return wall_ms
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+    def _is_held(self, ahead_ms: float, monotonic_ms: float) -> bool:
+        if monotonic_ms + self._ahead_ms < FIRST_PLAUSIBLE_MS:
+            return False
+        jump = self._jump
+        by_ms = int(ahead_ms - self._ahead_ms)
+        if jump is None or abs(ahead_ms - jump.ahead_ms) > self._max_step_ms:
+            self._jump = _Jump(ahead_ms, monotonic_ms)
+            log.warning("clock_jumped", by_ms=by_ms, ignored_for_ms=self._hold_ms, by=self._purpose)
+            return True
+        if monotonic_ms - jump.since_ms < self._hold_ms:
+            return True
+        log.warning("clock_jump_followed", by_ms=by_ms, by=self._purpose)
+        return False
+
+
+class RetentionClock(CautiousClock):
+    """The same for what deletes data by its age: never later than the wall, so that nothing new is old."""
+
+    def now_ms(self) -> TimestampMs:
+        return min(super().now_ms(), self._clock.now_ms())
 
 
 class SteadyClock:

@@ -5,7 +5,7 @@ An internal compacted partition like any other. A change is in force once it is 
 
 from collections.abc import Sequence
 
-from alpacamq.cluster.image import Change, ClusterImage, start_change
+from alpacamq.cluster.image import Change, ClusterImage, start_change, time_change
 from alpacamq.log.partition_log import Incoming
 from alpacamq.model.batch import read_header
 from alpacamq.model.errors import AlpacaError
@@ -44,14 +44,22 @@ class MetadataLog:
             if record.key is not None
         )
 
-    def number_start(self) -> int:
+    async def note_time(self, now_ms: int) -> None:
+        """Have the next start know that it was at least so late when the broker still ran."""
+        try:
+            await self.write([time_change(now_ms)])
+        except AlpacaError as error:
+            logger.warning("time_not_noted", reason=str(error))
+
+    def number_start(self, now_ms: int) -> int:
         """Give this start a number above every leader epoch; 0 if it cannot be written. Blocking.
 
         Before the event loop has the partition.
         """
         image = self.image
         is_numbered = image.start_number > 0 or not image.topics
-        changes = [start_change(image.start_number + 1 if is_numbered else FIRST_START_NUMBER)]
+        number = image.start_number + 1 if is_numbered else FIRST_START_NUMBER
+        changes = [start_change(number), time_change(now_ms)]
         batch = self._batch(changes)
         log = self.partition.log
         try:

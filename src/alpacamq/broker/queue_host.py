@@ -70,6 +70,7 @@ class QueueHost:
         snapshots: Path,
         disk: Disk,
         clock: Clock,
+        retention_clock: Clock,
         executor: Executor,
         unpacked_limit_bytes: int,
         traces: QueueTraces | None = None,
@@ -82,7 +83,7 @@ class QueueHost:
         self._disk = disk
         self._executor = executor
         self.clock = SteadyClock(clock)
-        self.wall = clock  # what the timestamps of messages go by
+        self.retention_clock = retention_clock  # what the age of messages goes by
         self._blocks = StoredBlocks(
             executor, limit_bytes=settings.cache_bytes, unpacked_limit_bytes=unpacked_limit_bytes
         )

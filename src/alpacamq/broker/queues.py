@@ -314,7 +314,9 @@ class Queues:
         except BaseException:
             self._host.give_back(desk, queue, leases)
             raise
-        wish = Wish(max_messages=max_messages, max_bytes=max_bytes, now_ms=self._host.wall.now_ms())
+        wish = Wish(
+            max_messages=max_messages, max_bytes=max_bytes, now_ms=self._host.retention_clock.now_ms()
+        )
         deliveries, others = sorted_out(queue, topic_tag, leases, records, settings, wish)
         if others and self._host.traces is not None:
             self._host.traces.expired(queue, others, records)

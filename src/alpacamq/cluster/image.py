@@ -17,6 +17,7 @@ from alpacamq.model.topics import Topic
 _TOPIC_PREFIX = b"topic/"
 _PRODUCER_IDS_KEY = b"producer-ids"
 _STARTS_KEY = b"starts"
+_TIME_KEY = b"time"
 
 
 class Change(NamedTuple):
@@ -35,6 +36,8 @@ class ClusterImage:
         self.next_producer_id = 0
         # The number of the last start of the broker; 0 if starts have not been numbered yet.
         self.start_number = 0
+        # When the broker last noted the time; 0 if it never did.
+        self.time_ms = 0
         # Counts changes of topics, so that who depends on them notices one.
         self.version = 0
 
@@ -62,6 +65,8 @@ class ClusterImage:
                 self.next_producer_id = int(value)
             elif key == _STARTS_KEY and value is not None:
                 self.start_number = int(value)
+            elif key == _TIME_KEY and value is not None:
+                self.time_ms = int(value)
             elif key.startswith(_TOPIC_PREFIX):
                 name = TopicName(key.removeprefix(_TOPIC_PREFIX).decode())
                 if (former := self._topics.pop(name, None)) is not None:
@@ -90,3 +95,8 @@ def producer_ids_change(next_producer_id: int) -> Change:
 def start_change(number: int) -> Change:
     """The record of a start of the broker."""
     return Change(_STARTS_KEY, str(number).encode())
+
+
+def time_change(now_ms: int) -> Change:
+    """The record that says what time it was when the broker still ran."""
+    return Change(_TIME_KEY, str(now_ms).encode())

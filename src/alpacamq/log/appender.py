@@ -203,6 +203,7 @@ class Appender:
             raise refused(self._directory, "writing", error) from error
         if not position:
             segment.opened_ms = now_ms
+        segment.written_ms = now_ms
         tail = segment.index.tail
         assert tail is not None
         for (offset, max_timestamp), data in zip(placed, buffers, strict=True):

@@ -191,6 +191,7 @@ class Compactor:
             opened_ms=max(segment.opened_ms for segment in replaced),
             tail=swap.tail,
         )
+        fresh.written_ms = max(segment.written_ms for segment in replaced)
         fresh.trust_from(fresh.base_offset, 0)
         self._segments.replace(replaced, fresh)
         self._ledger.drop(replaced)

@@ -155,8 +155,10 @@ class Recovery:
         elif bases[0] > self.start_offset:
             self._lost(f"offsets {self.start_offset} to {bases[0] - 1} are gone with their segment")
             self.start_offset = bases[0]
+        now_ms = self._storage.clock.now_ms()
         for base_offset, next_offset in zip(bases, [*bases[1:], None], strict=True):
             size, modified_ms = self._stat(segment_path(self._directory, base_offset))
+            modified_ms = min(modified_ms, now_ms)  # a clock may have been wrong
             self.segments.append(
                 Segment(
                     self._directory,
@@ -168,7 +170,7 @@ class Recovery:
                 )
             )
         if bases[-1] == self._point.segment and self.checkpoint.current.opened_ms > 0:
-            self.segments[-1].opened_ms = self.checkpoint.current.opened_ms
+            self.segments[-1].opened_ms = min(self.checkpoint.current.opened_ms, now_ms)
 
     def _check_seams(self) -> None:
         """Every segment before the recovery point must reach exactly to the next one."""

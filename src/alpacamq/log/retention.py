@@ -71,6 +71,9 @@ def is_expired(segment: Segment, config: TopicConfig, now_ms: int) -> bool:
     timestamp, _ = segment.index.largest()
     if timestamp == NO_TIMESTAMP:
         timestamp = segment.opened_ms
+    elif timestamp > now_ms:
+        # It says nothing about the segment's age: when the last batch came has to do.
+        timestamp = segment.written_ms
     return now_ms - timestamp > config.retention_ms
 
 

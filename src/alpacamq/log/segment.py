@@ -28,11 +28,12 @@ class Segment:
     """`size` bytes of batches from `base_offset` to before `next_offset`.
 
     `verified` grows from the start towards `trusted`, the boundary from which on everything is
-    sound. `is_ragged` says that a failed write may have left bytes behind `size`.
+    sound. `is_ragged` says that a failed write may have left bytes behind `size`. `opened_ms` and
+    `written_ms` are when it took its first and its last batch, as far as that is known.
     """
 
     __slots__ = ("_storage", "base_offset", "index", "is_ragged", "next_offset", "opened_ms", "path", "size",
-                 "synced_to", "trusted", "verified")  # fmt: skip
+                 "synced_to", "trusted", "verified", "written_ms")  # fmt: skip
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class Segment:
         self.size = size
         self.next_offset = base_offset if next_offset is None else next_offset
         self.opened_ms = opened_ms
+        self.written_ms = opened_ms
         self.synced_to = size
         self.is_ragged = False
         self._storage = storage

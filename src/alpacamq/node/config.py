@@ -162,6 +162,15 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
             ge=1, le=INT32_MAX, description="How often partitions are looked at for deletion and compaction."
         ),
     ] = 30_000
+    clock_hold_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=INT64_MAX,
+            description="How long the machine's clock must stay where it has jumped to before the broker "
+            "follows: until then nothing is deleted, expires or is due because of the jump.",
+        ),
+    ] = 3_600_000
     checkpoint_bytes: Annotated[
         int,
         Meta(

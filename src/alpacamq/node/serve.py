@@ -164,6 +164,7 @@ def broker_settings(config: NodeConfig) -> BrokerSettings:
         index_cache_bytes=config.log.index_cache_bytes,
         checkpoint_bytes=config.log.checkpoint_bytes,
         retention_check_ms=config.log.retention_check_ms,
+        clock_hold_ms=config.log.clock_hold_ms,
         unpacked_limit_bytes=config.log.unpacked_limit_bytes,
         coordination=_coordination(config),
         queues=_queues(config),
