@@ -16,7 +16,7 @@ from alpacamq.model.ids import TimestampMs
 from alpacamq.model.topics import DAY_MS
 from alpacamq.queues.messages import QueueId
 
-from .open_brokers import running, stored
+from .open_brokers import eventually, running, stored
 from .test_publishing import publish
 
 YEAR_MS = 366 * DAY_MS
@@ -213,6 +213,11 @@ async def test_a_jump_delivers_no_delayed_message_and_leaves_new_ones_their_dela
     # The broker finds the clock right again: what was scheduled meanwhile is not ten years late.
     clock.set_ahead_ms = 0
     async with a_broker(tmp_path, clock) as broker:
+
+        async def are_loaded() -> bool:
+            return len(await broker.delays.waiting("orders")) == 2
+
+        await eventually(are_loaded)
         due_ms = sorted(waiting.due_ms for waiting in await broker.delays.waiting("orders"))
         assert [abs(each - clock.now_ms()) // HOUR_MS for each in due_ms] == [0, 23]
 
