@@ -5,9 +5,9 @@ so that its clients need not wait for the rest: internal topics first, since gro
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from itertools import islice
+from itertools import chain, islice
 
 from alpacamq.model.topics import Topic
 
@@ -15,9 +15,9 @@ from .partition import Partition
 
 # Most of the work holds the interpreter's lock; the rest is waiting for the file system.
 THREADS = 4
-SLICE = 32
-# What may be recovered ahead of the syncs: twice what a sync covers while the threads go on.
-MAX_AHEAD = 64
+SLICE = 16
+# Slices that may be recovered or waiting for it while others are synced.
+MAX_AHEAD = 128
 
 
 class Loading:
@@ -41,10 +41,11 @@ class Loading:
         """Have `run` return soon; from any thread."""
         self._stopped.set()
 
-    def run(self, topics: Iterable[Topic]) -> bool:
+    def run(self, topics: Collection[Topic]) -> bool:
         """Return when every partition is ready, or false after `stop`. What one of them raises ends it."""
-        ordered = sorted(topics, key=lambda topic: not topic.is_internal)
-        slices = _slices(ordered)
+        internal = [topic for topic in topics if topic.is_internal]
+        others = [topic for topic in topics if not topic.is_internal]
+        slices = chain(_slices(internal), _slices(others))
         pending: set[Future[list[tuple[Topic, Partition]]]] = set()
         with ThreadPoolExecutor(THREADS, thread_name_prefix="recovery") as threads:
             try:

@@ -227,8 +227,9 @@ class Topics:
         """A topic of our own, which no client may make, write to or delete."""
         if (complete := self._complete.get(name)) is not None:
             await complete.wait()
-            if self.partitions_of(name):
-                return  # without waiting until all the others are there, too
+            if not self.partitions_of(name):
+                raise PartitionNotReady(f"topic {name!r} has not been recovered")
+            return  # without waiting until all the others are there, too
         async with self._changing:
             if name not in self.image.topics:
                 await self._make(
