@@ -185,6 +185,7 @@ async def recovering(directory: Path, disk: SlowDisk) -> AsyncIterator[tuple[Bro
     finally:
         disk.may_go_on.set()
         await asyncio.wait([recovery])
+        assert not work.done()
         work.cancel()
         await asyncio.wait([work])
         await broker.close()
@@ -247,16 +248,19 @@ async def test_groups_are_served_before_all_partitions_are(tmp_path: Path) -> No
 
 
 async def test_a_broker_that_is_told_to_stop_does_not_recover_to_the_end(tmp_path: Path) -> None:
+    async with running(tmp_path / "made") as broker:
+        await broker.coordinators.offsets_partition("group")
+        shutil.copytree(tmp_path / "made" / "data", tmp_path / "data")
     directory = await killed(tmp_path, [("quick", 1), ("slow", 400)])
-    disk = SlowDisk("slow-40.")
+    disk = SlowDisk("__consumer_offsets-4.")
     async with recovering(directory, disk) as (broker, recovery):
         broker.topics.stop_loading()
         disk.may_go_on.set()
         await recovery
-        assert len(list(broker.topics.all_partitions())) < 401
+        assert len(list(broker.topics.all_partitions())) < 409
     again = a_broker(directory)
     again.open()
-    assert [partition.log.end_offset for partition in again.topics.all_partitions()] == [1] * 401
+    assert [partition.log.end_offset for partition in again.topics.all_partitions()] == [1] * 409
     await again.close()
 
 

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from fastcrc.crc32 import iscsi as crc32c
 
-from alpacamq.model.errors import CoordinatorLoading
+from alpacamq.model.errors import CoordinatorLoading, PartitionNotReady
 from alpacamq.model.ids import TopicName
 from alpacamq.model.outcome import Outcome
 
@@ -56,7 +57,8 @@ class Shards(Generic[M]):
             self._tasks = tasks
             self._runs.set()
             if self.topic in self._topics.image.topics:
-                await self.all()
+                with suppress(PartitionNotReady):  # the broker stops before it has been recovered
+                    await self.all()
             await asyncio.Event().wait()
 
     async def all(self) -> Sequence[Shard[M]]:
