@@ -52,10 +52,7 @@ class MetadataLog:
             logger.warning("time_not_noted", reason=str(error))
 
     def number_start(self, now_ms: int) -> int:
-        """Give this start a number above every leader epoch; 0 if it cannot be written. Blocking.
-
-        Before the event loop has the partition.
-        """
+        """Number this start, above every leader epoch. Blocking; before the event loop has the partition."""
         image = self.image
         is_numbered = image.start_number > 0 or not image.topics
         number = image.start_number + 1 if is_numbered else FIRST_START_NUMBER
@@ -68,11 +65,12 @@ class MetadataLog:
                 raise outcome
             log.flush_now()
         except AlpacaError as error:
+            # The next start may have the same number; a log that is written to until then goes beyond it.
             logger.warning("start_not_recorded", reason=str(error))
-            return 0
+            return number
         self.partition.high_watermark = log.end_offset
         image.apply(changes)
-        return image.start_number
+        return number
 
     async def write(self, changes: Sequence[Change]) -> None:
         """Return once the changes are on the medium and in the image."""

@@ -96,17 +96,18 @@ class Partition:
         self.holds_garbage: Callable[[], bool] = lambda: True
 
     def start_epoch(self, start_number: int = 0) -> None:
-        """Take the lead, in a new epoch where the log was not closed in order. Before the first append.
+        """Take the lead in the epoch that is the number of this start. Before the first append.
 
         A crash may have cut records that readers had seen, and their offsets will be used again:
-        the new epoch lets those readers notice. No two starts may give the same, even if nothing is written
-        in between. The number of a start, which is on the medium, is never given twice; an epoch above it
-        has to be recorded in the log now, others are with the first batch.
+        the new epoch lets those readers notice. The number is on disk and never given twice, so the log
+        records it with the first batch only; where its epochs are ahead of the number, it does so now.
         """
-        if self.log.damage is not None or self.log.recovered.clean or self.log.end_offset == 0:
+        if self.log.damage is not None:
             return
-        self.leader_epoch = max(start_number, self.leader_epoch + 1)
-        if self.leader_epoch > start_number:
+        if start_number > self.leader_epoch:
+            self.leader_epoch = start_number
+        elif not self.log.recovered.clean and self.log.end_offset > 0:
+            self.leader_epoch += 1
             try:
                 self.log.start_epoch(self.leader_epoch)
             except StorageFailed as error:
