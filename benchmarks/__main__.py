@@ -25,6 +25,7 @@ BENCHMARKS = (
     "footprint",
     "startup",
     "recovery",
+    "many_partitions",
     "lookup",
     "rebalance",
     "offset_commits",
