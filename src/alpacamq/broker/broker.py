@@ -53,6 +53,8 @@ WORK_THREADS = 8
 MAX_STEP_MS = 366 * DAY_MS
 MAX_RETENTION_STEP_MS = 600_000
 TIME_NOTE_SECONDS = 600
+# How long clients wait for the settlement of a power loss. A damaged shard must not keep them out for good.
+SETTLE_SECONDS = 30.0
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,6 +117,7 @@ class Broker:
         self.recovery = RecoveryProgress(self.clock)
         self.event_loop = EventLoopWatch()
         self._is_recovered = asyncio.Event()
+        self._is_settled = asyncio.Event()
 
     def open(self) -> None:
         """Take the data directory and recover all it holds. Blocking; everything is ready then."""
@@ -241,6 +244,23 @@ class Broker:
             self.work_threads, self._directory.power_loss_settled
         )
         log.info("power_loss_settled")
+        self._is_settled.set()
+
+    @property
+    def is_power_loss_open(self) -> bool:
+        """Whether offsets, queues or transactions may refer to records that a power loss has taken."""
+        return self._directory.is_power_loss_open
+
+    async def wait_until_settled(self) -> None:
+        """After a power loss, return once no state refers to lost records, or if that takes too long.
+
+        Records that are written before have the offsets of lost ones: after another crash nobody could tell.
+        """
+        try:
+            async with asyncio.timeout(SETTLE_SECONDS):
+                await self._is_settled.wait()
+        except TimeoutError:
+            log.warning("power_loss_not_settled", waited_seconds=SETTLE_SECONDS)
 
     async def _note_time(self) -> None:
         """Write down now and then what time it is, for the next start to compare."""

@@ -75,10 +75,16 @@ async def serve(config: NodeConfig, started_at: float) -> None:
             try:
                 await loop.run_in_executor(None, broker.begin)
                 is_open = True
-                # Kafka's clients may use what is ready while the rest is still recovered.
                 requests = KafkaRequests(Door(broker=broker, host=advertised.host, port=advertised.port))
-                running += [tasks.create_task(listener.run(requests)), tasks.create_task(broker.run())]
+                running.append(tasks.create_task(broker.run()))
+                waits_for_all = broker.is_power_loss_open
+                if not waits_for_all:
+                    # Kafka's clients may use what is ready while the rest is still recovered.
+                    running.append(tasks.create_task(listener.run(requests)))
                 is_recovered = await _recover(broker, stop)
+                if is_recovered and waits_for_all:
+                    await broker.wait_until_settled()
+                    running.append(tasks.create_task(listener.run(requests)))
             except AlpacaError as error:
                 failure = error
                 is_recovered = False
