@@ -1,0 +1,183 @@
+"""Cuts the power under mixed load and checks what clients were promised: `make powercut CUTS=30 SEED=…`."""
+
+import os
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random, SystemRandom
+
+import msgspec
+import pytest
+
+from tests.brokers import Broker, lasting_address
+from tests.integration.processes import Program
+from tests.waiting import eventually
+
+from .checker import Anomaly, Kind, check
+from .disk import MOUNTS, Cut, PowerCutDisk, missing_for_cuts
+from .history import Cut as CutEvent
+from .history import Event, History, read_events
+from .load import Settings
+from .observer import Observer
+from .scene import SCENE, Plan, make_topics, plan
+
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.skipif(missing_for_cuts() is not None, reason=f"power cuts: {missing_for_cuts()}"),
+]
+
+CUTS = int(os.environ.get("CUTS", "30"))
+SEED = int(os.environ.get("SEED") or SystemRandom().randrange(1 << 32))
+# The same data directory goes through so many cuts: what one leaves behind may matter to the next.
+CUTS_PER_DISK = 3
+LOAD_S = (4.0, 8.0)
+SHOWN = 3  # of each kind
+START_S = 60.0
+# Workers that wait for nobody else.
+WRITERS = 8
+
+
+class Rig:
+    """One disk, the broker on it, and the history of all that was done with it."""
+
+    def __init__(self, directory: Path, seed: int, plan: Plan, disk: PowerCutDisk) -> None:
+        self.directory = directory
+        self.dice = Random(seed)
+        self.seed = seed
+        self.plan = plan
+        self.disk = disk
+        self.history = History()
+        self.events = directory / "history"
+        self.events.mkdir()
+        addresses = [lasting_address(self.dice) for _ in range(3)]
+        self.broker = Broker(
+            disk.path / "data",
+            config=plan.broker_config,
+            kafka=addresses[0],
+            http=addresses[1],
+            sqs=addresses[2],
+        )
+
+    @property
+    def phase(self) -> int:
+        return len(self.history.cuts)
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(
+            kafka=self.broker.kafka,
+            http=self.broker.http_address,
+            sqs=self.broker.sqs_address,
+            directory=str(self.events),
+            phase=self.phase,
+            seed=self.seed,
+        )
+
+    def start(self) -> None:
+        self.disk.mount()
+        self.broker.start()
+
+    def cut_under_load(self) -> list[Anomaly]:
+        """Load, cut, restart, look, check."""
+        settings = msgspec.json.encode(self.settings).decode()
+        stop = self.directory / f"stop-{self.phase}"
+        log = self.directory / f"load-{self.phase}.log"
+        with ExitStack() as programs:
+            load = Program("tests.powercut.load", settings, log=log).start()
+            programs.callback(load.end)
+            straddler = Program("tests.powercut.straddler", settings, str(stop), log=log).start()
+            programs.callback(straddler.end)
+            self._let_run()
+            at_s = self.disk.cut(self.dice.choice([*Cut]))
+            self.broker.kill()
+            load.kill()
+            self.disk.unmount()
+            self.start()
+            stop.touch()
+            straddler.wait()
+        return self._look(at_s)
+
+    def _let_run(self) -> None:
+        eventually(self._is_under_load, within_s=START_S, what="load on the broker")
+        ends_s = time.monotonic() + self.dice.uniform(*LOAD_S)
+        while (left_s := ends_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, self.dice.uniform(0.1, 0.6)))
+            self.disk.push_out_some(self.dice)
+
+    def _is_under_load(self) -> bool:
+        """Whether every worker that writes by itself has begun."""
+        begun = [path for path in self.events.glob(f"{self.phase:03d}-*.jsonl") if path.stat().st_size]
+        return len(begun) >= WRITERS
+
+    def _look(self, at_s: float) -> list[Anomaly]:
+        self.history.phases = [self._events_of(phase) for phase in range(self.phase + 1)]
+        self.history.cuts.append(CutEvent(at_s, {}))
+        observer = Observer(self.settings, self.history)
+        try:
+            self.history.cuts[-1] = CutEvent(at_s, observer.ends())
+            found = observer.look()
+        finally:
+            observer.close()
+        found.errors = [line for line in self.broker.errors.lines if _is_error(line)]
+        self.history.phases = [self._events_of(phase) for phase in range(self.phase + 1)]
+        return check(self.history, found, self.plan.promise, SCENE)
+
+    def _events_of(self, phase: int) -> list[Event]:
+        return read_events(sorted(self.events.glob(f"{phase:03d}-*.jsonl")))
+
+
+def _is_error(line: str) -> bool:
+    return "Traceback" in line or "crashed" in line or "[error" in line
+
+
+def test_power_cuts_break_no_promise(tmp_path: Path) -> None:
+    broken: list[str] = []
+    print(f"\n{CUTS} power cuts, SEED={SEED}")
+    for first in range(0, CUTS, CUTS_PER_DISK):
+        broken += _one_disk(tmp_path / f"disk-{first}", first, min(CUTS_PER_DISK, CUTS - first))
+    print(f"{CUTS} cuts, {len(broken)} kinds of anomalies")
+    assert not broken, f"replay with SEED={SEED}:\n" + "\n".join(broken)
+
+
+def _one_disk(directory: Path, first: int, cuts: int) -> list[str]:
+    seed = SEED + first
+    dice = Random(seed)
+    directory.mkdir()
+    mount = MOUNTS[dice.randrange(len(MOUNTS))]
+    settings = plan(dice, syncs_everything=first // CUTS_PER_DISK % 2 == 1)
+    disk = PowerCutDisk(directory, mount)
+    broken: list[str] = []
+    rig = Rig(directory, seed, settings, disk)
+    try:
+        rig.start()
+        make_topics(rig.broker.kafka, rig.broker.sqs_address, settings)
+        for number in range(first, first + cuts):
+            began_s = time.monotonic()
+            anomalies = rig.cut_under_load()
+            mode = "flush.messages=1" if settings.syncs_everything else "default flush"
+            events = sum(map(len, rig.history.phases))
+            print(
+                f"cut {number + 1}: {mode}, {mount.name}, {events} events, {len(anomalies)} anomalies, "
+                f"{time.monotonic() - began_s:.0f} s",
+                flush=True,
+            )
+            told = _told(anomalies)
+            print("".join(f"  {line}\n" for line in told), end="", flush=True)
+            broken += [f"cut {number + 1}: {line}" for line in told]
+            if anomalies:
+                break  # what follows from it would only be told again
+    finally:
+        rig.broker.end()
+        disk.remove()
+    return broken
+
+
+def _told(anomalies: list[Anomaly]) -> list[str]:
+    """A line for every kind, with a few of its anomalies."""
+    by_kind: dict[Kind, list[str]] = {}
+    for anomaly in anomalies:
+        by_kind.setdefault(anomaly.kind, []).append(anomaly.what)
+    return [
+        f"{kind.name}, {len(whats)} times ({kind.value}): {'; '.join(whats[:SHOWN])}"
+        for kind, whats in by_kind.items()
+    ]
