@@ -255,11 +255,15 @@ def _offsets_of_deleted(history: History, found: Found, scene: Scene) -> Iterato
 
 def _queues(history: History, found: Found, promise: Promise, scene: Scene) -> Iterator[Anomaly]:
     """A message is in exactly one place until it is acknowledged, and in none from then on."""
-    tried = {event.value for _, event in history.of(Settling) if event.action == "ack"}
+    # What is acknowledged since the last cut is what was found alive after it.
+    cuts = len(history.cuts)
+    tried = {
+        event.value for phase, event in history.of(Settling) if event.action == "ack" and phase < cuts
+    }
     done = {
         event.value: _age(history, phase, event.at_s)
         for phase, event in history.of(Settled)
-        if event.action == "ack" and history.is_durable(phase, event.at_s, promise.state_s)
+        if event.action == "ack" and phase < cuts and history.is_durable(phase, event.at_s, promise.state_s)
     }
     for topic in scene.queues:
         live = Counter(found.live.get(topic, ()))
