@@ -257,9 +257,7 @@ def _queues(history: History, found: Found, promise: Promise, scene: Scene) -> I
     """A message is in exactly one place until it is acknowledged, and in none from then on."""
     # What is acknowledged since the last cut is what was found alive after it.
     cuts = len(history.cuts)
-    tried = {
-        event.value for phase, event in history.of(Settling) if event.action == "ack" and phase < cuts
-    }
+    tried = {event.value for phase, event in history.of(Settling) if event.action == "ack" and phase < cuts}
     done = {
         event.value: _age(history, phase, event.at_s)
         for phase, event in history.of(Settled)

@@ -165,7 +165,11 @@ class Observer:
             deadline = time.monotonic() + _DRAIN_S
             while not self._is_empty(name, group):
                 if time.monotonic() > deadline:
-                    raise AssertionError(f"{name} is not drained: {self._described(name, group)}")
+                    left = [
+                        {key: value for key, value in each.items() if key != "lanes"}
+                        for each in self._described(name, group) or ()
+                    ]
+                    raise AssertionError(f"{name} is not drained: {left}")
                 answer = self._door.ask("GET", f"/groups/{group}/poll", topic=name, max=100, wait_ms=200)
                 messages = answer["messages"]
                 if messages:

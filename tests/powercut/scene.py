@@ -76,7 +76,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         if self.syncs_everything:
             return Promise()
         window_s = FLUSH_S + SLACK_S
-        names = (RECORDS, *LEDGERS, COPY_SOURCE, COPY_TARGET, JOBS, PAYMENTS, STEPS, *CHURNED)
+        names = (RECORDS, COPY_SOURCE, JOBS, PAYMENTS, REMINDERS, STEPS)
         return Promise(topics={name: window_s for name in names if name not in self.synced}, state_s=window_s)
 
 

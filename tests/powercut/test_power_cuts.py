@@ -9,6 +9,7 @@ from random import Random, SystemRandom
 import msgspec
 import pytest
 
+from alpacamq.log.data_directory import RUNNING
 from tests.brokers import Broker, lasting_address
 from tests.integration.processes import Program
 from tests.waiting import eventually
@@ -74,7 +75,11 @@ class Rig:
         )
 
     def start(self) -> None:
+        """Start the broker on the disk, on a machine that was booted anew."""
         self.disk.mount()
+        if self.broker.data_dir.exists():
+            # The broker tells a power loss by the boot id, and this machine has only the one.
+            (self.broker.data_dir / RUNNING).write_text("an earlier boot\n")
         self.broker.start()
 
     def cut_under_load(self) -> list[Anomaly]:
