@@ -138,43 +138,42 @@ def _is_error(line: str) -> bool:
 def test_power_cuts_break_no_promise(tmp_path: Path) -> None:
     broken: list[str] = []
     print(f"\n{CUTS} power cuts, SEED={SEED}")
-    for first in range(0, CUTS, CUTS_PER_DISK):
-        broken += _one_disk(tmp_path / f"disk-{first}", first, min(CUTS_PER_DISK, CUTS - first))
-    print(f"{CUTS} cuts, {len(broken)} kinds of anomalies")
-    assert not broken, f"replay with SEED={SEED}:\n" + "\n".join(broken)
+    for disk, first in enumerate(range(0, CUTS, CUTS_PER_DISK)):
+        broken += _one_disk(tmp_path / f"disk-{disk}", SEED + disk, min(CUTS_PER_DISK, CUTS - first))
+    print(f"{CUTS} power cuts, {len(broken)} anomalies")
+    assert not broken, "\n".join(broken)
 
 
-def _one_disk(directory: Path, first: int, cuts: int) -> list[str]:
-    seed = SEED + first
+def _one_disk(directory: Path, seed: int, cuts: int) -> list[str]:
+    """Cut the power of one disk again and again; what was broken, with how to replay it."""
     dice = Random(seed)
     directory.mkdir()
     mount = MOUNTS[dice.randrange(len(MOUNTS))]
-    settings = plan(dice, syncs_everything=first // CUTS_PER_DISK % 2 == 1)
+    settings = plan(dice, syncs_everything=seed % 2 == 1)
+    mode = "flush.messages=1" if settings.syncs_everything else "default flush"
     disk = PowerCutDisk(directory, mount)
-    broken: list[str] = []
     rig = Rig(directory, seed, settings, disk)
     try:
         rig.start()
         make_topics(rig.broker.kafka, rig.broker.sqs_address, settings)
-        for number in range(first, first + cuts):
+        for number in range(1, cuts + 1):
             began_s = time.monotonic()
             anomalies = rig.cut_under_load()
-            mode = "flush.messages=1" if settings.syncs_everything else "default flush"
-            events = sum(map(len, rig.history.phases))
             print(
-                f"cut {number + 1}: {mode}, {mount.name}, {events} events, {len(anomalies)} anomalies, "
-                f"{time.monotonic() - began_s:.0f} s",
+                f"seed {seed}, cut {number}: {mode}, {mount.name}, {len(rig.history.phases[number - 1])} events, "
+                f"{len(anomalies)} anomalies, {time.monotonic() - began_s:.0f} s",
                 flush=True,
             )
-            told = _told(anomalies)
-            print("".join(f"  {line}\n" for line in told), end="", flush=True)
-            broken += [f"cut {number + 1}: {line}" for line in told]
             if anomalies:
-                break  # what follows from it would only be told again
+                # What follows from it would only be told again.
+                told = _told(anomalies)
+                print("".join(f"  {line}\n" for line in told), end="", flush=True)
+                replay = f"make powercut SEED={seed} CUTS={number}"
+                return [f"{replay}: {line}" for line in told]
     finally:
         rig.broker.end()
         disk.remove()
-    return broken
+    return []
 
 
 def _told(anomalies: list[Anomaly]) -> list[str]:
