@@ -295,7 +295,8 @@ def _delays(history: History, found: Found, _promise: Promise, scene: Scene) -> 
             yield Anomaly(Kind.CANCELLED_DELIVERED, where)
         if not records and value in confirmed and value not in cancelling:
             yield Anomaly(Kind.LOST_DELAYED, where)
-        if any(record.timestamp_ms < event.due_ms for record in records):
+        # One whose time had come when it arrived was not delayed, and has its producer's timestamp.
+        if value in confirmed and any(record.timestamp_ms < event.due_ms for record in records):
             yield Anomaly(Kind.EARLY_DELAYED, where)
 
 

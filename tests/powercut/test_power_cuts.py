@@ -159,9 +159,10 @@ def _one_disk(directory: Path, seed: int, cuts: int) -> list[str]:
         for number in range(1, cuts + 1):
             began_s = time.monotonic()
             anomalies = rig.cut_under_load()
+            took_s = time.monotonic() - began_s
             print(
-                f"seed {seed}, cut {number}: {mode}, {mount.name}, {len(rig.history.phases[number - 1])} events, "
-                f"{len(anomalies)} anomalies, {time.monotonic() - began_s:.0f} s",
+                f"seed {seed}, cut {number}: {mode}, {mount.name}, "
+                f"{len(rig.history.phases[number - 1])} events, {len(anomalies)} anomalies, {took_s:.0f} s",
                 flush=True,
             )
             if anomalies:
