@@ -81,7 +81,12 @@ class PowerCutDisk:
 
     def push_out_some(self, random: Random) -> None:
         """Have the kernel write some of the dirty pages of some files, as it may at any time."""
-        files = [path for path in self.path.rglob("*") if path.is_file() and path.suffix == ".log"]
+        files = [
+            Path(directory) / name
+            for directory, _, names in os.walk(self.path)  # passes over what is removed meanwhile
+            for name in sorted(names)
+            if name.endswith(".log")
+        ]
         for path in random.sample(files, min(len(files), random.randrange(_PUSHED_AT_ONCE))):
             with suppress(OSError):  # removed meanwhile
                 _push_out(path, random)

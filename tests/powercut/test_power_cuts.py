@@ -33,6 +33,7 @@ SEED = int(os.environ.get("SEED") or SystemRandom().randrange(1 << 32))
 CUTS_PER_DISK = 3
 LOAD_S = (4.0, 8.0)
 SHOWN = 3  # of each kind
+LOG_SHOWN = 3000
 START_S = 60.0
 # Workers that wait for nobody else.
 WRITERS = 8
@@ -158,7 +159,15 @@ def _one_disk(directory: Path, seed: int, cuts: int) -> list[str]:
         make_topics(rig.broker.kafka, rig.broker.sqs_address, settings)
         for number in range(1, cuts + 1):
             began_s = time.monotonic()
-            anomalies = rig.cut_under_load()
+            replay = f"make powercut SEED={seed} CUTS={number}"
+            try:
+                anomalies = rig.cut_under_load()
+            except Exception as error:  # noqa: BLE001 - what keeps one disk from being looked at is no reason to stop
+                print(
+                    f"seed {seed}, cut {number}: {error!r}\n{rig.broker.errors.text()[-LOG_SHOWN:]}",
+                    flush=True,
+                )
+                return [f"{replay}: {error!r}"]
             took_s = time.monotonic() - began_s
             print(
                 f"seed {seed}, cut {number}: {mode}, {mount.name}, "
@@ -169,7 +178,6 @@ def _one_disk(directory: Path, seed: int, cuts: int) -> list[str]:
                 # What follows from it would only be told again.
                 told = _told(anomalies)
                 print("".join(f"  {line}\n" for line in told), end="", flush=True)
-                replay = f"make powercut SEED={seed} CUTS={number}"
                 return [f"{replay}: {line}" for line in told]
     finally:
         rig.broker.end()
