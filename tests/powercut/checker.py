@@ -31,6 +31,8 @@ from .history import (
     Sent,
     Settled,
     Settling,
+    Trimmed,
+    Trimming,
 )
 
 
@@ -41,6 +43,8 @@ class Kind(Enum):
     MISPLACED_RECORD = "a record is not at the offset it was acknowledged with"
     DUPLICATE_RECORD = "a record sent once is there twice"
     UNKNOWN_RECORD = "a record is there that nobody sent"
+    RETURNED_RECORD = "a deleted record is there"
+    STALE_KEY = "a key of a compacted topic has an older value than was acknowledged, or none"
     REUSED_OFFSET = "another record has the offset of one that was read, in the same leader epoch"
     LOST_TRANSACTION = "an acknowledged commit is gone"
     PARTIAL_TRANSACTION = "a part of a transaction is there"
@@ -85,6 +89,7 @@ class Scene:
     """Which topic plays which role."""
 
     records: Sequence[str] = ()  # plain records, each sent once
+    tables: Sequence[str] = ()  # compacted; values are `key/number`, and numbers ascend
     ledgers: Sequence[str] = ()  # written in transactions only
     copy_source: str = ""
     copy_target: str = ""
@@ -100,6 +105,8 @@ def check(history: History, found: Found, promise: Promise, scene: Scene) -> lis
     """Every promise that was broken, in no particular order."""
     parts: Sequence[Callable[[History, Found, Promise, Scene], Iterator[Anomaly]]] = (
         _records,
+        _deleted_records,
+        _tables,
         _offsets_reused,
         _transactions,
         _copies,
@@ -122,9 +129,16 @@ def _records(history: History, found: Found, promise: Promise, scene: Scene) -> 
         for topic, records in found.all_records.items()
     }
     values = {topic: Counter(by_place.values()) for topic, by_place in places.items()}
+    trimming = [event for _, event in history.of(Trimming)]
     for phase, acked in history.of(Acked):
         topic = acked.topic
-        if not history.is_durable(phase, acked.at_s, promise.window_s(topic)):
+        if topic in scene.tables or not history.is_durable(phase, acked.at_s, promise.window_s(topic)):
+            continue
+        if any(
+            _covers(trim, acked.partition, acked.offset, acked.at_s)
+            for trim in trimming
+            if trim.topic == topic
+        ):
             continue
         where = f"{topic}-{acked.partition}@{acked.offset} {acked.value!r}{_age(history, phase, acked.at_s)}"
         if not values.get(topic, Counter())[acked.value]:
@@ -140,6 +154,42 @@ def _records(history: History, found: Found, promise: Promise, scene: Scene) -> 
         for value in values.get(topic, ()):
             if value not in sent:
                 yield Anomaly(Kind.UNKNOWN_RECORD, f"{topic} {value!r}")
+
+
+def _covers(trimming: Trimming, partition: int, offset: int, at_s: float) -> bool:
+    """Whether a record that was there then may have been deleted."""
+    return trimming.partition == partition and offset < trimming.before and at_s <= trimming.at_s
+
+
+def _deleted_records(history: History, found: Found, _promise: Promise, _scene: Scene) -> Iterator[Anomaly]:
+    before: dict[tuple[str, int], int] = {}
+    for _, event in history.of(Trimmed):
+        place = event.topic, event.partition
+        before[place] = max(before.get(place, 0), event.before)
+    for (topic, partition), offset in before.items():
+        for record in found.all_records.get(topic, ()):
+            if record.partition == partition and record.offset < offset:
+                where = f"{topic}-{partition}@{record.offset}, deleted before {offset}"
+                yield Anomaly(Kind.RETURNED_RECORD, where)
+
+
+def _tables(history: History, found: Found, promise: Promise, scene: Scene) -> Iterator[Anomaly]:
+    """The last record of a key is the last that was acknowledged, or one sent after it."""
+    for topic in scene.tables:
+        last: dict[str, int] = {}
+        for record in sorted(
+            found.all_records.get(topic, ()), key=lambda each: (each.partition, each.offset)
+        ):
+            key, _, number = record.value.partition("/")
+            last[key] = int(number)
+        least: dict[str, tuple[int, str]] = {}
+        for phase, acked in history.of(Acked):
+            if acked.topic == topic and history.is_durable(phase, acked.at_s, promise.window_s(topic)):
+                key, _, number = acked.value.partition("/")
+                least[key] = max((int(number), _age(history, phase, acked.at_s)), least.get(key, (-1, "")))
+        for key, (wanted, age) in least.items():
+            if last.get(key, -1) < wanted:
+                yield Anomaly(Kind.STALE_KEY, f"{topic} {key}: {wanted}{age}, found {last.get(key)}")
 
 
 def _age(history: History, phase: int, at_s: float) -> str:

@@ -46,6 +46,24 @@ class Seen(msgspec.Struct, frozen=True, tag="seen"):
     at_s: float = 0.0
 
 
+class Trimming(msgspec.Struct, frozen=True, tag="trimming"):
+    """All records of a partition before an offset are about to be deleted."""
+
+    topic: str
+    partition: int
+    before: int
+    at_s: float = 0.0
+
+
+class Trimmed(msgspec.Struct, frozen=True, tag="trimmed"):
+    """Their deletion was acknowledged."""
+
+    topic: str
+    partition: int
+    before: int
+    at_s: float = 0.0
+
+
 class Deciding(msgspec.Struct, frozen=True, tag="deciding"):
     """A transaction with these records, as (topic, value), is about to be ended."""
 
@@ -185,6 +203,8 @@ Event = (
     Sent
     | Acked
     | Seen
+    | Trimming
+    | Trimmed
     | Deciding
     | Decided
     | Committing

@@ -48,6 +48,8 @@ from .history import (
     Sent,
     Settled,
     Settling,
+    Trimmed,
+    Trimming,
 )
 
 CALL_S = 10.0
@@ -148,6 +150,48 @@ def send_records(work: Work, producer: Any, topic: str, count: int) -> None:
         producer.produce(topic, value, partition=place % scene.PARTITIONS, on_delivery=delivered)
     producer.flush(CALL_S)
     work.write(*acked)
+
+
+def update_table(work: Work) -> None:
+    """Newer and newer values of a few keys, in a topic that is compacted all the while."""
+    producer = producing(work.settings.kafka)
+    acked: list[Event] = []
+
+    def delivered(error: Any, message: Any) -> None:
+        if error is None:
+            value = message.value().decode()
+            acked.append(Acked(message.topic(), value, message.partition(), message.offset()))
+
+    number = work.settings.phase * 1_000_000
+    while True:
+        for _ in range(10):
+            number += 1
+            key = f"k{work.dice.randrange(20)}"
+            partition = int(key[1:]) % scene.PARTITIONS
+            producer.produce(scene.TABLE, f"{key}/{number}", key, partition=partition, on_delivery=delivered)
+        producer.flush(CALL_S)
+        work.write(*acked)
+        acked.clear()
+        work.pause()
+
+
+def trim_records(work: Work) -> None:
+    """Records are written, and all before some offset deleted."""
+    producer = producing(work.settings.kafka)
+    admin = AdminClient(kafka_settings(work.settings.kafka))
+    while True:
+        send_records(work, producer, scene.TRIMMED, 10)
+        if work.dice.random() < 0.2:
+            partition = work.dice.randrange(scene.PARTITIONS)
+            consumer = consuming(work.settings.kafka, "trimmer")
+            first, end = consumer.get_watermark_offsets(TopicPartition(scene.TRIMMED, partition), CALL_S)
+            consumer.close()
+            before = work.dice.choice((end, work.dice.randint(first, end)))
+            work.write(Trimming(scene.TRIMMED, partition, before))
+            for future in admin.delete_records([TopicPartition(scene.TRIMMED, partition, before)]).values():
+                future.result(CALL_S)
+            work.write(Trimmed(scene.TRIMMED, partition, before))
+        work.pause(0.05)
 
 
 def read_and_commit(work: Work) -> None:
@@ -485,6 +529,8 @@ def use_topic(work: Work, topic: str) -> None:
 def workers() -> Iterator[tuple[str, Callable[[Work], None]]]:
     """Every worker by name."""
     yield "records", lambda work: produce_records(work, scene.RECORDS)
+    yield "table", update_table
+    yield "trimmer", trim_records
     yield "reader", read_and_commit
     yield "ledger-0", in_transactions
     yield "ledger-1", in_transactions

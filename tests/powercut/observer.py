@@ -80,7 +80,9 @@ class Observer:
             topic: [*{*before, *self._read(topic, found.stuck)}] for topic, before in committed.items()
         }
         # Offsets that the cut has freed are used again.
-        send_records(self._work, producing(self._settings.kafka), scene.RECORDS, _WRITTEN_AFTER)
+        producer = producing(self._settings.kafka)
+        for topic in (scene.RECORDS, scene.TRIMMED):
+            send_records(self._work, producer, topic, _WRITTEN_AFTER)
         for topic in scene.SCENE.queues:
             found.live[topic] = self._drained(topic)
         self._resend_steps()
@@ -133,12 +135,13 @@ class Observer:
         consumer = self._consumer(isolation)
         records: list[FoundRecord] = []
         ends: dict[int, int] = {}
+        firsts: dict[int, int] = {}
         try:
             for partition in range(scene.PARTITIONS):
                 first, end = self._bounds(topic, partition)
                 if first < end:
-                    ends[partition] = end
-            consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
+                    firsts[partition], ends[partition] = first, end
+            consumer.assign([TopicPartition(topic, partition, firsts[partition]) for partition in ends])
             deadline = time.monotonic() + _STUCK_S
             while ends and time.monotonic() < deadline:
                 for message in consumer.consume(500, 0.2):
@@ -213,7 +216,7 @@ class Observer:
     def _note(self, found: Found) -> None:
         """What was found without its client knowing is known from now on: it must not go any more."""
         acked = {(event.topic, event.value) for _, event in self._history.of(Acked)}
-        for topic in (scene.RECORDS, scene.COPY_SOURCE):
+        for topic in scene.SCENE.records:
             self._work.write(
                 *(
                     Acked(topic, record.value, record.partition, record.offset)

@@ -12,6 +12,8 @@ from .checker import Scene
 from .history import Promise
 
 RECORDS = "records"
+TABLE = "table"
+TRIMMED = "trimmed"
 LEDGERS = ("ledger-a", "ledger-b")
 COPY_SOURCE, COPY_TARGET = "copy-in", "copy-out"
 JOBS, PAYMENTS = "jobs", "payments"
@@ -24,7 +26,8 @@ WORKERS = {JOBS: "workers", PAYMENTS: "queue"}  # the SQS API uses the group `qu
 PARTITIONS = 3
 
 SCENE = Scene(
-    records=(RECORDS, COPY_SOURCE),
+    records=(RECORDS, TRIMMED, COPY_SOURCE),
+    tables=(TABLE,),
     ledgers=LEDGERS,
     copy_source=COPY_SOURCE,
     copy_target=COPY_TARGET,
@@ -76,12 +79,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         if self.syncs_everything:
             return Promise()
         window_s = FLUSH_S + SLACK_S
-        names = (RECORDS, COPY_SOURCE, JOBS, PAYMENTS, REMINDERS, STEPS)
+        names = (RECORDS, TABLE, TRIMMED, COPY_SOURCE, JOBS, PAYMENTS, REMINDERS, STEPS)
         return Promise(topics={name: window_s for name in names if name not in self.synced}, state_s=window_s)
 
 
 ALL_TOPICS = (
     RECORDS,
+    TABLE,
+    TRIMMED,
     *LEDGERS,
     COPY_SOURCE,
     COPY_TARGET,
@@ -126,8 +131,20 @@ def make_topics(kafka: str, sqs_address: str, plan: Plan) -> None:
     special = {
         JOBS: _QUEUE,
         PARCELS: {"message.delays": "true"},
+        TABLE: {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1", "segment.bytes": "5000"},
     }
-    made = (RECORDS, *LEDGERS, COPY_SOURCE, COPY_TARGET, JOBS, DEAD_LETTERS[JOBS], REMINDERS, PARCELS)
+    made = (
+        RECORDS,
+        TABLE,
+        TRIMMED,
+        *LEDGERS,
+        COPY_SOURCE,
+        COPY_TARGET,
+        JOBS,
+        DEAD_LETTERS[JOBS],
+        REMINDERS,
+        PARCELS,
+    )
     wanted = [NewTopic(name, num_partitions=PARTITIONS, config=dict(special.get(name, {}))) for name in made]
     for future in admin.create_topics(wanted).values():
         future.result(30)

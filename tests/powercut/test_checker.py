@@ -34,10 +34,13 @@ from .history import (
     Sent,
     Settled,
     Settling,
+    Trimmed,
+    Trimming,
 )
 
 SCENE = Scene(
     records=("records", "in"),
+    tables=("table",),
     ledgers=("a", "b"),
     copy_source="in",
     copy_target="out",
@@ -50,7 +53,7 @@ SCENE = Scene(
 )
 CUT_S = 100.0
 EARLY_S, LATE_S = 90.0, 99.9  # long before the cut, and within a second of it
-INTERVAL = Promise(topics=dict.fromkeys(("records", "in", "jobs", "fifo"), 1.0), state_s=1.0)
+INTERVAL = Promise(topics=dict.fromkeys(("records", "in", "jobs", "fifo", "table"), 1.0), state_s=1.0)
 EVERY_BATCH = Promise()
 
 
@@ -106,6 +109,9 @@ def sound(at_s: float = EARLY_S) -> Case:
         Deciding("x", False, (("a", "x0"),), at_s),
         Decided("x", False, at_s),
         Deciding("u", True, (("a", "u0"),), at_s),
+        *(Acked("table", f"k/{number}", 0, number, at_s) for number in range(3)),
+        Trimming("records", 1, 5, at_s),
+        Trimmed("records", 1, 5, at_s),
         Sent("in", "i0", at_s),
         Sent("in", "i1", at_s),
         Acked("in", "i0", 0, 0, at_s),
@@ -141,6 +147,7 @@ def sound(at_s: float = EARLY_S) -> Case:
         all_records={
             "records": records("r0", "r1"),
             "in": records("i0", "i1"),
+            "table": [FoundRecord(0, 2, "k/2")],
             "jobs": records("waiting", "done", "unsure", "dead"),
             "later": records("d0"),
             "fifo": records("f0/1", "f1/2"),
@@ -172,6 +179,11 @@ def reuse_offset(case: Case) -> None:
 def move_record(case: Case) -> None:
     case.lose("records", "r1")
     case.add("records", "r1", offset=2)
+
+
+def bring_back(case: Case) -> None:
+    case.events.append(Sent("records", "old", EARLY_S))
+    case.found.all_records["records"].append(FoundRecord(1, 4, "old"))
 
 
 def lose_transaction(case: Case) -> None:
@@ -241,6 +253,10 @@ PLANTS: list[tuple[str, Plant, Kind]] = [
     ("a record is elsewhere", move_record, Kind.MISPLACED_RECORD),
     ("a record is there twice", lambda case: case.add("records", "r1"), Kind.DUPLICATE_RECORD),
     ("a record is made up", lambda case: case.add("records", "\0\0"), Kind.UNKNOWN_RECORD),
+    ("a deleted record is back", bring_back, Kind.RETURNED_RECORD),
+    ("a key has an old value", lambda c: c.found.all_records.update(table=records("k/1")), Kind.STALE_KEY),
+    ("an old value follows a new one", lambda case: case.add("table", "k/0"), Kind.STALE_KEY),
+    ("a key is gone", lambda case: case.lose("table", "k/2"), Kind.STALE_KEY),
     ("an offset is used again in the same epoch", reuse_offset, Kind.REUSED_OFFSET),
     ("a committed transaction is gone", lose_transaction, Kind.LOST_TRANSACTION),
     ("half a transaction is gone", lambda case: case.hide("b", "t1"), Kind.PARTIAL_TRANSACTION),
@@ -294,7 +310,7 @@ def test_every_kind_is_planted() -> None:
     assert {kind for _, _, kind in PLANTS} == {*Kind}
 
 
-FORGIVEN = [Kind.LOST_RECORD, Kind.OFFSET_LOST, Kind.REDELIVERED, Kind.LOST_FIFO]
+FORGIVEN = [Kind.LOST_RECORD, Kind.STALE_KEY, Kind.OFFSET_LOST, Kind.REDELIVERED, Kind.LOST_FIFO]
 
 
 @pytest.mark.parametrize(("plant", "kind"), [(plant, kind) for _, plant, kind in PLANTS if kind in FORGIVEN])
@@ -388,3 +404,11 @@ def test_what_was_acknowledged_since_the_last_cut_must_be_there() -> None:
     case = sound()
     case.since += [Sent("records", "r2", CUT_S + 1), Acked("records", "r2", 0, 2, CUT_S + 1)]
     assert case.kinds(INTERVAL) == {Kind.LOST_RECORD}
+
+
+def test_only_what_was_there_before_may_go_with_a_deletion_of_records() -> None:
+    case = sound()
+    case.events += [Sent("records", "r2", EARLY_S), Acked("records", "r2", 1, 4, EARLY_S)]
+    assert case.kinds() == set()
+    case.since += [Sent("records", "r3", CUT_S + 1), Acked("records", "r3", 1, 4, CUT_S + 1)]
+    assert case.kinds() == {Kind.LOST_RECORD}
