@@ -70,6 +70,7 @@ class Kind(Enum):
     LOST_TOPIC = "a topic that was created is not there"
     RETURNED_TOPIC = "a topic that was deleted is there"
     WRONG_SETTINGS = "a topic has other settings than it was given"
+    CLIENT_FAILED = "a client was refused while there was power"
     BROKER_ERROR = "the broker reports an internal error"
 
 
@@ -118,6 +119,7 @@ def check(history: History, found: Found, promise: Promise, scene: Scene) -> lis
     )
     anomalies = [anomaly for part in parts for anomaly in part(history, found, promise, scene)]
     anomalies += [Anomaly(Kind.STUCK, partition) for partition in found.stuck]
+    anomalies += [Anomaly(Kind.CLIENT_FAILED, line) for line in found.failures]
     anomalies += [Anomaly(Kind.BROKER_ERROR, line) for line in found.errors]
     return anomalies
 

@@ -264,7 +264,8 @@ class Found:
     `committed` is what readers of committed records get, `all_records` what others get as well.
     `stuck` names partitions whose committed records cannot be read to the end. `live` are the messages of
     queues that are still delivered, by the topic they were first sent to, as often as they are there.
-    `topics` has the number of partitions and retention.ms of each. `errors` is what the broker logged.
+    `topics` has the number of partitions and retention.ms of each. `errors` is what the broker logged, and
+    `failures` is what went wrong for clients before the cut.
     """
 
     all_records: dict[str, list[FoundRecord]] = field(default_factory=dict)
@@ -274,6 +275,7 @@ class Found:
     live: dict[str, list[str]] = field(default_factory=dict)
     topics: dict[str, tuple[int, int]] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -434,7 +435,8 @@ def receive_payments(work: Work) -> None:
                 sqs.delete_message(QueueUrl=url, ReceiptHandle=receipt)
                 work.write(Settled(scene.PAYMENTS, value, "ack"))
             else:
-                sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=0)
+                with suppress(sqs.exceptions.MessageNotInflight):  # the lease is over
+                    sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=0)
         if work.dice.random() < 0.05:
             try:
                 sqs.start_message_move_task(SourceArn=arn)
@@ -552,7 +554,7 @@ def run(work: Work, worker: Callable[[Work], None]) -> None:
     try:
         worker(work)
     except Exception as error:  # noqa: BLE001 - without power everything fails; told apart by when it does
-        print(f"{time.monotonic():.3f} {work.name}: {error!r}", flush=True)
+        print(f"{time.monotonic():.3f} {work.name}: {error!r}\n", end="", flush=True)
 
 
 def main() -> None:

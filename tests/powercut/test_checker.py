@@ -294,6 +294,7 @@ PLANTS: list[tuple[str, Plant, Kind]] = [
     ("a deleted topic is back", delete_topic, Kind.RETURNED_TOPIC),
     ("added partitions are gone", grow_topic, Kind.WRONG_SETTINGS),
     ("a setting is gone", configure_topic, Kind.WRONG_SETTINGS),
+    ("a client fails", lambda case: case.found.failures.append("copier"), Kind.CLIENT_FAILED),
     ("the broker complains", lambda case: case.found.errors.append("Traceback"), Kind.BROKER_ERROR),
 ]
 

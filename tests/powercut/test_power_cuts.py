@@ -31,7 +31,8 @@ CUTS = int(os.environ.get("CUTS", "30"))
 SEED = int(os.environ.get("SEED") or SystemRandom().randrange(1 << 32))
 # The same data directory goes through so many cuts: what one leaves behind may matter to the next.
 CUTS_PER_DISK = 3
-LOAD_S = (4.0, 8.0)
+LOAD_S = ((0.2, 1.0), (4.0, 8.0), (4.0, 8.0), (4.0, 8.0))
+FAILING_S = 0.05  # what fails so shortly before the cut may have met it
 SHOWN = 3  # of each kind
 LOG_SHOWN = 3000
 START_S = 60.0
@@ -101,11 +102,11 @@ class Rig:
             self.start()
             stop.touch()
             straddler.wait()
-        return self._look(at_s)
+        return self._look(at_s, log)
 
     def _let_run(self) -> None:
         eventually(self._is_under_load, within_s=START_S, what="load on the broker")
-        ends_s = time.monotonic() + self.dice.uniform(*LOAD_S)
+        ends_s = time.monotonic() + self.dice.uniform(*self.dice.choice(LOAD_S))
         while (left_s := ends_s - time.monotonic()) > 0:
             time.sleep(min(left_s, self.dice.uniform(0.1, 0.6)))
             self.disk.push_out_some(self.dice)
@@ -115,7 +116,7 @@ class Rig:
         begun = [path for path in self.events.glob(f"{self.phase:03d}-*.jsonl") if path.stat().st_size]
         return len(begun) >= WRITERS
 
-    def _look(self, at_s: float) -> list[Anomaly]:
+    def _look(self, at_s: float, load_log: Path) -> list[Anomaly]:
         self.history.phases = [self._events_of(phase) for phase in range(self.phase + 1)]
         self.history.cuts.append(CutEvent(at_s, {}))
         observer = Observer(self.settings, self.history)
@@ -124,12 +125,21 @@ class Rig:
             found = observer.look()
         finally:
             observer.close()
+        found.failures = [
+            line for line in load_log.read_text().splitlines() if _is_before(line, at_s - FAILING_S)
+        ]
         found.errors = [line for line in self.broker.errors.lines if _is_error(line)]
         self.history.phases = [self._events_of(phase) for phase in range(self.phase + 1)]
         return check(self.history, found, self.plan.promise, SCENE)
 
     def _events_of(self, phase: int) -> list[Event]:
         return read_events(sorted(self.events.glob(f"{phase:03d}-*.jsonl")))
+
+
+def _is_before(line: str, at_s: float) -> bool:
+    """Whether a line of the load's log is about a worker that ended before this time."""
+    time_s, _, _ = line.partition(" ")
+    return time_s.replace(".", "", 1).isdigit() and float(time_s) < at_s
 
 
 def _is_error(line: str) -> bool:
