@@ -102,7 +102,7 @@ class PowerCutDisk:
         return at_s
 
     def unmount(self) -> None:
-        """Take the file system away; whoever used it has ended."""
+        """Unmount, once the processes that used the file system have ended."""
         deadline = time.monotonic() + _UNMOUNT_S
         while True:
             try:

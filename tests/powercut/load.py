@@ -128,7 +128,7 @@ def from_committed(consumer: Any, topic: str) -> None:
 
 
 def produce_records(work: Work, topic: str) -> None:
-    """An idempotent producer with acks=all."""
+    """Produce with idempotence and acks=all."""
     producer = producing(work.settings.kafka)
     while True:
         send_records(work, producer, topic, work.dice.randrange(1, 12))
@@ -154,7 +154,7 @@ def send_records(work: Work, producer: Any, topic: str, count: int) -> None:
 
 
 def update_table(work: Work) -> None:
-    """Newer and newer values of a few keys, in a topic that is compacted all the while."""
+    """Write newer and newer values of a few keys to a topic that is compacted meanwhile."""
     producer = producing(work.settings.kafka)
     acked: list[Event] = []
 
@@ -177,7 +177,7 @@ def update_table(work: Work) -> None:
 
 
 def trim_records(work: Work) -> None:
-    """Records are written, and all before some offset deleted."""
+    """Write records, and delete all before some offset now and then."""
     producer = producing(work.settings.kafka)
     admin = AdminClient(kafka_settings(work.settings.kafka))
     while True:
@@ -196,7 +196,7 @@ def trim_records(work: Work) -> None:
 
 
 def read_and_commit(work: Work) -> None:
-    """A member of a group that commits as it goes."""
+    """Consume as a group, and commit offsets."""
     consumer = consuming(work.settings.kafka, scene.READERS)
     from_committed(consumer, scene.RECORDS)
     while True:
@@ -219,14 +219,14 @@ def read_and_commit(work: Work) -> None:
 
 
 def transactional(address: str, name: str, timeout_ms: int = scene.TRANSACTION_MS) -> Any:
-    """A producer that may begin transactions; whoever had the name before is fenced."""
+    """Make a transactional producer, which fences the one that had its name before."""
     producer = producing(address, **{"transactional.id": name, "transaction.timeout.ms": timeout_ms})
     insist(lambda: producer.init_transactions(CALL_S))
     return producer
 
 
 def in_transactions(work: Work) -> None:
-    """Transactions over several topics, some of them aborted."""
+    """Run transactions over several topics, and abort some of them."""
     producer = transactional(work.settings.kafka, work.name)
     while True:
         one_transaction(work, producer, commit=work.dice.random() < 0.75)
@@ -234,7 +234,7 @@ def in_transactions(work: Work) -> None:
 
 
 def one_transaction(work: Work, producer: Any, *, commit: bool = True, hold_s: float = 0.0) -> None:
-    """Some records in one transaction, which stays open for up to `hold_s` once they are acknowledged."""
+    """Run one transaction, open for up to `hold_s` after its records were acknowledged."""
     records = tuple((work.dice.choice(scene.LEDGERS), work.value()) for _ in range(work.dice.randrange(1, 8)))
     name = records[0][1]
     work.write(*(Sent(*record) for record in records))
@@ -280,13 +280,13 @@ def copy(work: Work) -> None:
 
 
 def publish_jobs(work: Work) -> None:
-    """Messages of a queue over HTTP."""
-    door = Door(work.settings.http)
+    """Publish messages of a queue over HTTP."""
+    http = Door(work.settings.http)
     while True:
         values = [work.value() for _ in range(work.dice.randrange(1, 10))]
         work.write(*(Sent(scene.JOBS, value) for value in values))
         body = {"messages": [{"value": value} for value in values]}
-        answer = door.ask("POST", f"/topics/{scene.JOBS}/messages", body)
+        answer = http.ask("POST", f"/topics/{scene.JOBS}/messages", body)
         work.write(
             *(
                 Acked(scene.JOBS, value, result["partition"], result["offset"])
@@ -301,11 +301,11 @@ ACTIONS = {"ack": 55, "nack": 15, "reject": 20, "forget": 10}
 
 
 def work_off_jobs(work: Work) -> None:
-    """A consumer of a queue that fails now and then."""
-    door = Door(work.settings.http)
+    """Consume a queue over HTTP, and fail now and then."""
+    http = Door(work.settings.http)
     while True:
         poll = f"/groups/{scene.WORKERS[scene.JOBS]}/poll"
-        answer = door.ask("GET", poll, topic=scene.JOBS, max=work.dice.choice((1, 5, 20)), wait_ms=200)
+        answer = http.ask("GET", poll, topic=scene.JOBS, max=work.dice.choice((1, 5, 20)), wait_ms=200)
         chosen: dict[str, list[Any]] = {}
         for message in answer["messages"]:
             (action,) = work.dice.choices(list(ACTIONS), list(ACTIONS.values()))
@@ -314,15 +314,15 @@ def work_off_jobs(work: Work) -> None:
         work.write(*(Delivered(scene.JOBS, m["value"], m["delivery_count"]) for m in messages))
         for action, some in chosen.items():
             if action != "forget":
-                settle(work, door, scene.JOBS, action, some)
+                settle(work, http, scene.JOBS, action, some)
         work.pause()
 
 
-def settle(work: Work, door: Door, topic: str, action: str, messages: list[Any]) -> None:
+def settle(work: Work, http: Door, topic: str, action: str, messages: list[Any]) -> None:
     """Settle deliveries, and write down which settlements were confirmed."""
     work.write(*(Settling(topic, message["value"], action) for message in messages))
     try:
-        answer = door.ask("POST", f"/messages/{action}", {"receipts": [m["receipt"] for m in messages]})
+        answer = http.ask("POST", f"/messages/{action}", {"receipts": [m["receipt"] for m in messages]})
     except Refused:
         return  # the lease of the only one is over
     work.write(
@@ -335,16 +335,16 @@ def settle(work: Work, door: Door, topic: str, action: str, messages: list[Any])
 
 
 def redrive_jobs(work: Work) -> None:
-    """Dead letters go back to where they came from."""
-    door = Door(work.settings.http)
+    """Redrive dead letters."""
+    http = Door(work.settings.http)
     while True:
         work.pause(1.0)
-        door.ask("POST", f"/topics/{scene.DEAD_LETTERS[scene.JOBS]}/dead-letters/redrive")
+        http.ask("POST", f"/topics/{scene.DEAD_LETTERS[scene.JOBS]}/dead-letters/redrive")
 
 
 def delay_over_http(work: Work) -> None:
-    """Delayed messages, some of which are cancelled."""
-    door = Door(work.settings.http)
+    """Publish delayed messages over HTTP, and cancel some of them."""
+    http = Door(work.settings.http)
     topic = scene.REMINDERS
     while True:
         messages = []
@@ -353,7 +353,7 @@ def delay_over_http(work: Work) -> None:
             messages.append((work.value(), due_ms))
         work.write(*(Delaying(topic, value, due_ms) for value, due_ms in messages))
         body = {"messages": [{"value": value, "deliver_at": due_ms} for value, due_ms in messages]}
-        answer = door.ask("POST", f"/topics/{topic}/messages", body)
+        answer = http.ask("POST", f"/topics/{topic}/messages", body)
         results = [r for r in zip(messages, answer["results"], strict=True) if "error" not in r[1]]
         # One whose time has come on the way is a record like any other.
         work.write(
@@ -368,7 +368,7 @@ def delay_over_http(work: Work) -> None:
             if "delayed_id" in result and work.dice.random() < 0.15:
                 work.write(Cancelling(topic, value))
                 try:
-                    door.ask(
+                    http.ask(
                         "DELETE", f"/topics/{topic}/delayed/{result['partition']}/{result['delayed_id']}"
                     )
                 except Refused:
@@ -378,7 +378,7 @@ def delay_over_http(work: Work) -> None:
 
 
 def delay_over_kafka(work: Work) -> None:
-    """Records with the header that delays them, by an idempotent producer."""
+    """Produce delayed records with idempotence."""
     producer = producing(work.settings.kafka)
     acked: list[Event] = []
     dues_ms: dict[str, int] = {}
@@ -406,7 +406,7 @@ def delay_over_kafka(work: Work) -> None:
 
 
 def send_payments(work: Work) -> None:
-    """Messages of a standard queue over SQS."""
+    """Send messages to a standard queue over SQS."""
     sqs = scene.sqs_client(work.settings.sqs)
     url = sqs.get_queue_url(QueueName=scene.PAYMENTS)["QueueUrl"]
     while True:
@@ -420,7 +420,7 @@ def send_payments(work: Work) -> None:
 
 
 def receive_payments(work: Work) -> None:
-    """Receives and deletes; what is received twice without being deleted becomes a dead letter."""
+    """Receive, and delete most: what is received twice without being deleted becomes a dead letter."""
     sqs = scene.sqs_client(work.settings.sqs)
     url = sqs.get_queue_url(QueueName=scene.PAYMENTS)["QueueUrl"]
     failed = sqs.get_queue_url(QueueName=scene.DEAD_LETTERS[scene.PAYMENTS])["QueueUrl"]
@@ -446,7 +446,7 @@ def receive_payments(work: Work) -> None:
 
 
 def send_steps(work: Work) -> None:
-    """Messages of a FIFO queue, some of them sent twice under one deduplication id."""
+    """Send messages to a FIFO queue, some of them twice under one deduplication id."""
     sqs = scene.sqs_client(work.settings.sqs)
     url = sqs.get_queue_url(QueueName=scene.STEPS)["QueueUrl"]
     sent: list[tuple[str, str]] = []
@@ -464,7 +464,7 @@ def send_steps(work: Work) -> None:
 
 
 def churn_topics(work: Work) -> None:
-    """Topics come, are used, change and go."""
+    """Create, use, change and delete topics."""
     admin = AdminClient(kafka_settings(work.settings.kafka))
     there = {name: 0 for name in admin.list_topics(timeout=CALL_S).topics if name in scene.CHURNED}
     while True:

@@ -51,7 +51,7 @@ class Observer:
         self._history = history
         self._work = Work(settings, "observer")
         self._admin: Any = AdminClient(kafka_settings(settings.kafka))
-        self._door = Door(settings.http)
+        self._http = Door(settings.http)
         self._watermarks = self._consumer("read_uncommitted")
 
     def ends(self) -> dict[Place, int]:
@@ -68,7 +68,7 @@ class Observer:
     def look(self) -> Found:
         """Everything the checker needs."""
         found = Found(topics=self._topics())
-        # Fences whoever has a transaction open under this name, which ends that transaction.
+        # Fences a producer that has a transaction open under this name, which aborts the transaction.
         producers = {name: transactional(self._settings.kafka, name) for name in _TRANSACTIONAL_IDS}
         transactional(self._settings.kafka, "copier")
         committed = {topic: self._read(topic, found.stuck) for topic in (*scene.LEDGERS, scene.COPY_TARGET)}
@@ -167,7 +167,7 @@ class Observer:
         taken = self._taken(topic, topic, scene.WORKERS[topic], _is_empty)
         taken += self._taken(topic, scene.DEAD_LETTERS[topic], "queue", _is_idle)
         # A redrive that the cut has ended holds its leases for a while yet.
-        held = self._door.ask("GET", f"/groups/queue/queues/{scene.DEAD_LETTERS[topic]}/messages", limit=1000)
+        held = self._http.ask("GET", f"/groups/queue/queues/{scene.DEAD_LETTERS[topic]}/messages", limit=1000)
         return taken + [each["value"] for each in held["messages"]]
 
     def _taken(
@@ -176,14 +176,14 @@ class Observer:
         taken: list[str] = []
         deadline = time.monotonic() + _DRAIN_S
         while True:
-            answer = self._door.ask("GET", f"/groups/{group}/poll", topic=source, max=100, wait_ms=100)
+            answer = self._http.ask("GET", f"/groups/{group}/poll", topic=source, max=100, wait_ms=100)
             if messages := answer["messages"]:
                 delivered = [Delivered(topic, each["value"], each["delivery_count"]) for each in messages]
                 self._work.write(*delivered)
-                settle(self._work, self._door, topic, "ack", messages)
+                settle(self._work, self._http, topic, "ack", messages)
                 taken += [each["value"] for each in messages]
                 continue
-            partitions = self._door.ask("GET", f"/groups/{group}/queues/{source}")["partitions"]
+            partitions = self._http.ask("GET", f"/groups/{group}/queues/{source}")["partitions"]
             if is_done(partitions):
                 return taken
             if time.monotonic() > deadline:
@@ -208,7 +208,7 @@ class Observer:
 
     def _wait_for_delays(self) -> None:
         eventually(
-            lambda: self._door.ask("GET", "/delay/stats")["pending"] == 0,
+            lambda: self._http.ask("GET", "/delay/stats")["pending"] == 0,
             within_s=_DRAIN_S,
             what="every delayed message is delivered",
         )

@@ -101,7 +101,7 @@ ALL_TOPICS = (
 
 
 def plan(random: Random, *, syncs_everything: bool) -> Plan:
-    """Settings by dice, so that every order of flushes comes up."""
+    """Draw settings, so that every order of flushes comes up."""
     return Plan(
         syncs_everything=syncs_everything,
         synced=() if syncs_everything else tuple(name for name in ALL_TOPICS if random.random() < 0.25),

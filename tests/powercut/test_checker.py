@@ -341,7 +341,7 @@ NEVER_FORGIVEN = {
 @pytest.mark.parametrize(
     ("plant", "kind"), [(plant, kind) for _, plant, kind in PLANTS if kind in NEVER_FORGIVEN]
 )
-def test_some_promises_hold_to_the_last_moment_whatever_the_flush(plant: Plant, kind: Kind) -> None:
+def test_some_promises_hold_up_to_the_cut_whatever_the_flush_settings(plant: Plant, kind: Kind) -> None:
     case = sound(LATE_S)
     plant(case)
     assert case.kinds(INTERVAL) == {kind}
