@@ -55,6 +55,7 @@ from .history import (
 
 CALL_S = 10.0
 PAUSE_S = 0.02
+MAX_CHURNED_PARTITIONS = 5
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -466,12 +467,12 @@ def send_steps(work: Work) -> None:
 def churn_topics(work: Work) -> None:
     """Create, use, change and delete topics."""
     admin = AdminClient(kafka_settings(work.settings.kafka))
-    there = {name: 0 for name in admin.list_topics(timeout=CALL_S).topics if name in scene.CHURNED}
+    listed = admin.list_topics(timeout=CALL_S).topics
+    there = {name: len(listed[name].partitions) for name in scene.CHURNED if name in listed}
     while True:
         topic = work.dice.choice(scene.CHURNED)
         if topic not in there:
-            create_topic(work, admin, topic)
-            there[topic] = 0
+            there[topic] = create_topic(work, admin, topic)
             if work.dice.random() < 0.7:
                 use_topic(work, topic)
         elif (action := work.dice.choice(("delete", "delete", "configure", "grow"))) == "delete":
@@ -479,11 +480,10 @@ def churn_topics(work: Work) -> None:
             del there[topic]
         elif action == "configure":
             configure_topic(work, admin, topic)
-        elif there[topic] < 3:
+        elif there[topic] < MAX_CHURNED_PARTITIONS:
             there[topic] += 1
-            partitions = 2 + there[topic]
-            growing = NewPartitions(topic, partitions)
-            change(work, Changing(topic, "grow", partitions), admin.create_partitions, growing)
+            growing = NewPartitions(topic, there[topic])
+            change(work, Changing(topic, "grow", there[topic]), admin.create_partitions, growing)
         work.pause(0.1)
 
 
@@ -495,7 +495,8 @@ def change(work: Work, changing: Changing, make: Callable[[list[Any]], dict[Any,
     work.write(Changed(*msgspec.structs.astuple(changing)))
 
 
-def create_topic(work: Work, admin: Any, topic: str) -> None:
+def create_topic(work: Work, admin: Any, topic: str) -> int:
+    """Create a topic; with how many partitions."""
     changing = Changing(topic, "create", 2, work.dice.randrange(10**9, 10**10))
     settings = {
         "retention.ms": str(changing.retention_ms),
@@ -503,6 +504,7 @@ def create_topic(work: Work, admin: Any, topic: str) -> None:
     }
     wanted = NewTopic(topic, num_partitions=2, config=settings)
     change(work, changing, admin.create_topics, wanted)
+    return changing.partitions
 
 
 def configure_topic(work: Work, admin: Any, topic: str) -> None:
