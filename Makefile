@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format docs site bench crash heavy fuzz pythons hooks lock clean
+.PHONY: help run test lint format docs site bench crash powercut heavy fuzz pythons hooks lock clean
 
 BIN := .venv/bin
 
@@ -41,6 +41,11 @@ bench: ## Measure, and write benchmarks/results
 crash: ## kill -9 the broker again and again and look for what is lost
 	@scripts/setup dev
 	@$(BIN)/pytest -q -m heavy -o timeout=7200 tests/integration/test_crash.py
+
+# CUTS=2 takes about a minute; SEED=… replays what a run has found.
+powercut: ## Cut the power under load, 30 times (root, a loop device)
+	@scripts/setup dev
+	@$(if $(CUTS),CUTS=$(CUTS)) $(if $(SEED),SEED=$(SEED)) $(BIN)/pytest -q -s -m heavy -o timeout=7200 tests/powercut
 
 fuzz: ## Only the tests that feed the decoders and a running broker with garbage
 	@scripts/setup dev
