@@ -97,7 +97,7 @@ class Bookkeeping:
 
     def finish(self) -> None:
         """Remove what nobody needs any more."""
-        self.snapshots.remove(self.snapshots.offsets - self.segment_bases - {self.point.offset})
+        self.snapshots.remove_except(self.segment_bases | {self.point.offset})
 
     @property
     def _taken(self) -> dict[int, Remembered]:
