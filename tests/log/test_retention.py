@@ -221,9 +221,7 @@ class MeetingDisk(SystemDisk):
 
 def test_retention_and_a_flush_may_remove_the_same_producer_snapshots_at_once(tmp_path: Path) -> None:
     disk, clock = MeetingDisk(), FakeClock()
-    log = open_log(
-        tmp_path / "t-0", a_storage(disk, clock), segment_bytes=1024, retention_ms=4 * 3_600_000
-    )
+    log = open_log(tmp_path / "t-0", a_storage(disk, clock), segment_bytes=1024, retention_ms=4 * 3_600_000)
     for sequence in range(10):
         append(log, a_batch(size=300, timestamp=clock.ms, producer=(7, 0, sequence)))
         flush(log)
