@@ -120,10 +120,15 @@ def connected(address: tuple[str, int]) -> Iterator[RawConnection]:
 
 
 def fetch_request(
-    topic: str, offsets: Sequence[tuple[int, int]], *, max_bytes: int = 10_000_000, client: str = "raw"
+    topic: str,
+    offsets: Sequence[tuple[int, int]],
+    *,
+    max_bytes: int = 10_000_000,
+    client: str = "raw",
+    wait_ms: int = 0,
 ) -> bytes:
-    """Replica -1, wait 0 ms, at least 0 bytes, read uncommitted."""
-    body = Struct(">iiiib").pack(-1, 0, 0, max_bytes, 0)
+    """Replica -1, at least one byte if `wait_ms` is given, read uncommitted."""
+    body = Struct(">iiiib").pack(-1, wait_ms, min(wait_ms, 1), max_bytes, 0)
     body += _SIZE.pack(1) + string(topic) + _SIZE.pack(len(offsets))
     for partition, offset in offsets:
         body += Struct(">iqi").pack(partition, offset, max_bytes)

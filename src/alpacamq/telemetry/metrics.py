@@ -56,13 +56,15 @@ class RequestFigures:
 class DoorFigures:
     """What one door has seen. Kinds of requests are those that the code knows, so there are only so many."""
 
-    __slots__ = ("kinds", "opened", "received_bytes", "refused", "sent_bytes", "shut")
+    __slots__ = ("evicted", "kinds", "opened", "received_bytes", "refused", "sent_bytes", "shut")
 
     def __init__(self) -> None:
-        # Connections: those let in, those of them that have ended, and those turned away.
+        # Connections: those let in, those of them that have ended, those refused, and those of the
+        # ended ones that were idle and gave way to another.
         self.opened = 0
         self.shut = 0
         self.refused = 0
+        self.evicted = 0
         self.received_bytes = 0
         self.sent_bytes = 0
         self.kinds: dict[str, RequestFigures] = {}

@@ -76,6 +76,11 @@ CONNECTIONS_OPENED = _counter("alpacamq_connections_opened_total", "Connections 
 CONNECTIONS_REFUSED = _counter(
     "alpacamq_connections_refused_total", "Connections turned away at max_connections.", "door"
 )
+CONNECTIONS_EVICTED = _counter(
+    "alpacamq_connections_evicted_total",
+    "Idle connections closed at max_connections to let another client in.",
+    "door",
+)
 RECEIVED_BYTES = _counter("alpacamq_received_bytes_total", "Bytes that clients sent.", "door")
 SENT_BYTES = _counter(
     "alpacamq_sent_bytes_total", "Bytes sent to clients; those of Kafka clients show within 5 s.", "door"

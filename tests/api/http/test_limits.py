@@ -319,13 +319,41 @@ def test_a_client_that_never_reads_its_answer_is_hung_up_on(headers: str) -> Non
 def test_connections_beyond_the_limit_are_told_so_and_cost_nothing() -> None:
     with served(max_connections=3) as server, ExitStack() as clients:
         inside = [clients.enter_context(Client(server.address)) for _ in range(3)]
-        assert all(client.ask(get()).status == 200 for client in inside)
+        for client in inside:
+            client.send(get("/wait"))
+        eventually(lambda: server.app.begun == 3)
 
         for _ in range(2000):
             with Client(server.address) as outside:
                 assert outside.answer().status == 503
                 assert outside.is_closed()
 
-        assert all(client.ask(get()).status == 200 for client in inside)
+        eventually(lambda: server.logged("connections_refused"))
+        assert len(server.logged("connections_refused")) < 10
         inside[0].socket.close()
         eventually(lambda: Client(server.address).ask(get()).status == 200)
+        server.call(server.app.released.set)
+        assert all(client.answer().status == 200 for client in inside[1:])
+
+
+def test_the_longest_idle_connection_gives_way_to_a_new_one() -> None:
+    with served(max_connections=3) as server, ExitStack() as clients:
+        oldest, busy, other = [clients.enter_context(Client(server.address)) for _ in range(3)]
+        assert oldest.ask(get()).status == 200
+        busy.send(get("/wait"))
+        eventually(lambda: server.app.begun)
+        assert other.ask(get()).status == 200
+
+        def is_let_in() -> bool:
+            assert other.ask(get()).status == 200
+            new = clients.enter_context(Client(server.address))
+            return new.ask(get()).status == 200
+
+        eventually(is_let_in)
+
+        assert oldest.is_closed()
+        assert other.ask(get()).status == 200
+        server.call(server.app.released.set)
+        assert busy.answer().status == 200
+        (evicted,) = eventually(lambda: server.logged("connections_evicted"))
+        assert evicted["count"] == 1
