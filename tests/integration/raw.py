@@ -95,6 +95,10 @@ class RawConnection:
     ) -> Produced:
         """One Produce (version 3) of what may or may not be a batch."""
         self.send(produce_request(topic, batch, partition=partition, acks=acks))
+        return self.produced(topic)
+
+    def produced(self, topic: str) -> Produced:
+        """The answer to a Produce that has been sent."""
         answer = self.receive()
         # Behind the correlation id, one topic's name and its one partition's number.
         at = 4 + 4 + len(string(topic)) + 4 + 4

@@ -1,5 +1,6 @@
 """Few files are open, whatever the number of partitions; a file in use is never closed."""
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -148,3 +149,38 @@ def test_many_logs_share_few_open_files(tmp_path: Path) -> None:
     for number in range(60):
         open_log(tmp_path / f"t-{number}", storage)
     assert disk.open_now == set()
+
+
+class FullDisk(CountingDisk):
+    """Has no more than so many descriptors."""
+
+    def __init__(self, descriptors: int) -> None:
+        super().__init__()
+        self._descriptors = descriptors
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        if len(self.open_now) >= self._descriptors:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().open(path, create=create)
+
+
+def test_idle_files_are_closed_where_descriptors_run_out(files: list[Path]) -> None:
+    handles = FileHandles(FullDisk(3), 8)
+    for path in files:
+        handles.pin(path).release()
+    pinned = [handles.pin(path) for path in files[:3]]
+    with pytest.raises(OSError, match="Too many open files"):
+        handles.pin(files[3])
+    pinned.pop().release()
+    handles.pin(files[3])
+
+
+def test_clients_cannot_take_the_files_that_the_log_needs(files: list[Path]) -> None:
+    handles = FileHandles(CountingDisk(), 3)
+    reading = [handles.pin_for_client(path) for path in files[:3]]
+    with pytest.raises(OSError, match="clients are reading 3 files already"):
+        handles.pin_for_client(files[3])
+    handles.pin_for_client(files[0]).release()
+    handles.pin(files[3]).release()
+    reading.pop().release()
+    handles.pin_for_client(files[3])

@@ -1,7 +1,6 @@
 """Wiring: a broker and its doors, from start to a clean end."""
 
 import asyncio
-import resource
 import signal
 import socket
 import sys
@@ -30,15 +29,12 @@ from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import Metrics, SeriesLimits
 
 from .config import KafkaConfig, NodeConfig
+from .descriptors import fitted, raise_limit
 from .http_config import HttpConfig
 from .http_doors import HttpDoor, open_doors
 from .tracing_config import tracing_settings
 
 log = get_logger(__name__)
-
-# Descriptors kept back for connections, and for what is opened in passing.
-_SPARE_DESCRIPTORS = 256
-_MIN_SEGMENT_FILES = 64
 
 _TRY = (
     "echo hello | {over_kafka} produce greetings",
@@ -54,6 +50,7 @@ async def serve(config: NodeConfig, started_at: float) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    config = fitted(config, raise_limit())
     metrics = _metrics(config)
     kafka = config.kafka
     # The addresses first: finding one taken should not cost a recovery.
@@ -160,7 +157,7 @@ def broker_settings(config: NodeConfig) -> BrokerSettings:
             default_partitions=config.topics.default_partitions, max_partitions=config.topics.max_partitions
         ),
         topic_defaults=config.topics.defaults,
-        open_files=config.log.open_files or _open_files(config),
+        open_files=config.log.open_files,
         index_cache_bytes=config.log.index_cache_bytes,
         checkpoint_bytes=config.log.checkpoint_bytes,
         retention_check_ms=config.log.retention_check_ms,
@@ -211,26 +208,3 @@ def _coordination(config: NodeConfig) -> CoordinatorSettings:
             max_timeout_ms=transactions.max_timeout_ms, id_expiration_ms=transactions.id_expiration_ms
         ),
     )
-
-
-def _open_files(config: NodeConfig) -> int:
-    """As many segment files as the process's limit leaves beside its connections' sockets."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY or soft < hard:
-        wanted = 65536 if hard == resource.RLIM_INFINITY else hard
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            soft = wanted
-        except (OSError, ValueError) as error:
-            log.warning("file_limit_not_raised", limit=soft, reason=str(error))
-    # A Kafka client's connection takes two descriptors: its socket and the duplicate that sendfile uses.
-    sockets = 2 * config.kafka.max_connections
-    sockets += sum(door.max_connections for door in (config.http, config.sqs) if door.enabled)
-    left = soft - sockets - _SPARE_DESCRIPTORS
-    if left < _MIN_SEGMENT_FILES:
-        print(
-            f"warning: the limit of {soft} open files is low for the connections that kafka, http and sqs "
-            "may have (max_connections of each); raise it (ulimit -n) or lower those",
-            file=sys.stderr,
-        )
-    return max(_MIN_SEGMENT_FILES, min(left, 1024))

@@ -79,11 +79,13 @@ class DoorFigures:
 class FlushFigures:
     """Getting data onto the medium."""
 
-    __slots__ = ("failed", "seconds")
+    __slots__ = ("failed", "postponed", "seconds")
 
     def __init__(self) -> None:
         self.seconds = Histogram(FLUSH_SECONDS)
         self.failed = 0
+        # For lack of descriptors; each is tried again.
+        self.postponed = 0
 
 
 class SeriesLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -70,6 +70,10 @@ FLUSH_FAILURES = _counter(
     "alpacamq_flush_failures_total",
     "Flushes that failed; each stops the writes of a partition until a restart.",
 )
+FLUSHES_POSTPONED = _counter(
+    "alpacamq_flushes_postponed_total",
+    "Flushes tried again later because no file descriptor was left.",
+)
 
 CONNECTIONS = _gauge("alpacamq_connections", "Connections that are open.", "door")
 CONNECTIONS_OPENED = _counter("alpacamq_connections_opened_total", "Connections let in.", "door")
