@@ -68,7 +68,7 @@ async def serve(config: NodeConfig, started_at: float) -> None:
         async with asyncio.TaskGroup() as tasks:
             # HTTP clients are told how far recovery is; Kafka's wait to be let in.
             starting = StartingDoor(broker.recovery)
-            running = [tasks.create_task(door.listener.run(starting)) for door in http_doors]
+            running = [tasks.create_task(door.recover(starting)) for door in http_doors]
             try:
                 await loop.run_in_executor(None, broker.begin)
                 is_open = True
