@@ -5,7 +5,7 @@ shard of each group whose offsets it holds.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
@@ -53,6 +53,9 @@ log = get_logger(__name__)
 RETRY_SECONDS = 0.2
 MAX_RETRY_SECONDS = 30.0
 MAX_OFFSET = 2**63 - 1
+# Of offsets of a deleted topic, before others get their turn of the event loop.
+DROPPED_AT_ONCE = 200
+LOOKED_AT_ONCE = 2000
 
 M = TypeVar("M", bound=Machine)
 GroupEvent = Callable[[GroupCoordinator, object, int], Outcome]
@@ -207,13 +210,33 @@ class Coordinators:
     async def topic_deleted(self, topic: str) -> None:
         """Drop every group's offsets of a topic; returns once that is on disk."""
         for shard in self._groups.started:
-            shard.tell(lambda machine, _now_ms: machine.topic_deleted(topic))
+            if (machine := shard.machine) is None:
+                shard.tell(lambda machine, _now_ms: machine.topic_deleted(topic))
+            else:
+                await self._drop_offsets(shard, machine, topic)
         await self._groups.flush()
 
     async def settled(self) -> None:
         """Return once every shard is loaded, and on disk, with what a power loss calls for."""
         await self._groups.settled()
         await self._transactions.settled()
+
+    async def _drop_offsets(
+        self, shard: Shard[GroupCoordinator], machine: GroupCoordinator, topic: str
+    ) -> None:
+        """Drop a topic's offsets a few at a time: there may be a million of them."""
+        looked_at = 0
+        for group, count in machine.groups_with_offsets():
+            partitions = machine.partitions_in(group, topic)
+            for at in range(0, len(partitions), DROPPED_AT_ONCE):
+                dropped = partitions[at : at + DROPPED_AT_ONCE]
+                # Should the machine fail meanwhile, the next one starts without a topic that is gone.
+                shard.tell(partial(_forget_offsets, group, dropped))
+                await asyncio.sleep(0)
+            looked_at += 1 + count
+            if looked_at >= LOOKED_AT_ONCE:
+                looked_at = 0
+                await asyncio.sleep(0)
 
     def give_back(self, departure: Departure) -> None:
         """Let others have what a share consumer holds that is gone."""
@@ -340,3 +363,9 @@ class Coordinators:
                 wait_seconds = min(wait_seconds * 2, MAX_RETRY_SECONDS)
             else:
                 return
+
+
+def _forget_offsets(
+    group: str, partitions: Sequence[TopicPartition], machine: GroupCoordinator, _now_ms: int
+) -> Outcome:
+    return machine.forget_offsets(group, partitions)

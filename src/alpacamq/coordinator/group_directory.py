@@ -239,8 +239,10 @@ class GroupDirectory:
         return out
 
     def snapshot(self) -> Iterator[Change]:
-        for group in self._groups.values():
-            yield from group.snapshot()
+        """The changes from which the groups can be rebuilt; they may change while those are taken."""
+        for group_id in list(self._groups):
+            if (group := self._groups.get(group_id)) is not None:
+                yield from list(group.snapshot())
 
     def _new_share(self, group_id: str) -> ShareGroup:
         return ShareGroup(

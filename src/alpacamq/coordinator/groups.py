@@ -4,7 +4,7 @@ Each event takes a request, the ticket under which it is answered, and the time.
 within means that nothing changed, and becomes the answer. A ticket is any hashable object but None.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial, wraps
 from typing import TypeVar
 
@@ -238,6 +238,18 @@ class GroupCoordinator:
     def topic_deleted(self, topic: str) -> Outcome:
         """A topic is no more: no group is anywhere in it."""
         return Outcome(changes=self._offsets.delete_topic(topic))
+
+    def groups_with_offsets(self) -> Iterator[tuple[str, int]]:
+        """Every group that has offsets, perhaps twice, and how many; they may change meanwhile."""
+        return ((group, self._offsets.count(group)) for group in self._offsets.groups_now())
+
+    def partitions_in(self, group: str, topic: str) -> list[TopicPartition]:
+        """The partitions of a topic for which a group has offsets, committed or pending."""
+        return self._offsets.partitions_in(group, topic)
+
+    def forget_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> Outcome:
+        """Drop a group's offsets of some partitions, whoever may be a member."""
+        return Outcome(changes=[each for one in partitions for each in self._offsets.delete(group, one)])
 
     def trim_offsets(self, last_possible: Callable[[TopicPartition], int | None]) -> Outcome:
         """Drop offsets of partitions that do not exist, and move those beyond the end of a cut log back."""
