@@ -77,21 +77,22 @@ class FileHandles:
             handle.pins -= 1
             if handle.pins:
                 return
-            if self._open.get(handle.path) is not handle:
-                self._disk.close(handle.descriptor)  # forgotten while it was pinned
-            elif len(self._open) > self._limit:
+            if self._open.get(handle.path) is handle:
+                if len(self._open) <= self._limit:
+                    self._idle[handle.path] = handle
+                    return
                 del self._open[handle.path]
-                self._disk.close(handle.descriptor)
-            else:
-                self._idle[handle.path] = handle
+        # Not under the lock: closing the last descriptor of a removed file frees all of it.
+        self._disk.close(handle.descriptor)
 
     def forget(self, path: Path) -> None:
         """The name means another file from now on, or none; who has it pinned keeps the old one."""
         with self._lock:
             handle = self._open.pop(path, None)
-            if handle is not None and handle.pins == 0:
-                del self._idle[path]
-                self._disk.close(handle.descriptor)
+            if handle is None or handle.pins:
+                return
+            del self._idle[path]
+        self._disk.close(handle.descriptor)
 
     def close(self) -> None:
         """Close every file that is not pinned."""
