@@ -184,3 +184,41 @@ def test_clients_cannot_take_the_files_that_the_log_needs(files: list[Path]) -> 
     handles.pin(files[3]).release()
     reading.pop().release()
     handles.pin_for_client(files[3])
+
+
+class SlowToClose(CountingDisk):
+    """Takes as long to close a file as a test says, as it does where a large one was removed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_closing = threading.Event()
+        self.may_close = threading.Event()
+
+    def close(self, descriptor: int) -> None:
+        self.is_closing.set()
+        assert self.may_close.wait(20)
+        super().close(descriptor)
+
+
+@pytest.mark.parametrize("is_pinned", [False, True])
+def test_other_files_can_be_used_while_one_is_being_freed(files: list[Path], *, is_pinned: bool) -> None:
+    disk = SlowToClose()
+    handles = FileHandles(disk, 5)
+    handle = handles.pin(files[0])
+    if not is_pinned:
+        handle.release()
+
+    def free() -> None:
+        handles.forget(files[0])
+        if is_pinned:
+            handle.release()
+
+    freeing = threading.Thread(target=free)
+    freeing.start()
+    assert disk.is_closing.wait(20)
+    other = threading.Thread(target=lambda: handles.pin(files[1]).release())
+    other.start()
+    other.join(20)
+    assert not other.is_alive()
+    disk.may_close.set()
+    freeing.join()
