@@ -93,8 +93,11 @@ class Broker:
         http: str = ANY_PORT,
         sqs: str = ANY_PORT,
         environment: Mapping[str, str] | None = None,
+        open_files_limit: int | None = None,
     ) -> None:
         self.data_dir = data_dir
+        # What the system lets the process have open.
+        self.open_files_limit = open_files_limit
         self.kafka = kafka
         # HOST:PORT; where a door is switched off, what was asked for.
         self.http_address = http
@@ -145,6 +148,8 @@ class Broker:
             file = self.data_dir.with_name(self.data_dir.name + ".toml")
             file.write_text(self.config)
             command += ["--config", str(file)]
+        if self.open_files_limit is not None:
+            command = ["sh", "-c", f'ulimit -n {self.open_files_limit} && exec "$@"', "sh", *command]
         # A test run that dies without its clean-up must not leave brokers behind.
         if setpriv := shutil.which("setpriv"):
             command = [setpriv, "--pdeathsig", "KILL", *command]

@@ -15,6 +15,7 @@ from alpacamq.model.batch import FRAME_BYTES, read_header
 from alpacamq.model.ids import BrokerId, TimestampMs
 from alpacamq.model.ports import Buffer, Clock
 from alpacamq.model.records import Record, read_records, write_batch
+from alpacamq.telemetry.metrics import Metrics
 
 
 class BreakableDisk(SystemDisk):
@@ -30,11 +31,19 @@ class BreakableDisk(SystemDisk):
 
 @asynccontextmanager
 async def running(
-    path: Path, *, clock: Clock | None = None, disk: SystemDisk | None = None, **settings: Any
+    path: Path,
+    *,
+    clock: Clock | None = None,
+    disk: SystemDisk | None = None,
+    metrics: Metrics | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Broker]:
     """A broker at work on `path`, closed well at the end."""
     broker = Broker(
-        BrokerSettings(node_id=BrokerId(1), data_directory=path / "data", **settings), clock=clock, disk=disk
+        BrokerSettings(node_id=BrokerId(1), data_directory=path / "data", **settings),
+        clock=clock,
+        disk=disk,
+        metrics=metrics,
     )
     broker.open()
     work = asyncio.create_task(broker.run())

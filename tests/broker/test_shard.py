@@ -6,14 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from alpacamq.broker import shard as shard_module
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.clock import SteadyClock
 from alpacamq.broker.shard import Shard
-from alpacamq.broker.shard_snapshots import KEPT, ShardSnapshots
+from alpacamq.broker.shard_snapshots import KEPT, ShardSnapshots, encode_block
 from alpacamq.log.disk import SystemDisk
+from alpacamq.log.sealed_file import write_sealed
 from alpacamq.model.errors import CoordinatorUnavailable, InvalidRequest
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.outcome import Change, Outcome, Reply
@@ -69,7 +71,7 @@ class Counters:
         return Outcome()
 
     def snapshot(self) -> Iterator[Change]:
-        for name, count in self.counts.items():
+        for name, count in list(self.counts.items()):
             yield Change(name, str(count).encode())
 
 
@@ -193,24 +195,73 @@ async def test_after_a_snapshot_only_the_tail_is_replayed(
         assert host.made[-1].replayed < 20
 
 
+async def test_a_snapshot_is_taken_between_events_and_holds_what_they_change(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_module, "SLICE_SECONDS", 0.0)  # as little as can be at a time
+    names = [b"%05d" % number for number in range(3000)]
+
+    def fill(machine: Counters, _now_ms: int) -> Outcome:
+        machine.counts = dict.fromkeys(names, 1)
+        return Outcome([Change(name, b"1") for name in names])
+
+    async with host.running() as shard:
+        await shard.loaded()
+        shard.tell(fill)
+        monkeypatch.setattr(shard_module, "SNAPSHOT_RECORDS", 100)
+        shard.nudge()
+        await eventually(lambda: shard.is_taking_snapshot)
+        monkeypatch.setattr(shard_module, "SNAPSHOT_RECORDS", 100_000)  # this is the only one
+        during = 0
+        while shard.is_taking_snapshot:
+            # Entries that were taken already, are still to be taken, and are new.
+            await add(shard, names[during])
+            await add(shard, names[-1 - during])
+            await add(shard, b"new %d" % during)
+            during += 1
+            await asyncio.sleep(0)
+        assert during > 10
+        counts = dict(host.made[-1].counts)
+        await eventually(lambda: list((host.path / "data" / "snapshots" / "counters").glob("*.state")))
+    async with host.running() as shard:
+        await shard.loaded()
+        assert host.made[-1].counts == counts
+        assert host.made[-1].replayed < len(counts) + 4 * during + 200
+
+
+def test_a_snapshot_of_the_former_version_is_read(tmp_path: Path) -> None:
+    changes = [Change(b"a", b"1"), Change(b"b", None)]
+    path = tmp_path / "s" / f"{7:020d}.state"
+    path.parent.mkdir()
+    write_sealed(SystemDisk(), path, b"ALSH", 1, msgspec.msgpack.encode(changes))
+    assert newest(ShardSnapshots(SystemDisk(), path.parent), 10) == (7, changes)
+
+
+def newest(snapshots: ShardSnapshots, end_offset: int) -> tuple[int, list[Change]]:
+    found = snapshots.newest(end_offset)
+    assert found is not None
+    offset, changes = found
+    return offset, list(changes)
+
+
 def test_the_last_snapshots_are_kept_and_a_damaged_one_is_passed_over(tmp_path: Path) -> None:
     snapshots = ShardSnapshots(SystemDisk(), tmp_path / "s")
     assert snapshots.newest(10) is None
     for offset in range(1, 6):
-        snapshots.write(offset, [Change(b"k", str(offset).encode())])
+        snapshots.write(offset, [encode_block([Change(b"k", str(offset).encode())])])
     files = sorted((tmp_path / "s").iterdir())
     assert len(files) == KEPT
     files[-1].write_bytes(files[-1].read_bytes()[:-1])
-    assert snapshots.newest(10) == (4, [Change(b"k", b"4")])
+    assert newest(snapshots, 10) == (4, [Change(b"k", b"4")])
 
 
 def test_a_snapshot_of_what_a_crash_has_taken_is_not_used(tmp_path: Path) -> None:
     snapshots = ShardSnapshots(SystemDisk(), tmp_path / "s")
-    snapshots.write(5, [Change(b"k", b"kept")])
-    snapshots.write(9, [Change(b"k", b"lost")])
-    assert snapshots.newest(end_offset=8) == (5, [Change(b"k", b"kept")])
+    snapshots.write(5, [encode_block([Change(b"k", b"kept")])])
+    snapshots.write(9, [encode_block([Change(b"k", b"lost")])])
+    assert newest(snapshots, 8) == (5, [Change(b"k", b"kept")])
     # Not later either, when the log has grown past it with something else.
-    assert snapshots.newest(end_offset=20) == (5, [Change(b"k", b"kept")])
+    assert newest(snapshots, 20) == (5, [Change(b"k", b"kept")])
 
 
 async def test_a_refusal_reaches_those_who_still_wait_for_earlier_records(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from alpacamq.coordinator.group_messages import GroupSettings
 from alpacamq.coordinator.groups import GroupCoordinator
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.outcome import Change, Outcome
+from tests.slow_snapshot import SlowSnapshot
 
 START_MS = 1_000_000
 GROUP = "billing"
@@ -41,6 +42,7 @@ class GroupHost:
         self._settings = settings or GroupSettings()
         self._ids = count(1)
         self._tickets = count(1)
+        self._slow_snapshot = SlowSnapshot()
         self.machine = self._new_machine()
 
     def send(self, event: str, request: object) -> int:
@@ -69,6 +71,7 @@ class GroupHost:
 
     def restart(self) -> None:
         """Rebuild the coordinator from its log, as after a crash."""
+        self._slow_snapshot.give_up()
         self.machine = self._rebuilt(self.log)
         self.take(self.machine.loaded(self.now_ms))
 
@@ -88,6 +91,9 @@ class GroupHost:
 
     def take(self, outcome: Outcome) -> None:
         self.log += outcome.changes
+        whole = self._slow_snapshot.after_event(self.machine, outcome.changes)
+        if whole is not None:
+            assert contents(self._rebuilt(whole).snapshot()) == contents(self.machine.snapshot())
         for reply in outcome.replies:
             assert reply.to not in self.answers, "a ticket is answered once"
             self.answers[reply.to] = reply.answer

@@ -95,6 +95,10 @@ class RawConnection:
     ) -> Produced:
         """One Produce (version 3) of what may or may not be a batch."""
         self.send(produce_request(topic, batch, partition=partition, acks=acks))
+        return self.produced(topic)
+
+    def produced(self, topic: str) -> Produced:
+        """The answer to a Produce that has been sent."""
         answer = self.receive()
         # Behind the correlation id, one topic's name and its one partition's number.
         at = 4 + 4 + len(string(topic)) + 4 + 4
@@ -120,10 +124,15 @@ def connected(address: tuple[str, int]) -> Iterator[RawConnection]:
 
 
 def fetch_request(
-    topic: str, offsets: Sequence[tuple[int, int]], *, max_bytes: int = 10_000_000, client: str = "raw"
+    topic: str,
+    offsets: Sequence[tuple[int, int]],
+    *,
+    max_bytes: int = 10_000_000,
+    client: str = "raw",
+    wait_ms: int = 0,
 ) -> bytes:
-    """Replica -1, wait 0 ms, at least 0 bytes, read uncommitted."""
-    body = Struct(">iiiib").pack(-1, 0, 0, max_bytes, 0)
+    """Replica -1, at least one byte if `wait_ms` is given, read uncommitted."""
+    body = Struct(">iiiib").pack(-1, wait_ms, min(wait_ms, 1), max_bytes, 0)
     body += _SIZE.pack(1) + string(topic) + _SIZE.pack(len(offsets))
     for partition, offset in offsets:
         body += Struct(">iqi").pack(partition, offset, max_bytes)

@@ -264,28 +264,6 @@ def test_a_client_that_reads_late_gets_every_answer(broker: Broker, topic: str) 
         assert sizes.pop() > 4_000_000
 
 
-def test_no_more_connections_than_allowed(new_broker: NewBroker) -> None:
-    broker = new_broker("limited", config="[kafka]\nmax_connections = 10\n").start()
-    with ExitStack() as stack:
-        allowed = [stack.enter_context(connected(broker.host_and_port)) for _ in range(10)]
-        for connection in allowed:
-            assert API_VERSIONS in connection.api_versions()
-
-        with connected(broker.host_and_port) as refused:
-            assert refused.is_closed()
-
-        allowed[0].close()
-
-        def is_let_in() -> bool:
-            with connected(broker.host_and_port) as connection:
-                try:
-                    return bool(connection.api_versions())
-                except ConnectionError:
-                    return False
-
-        eventually(is_let_in, what="the freed place is given to the next")
-
-
 def test_an_idle_connection_is_closed_and_a_busy_one_is_not(new_broker: NewBroker) -> None:
     broker = new_broker("idle", config="[kafka]\nidle_timeout_ms = 1000\n").start()
     with connected(broker.host_and_port) as idle, connected(broker.host_and_port) as busy:

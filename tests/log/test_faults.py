@@ -262,3 +262,40 @@ def test_a_roll_that_fails_is_tried_again(tmp_path: Path) -> None:
     append(log, a_batch())
     assert len(list(log.directory.glob("*.log"))) == 2
     assert len(read_batches(log)) == 2
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_directory_that_cannot_be_opened_is_not_a_failed_fsync(tmp_path: Path, number: int) -> None:
+    disk = FaultyDisk()
+    log = open_log(tmp_path / "t-0", a_storage(disk))
+    append(log, a_batch([b"a"]))
+    disk.fail(Fault("sync_directory", number))
+    for _ in range(3):
+        begun = log.begin_flush()
+        assert begun is not None
+        with pytest.raises(OSError, match="Too many open files") as refusal:
+            begun.run()
+        log.end_flush(begun, refusal.value)
+        assert log.in_doubt is None
+        assert log.flushed_offset == 0
+        append(log, a_batch([b"b"]))
+    disk.faults.clear()
+    disk.calls.clear()
+    flush(log)
+    assert "sync_directory" in disk.calls
+    assert log.flushed_offset == 4
+    assert log.begin_flush() is None
+
+
+def test_a_failed_fsync_of_the_directory_stays_one(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    log = open_log(tmp_path / "t-0", a_storage(disk))
+    append(log, a_batch([b"a"]))
+    disk.fail(Fault("sync_directory", errno.EIO))
+    begun = log.begin_flush()
+    assert begun is not None
+    with pytest.raises(OSError, match="Input/output error") as refusal:
+        begun.run()
+    log.end_flush(begun, refusal.value)
+    with pytest.raises(DataInDoubt):
+        append(log, a_batch([b"b"]))

@@ -1,5 +1,6 @@
 """Few files are open, whatever the number of partitions; a file in use is never closed."""
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -148,3 +149,76 @@ def test_many_logs_share_few_open_files(tmp_path: Path) -> None:
     for number in range(60):
         open_log(tmp_path / f"t-{number}", storage)
     assert disk.open_now == set()
+
+
+class FullDisk(CountingDisk):
+    """Has no more than so many descriptors."""
+
+    def __init__(self, descriptors: int) -> None:
+        super().__init__()
+        self._descriptors = descriptors
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        if len(self.open_now) >= self._descriptors:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return super().open(path, create=create)
+
+
+def test_idle_files_are_closed_where_descriptors_run_out(files: list[Path]) -> None:
+    handles = FileHandles(FullDisk(3), 8)
+    for path in files:
+        handles.pin(path).release()
+    pinned = [handles.pin(path) for path in files[:3]]
+    with pytest.raises(OSError, match="Too many open files"):
+        handles.pin(files[3])
+    pinned.pop().release()
+    handles.pin(files[3])
+
+
+def test_clients_cannot_take_the_files_that_the_log_needs(files: list[Path]) -> None:
+    handles = FileHandles(CountingDisk(), 3)
+    reading = [handles.pin_for_client(path) for path in files[:3]]
+    with pytest.raises(OSError, match="clients are reading 3 files already"):
+        handles.pin_for_client(files[3])
+    handles.pin_for_client(files[0]).release()
+    handles.pin(files[3]).release()
+    reading.pop().release()
+    handles.pin_for_client(files[3])
+
+
+class SlowToClose(CountingDisk):
+    """Takes as long to close a file as a test says, as it does where a large one was removed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_closing = threading.Event()
+        self.may_close = threading.Event()
+
+    def close(self, descriptor: int) -> None:
+        self.is_closing.set()
+        assert self.may_close.wait(20)
+        super().close(descriptor)
+
+
+@pytest.mark.parametrize("is_pinned", [False, True])
+def test_other_files_can_be_used_while_one_is_being_freed(files: list[Path], *, is_pinned: bool) -> None:
+    disk = SlowToClose()
+    handles = FileHandles(disk, 5)
+    handle = handles.pin(files[0])
+    if not is_pinned:
+        handle.release()
+
+    def free() -> None:
+        handles.forget(files[0])
+        if is_pinned:
+            handle.release()
+
+    freeing = threading.Thread(target=free)
+    freeing.start()
+    assert disk.is_closing.wait(20)
+    other = threading.Thread(target=lambda: handles.pin(files[1]).release())
+    other.start()
+    other.join(20)
+    assert not other.is_alive()
+    disk.may_close.set()
+    freeing.join()

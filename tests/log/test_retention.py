@@ -1,11 +1,13 @@
 """Old segments go by age and by size; readers inside them, and what is young, stay."""
 
 import errno
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from alpacamq.log.disk import SystemDisk
 from alpacamq.log.partition_log import PartitionLog
 from alpacamq.model.errors import OffsetOutOfRange
 from alpacamq.model.records import Record, write_batch
@@ -201,3 +203,42 @@ def test_retention_makes_room_on_a_full_disk(tmp_path: Path) -> None:
     assert log.start_offset == 10
     log.close()
     assert open_log(tmp_path / "t-0").start_offset == 10
+
+
+class MeetingDisk(SystemDisk):
+    """Lets a second thread do its work while the first is about to remove a producer snapshot."""
+
+    def __init__(self) -> None:
+        self.others: threading.Thread | None = None
+
+    def remove(self, path: Path) -> None:
+        if (others := self.others) is not None and path.suffix == ".producers":
+            self.others = None
+            others.start()
+            others.join(0.2)  # it ends, or waits for this thread
+        super().remove(path)
+
+
+def test_retention_and_a_flush_may_remove_the_same_producer_snapshots_at_once(tmp_path: Path) -> None:
+    disk, clock = MeetingDisk(), FakeClock()
+    log = open_log(tmp_path / "t-0", a_storage(disk, clock), segment_bytes=1024, retention_ms=4 * 3_600_000)
+    for sequence in range(10):
+        append(log, a_batch(size=300, timestamp=clock.ms, producer=(7, 0, sequence)))
+        flush(log)
+        clock.ms += 3_600_000
+    removal = log.begin_retention(clock.ms)
+    assert removal is not None
+    append(log, a_batch(size=300, timestamp=clock.ms, producer=(7, 0, 10)))
+    bookkeeping = log.begin_flush()
+    assert bookkeeping is not None
+    assert bookkeeping.bookkeeping is not None
+    disk.others = others = threading.Thread(target=bookkeeping.run)
+
+    removal.run()
+
+    others.join()
+    assert bookkeeping.bookkeeping_error is None
+    log.end_flush(bookkeeping, None)
+    kept = {int(path.stem) for path in log.directory.glob("*.producers")}
+    assert kept == {int(path.stem) for path in segment_files(log.directory)} | {log.end_offset}
+    log.close()

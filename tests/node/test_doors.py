@@ -56,3 +56,27 @@ def test_clients_of_a_door_do_not_keep_the_broker_from_ending(new_broker: NewBro
 
         assert idle.is_closed()
         assert unfinished.is_closed()
+
+
+@pytest.mark.parametrize("door", ["http", "sqs"])
+def test_a_request_for_another_host_is_misdirected(new_broker: NewBroker, door: str) -> None:
+    config = f'[kafka]\nadvertised = "advertised.example:9092"\n[{door}]\nhosts = ["own.example"]\n'
+    broker = new_broker(config=config).start()
+
+    with Client(address_of(broker, door)) as client:
+        for host in ("a.example", f"localhost.a.example:{address_of(broker, door)[1]}"):
+            answer = client.ask(f"GET /x HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            assert answer.status == 421
+            assert f"{door}.hosts".encode() in answer.body
+        ours = (
+            "127.0.0.1",
+            "[::1]:1",
+            "localhost",
+            "own.example",
+            "advertised.example",
+            socket.gethostname(),
+        )
+        for host in ours:
+            assert client.ask(f"GET /x HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()).status != 421
+        assert client.ask(b"GET /x HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").status != 421
+        assert client.ask(b"GET /x HTTP/1.1\r\n\r\n").status == 400

@@ -1,5 +1,6 @@
 """A delay log in memory and the machine on it: events in, deliveries out, crashes and restarts at will."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +38,8 @@ class DelayLog:
     last_sequence: dict[tuple[TargetName, int], int] = field(default_factory=dict)
     producers: int = 0
     dropped: int = 0
-    snapshot: tuple[int, list[Change]] | None = None
+    # Its changes are not taken before they are needed: the machine goes on meanwhile.
+    snapshot: tuple[int, Iterable[Change]] | None = None
 
     def __post_init__(self) -> None:
         self.effects: list[Deliver | ReadBlock] = []
@@ -51,7 +53,8 @@ class DelayLog:
         offset = 0
         if self.snapshot is not None:
             offset, changes = self.snapshot
-            for change in changes:
+            self.snapshot = offset, list(changes)
+            for change in self.snapshot[1]:
                 self.machine.replay(*change)
         for at in range(offset, len(self.records)):
             if at not in self.removed:
@@ -64,7 +67,7 @@ class DelayLog:
         return 76 + self.producers
 
     def take_snapshot(self) -> None:
-        self.snapshot = len(self.records), list(self.machine.snapshot())
+        self.snapshot = len(self.records), self.machine.snapshot()
 
     def compact(self) -> None:
         """Keep the last record of each key, and no tombstone. The snapshot is newer, or there is none."""

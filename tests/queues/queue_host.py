@@ -22,6 +22,7 @@ from alpacamq.queues.messages import (
     SettleRequest,
     Start,
 )
+from tests.slow_snapshot import SlowSnapshot
 
 from .fake_log import Entry, FakeLog
 
@@ -48,6 +49,7 @@ class QueueHost:
         self._limits = limits or EngineLimits()
         self._tickets = count(1)
         self._producer_ids = count(100)
+        self._slow_snapshot = SlowSnapshot()
         self.engine = self._new_engine()
 
     def publish(
@@ -167,6 +169,7 @@ class QueueHost:
     def restart(self) -> None:
         """Rebuild the engine from what was written, as after a crash."""
         self.check_changes()
+        self._slow_snapshot.give_up()
         self.engine = self._rebuilt(self.changes)
         self.moves.clear()
         self.waiting.clear()
@@ -191,6 +194,9 @@ class QueueHost:
 
     def take(self, outcome: QueueOutcome) -> None:
         self.changes += outcome.changes
+        whole = self._slow_snapshot.after_event(self.engine, outcome.changes)
+        if whole is not None:
+            assert contents(self._rebuilt(whole).snapshot()) == contents(self.engine.snapshot())
         self.moves += outcome.moves
         for reply in outcome.replies:
             self.answer(self.waiting.pop(reply.to), reply)

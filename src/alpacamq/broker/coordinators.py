@@ -5,7 +5,7 @@ shard of each group whose offsets it holds.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
@@ -17,7 +17,13 @@ import msgspec
 
 from alpacamq.coordinator.consumer_messages import ConsumerGroupSettings, TopicSummary
 from alpacamq.coordinator.group_figures import GroupFigures
-from alpacamq.coordinator.group_messages import CompleteTransactionRequest, GroupSettings
+from alpacamq.coordinator.group_messages import (
+    CompleteTransactionRequest,
+    GroupSettings,
+    ListedGroup,
+    ListReply,
+    ListRequest,
+)
 from alpacamq.coordinator.group_outcome import GroupOutcome
 from alpacamq.coordinator.groups import GroupCoordinator
 from alpacamq.coordinator.share_messages import Departure
@@ -53,6 +59,10 @@ log = get_logger(__name__)
 RETRY_SECONDS = 0.2
 MAX_RETRY_SECONDS = 30.0
 MAX_OFFSET = 2**63 - 1
+# Of offsets of a deleted topic, before others get their turn of the event loop.
+DROPPED_AT_ONCE = 200
+LOOKED_AT_ONCE = 2000
+LISTED_AT_ONCE = 500
 
 M = TypeVar("M", bound=Machine)
 GroupEvent = Callable[[GroupCoordinator, object, int], Outcome]
@@ -140,9 +150,24 @@ class Coordinators:
         """Ask the coordinator of one group."""
         return await self._groups.ask(group, event)
 
-    async def ask_every_group_shard(self, event: GroupEvent) -> list[Any]:
-        """Ask the coordinators of all groups."""
-        return await self._groups.ask_all(event)
+    async def group_ids(self) -> list[str]:
+        """Every group, in no particular order."""
+        return [name for shard in await self._groups.all() for name in (await shard.loaded()).group_ids()]
+
+    async def list_groups(self, names: Iterable[str]) -> list[ListedGroup]:
+        """The groups of these names that there are, a few at a time so that others get their turn."""
+        shards = await self._groups.all()
+        by_shard: list[list[str]] = [[] for _ in shards]
+        for name in names:
+            by_shard[self._groups.started_index_of(name)].append(name)
+        listed: list[ListedGroup] = []
+        for shard, of_shard in zip(shards, by_shard, strict=True):
+            for at in range(0, len(of_shard), LISTED_AT_ONCE):
+                request = ListRequest(groups=tuple(of_shard[at : at + LISTED_AT_ONCE]))
+                reply: ListReply = await shard.ask(partial(_list_groups, request))
+                listed += reply.groups
+                await asyncio.sleep(0)
+        return listed
 
     async def ask_transaction(
         self,
@@ -171,10 +196,15 @@ class Coordinators:
         """Ask the coordinators of all transactional ids."""
         return await self._transactions.ask_all(event)
 
-    def group_figures(self) -> list[GroupFigures]:
-        """Every group of the shards that are loaded."""
-        machines = [shard.machine for shard in self._groups.started]
-        return [each for machine in machines if machine is not None for each in machine.figures()]
+    async def group_figures(self) -> AsyncIterator[Iterator[GroupFigures]]:
+        """Every group of the shards that are loaded, a few at a time; to be read before the next await."""
+        for machine in [shard.machine for shard in self._groups.started]:
+            if machine is None:
+                continue
+            names = machine.group_ids()
+            for at in range(0, len(names), LISTED_AT_ONCE):
+                yield machine.figures(names[at : at + LISTED_AT_ONCE])
+                await asyncio.sleep(0)
 
     async def offsets_partition(self, group: str) -> TopicPartition:
         """The partition that remembers a group's offsets."""
@@ -207,13 +237,33 @@ class Coordinators:
     async def topic_deleted(self, topic: str) -> None:
         """Drop every group's offsets of a topic; returns once that is on disk."""
         for shard in self._groups.started:
-            shard.tell(lambda machine, _now_ms: machine.topic_deleted(topic))
+            if (machine := shard.machine) is None:
+                shard.tell(lambda machine, _now_ms: machine.topic_deleted(topic))
+            else:
+                await self._drop_offsets(shard, machine, topic)
         await self._groups.flush()
 
     async def settled(self) -> None:
         """Return once every shard is loaded, and on disk, with what a power loss calls for."""
         await self._groups.settled()
         await self._transactions.settled()
+
+    async def _drop_offsets(
+        self, shard: Shard[GroupCoordinator], machine: GroupCoordinator, topic: str
+    ) -> None:
+        """Drop a topic's offsets a few at a time: there may be a million of them."""
+        looked_at = 0
+        for group, count in machine.groups_with_offsets():
+            partitions = machine.partitions_in(group, topic)
+            for at in range(0, len(partitions), DROPPED_AT_ONCE):
+                dropped = partitions[at : at + DROPPED_AT_ONCE]
+                # Should the machine fail meanwhile, the next one starts without a topic that is gone.
+                shard.tell(partial(_forget_offsets, group, dropped))
+                await asyncio.sleep(0)
+            looked_at += 1 + count
+            if looked_at >= LOOKED_AT_ONCE:
+                looked_at = 0
+                await asyncio.sleep(0)
 
     def give_back(self, departure: Departure) -> None:
         """Let others have what a share consumer holds that is gone."""
@@ -340,3 +390,13 @@ class Coordinators:
                 wait_seconds = min(wait_seconds * 2, MAX_RETRY_SECONDS)
             else:
                 return
+
+
+def _list_groups(request: ListRequest, machine: GroupCoordinator, ticket: object, now_ms: int) -> Outcome:
+    return machine.list_groups(request, ticket, now_ms)
+
+
+def _forget_offsets(
+    group: str, partitions: Sequence[TopicPartition], machine: GroupCoordinator, _now_ms: int
+) -> Outcome:
+    return machine.forget_offsets(group, partitions)

@@ -13,9 +13,10 @@ from concurrent.futures import Executor
 from pathlib import Path
 from time import monotonic
 
+from alpacamq.log.condition import is_out_of_descriptors
 from alpacamq.log.flush import TOGETHER_FROM, Flush, run_together
 from alpacamq.log.partition_log import MAX_TOGETHER
-from alpacamq.model.errors import AlpacaError
+from alpacamq.model.errors import AlpacaError, StorageFailed
 from alpacamq.model.ports import Disk
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import FlushFigures
@@ -23,6 +24,13 @@ from alpacamq.telemetry.metrics import FlushFigures
 from .partition import Partition
 
 log = get_logger(__name__)
+
+# A flush for which no file can be opened is tried again this often. Producers are told after a
+# while that theirs has not happened; the records are still flushed once there are descriptors.
+RETRY_MS = 100
+PATIENCE_SECONDS = 5.0
+# How often that is logged, of all partitions together.
+REPORT_SECONDS = 10.0
 
 Begun = Sequence[tuple[Partition, Flush]]
 Results = tuple[float, Sequence[OSError | None]]
@@ -52,14 +60,16 @@ class GroupCommit:
         self._urgent: dict[Partition, None] = {}
         self._due: dict[Partition, None] = {}
         self._runs_due = False
+        # Flushes that wait for descriptors, and since when.
+        self._postponed: dict[Partition, float] = {}
+        self._report_at = 0.0
 
     def now(self, partition: Partition) -> None:
         """Flush as soon as the flush under way, if any, has ended."""
         if partition in self._running:
             self._again.add(partition)
             return
-        if (timer := self._timers.pop(partition, None)) is not None:
-            timer.cancel()
+        self._stop_timer(partition)
         self._due.pop(partition, None)
         self._urgent[partition] = None
         self._start()
@@ -77,13 +87,30 @@ class GroupCommit:
 
     async def quiesce(self, partition: Partition) -> None:
         """Return once no flush of this partition is under way or due."""
-        if (timer := self._timers.pop(partition, None)) is not None:
-            timer.cancel()
+        self._stop_timer(partition)
         self._urgent.pop(partition, None)
         self._due.pop(partition, None)
         while (running := self._running.get(partition)) is not None:
             await asyncio.wait([running])
             await asyncio.sleep(0)  # let its callback run
+            self._stop_timer(partition)  # it may have been postponed
+        self._postponed.pop(partition, None)
+
+    def _stop_timer(self, partition: Partition) -> None:
+        if (timer := self._timers.pop(partition, None)) is not None:
+            timer.cancel()
+
+    def _postpone(self, partition: Partition, error: BaseException) -> None:
+        """Try again in a moment: nothing is in doubt, there was only no descriptor."""
+        now = monotonic()
+        if self._figures is not None:
+            self._figures.postponed += 1
+        if now >= self._report_at:
+            self._report_at = now + REPORT_SECONDS
+            log.error("flush_postponed", partition=str(partition.identity), reason=str(error))
+        if now - self._postponed.setdefault(partition, now) > PATIENCE_SECONDS:
+            partition.flush_failed(StorageFailed(f"{partition.identity}: flushing waits for descriptors"))
+        self.within(partition, RETRY_MS)
 
     def _time_is_up(self, partition: Partition) -> None:
         del self._timers[partition]
@@ -106,10 +133,14 @@ class GroupCommit:
             try:
                 flush = partition.log.begin_flush()
             except AlpacaError as error:
+                if is_out_of_descriptors(error):
+                    self._postpone(partition, error)
+                    continue
                 log.error("flush_not_begun", partition=str(partition.identity), reason=str(error))
                 partition.flush_failed(error)
                 continue
             if flush is None:
+                self._postponed.pop(partition, None)
                 partition.flushed()
             else:
                 begun.append((partition, flush))
@@ -147,9 +178,14 @@ class GroupCommit:
         if self._figures is not None:
             if error is None:
                 self._figures.seconds.observe(seconds)
-            else:
+            elif not is_out_of_descriptors(error):
                 self._figures.failed += 1
         partition.log.end_flush(flush, error)
+        if error is not None and is_out_of_descriptors(error):
+            self._again.discard(partition)
+            self._postpone(partition, error)
+            return
+        self._postponed.pop(partition, None)
         if error is not None:
             log.error("flush_failed", partition=str(partition.identity), reason=str(error))
         again = partition in self._again

@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from contextlib import suppress
-from typing import Protocol
 
 from alpacamq.model.errors import AlpacaError, StorageFailed
 from alpacamq.model.ports import Clock
@@ -17,12 +16,6 @@ from alpacamq.telemetry.logs import get_logger
 from .partition import Partition
 
 log = get_logger(__name__)
-
-
-class FileWork(Protocol):
-    """Something decided on the event loop that a thread carries out."""
-
-    def run(self) -> None: ...
 
 
 class Housekeeping:
@@ -64,7 +57,7 @@ class Housekeeping:
             # full disk it has to do without: the removal is what makes room.
             with suppress(StorageFailed):
                 await partition.flush_to(removal.start_offset)
-            await self._in_thread(removal)
+            await self._in_thread(removal.run)
             log.info(
                 "segments_deleted", partition=str(partition.identity), start_offset=partition.log.start_offset
             )
@@ -72,16 +65,19 @@ class Housekeeping:
             return
         if (compaction := partition.log.begin_compaction(now_ms)) is not None:
             try:
-                await self._in_thread(compaction)
+                await self._in_thread(compaction.run)
             except asyncio.CancelledError:
                 compaction.cancel()  # a shutdown does not wait for the whole log to be cleaned
                 raise
-            partition.log.end_compaction(compaction)
+            try:
+                partition.log.end_compaction(compaction)
+            finally:
+                await self._in_thread(compaction.let_go)
             log.info("log_compacted", partition=str(partition.identity), size_bytes=partition.log.size_bytes)
 
-    async def _in_thread(self, work: FileWork) -> None:
+    async def _in_thread(self, work: Callable[[], None]) -> None:
         # Not cancelled half-way: a shutdown waits for the step under way.
-        future = asyncio.get_running_loop().run_in_executor(self._executor, work.run)
+        future = asyncio.get_running_loop().run_in_executor(self._executor, work)
         try:
             await asyncio.shield(future)
         except asyncio.CancelledError:

@@ -4,12 +4,16 @@ Events are given to the machine one at a time. The records it answers with are a
 batch, and its replies leave once those records, and all before them, are as durable as the topic
 promises. If records cannot be written, memory is ahead of the log: the machine is thrown away and
 rebuilt, and everybody who waited is told so.
+
+A snapshot is taken a bit at a time, between events. What the machine changes meanwhile is put behind
+it, so that in the end it holds exactly what the log says up to an offset.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Executor
+from time import monotonic
 from typing import Any, Generic, Protocol, TypeVar
 
 from alpacamq.model.batch import read_header
@@ -20,7 +24,7 @@ from alpacamq.telemetry.logs import get_logger
 
 from .partition import Append, Partition
 from .replay import replay
-from .shard_snapshots import ShardSnapshots
+from .shard_snapshots import BLOCK_CHANGES, ShardSnapshots, encode_block
 
 log = get_logger(__name__)
 
@@ -29,6 +33,10 @@ log = get_logger(__name__)
 SNAPSHOT_RECORDS = 10_000
 SNAPSHOT_RECORD_BYTES = 64
 SNAPSHOT_MS = 5 * 60_000
+# For how long a snapshot may hold the event loop at a time, and how many entries are taken before
+# looking at the clock.
+SLICE_SECONDS = 0.0005
+_SLICE_ENTRIES = 32
 RELOAD_SECONDS = 1.0
 LOAD_SECONDS = 5.0
 
@@ -49,7 +57,56 @@ class Machine(Protocol):
 
     def replay(self, key: bytes, value: bytes | None) -> None: ...
     def loaded(self, now_ms: int) -> Outcome: ...
-    def snapshot(self) -> Iterator[Change]: ...
+
+    def snapshot(self) -> Iterator[Change]:
+        """Changes that lead to the durable state; events may come while they are taken.
+
+        For each key they hold its value as of this call, or one that it was given since: replaying all
+        changes since this call behind them must lead to the state that the machine has by then.
+        """
+        ...
+
+
+class SnapshotInProgress:
+    """A snapshot that is being taken: entries so far, and what the machine has changed meanwhile."""
+
+    def __init__(self, entries: Iterator[Change]) -> None:
+        self._entries = entries
+        self._blocks: list[bytes] = []
+        self._later_blocks: list[bytes] = []
+        self._later: list[Change] = []
+        self.count = 0
+        self.is_complete = False
+
+    def changed(self, changes: list[Change]) -> None:
+        """Put behind the entries what the machine has just written."""
+        self._later += changes
+        if len(self._later) >= BLOCK_CHANGES:
+            self._close_later()
+
+    def take_some(self) -> None:
+        """Take entries until they end or the slice is over."""
+        ends_at = monotonic() + SLICE_SECONDS
+        block: list[Change] = []
+        for change in self._entries:
+            block.append(change)
+            if len(block) % _SLICE_ENTRIES == 0 and (len(block) == BLOCK_CHANGES or monotonic() >= ends_at):
+                break
+        else:
+            self.is_complete = True
+        self.count += len(block)
+        if block:
+            self._blocks.append(encode_block(block))
+
+    def blocks(self) -> list[bytes]:
+        """The whole snapshot; it stands for the end of the log as it is now."""
+        self._close_later()
+        return self._blocks + self._later_blocks
+
+    def _close_later(self) -> None:
+        for at in range(0, len(self._later), BLOCK_CHANGES):
+            self._later_blocks.append(encode_block(self._later[at : at + BLOCK_CHANGES]))
+        self._later.clear()
 
 
 class Now(Protocol):
@@ -93,6 +150,7 @@ class Shard(Generic[M]):
         self._records_since_snapshot = 0
         self._snapshot_due_ms: int | None = None
         self._snapshot_entries = 0
+        self._snapshot: SnapshotInProgress | None = None
         self._is_writing_snapshot = False
 
     async def ask(self, event: Callable[[M, object, int], Outcome]) -> Any:
@@ -123,6 +181,10 @@ class Shard(Generic[M]):
     def machine(self) -> M | None:
         """The machine as it is, to be looked at only; None while it is being loaded."""
         return self._machine
+
+    @property
+    def is_taking_snapshot(self) -> bool:
+        return self._snapshot is not None
 
     async def loaded(self) -> M:
         """The machine, after a short wait if it is just being loaded; CoordinatorLoading after a long one."""
@@ -192,13 +254,18 @@ class Shard(Generic[M]):
     async def _step(self) -> None:
         if self._machine is None:
             await self._load()
-        elif self._is_snapshot_due():
-            self._take_snapshot(self._machine)
-        elif self._wake_at_ms is not None and self._wake_at_ms <= self._clock.now_ms():
+            return
+        is_due = self._wake_at_ms is not None and self._wake_at_ms <= self._clock.now_ms()
+        if is_due:
             self._carry_out(self._machine.tick(self._clock.now_ms()))
-            await asyncio.sleep(0)  # the next may be due already, and others have to have their turn
-        else:
+        if self._snapshot is not None:
+            self._go_on_with_snapshot(self._snapshot)
+        elif self._machine is not None and self._is_snapshot_due():
+            self._snapshot = SnapshotInProgress(self._machine.snapshot())
+        elif not is_due:
             await self._sleep()
+            return
+        await asyncio.sleep(0)  # the next may be due already, and others have to have their turn
 
     async def _sleep(self) -> None:
         self._changed.clear()
@@ -265,6 +332,8 @@ class Shard(Generic[M]):
         self.partition.stage(append)
         self.partition.commit()
         self._records_since_snapshot += len(outcome.changes)
+        if self._snapshot is not None:
+            self._snapshot.changed(outcome.changes)
 
     def _appended(self, append: Append, outcomes: list[Outcome]) -> None:
         if not any(entry is outcomes for entry in self._in_flight):
@@ -287,7 +356,7 @@ class Shard(Generic[M]):
 
     def _fail(self, error: AlpacaError) -> None:
         log.error("coordinator_failed", partition=str(self.partition.identity), reason=str(error))
-        self._machine = None
+        self._machine = self._snapshot = None
         self._loaded.clear()
         self._in_flight.clear()
         unavailable = CoordinatorUnavailable(f"{self.partition.identity}: {error}")
@@ -317,19 +386,22 @@ class Shard(Generic[M]):
             return True
         return self._snapshot_due_ms is not None and self._snapshot_due_ms <= self._clock.now_ms()
 
-    def _take_snapshot(self, machine: M) -> None:
+    def _go_on_with_snapshot(self, snapshot: SnapshotInProgress) -> None:
+        snapshot.take_some()
+        if not snapshot.is_complete:
+            return
         # Between events the state is what the log says up to its end, durable or not. Should a crash
         # take some of that, the snapshot reaches beyond the log and is not used.
-        changes = list(machine.snapshot())
         offset = self.partition.log.end_offset
+        blocks = snapshot.blocks()
+        self._snapshot = None
         self._records_since_snapshot = 0
         self._snapshot_due_ms = None
-        size = sum(len(key) + len(value or b"") for key, value in changes)
-        self._snapshot_entries = max(len(changes), size // SNAPSHOT_RECORD_BYTES)
+        self._snapshot_entries = max(snapshot.count, sum(map(len, blocks)) // SNAPSHOT_RECORD_BYTES)
         # Nobody waits for the disk here: the machine has deadlines to keep meanwhile.
         self._is_writing_snapshot = True
         loop = asyncio.get_running_loop()
-        writing = loop.run_in_executor(self._executor, self._snapshots.write, offset, changes)
+        writing = loop.run_in_executor(self._executor, self._snapshots.write, offset, blocks)
         writing.add_done_callback(self._snapshot_written)
 
     def _snapshot_written(self, writing: "asyncio.Future[None]") -> None:

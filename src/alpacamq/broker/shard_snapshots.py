@@ -4,12 +4,12 @@ A snapshot is a short cut, never the only copy: a damaged one is passed over for
 without any the whole log is replayed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from alpacamq.log.sealed_file import TEMPORARY, Unreadable, read_sealed, write_sealed
+from alpacamq.log.sealed_file import TEMPORARY, Unreadable, view_sealed, write_sealed
 from alpacamq.model.outcome import Change
 from alpacamq.model.ports import Disk
 from alpacamq.telemetry.logs import get_logger
@@ -17,9 +17,31 @@ from alpacamq.telemetry.logs import get_logger
 log = get_logger(__name__)
 
 KEPT = 3
+# Changes of one block at most: decoding one holds the interpreter for less than a millisecond.
+BLOCK_CHANGES = 500
 _MAGIC = b"ALSH"
-_VERSION = 1
+_VERSION = 2
+# All changes in one piece.
+_FORMER_VERSION = 1
+_LIMIT_BYTES = 2 << 30
+_LENGTH_BYTES = 4
 _SUFFIX = ".state"
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Change]).decode
+
+
+def encode_block(changes: Sequence[Change]) -> bytes:
+    """Some changes, as a part of a snapshot."""
+    body = _encode(changes)
+    return len(body).to_bytes(_LENGTH_BYTES, "big") + body
+
+
+def _blocks(body: memoryview) -> Iterator[memoryview]:
+    at = 0
+    while at < len(body):
+        begin = at + _LENGTH_BYTES
+        at = begin + int.from_bytes(body[at:begin], "big")
+        yield body[begin:at]
 
 
 class ShardSnapshots:
@@ -29,7 +51,7 @@ class ShardSnapshots:
         self._disk = disk
         self._directory = directory
 
-    def newest(self, end_offset: int) -> tuple[int, list[Change]] | None:
+    def newest(self, end_offset: int) -> tuple[int, Iterator[Change]] | None:
         """The offset the newest sound snapshot reaches to, and what it holds.
 
         One that reaches beyond the log's end remembers what a crash has taken, and is removed.
@@ -43,22 +65,34 @@ class ShardSnapshots:
                 self._disk.sync_directory(self._directory)
                 continue
             try:
-                body = read_sealed(self._disk, path, _MAGIC, _VERSION)
-                return offset, msgspec.msgpack.decode(body, type=list[Change])
+                return offset, self._read(path)
             except (Unreadable, msgspec.DecodeError) as error:
                 log.warning("snapshot_passed_over", path=str(path), reason=str(error))
         return None
 
-    def write(self, offset: int, changes: Sequence[Change]) -> None:
-        """Keep a snapshot of everything before `offset`, and the few before it."""
+    def write(self, offset: int, blocks: Sequence[bytes]) -> None:
+        """Keep a snapshot of everything before `offset`, in encoded blocks, and the few before it."""
+        if (size := sum(map(len, blocks))) > _LIMIT_BYTES:
+            raise OSError(f"{size} bytes of state are more than a snapshot can have")
         try:
             self._disk.make_directory(self._directory)
             self._disk.sync_directory(self._directory.parent)
         except FileExistsError:
             pass
-        write_sealed(self._disk, self._path(offset), _MAGIC, _VERSION, msgspec.msgpack.encode(changes))
+        write_sealed(self._disk, self._path(offset), _MAGIC, _VERSION, *blocks)
         for old in self._offsets()[:-KEPT]:
             self._disk.remove(self._path(old))
+
+    def _read(self, path: Path) -> Iterator[Change]:
+        try:
+            body = view_sealed(self._disk, path, _MAGIC, _VERSION, _LIMIT_BYTES)
+        except Unreadable as error:
+            try:
+                return iter(_decode(view_sealed(self._disk, path, _MAGIC, _FORMER_VERSION)))
+            except Unreadable:
+                raise error from None
+        # A block at a time: freeing a million changes at once would hold up every other thread.
+        return (change for block in _blocks(body) for change in _decode(block))
 
     def _path(self, offset: int) -> Path:
         return self._directory / f"{offset:020d}{_SUFFIX}"

@@ -5,7 +5,7 @@ take the id over from each other, and the offsets stay. A group without members,
 forgotten after a while.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -62,6 +62,9 @@ class GroupDirectory:
 
     def __iter__(self) -> Iterator[tuple[str, Group]]:
         return iter(self._groups.items())
+
+    def ids(self) -> Iterable[str]:
+        return self._groups.keys()
 
     def find(self, group_id: str) -> Group | None:
         return self._groups.get(group_id)
@@ -239,8 +242,10 @@ class GroupDirectory:
         return out
 
     def snapshot(self) -> Iterator[Change]:
-        for group in self._groups.values():
-            yield from group.snapshot()
+        """The changes from which the groups can be rebuilt; they may change while those are taken."""
+        for group_id in list(self._groups):
+            if (group := self._groups.get(group_id)) is not None:
+                yield from list(group.snapshot())
 
     def _new_share(self, group_id: str) -> ShareGroup:
         return ShareGroup(

@@ -263,8 +263,12 @@ class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The groups of the shard in any of these states and of any of these types; empty means all."""
+    """The groups of the shard in any of these states and of any of these types; empty means all.
 
+    Of all that the shard has, or of those named in `groups`.
+    """
+
+    groups: tuple[str, ...] | None = None
     states: frozenset[str] = frozenset()
     types: frozenset[str] = frozenset()
 

@@ -4,7 +4,7 @@ Each event takes a request, the ticket under which it is answered, and the time.
 within means that nothing changed, and becomes the answer. A ticket is any hashable object but None.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, wraps
 from typing import TypeVar
 
@@ -217,7 +217,9 @@ class GroupCoordinator:
     @_at_once
     def list_groups(self, request: ListRequest) -> Answered:
         """ListReply."""
-        listed = (_listed(group_id, group) for group_id, group in self._groups)
+        names = self._groups.ids() if request.groups is None else request.groups
+        found = ((group_id, self._groups.find(group_id)) for group_id in names)
+        listed = (_listed(group_id, group) for group_id, group in found if group is not None)
         return [], ListReply(groups=tuple(line for line in listed if request.matches(line)))
 
     @_at_once
@@ -225,19 +227,36 @@ class GroupCoordinator:
         """Accepted."""
         return self._groups.remove(request.group), Accepted()
 
-    def figures(self) -> Iterator[GroupFigures]:
-        """Every group as it is, for whoever watches; to be read before the next event."""
-        for group_id, group in self._groups:
-            yield GroupFigures(
-                group=_listed(group_id, group),
-                members=group.member_count,
-                rebalances=group.generation if isinstance(group, ClassicGroup) else group.epoch,
-                committed=self._offsets.of(group_id),
-            )
+    def group_ids(self) -> list[str]:
+        """Every group there is now."""
+        return [*self._groups.ids()]
+
+    def figures(self, group_ids: Iterable[str]) -> Iterator[GroupFigures]:
+        """Those of these groups that there are, to be read before the next event."""
+        for group_id in group_ids:
+            if (group := self._groups.find(group_id)) is not None:
+                yield GroupFigures(
+                    group=_listed(group_id, group),
+                    members=group.member_count,
+                    rebalances=group.generation if isinstance(group, ClassicGroup) else group.epoch,
+                    committed=self._offsets.of(group_id),
+                )
 
     def topic_deleted(self, topic: str) -> Outcome:
         """A topic is no more: no group is anywhere in it."""
         return Outcome(changes=self._offsets.delete_topic(topic))
+
+    def groups_with_offsets(self) -> Iterator[tuple[str, int]]:
+        """Every group that has offsets, perhaps twice, and how many; they may change meanwhile."""
+        return ((group, self._offsets.count(group)) for group in self._offsets.groups_now())
+
+    def partitions_in(self, group: str, topic: str) -> list[TopicPartition]:
+        """The partitions of a topic for which a group has offsets, committed or pending."""
+        return self._offsets.partitions_in(group, topic)
+
+    def forget_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> Outcome:
+        """Drop a group's offsets of some partitions, whoever may be a member."""
+        return Outcome(changes=[each for one in partitions for each in self._offsets.delete(group, one)])
 
     def trim_offsets(self, last_possible: Callable[[TopicPartition], int | None]) -> Outcome:
         """Drop offsets of partitions that do not exist, and move those beyond the end of a cut log back."""

@@ -8,6 +8,7 @@ has taken effect before: that settles the partition, and what came before it is 
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -39,6 +40,15 @@ class Offsets:
     def groups(self) -> list[str]:
         """Every group that has offsets, pending ones included."""
         return sorted(self._committed.keys() | self._pending.keys())
+
+    def groups_now(self) -> Iterator[str]:
+        """Every group that has offsets now; one with both kinds comes twice."""
+        return chain(list(self._committed), list(self._pending))
+
+    def partitions_in(self, group: str, topic: str) -> list[TopicPartition]:
+        """The partitions of a topic with an offset, committed or pending."""
+        known = {*self._committed.get(group, ()), *self._pending.get(group, ())}
+        return [partition for partition in known if partition.topic == topic]
 
     def has_any(self, group: str) -> bool:
         return group in self._committed or group in self._pending
@@ -193,15 +203,16 @@ class Offsets:
                 del self._committed[group]
 
     def snapshot(self) -> Iterator[Change]:
-        for group, offsets in self._committed.items():
-            for partition, committed in offsets.items():
+        """The changes from which all this can be rebuilt; offsets may change while those are taken."""
+        for group in list(self._committed):
+            for partition, committed in list(self._committed.get(group, {}).items()):
                 yield Change(key(OFFSET, group, *partition), msgspec.msgpack.encode(committed))
-        for group, pending_offsets in self._pending.items():
-            for partition, by_producer in pending_offsets.items():
-                for producer_id, pending in by_producer.items():
+        for group in list(self._pending):
+            for partition, by_producer in list(self._pending.get(group, {}).items()):
+                for producer_id, pending in list(by_producer.items()):
                     value = msgspec.msgpack.encode(pending)
                     yield Change(key(PENDING, group, *partition, producer_id), value)
-        for group, since_ms in self._idle_since_ms.items():
+        for group, since_ms in list(self._idle_since_ms.items()):
             yield Change(key(IDLE, group), msgspec.msgpack.encode(since_ms))
 
     def _put(self, group: str, partition: TopicPartition, committed: CommittedOffset) -> Change:

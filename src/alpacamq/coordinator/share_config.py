@@ -166,7 +166,7 @@ class GroupConfigs:
 
     def snapshot(self) -> Iterator[Change]:
         """The changes from which all this can be rebuilt."""
-        for group, overrides in self._overrides.items():
+        for group, overrides in list(self._overrides.items()):
             yield _change(group, overrides)
 
     def _keep(self, group: str, overrides: Mapping[str, str], config: ShareConfig) -> None:

@@ -254,7 +254,7 @@ class TransactionCoordinator:
         return outcome
 
     def snapshot(self) -> Iterator[Change]:
-        for transaction in self._transactions.values():
+        for transaction in list(self._transactions.values()):
             yield Change(encode_key(transaction.transactional_id), encode_value(transaction))
 
     def _check_init(self, request: InitProducer) -> None:

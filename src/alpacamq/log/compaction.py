@@ -109,6 +109,8 @@ def clean(
     except BaseException:
         rewriting.abandon()
         raise
+    finally:
+        keys.clear()
 
 
 def _digest(key: bytes) -> bytes:
@@ -131,13 +133,21 @@ class OffsetMap:
         self.is_full = False
         self._first_dirty_offset = first_dirty_offset
         self._max_keys = max_keys
-        self._offsets: dict[bytes, int] = {}
+        # By the first byte of the digest: growing or freeing one large table would hold up other threads.
+        self._offsets: list[dict[bytes, int]] = [{} for _ in range(256)]
+        self._count = 0
+
+    def clear(self) -> None:
+        """Free the memory, a table at a time."""
+        while self._offsets:
+            self._offsets.pop()
 
     def is_superseded(self, record: Record) -> bool:
         """Whether a later record has this one's key."""
-        return (
-            record.key is not None and self._offsets.get(_digest(record.key), record.offset) > record.offset
-        )
+        if record.key is None:
+            return False
+        digest = _digest(record.key)
+        return self._offsets[digest[0]].get(digest, record.offset) > record.offset
 
     def add(self, batch: StoredBatch) -> None:
         """Enter the keys of the next batch.
@@ -154,28 +164,34 @@ class OffsetMap:
         if not batch.header.is_control and not self._is_aborted(batch.header):
             with suppress(CorruptBatch):  # the second pass keeps such a batch and says so
                 full_at = self._collect(batch, fresh)
-                if full_at is not None and self._offsets:
+                if full_at is not None and self._count:
                     fresh, full_at = {}, batch.header.base_offset
-                self._offsets.update(fresh)
+                self._enter(fresh)
         self.is_full = full_at is not None
         self.end_offset = next_offset if full_at is None else full_at
 
     def _collect(self, batch: StoredBatch, fresh: dict[bytes, int]) -> int | None:
         """Put a batch's keys into `fresh`; returns the offset of the first one there is no room for."""
-        room = self._max_keys - len(self._offsets)
+        room = self._max_keys - self._count
         full_at: int | None = None
         # Read to the end even when full: keys count only if the whole batch can be read.
         for record in read_records(batch.data):
             if record.key is None or record.offset < self._first_dirty_offset or full_at is not None:
                 continue
             digest = _digest(record.key)
-            if digest not in fresh and digest not in self._offsets:
+            if digest not in fresh and digest not in self._offsets[digest[0]]:
                 if room == 0:
                     full_at = record.offset
                     continue
                 room -= 1
             fresh[digest] = record.offset
         return full_at
+
+    def _enter(self, fresh: dict[bytes, int]) -> None:
+        for digest, offset in fresh.items():
+            table = self._offsets[digest[0]]
+            self._count += digest not in table
+            table[digest] = offset
 
 
 class _Gap:

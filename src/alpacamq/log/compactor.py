@@ -4,6 +4,7 @@ Begun and ended by the log's owner; the work in between runs in any thread and t
 that readers use.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,12 +15,17 @@ from . import compaction
 from .aborted import AbortedSpans
 from .epochs import EpochHistory
 from .flush import FlushLedger
+from .handles import Handle
 from .scan import Violation
 from .segment import Segment
 from .segments import Segments
 from .storage import Storage
 from .swap import Swap, discard_swaps, prepare_swaps, put_in_place
 from .transactions import PartitionTransactions
+
+# Freeing a file takes about as long as it is large; of smaller ones not worth a descriptor.
+_LARGE_BYTES = 4 << 20
+_MAX_KEPT_OPEN = 32
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,6 +44,12 @@ class Compaction:
     _is_cancelled: bool = field(default=False, init=False)
     cleaned: compaction.Cleaned | None = field(default=None, init=False)
     swaps: list[Swap] = field(default_factory=list, init=False)
+    replaced: list[Handle] = field(default_factory=list, init=False)
+
+    def let_go(self) -> None:
+        """Free the files that were replaced, which takes long where they are large; in any thread."""
+        while self.replaced:
+            self.replaced.pop().release()
 
     def cancel(self) -> None:
         """Let `run` give up at the next batch, from any thread."""
@@ -152,6 +164,7 @@ class Compactor:
                     return
                 for segment in replaced:
                     segment.index.retire()
+                    self._keep_open(done, segment)
                 put_in_place(
                     disk, self._directory, swap.cleaned.base_offset, [s.base_offset for s in replaced]
                 )
@@ -164,6 +177,12 @@ class Compactor:
             raise
         self._ledger.compacted_to = done.cleaned.first_dirty_offset
         self._ledger.deadline_ms = done.cleaned.next_deadline_ms
+
+    def _keep_open(self, done: Compaction, segment: Segment) -> None:
+        """Have a large file outlive its name, so that `let_go` frees it and not the owner's thread."""
+        if segment.size >= _LARGE_BYTES and len(done.replaced) < _MAX_KEPT_OPEN:
+            with suppress(OSError):
+                done.replaced.append(self._storage.handles.pin(segment.path))
 
     def _cleanable(self) -> list[Segment]:
         """Sealed segments that are on the medium, decided, and that recovery will not walk again."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from alpacamq.model.errors import AlpacaError, DamagedLog, DataInDoubt, DiskFull, StorageFailed
 
+from .handles import NO_DESCRIPTORS
 from .recovery import Damage
 from .scan import Violation
 from .segment import Segment
@@ -16,6 +17,12 @@ def refused(directory: Path, doing: str, error: OSError) -> StorageFailed:
     """The disk's refusal in our words."""
     kind = DiskFull if error.errno in NO_ROOM else StorageFailed
     return kind(f"{directory.name}: {doing} failed: {error.strerror or error}")
+
+
+def is_out_of_descriptors(error: BaseException) -> bool:
+    """Whether something failed only because no file could be opened: it can be tried again."""
+    cause = error.__cause__ if isinstance(error, AlpacaError) else error
+    return isinstance(cause, OSError) and cause.errno in NO_DESCRIPTORS
 
 
 class Condition:

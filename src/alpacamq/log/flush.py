@@ -97,7 +97,7 @@ class Bookkeeping:
 
     def finish(self) -> None:
         """Remove what nobody needs any more."""
-        self.snapshots.remove(self.snapshots.offsets - self.segment_bases - {self.point.offset})
+        self.snapshots.remove_except(self.segment_bases | {self.point.offset})
 
     @property
     def _taken(self) -> dict[int, Remembered]:
@@ -122,7 +122,8 @@ class Flush:
     def run(self) -> None:
         """Return once everything up to `end_offset` is on the medium. OSError leaves it in doubt.
 
-        The checkpoint is another matter: without it, recovery only takes longer.
+        Unless something could not be opened for lack of descriptors: then its sync has not been
+        tried. The checkpoint is another matter: without it, recovery only takes longer.
         """
         self.sync()
         if self.bookkeeping is not None:
@@ -287,7 +288,8 @@ class FlushLedger:
         """
         assert not self._flushing, "one flush of a log at a time"
         active = segments.active
-        unsynced = [segment for segment in (*self._sealed, active) if segment.size > segment.synced_to]
+        candidates = dict.fromkeys((*self._sealed, active))
+        unsynced = [segment for segment in candidates if segment.size > segment.synced_to]
         point = RecoveryPoint(active.next_offset, active.base_offset, active.size)
         bookkeeping = None
         if checkpoint_bytes is None:
@@ -338,6 +340,22 @@ class FlushLedger:
                 segment.synced_to = synced_to
         if error is None:
             self.flushed_offset = flush.end_offset
+        self._bookkeeping_ended(flush, error)
+
+    def postpone(self, flush: Flush) -> None:
+        """Have the next flush do all of this one: some file could not be opened, and no sync has failed."""
+        self._flushing = False
+        for handle, segment, _ in flush.files:
+            if handle is not None:
+                handle.release()
+            if not segment.is_retired:
+                self._sealed.append(segment)
+        self.epochs_changed |= flush.syncs_epochs
+        self.directory_changed |= flush.syncs_directory
+        self.is_parent_changed |= flush.syncs_parent
+        self._bookkeeping_ended(flush, OSError())
+
+    def _bookkeeping_ended(self, flush: Flush, error: OSError | None) -> None:
         bookkeeping = flush.bookkeeping
         if bookkeeping is None:
             return

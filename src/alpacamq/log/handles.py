@@ -4,11 +4,17 @@ Owns which segment files are open. A file in use is pinned and stays open; of th
 least recently used are closed. Threads share this with the event loop.
 """
 
+import errno
 import threading
 from collections import OrderedDict
 from pathlib import Path
 
 from alpacamq.model.ports import Disk
+
+# What the system says when the process, or the machine, has no descriptor left.
+NO_DESCRIPTORS = {errno.EMFILE, errno.ENFILE}
+# Idle files closed at once where that happens.
+_SHED = 16
 
 
 class Handle:
@@ -50,10 +56,20 @@ class FileHandles:
                     del self._idle[path]
                 handle.pins += 1
                 return handle
-            self._make_room()
-            handle = Handle(self, path, self._disk.open(path, create=create))
+            self._make_room(self._limit)
+            handle = Handle(self, path, self._open_file(path, create=create))
             self._open[path] = handle
             return handle
+
+    def pin_for_client(self, path: Path) -> Handle:
+        """Like `pin`, for as long as a client takes to read; OSError where clients have `limit` files open.
+
+        What the log needs itself is never refused: slow readers must not keep it from writing.
+        """
+        with self._lock:
+            if path not in self._open and len(self._open) - len(self._idle) >= self._limit:
+                raise OSError(errno.EMFILE, f"clients are reading {self._limit} files already")
+        return self.pin(path)
 
     def release(self, handle: Handle) -> None:
         with self._lock:
@@ -61,21 +77,22 @@ class FileHandles:
             handle.pins -= 1
             if handle.pins:
                 return
-            if self._open.get(handle.path) is not handle:
-                self._disk.close(handle.descriptor)  # forgotten while it was pinned
-            elif len(self._open) > self._limit:
+            if self._open.get(handle.path) is handle:
+                if len(self._open) <= self._limit:
+                    self._idle[handle.path] = handle
+                    return
                 del self._open[handle.path]
-                self._disk.close(handle.descriptor)
-            else:
-                self._idle[handle.path] = handle
+        # Not under the lock: closing the last descriptor of a removed file frees all of it.
+        self._disk.close(handle.descriptor)
 
     def forget(self, path: Path) -> None:
         """The name means another file from now on, or none; who has it pinned keeps the old one."""
         with self._lock:
             handle = self._open.pop(path, None)
-            if handle is not None and handle.pins == 0:
-                del self._idle[path]
-                self._disk.close(handle.descriptor)
+            if handle is None or handle.pins:
+                return
+            del self._idle[path]
+        self._disk.close(handle.descriptor)
 
     def close(self) -> None:
         """Close every file that is not pinned."""
@@ -85,8 +102,17 @@ class FileHandles:
                 self._disk.close(handle.descriptor)
             self._idle.clear()
 
-    def _make_room(self) -> None:
-        while len(self._open) >= self._limit and self._idle:
+    def _open_file(self, path: Path, *, create: bool) -> int:
+        try:
+            return self._disk.open(path, create=create)
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTORS or not self._idle:
+                raise
+        self._make_room(max(1, len(self._open) - _SHED))
+        return self._disk.open(path, create=create)
+
+    def _make_room(self, limit: int) -> None:
+        while len(self._open) >= limit and self._idle:
             path, handle = self._idle.popitem(last=False)
             del self._open[path]
             self._disk.close(handle.descriptor)

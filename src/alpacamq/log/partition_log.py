@@ -21,7 +21,7 @@ from alpacamq.model.topics import TopicConfig
 
 from .appender import Appended, Appender, Incoming
 from .compactor import Compaction, Compactor
-from .condition import Condition, refused
+from .condition import Condition, is_out_of_descriptors, refused
 from .directory import list_contents
 from .disk import remove_tree
 from .flush import SMALL_TAIL_BYTES, Flush, FlushLedger, run_together
@@ -204,11 +204,19 @@ class PartitionLog:
         try:
             self._run_now(flush)
         except OSError as error:
+            if is_out_of_descriptors(error):
+                raise refused(self.directory, "flushing", error) from error
             self._condition.flush_failed(error)
             raise self.doubt() from error
 
     def end_flush(self, flush: Flush, error: OSError | None) -> None:
-        """Take note of how a flush went. After a failure the log takes no more writes."""
+        """Take note of how a flush went. After a failure the log takes no more writes.
+
+        A flush for which no descriptor was left has not failed: it can be begun again.
+        """
+        if error is not None and is_out_of_descriptors(error):
+            self._ledger.postpone(flush)
+            return
         self._ledger.end(flush, error)
         if error is not None:
             self._condition.flush_failed(error)
@@ -369,7 +377,10 @@ class PartitionLog:
         try:
             flush.run()
         except OSError as error:
-            self._ledger.end(flush, error)
+            if is_out_of_descriptors(error):
+                self._ledger.postpone(flush)
+            else:
+                self._ledger.end(flush, error)
             raise
         self._ledger.end(flush, None)
 

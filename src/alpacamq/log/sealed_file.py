@@ -4,6 +4,7 @@ A file is a header (what it is, version, length, CRC-32C) and a body. It is repl
 rename, so a crash leaves the old one or the new one. Anything else is `Unreadable`.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from struct import Struct
 
@@ -18,6 +19,8 @@ LIMIT_BYTES = 256 << 20
 
 _HEADER = Struct(">4sHII")  # magic, version, body length, CRC-32C of what precedes it and of the body
 _CHECKED = Struct(">4sHI")
+# Checksums of large bodies are made in steps, so that other threads get their turn of the interpreter.
+_STEP_BYTES = 1 << 20
 
 
 class Unreadable(Exception):
@@ -36,6 +39,10 @@ def seal(magic: bytes, version: int, body: Buffer) -> bytes:
 
 def unseal(magic: bytes, version: int, data: bytes) -> bytes:
     """The body of a sealed file, or Unreadable saying why not."""
+    return bytes(_unsealed(magic, version, data))
+
+
+def _unsealed(magic: bytes, version: int, data: bytes) -> memoryview:
     if len(data) < _HEADER.size:
         raise Unreadable(f"{len(data)} bytes are too few")
     found, found_version, length, crc = _HEADER.unpack_from(data)
@@ -43,44 +50,65 @@ def unseal(magic: bytes, version: int, data: bytes) -> bytes:
         raise Unreadable(f"it starts with {found!r} instead of {magic!r}")
     if length != len(data) - _HEADER.size:
         raise Unreadable(f"{length} bytes should follow the header but {len(data) - _HEADER.size} do")
-    body = data[_HEADER.size :]
-    if crc32c(body, crc32c(data[: _CHECKED.size])) != crc:
+    body = memoryview(data)[_HEADER.size :]
+    if _checksum(data[: _CHECKED.size], [body]) != crc:
         raise Unreadable("its checksum does not match")
     if found_version != version:
         raise Unreadable(f"its version is {found_version}, this program reads {version}")
     return body
 
 
+def _checksum(head: bytes, parts: Iterable[Buffer]) -> int:
+    crc: int = crc32c(head)
+    for part in parts:
+        view = memoryview(part)
+        for at in range(0, len(view), _STEP_BYTES):
+            crc = crc32c(view[at : at + _STEP_BYTES], crc)
+    return crc
+
+
 def read_sealed(disk: Disk, path: Path, magic: bytes, version: int) -> bytes:
     """The body of the sealed file at `path`; Unreadable if it cannot be had, for whatever reason."""
+    return bytes(view_sealed(disk, path, magic, version))
+
+
+def view_sealed(
+    disk: Disk, path: Path, magic: bytes, version: int, limit_bytes: int = LIMIT_BYTES
+) -> memoryview:
+    """Like `read_sealed`, without copying a large body."""
     try:
         descriptor = disk.open(path)
     except FileNotFoundError:
         raise Missing("it does not exist") from None
     try:
         size = disk.size(descriptor)
-        if size > LIMIT_BYTES:
+        if size > limit_bytes:
             raise Unreadable(f"{size} bytes are more than such a file can have")
         data = disk.read(descriptor, size, 0)
     finally:
         disk.close(descriptor)
-    return unseal(magic, version, data)
+    return _unsealed(magic, version, data)
 
 
-def write_sealed(disk: Disk, path: Path, magic: bytes, version: int, body: Buffer) -> None:
-    """Replace the file at `path`; once this returns, it is on the medium under its name."""
-    sync_file(disk, prepare_sealed(disk, path, magic, version, body))
+def write_sealed(disk: Disk, path: Path, magic: bytes, version: int, *parts: Buffer) -> None:
+    """Replace the file at `path`; once this returns, it is on the medium under its name.
+
+    A large body may come in parts, one behind the other.
+    """
+    sync_file(disk, prepare_sealed(disk, path, magic, version, *parts))
     publish_sealed(disk, path)
     disk.sync_directory(path.parent)
 
 
-def prepare_sealed(disk: Disk, path: Path, magic: bytes, version: int, body: Buffer) -> Path:
+def prepare_sealed(disk: Disk, path: Path, magic: bytes, version: int, *parts: Buffer) -> Path:
     """Write what is to replace the file at `path` into one beside it, which is returned and not synced."""
+    head = _CHECKED.pack(magic, version, sum(map(len, parts)))
+    head += _checksum(head, parts).to_bytes(4, "big")
     temporary = path.with_name(path.name + TEMPORARY)
     descriptor = disk.open(temporary, create=True)
     try:
         disk.truncate(descriptor, 0)
-        disk.write(descriptor, [seal(magic, version, body)], 0)
+        disk.write(descriptor, [head, *parts], 0)
     finally:
         disk.close(descriptor)
     return temporary

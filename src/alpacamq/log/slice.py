@@ -77,7 +77,7 @@ class Slicer:
         if end.position <= start.position:
             return None
         self.remember(end.offset, end.position)
-        handle = self._handles.pin(segment.path)
+        handle = self._handles.pin_for_client(segment.path)
         return Slice(
             handle,
             segment,

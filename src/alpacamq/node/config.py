@@ -76,7 +76,12 @@ class KafkaConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     max_connections: Annotated[
         int,
-        Meta(ge=1, le=1_000_000, description="Connections open at once; further ones are closed at once."),
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="Connections open at once. For a further one the connection idle for longest is "
+            "closed; where none is idle, the new one is closed.",
+        ),
     ] = 2000
     idle_timeout_ms: Annotated[
         int, Meta(ge=1, le=INT32_MAX, description="A connection that sends nothing for this long is closed.")

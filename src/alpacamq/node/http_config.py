@@ -15,6 +15,9 @@ KIB = 1 << 10
 TIB = 1 << 40
 
 
+HostName = Annotated[str, Meta(pattern=r"^(\*|(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?)$")]
+
+
 class HttpDoorConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What every one of them has."""
 
@@ -23,12 +26,23 @@ class HttpDoorConfig(msgspec.Struct, frozen=True, kw_only=True):
         Address,
         Meta(description="Address to listen on. 0.0.0.0 is every interface; port 0 takes a free port."),
     ] = Address("127.0.0.1", 0)
+    hosts: Annotated[
+        tuple[HostName, ...],
+        Meta(
+            title="a list of host names",
+            description="Names by which clients address this door, beside IP addresses, localhost, this "
+            "machine's host name, the names listened on and kafka.advertised; requests with another "
+            "name in their Host header are answered 421. `*.example.com` is every name below "
+            "example.com, `*` every name there is, which lets pages of other sites in (DNS rebinding).",
+        ),
+    ] = ()
     max_connections: Annotated[
         int,
         Meta(
             ge=1,
             le=1_000_000,
-            description="Connections open at once; further ones are answered 503 and closed.",
+            description="Connections open at once. For a further one the connection idle for longest is "
+            "closed; where none is idle, the new one is answered 503 and closed.",
         ),
     ] = 2000
     idle_timeout_ms: Annotated[

@@ -73,15 +73,22 @@ class Option:
             return "one of " + ", ".join(member.value for member in self.type)
         if self.type is Path:
             return "the path of a directory"
-        if self.type is str:
+        if self.type is str or self.is_list:
             return self.meta.title or "a string"
         return "an address, HOST:PORT"
+
+    @property
+    def is_list(self) -> bool:
+        """Whether there may be several values: an array in files, separated by commas elsewhere."""
+        return typing.get_origin(self.type) is tuple
 
     @property
     def default_text(self) -> str:
         """The default the way users write it."""
         if self.default is None:
             return ""
+        if self.is_list:
+            return ",".join(self.default)
         return str(self.default).lower() if self.type is bool else str(self.default)
 
     def read(self, value: object, place: str) -> Any:
@@ -96,6 +103,9 @@ class Option:
         if value == "" and self.default is None:
             return None
         reason = ""
+        given = value
+        if self.is_list and isinstance(value, str):
+            value = [part for each in value.split(",") if (part := each.strip())]
         try:
             if (parse := _PARSERS.get(self.type)) is None:
                 return msgspec.convert(value, self.annotation, strict=strict)
@@ -105,7 +115,7 @@ class Option:
             pass  # its words are about Python's types; `expected` says it in the user's
         except ValueError as error:
             reason = f": {error}"
-        shown = "what was given" if self.meta.extra == SECRET else repr(value)
+        shown = "what was given" if self.meta.extra == SECRET else repr(given)
         raise ConfigError(f"{place} must be {self.expected}, not {shown}{reason}")
 
 

@@ -70,6 +70,8 @@ def _assignment(option: Option) -> str:
     text = option.default_text
     if option.type in {int, bool}:
         return f"{name} = {text}{_size_note(option, '  # ')}"
+    if option.is_list:
+        return f"{name} = {list(option.default)}"
     return f'{name} = "{text}"'
 
 

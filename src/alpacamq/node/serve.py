@@ -1,7 +1,7 @@
 """Wiring: a broker and its doors, from start to a clean end."""
 
 import asyncio
-import resource
+import gc
 import signal
 import socket
 import sys
@@ -30,15 +30,20 @@ from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import Metrics, SeriesLimits
 
 from .config import KafkaConfig, NodeConfig
+from .descriptors import fitted, raise_limit
 from .http_config import HttpConfig
 from .http_doors import HttpDoor, open_doors
 from .tracing_config import tracing_settings
 
 log = get_logger(__name__)
 
-# Descriptors kept back for connections, and for what is opened in passing.
-_SPARE_DESCRIPTORS = 256
-_MIN_SEGMENT_FILES = 64
+# How long a thread that runs Python may keep the event loop waiting each time; 5 ms by default, which
+# a request pays at every system call while compaction, loading or recovery is at work.
+SWITCH_SECONDS = 0.0005
+# A garbage collection that takes longer than this has looked at state that lasts, and need not again.
+MAX_COLLECTION_SECONDS = 0.005
+# Full ones are frequent and so look at little; 10 by default.
+FULL_COLLECTION_EVERY = 3
 
 _TRY = (
     "echo hello | {over_kafka} produce greetings",
@@ -50,10 +55,13 @@ _TRY_QUEUE = "{over_http} queue receive greetings --ack --exit"
 
 async def serve(config: NodeConfig, started_at: float) -> None:
     """Run a node until it is told to stop."""
+    sys.setswitchinterval(SWITCH_SECONDS)
+    keep_collections_short()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    config = fitted(config, raise_limit())
     metrics = _metrics(config)
     kafka = config.kafka
     # The addresses first: finding one taken should not cost a recovery.
@@ -71,7 +79,7 @@ async def serve(config: NodeConfig, started_at: float) -> None:
         async with asyncio.TaskGroup() as tasks:
             # HTTP clients are told how far recovery is; Kafka's wait to be let in.
             starting = StartingDoor(broker.recovery)
-            running = [tasks.create_task(door.listener.run(starting)) for door in http_doors]
+            running = [tasks.create_task(door.recover(starting)) for door in http_doors]
             try:
                 await loop.run_in_executor(None, broker.begin)
                 is_open = True
@@ -120,6 +128,27 @@ async def _recover(broker: Broker, stop: asyncio.Event) -> bool:
     return not stop.is_set()
 
 
+def keep_collections_short() -> None:
+    """Have each full garbage collection look only at what is new since the last one that took long.
+
+    A million keys of state would hold up everything for a second whenever they grow by a quarter. What
+    is alive after a long collection is exempt from later ones; it is still freed when nothing refers to
+    it, unless it has become part of a cycle, of which there are few.
+    """
+    began_at = 0.0
+
+    def collected(phase: str, info: dict[str, int]) -> None:
+        nonlocal began_at
+        if phase == "start":
+            began_at = time.monotonic()
+        elif info["generation"] == 2 and time.monotonic() - began_at > MAX_COLLECTION_SECONDS:
+            gc.freeze()
+
+    gc.callbacks.append(collected)
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, FULL_COLLECTION_EVERY)
+
+
 def announce(config: NodeConfig, kafka: Address, http_doors: Sequence[HttpDoor], started_at: float) -> None:
     """Tell the user where everything is and what to do next."""
     data = config.node.data_dir.absolute()
@@ -166,7 +195,7 @@ def broker_settings(config: NodeConfig) -> BrokerSettings:
             default_partitions=config.topics.default_partitions, max_partitions=config.topics.max_partitions
         ),
         topic_defaults=config.topics.defaults,
-        open_files=config.log.open_files or _open_files(config),
+        open_files=config.log.open_files,
         index_cache_bytes=config.log.index_cache_bytes,
         checkpoint_bytes=config.log.checkpoint_bytes,
         retention_check_ms=config.log.retention_check_ms,
@@ -217,26 +246,3 @@ def _coordination(config: NodeConfig) -> CoordinatorSettings:
             max_timeout_ms=transactions.max_timeout_ms, id_expiration_ms=transactions.id_expiration_ms
         ),
     )
-
-
-def _open_files(config: NodeConfig) -> int:
-    """As many segment files as the process's limit leaves beside its connections' sockets."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY or soft < hard:
-        wanted = 65536 if hard == resource.RLIM_INFINITY else hard
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-            soft = wanted
-        except (OSError, ValueError) as error:
-            log.warning("file_limit_not_raised", limit=soft, reason=str(error))
-    # A Kafka client's connection takes two descriptors: its socket and the duplicate that sendfile uses.
-    sockets = 2 * config.kafka.max_connections
-    sockets += sum(door.max_connections for door in (config.http, config.sqs) if door.enabled)
-    left = soft - sockets - _SPARE_DESCRIPTORS
-    if left < _MIN_SEGMENT_FILES:
-        print(
-            f"warning: the limit of {soft} open files is low for the connections that kafka, http and sqs "
-            "may have (max_connections of each); raise it (ulimit -n) or lower those",
-            file=sys.stderr,
-        )
-    return max(_MIN_SEGMENT_FILES, min(left, 1024))

@@ -50,6 +50,10 @@ class DelayState:
         return True
 
     def snapshot(self) -> Iterator[Change]:
+        """The changes from which all this can be rebuilt, as of now: replayed twice, one counts twice."""
+        return iter(list(self._changes()))
+
+    def _changes(self) -> Iterator[Change]:
         yield records.boundaries_change(self.wheel.boundaries)
         yield records.number_change(records.NEXT_TARGET, self.targets.next_index)
         for lane, producer_id in self.producer_ids.items():

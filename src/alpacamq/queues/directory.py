@@ -140,7 +140,7 @@ class QueueDirectory:
                 self.forget(queue)
 
     def snapshot(self) -> Iterator[Change]:
-        for queue in self._queues.values():
+        for queue in list(self._queues.values()):
             yield from queue.snapshot()
 
     def _load(self, queue: Queue, partition: SharePartition, now_ms: int) -> None:

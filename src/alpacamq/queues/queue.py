@@ -87,12 +87,17 @@ class Queue:
         return Change(queue_key(self.id), pack_queue(StoredQueue(self.generation, self.overrides)))
 
     def snapshot(self) -> Iterator[Change]:
-        """The records of this queue as they were written last."""
+        """The records of this queue as they were written last; it may change while they are taken."""
+        if self.is_forgotten:
+            return
         yield self.change()
-        for partition in self.partitions.values():
+        for partition in list(self.partitions.values()):
+            if partition.is_forgotten:
+                continue
             yield partition.stored_head()
-            for chunk in partition.progress.chunks.values():
-                if chunk.is_stored:
+            chunks = partition.progress.chunks
+            for chunk in list(chunks.values()):
+                if chunk.is_stored and chunks.get(chunk.index) is chunk:
                     yield partition.chunk_change(chunk)
 
     @property

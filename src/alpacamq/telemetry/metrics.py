@@ -56,13 +56,15 @@ class RequestFigures:
 class DoorFigures:
     """What one door has seen. Kinds of requests are those that the code knows, so there are only so many."""
 
-    __slots__ = ("kinds", "opened", "received_bytes", "refused", "sent_bytes", "shut")
+    __slots__ = ("evicted", "kinds", "opened", "received_bytes", "refused", "sent_bytes", "shut")
 
     def __init__(self) -> None:
-        # Connections: those let in, those of them that have ended, and those turned away.
+        # Connections: those let in, those of them that have ended, those refused, and those of the
+        # ended ones that were idle and gave way to another.
         self.opened = 0
         self.shut = 0
         self.refused = 0
+        self.evicted = 0
         self.received_bytes = 0
         self.sent_bytes = 0
         self.kinds: dict[str, RequestFigures] = {}
@@ -77,11 +79,13 @@ class DoorFigures:
 class FlushFigures:
     """Getting data onto the medium."""
 
-    __slots__ = ("failed", "seconds")
+    __slots__ = ("failed", "postponed", "seconds")
 
     def __init__(self) -> None:
         self.seconds = Histogram(FLUSH_SECONDS)
         self.failed = 0
+        # For lack of descriptors; each is tried again.
+        self.postponed = 0
 
 
 class SeriesLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -70,11 +70,20 @@ FLUSH_FAILURES = _counter(
     "alpacamq_flush_failures_total",
     "Flushes that failed; each stops the writes of a partition until a restart.",
 )
+FLUSHES_POSTPONED = _counter(
+    "alpacamq_flushes_postponed_total",
+    "Flushes tried again later because no file descriptor was left.",
+)
 
 CONNECTIONS = _gauge("alpacamq_connections", "Connections that are open.", "door")
 CONNECTIONS_OPENED = _counter("alpacamq_connections_opened_total", "Connections let in.", "door")
 CONNECTIONS_REFUSED = _counter(
     "alpacamq_connections_refused_total", "Connections turned away at max_connections.", "door"
+)
+CONNECTIONS_EVICTED = _counter(
+    "alpacamq_connections_evicted_total",
+    "Idle connections closed at max_connections to let another client in.",
+    "door",
 )
 RECEIVED_BYTES = _counter("alpacamq_received_bytes_total", "Bytes that clients sent.", "door")
 SENT_BYTES = _counter(

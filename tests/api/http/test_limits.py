@@ -6,7 +6,9 @@ from contextlib import ExitStack
 import psutil
 import pytest
 
-from alpacamq.api.http.limits import MAX_HEADER_BYTES, MAX_HEADERS, MAX_TARGET_BYTES
+from alpacamq.api.http.limits import MAX_HEADER_BYTES, MAX_HEADERS, MAX_TARGET_BYTES, Room
+from alpacamq.api.http.messages import Refused, Request
+from alpacamq.api.http.reader import RequestReader
 from tests.waiting import eventually
 
 from .serving import KIB, MIB, Client, Server, get, post, served
@@ -35,6 +37,56 @@ def test_sizes_are_limited(client: Client, request_bytes: bytes, status: int) ->
     if status != 200:
         assert answer.headers["content-type"] == "application/problem+json"
         assert client.is_closed()
+
+
+@pytest.mark.parametrize("split", range(0, 70, 3))
+@pytest.mark.parametrize(
+    ("line", "data"),
+    [
+        pytest.param(b"ffffffffffffffff\r\n", b"hello", id="2^64 - 1"),
+        pytest.param(b"7FFFFFFFFFFFFFFF;a=b\r\n", b"", id="2^63 - 1, with an extension"),
+        pytest.param(b"5\r\nhello\r\n400001\r\n", b"he", id="one byte too many in the second chunk"),
+        pytest.param(b"000000000400001\r\n", b"", id="leading zeros"),
+    ],
+)
+def test_a_chunk_that_announces_too_much_is_refused_at_once(line: bytes, data: bytes, split: int) -> None:
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    refused: list[object] = []
+    reader = RequestReader("peer", 4 * MIB, Room(64 * MIB))
+    for part in parted(head + line + data, split):
+        reader.feed(part, 0.0)
+        refused += [arrival.what for arrival in reader.arrivals]
+        reader.arrivals.clear()
+
+    assert [what.status for what in refused if isinstance(what, Refused)] == [413]
+
+
+@pytest.mark.parametrize("split", range(0, 70, 3))
+def test_chunks_within_the_limit_are_taken_however_they_arrive(split: int) -> None:
+    body = b"400000;ffffffffffffffff=1\r\n" + bytes(4 * MIB) + b"\r\n0\r\n\r\n"
+    reader = RequestReader("peer", 4 * MIB, Room(64 * MIB))
+    for part in parted(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + body, split):
+        reader.feed(part, 0.0)
+
+    (arrival,) = reader.arrivals
+    assert isinstance(arrival.what, Request)
+    assert len(arrival.what.body) == 4 * MIB
+
+
+def test_a_chunk_without_end_is_answered(client: Client) -> None:
+    client.send(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\nhello")
+
+    assert client.answer().status == 413
+    assert client.is_closed()
+
+
+def parted(data: bytes, split: int) -> list[bytes]:
+    """`data` in two parts, cut `split` bytes behind the request line; byte by byte for 0."""
+    if not split:
+        small = [data[at : at + 1] for at in range(200)]
+        return [*small, *(data[at : at + 8192] for at in range(200, len(data), 8192))]
+    at = data.index(b"\n") + split
+    return [part for part in (data[:at], data[at:]) if part]
 
 
 @pytest.mark.parametrize(
@@ -267,13 +319,41 @@ def test_a_client_that_never_reads_its_answer_is_hung_up_on(headers: str) -> Non
 def test_connections_beyond_the_limit_are_told_so_and_cost_nothing() -> None:
     with served(max_connections=3) as server, ExitStack() as clients:
         inside = [clients.enter_context(Client(server.address)) for _ in range(3)]
-        assert all(client.ask(get()).status == 200 for client in inside)
+        for client in inside:
+            client.send(get("/wait"))
+        eventually(lambda: server.app.begun == 3)
 
         for _ in range(2000):
             with Client(server.address) as outside:
                 assert outside.answer().status == 503
                 assert outside.is_closed()
 
-        assert all(client.ask(get()).status == 200 for client in inside)
+        eventually(lambda: server.logged("connections_refused"))
+        assert len(server.logged("connections_refused")) < 10
         inside[0].socket.close()
         eventually(lambda: Client(server.address).ask(get()).status == 200)
+        server.call(server.app.released.set)
+        assert all(client.answer().status == 200 for client in inside[1:])
+
+
+def test_the_longest_idle_connection_gives_way_to_a_new_one() -> None:
+    with served(max_connections=3) as server, ExitStack() as clients:
+        oldest, busy, other = [clients.enter_context(Client(server.address)) for _ in range(3)]
+        assert oldest.ask(get()).status == 200
+        busy.send(get("/wait"))
+        eventually(lambda: server.app.begun)
+        assert other.ask(get()).status == 200
+
+        def is_let_in() -> bool:
+            assert other.ask(get()).status == 200
+            new = clients.enter_context(Client(server.address))
+            return new.ask(get()).status == 200
+
+        eventually(is_let_in)
+
+        assert oldest.is_closed()
+        assert other.ask(get()).status == 200
+        server.call(server.app.released.set)
+        assert busy.answer().status == 200
+        (evicted,) = eventually(lambda: server.logged("connections_evicted"))
+        assert evicted["count"] == 1

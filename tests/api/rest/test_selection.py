@@ -10,22 +10,22 @@ from alpacamq.api.rest.collectors.selection import Remainder, Selection
 NAMES = st.sampled_from("abcdefgh")
 
 
-def test_the_largest_are_shown() -> None:
-    assert Selection[str](2).choose({"a": 1, "b": 3, "c": 2}) == {"b", "c"}
+async def test_the_largest_are_shown() -> None:
+    assert await Selection[str](2).choose({"a": 1, "b": 3, "c": 2}) == {"b", "c"}
 
 
-def test_who_is_shown_stays_so_while_it_is_there() -> None:
+async def test_who_is_shown_stays_so_while_it_is_there() -> None:
     selection: Selection[str] = Selection(1)
-    selection.choose({"a": 1})
-    assert selection.choose({"a": 1, "b": 100}) == {"a"}
-    assert selection.choose({"b": 100, "c": 5}) == {"b"}
+    await selection.choose({"a": 1})
+    assert await selection.choose({"a": 1, "b": 100}) == {"a"}
+    assert await selection.choose({"b": 100, "c": 5}) == {"b"}
 
 
 @given(st.integers(0, 4), st.lists(st.dictionaries(NAMES, st.integers(0, 9))))
-def test_as_many_are_shown_as_there_may_be(limit: int, steps: list[dict[str, int]]) -> None:
+async def test_as_many_are_shown_as_there_may_be(limit: int, steps: list[dict[str, int]]) -> None:
     selection: Selection[str] = Selection(limit)
     for sizes in steps:
-        chosen = selection.choose(sizes)
+        chosen = await selection.choose(sizes)
         assert chosen <= sizes.keys()
         assert len(chosen) == min(limit, len(sizes))
 

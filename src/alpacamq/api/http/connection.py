@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import NamedTuple, cast
 
+from alpacamq.api.listening import ConnectionLimit
 from alpacamq.model.address import Address
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import DoorFigures
@@ -39,7 +40,7 @@ class Shared:
     """What the connections of one listener share."""
 
     def __init__(
-        self, app: App, limits: HttpLimits, tasks: asyncio.TaskGroup, figures: DoorFigures | None
+        self, name: str, app: App, limits: HttpLimits, tasks: asyncio.TaskGroup, figures: DoorFigures | None
     ) -> None:
         self.app = app
         # None where nothing is to be counted.
@@ -49,8 +50,7 @@ class Shared:
         self.room = Room(limits.in_flight_bytes)
         self.date_line = DateLine()
         self.connections: set[Connection] = set()
-        # Connections for which there was no place since that was last logged.
-        self.turned_away = 0
+        self.connection_limit = ConnectionLimit(name, self.connections, limits.max_connections, figures)
 
 
 class Answered(NamedTuple):
@@ -80,6 +80,7 @@ class Connection(asyncio.Protocol):
         self._turn_is_due = False
         self._lingers_until: float | None = None
         self._now = self._active_at = loop.time()
+        self.has_asked = False
         self.is_closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -88,10 +89,7 @@ class Connection(asyncio.Protocol):
         self._peer = str(Address(host, port))
         shared = self._shared
         self._backlog = Backlog(RequestReader(self._peer, shared.limits.max_body_bytes, shared.room))
-        if len(shared.connections) >= shared.limits.max_connections:
-            shared.turned_away += 1
-            if self._figures is not None:
-                self._figures.refused += 1
+        if not shared.connection_limit.has_place(self._now):
             self._send(_NO_PLACE, Persistence.CLOSE)
             self._flush()
             self._end()
@@ -105,9 +103,25 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it ended is logged where it is known
         self._end()
         self._count_unsent(0)
-        if self._figures is not None and self in self._shared.connections:
-            self._figures.shut += 1
-        self._shared.connections.discard(self)
+        self._leave()
+
+    def _leave(self) -> None:
+        if self in self._shared.connections:
+            self._shared.connections.discard(self)
+            if self._figures is not None:
+                self._figures.shut += 1
+
+    @property
+    def idle_since(self) -> float | None:
+        """When the last answer was sent; None while a request is under way."""
+        is_idle = self._backlog.is_empty and self._backlog.reader.phase is Phase.BETWEEN
+        return self._active_at if is_idle and not (self.is_closed or self._is_busy) else None
+
+    def evict(self) -> None:
+        """Hang up to make place for another client."""
+        self._end()
+        self._leave()
+        self._transport.close()
 
     def eof_received(self) -> bool:
         # A client that has finished sending has finished waiting, too. What is answered is still sent.
@@ -202,6 +216,7 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, arrival: Arrival) -> None:
         request = arrival.what
+        self.has_asked = True
         if isinstance(request, Refused):
             self._refuse(request)
             return

@@ -3,14 +3,11 @@
 import asyncio
 
 from alpacamq.api.listening import BACKLOG, take_address
-from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import DoorFigures
 
 from .connection import Connection, Shared
 from .limits import HttpLimits as HttpLimits
 from .messages import App
-
-log = get_logger(__name__)
 
 # How often slow and silent connections are looked for; a fraction of the shortest time-out.
 _MAX_SWEEP_SECONDS = 1.0
@@ -50,7 +47,7 @@ class HttpListener:
         """Serve until cancelled."""
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as tasks:
-            shared = self._shared = Shared(app, self._limits, tasks, self._figures)
+            shared = self._shared = Shared(self._section, app, self._limits, tasks, self._figures)
             server = await loop.create_server(
                 lambda: Connection(loop, shared), sock=self._socket, backlog=BACKLOG
             )
@@ -76,11 +73,4 @@ class HttpListener:
             now = loop.time()
             for connection in list(shared.connections):
                 connection.check_timeouts(now)
-            if shared.turned_away:
-                log.warning(
-                    "connections_refused",
-                    door=self._section,
-                    count=shared.turned_away,
-                    limit=self._limits.max_connections,
-                )
-                shared.turned_away = 0
+            shared.connection_limit.report(now)

@@ -25,6 +25,9 @@ from .head import (
 from .limits import MAX_HEADER_BYTES, MAX_HEADERS, MAX_TARGET_BYTES, RETRY_AFTER_SECONDS, Room
 from .messages import Refused, Request
 
+# Of what was received last, kept to find the line with a chunk's size in.
+_RECENT_BYTES = 128
+
 
 class Phase(Enum):
     """What the next byte belongs to."""
@@ -71,6 +74,11 @@ class RequestReader:
         self._unheard_bytes = 0
         self._held_bytes = 0
         self._body: bytes | bytearray = b""
+        self._chunked = False
+        # Of the chunk whose size has been read last: whether that was checked, and what of it has arrived.
+        self._chunk_is_new = False
+        self._chunk_bytes = 0
+        self._recent = b""
         self._parser = HttpRequestParser(self)
 
     @property
@@ -88,6 +96,8 @@ class RequestReader:
             self._parse(data)
             if self.phase is not Phase.BETWEEN:
                 self._check_silence(heard, len(data))
+                if self._chunked:
+                    self._check_chunk_size(data)
         except Refused as refusal:
             self.end(refusal)
 
@@ -148,6 +158,31 @@ class RequestReader:
         if self._unheard_bytes > MAX_HEADER_BYTES:
             raise Refused(431, f"a line of the request is longer than {MAX_HEADER_BYTES} bytes")
 
+    def _check_chunk_size(self, data: bytes | memoryview) -> None:
+        """Refuse a chunk that announces more than a body may have, instead of waiting for that much.
+
+        The parser does not say what it read, but where a portion ends inside a chunk, the line with
+        its size ends where the data of that chunk begins. A line that is not found there, being
+        longer than any client writes, is left to the limit on what arrives.
+        """
+        data = memoryview(data)
+        if not self._chunk_is_new:
+            self._recent = (self._recent + bytes(data[-_RECENT_BYTES:]))[-_RECENT_BYTES:]
+            return
+        self._chunk_is_new = False
+        end = len(data) - self._chunk_bytes
+        before = self._recent + bytes(data[max(0, end - _RECENT_BYTES) : end])
+        line = before[before.rfind(b"\n", 0, -1) + 1 :]
+        self._recent = b""
+        if len(line) == len(before):
+            return
+        try:
+            size = int(line.partition(b";")[0], 16)
+        except ValueError:
+            return
+        if len(self._body) - self._chunk_bytes + size > self._max_body_bytes:
+            self._refuse_body()
+
     def _hold(self, size: int) -> None:
         if not self._room.take(size):
             raise Refused(
@@ -168,6 +203,8 @@ class RequestReader:
         self._header_count = 0
         self._header_bytes = 0
         self._asks_for_upgrade = False
+        self._chunked = self._chunk_is_new = False
+        self._recent = b""
 
     def on_url(self, part: bytes) -> None:
         self._target += part
@@ -219,10 +256,18 @@ class RequestReader:
     def _refuse_body(self) -> None:
         raise Refused(413, f"the body is larger than {self._max_body_bytes} bytes")
 
+    def on_chunk_header(self) -> None:
+        self._chunk_is_new = True
+        self._chunk_bytes = 0
+
+    def on_chunk_complete(self) -> None:
+        self._chunk_is_new = False
+
     def on_body(self, part: bytes) -> None:
         self._heard += 1
         self.awaits_continue = False
         if self._chunked:
+            self._chunk_bytes += len(part)
             if len(self._body) + len(part) > self._max_body_bytes:
                 self._refuse_body()
             self._hold(len(part))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from time import monotonic
 from typing import Any, Protocol, cast
 
+from alpacamq.api.listening import ConnectionLimit
 from alpacamq.protocol.errors import ProtocolError
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import DoorFigures, RequestFigures
@@ -78,6 +79,7 @@ class Shared:
         self.buffers = Buffers()
         self.in_flight = InFlight(limits.in_flight_bytes)
         self.connections: set[Connection] = set()
+        self.connection_limit = ConnectionLimit("kafka", self.connections, limits.max_connections, figures)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -106,6 +108,7 @@ class Connection(asyncio.BufferedProtocol):
         # Where the request that is being handled is counted, and when it came.
         self.request_figures: RequestFigures | None = None
         self.received_at = 0.0
+        self.has_asked = False
         self.is_closed = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -113,15 +116,16 @@ class Connection(asyncio.BufferedProtocol):
         host, port, *_ = transport.get_extra_info("peername") or ("", 0)  # none: it has gone already
         self.peer_host = str(host)
         self.peer = f"{host}:{port}"
-        if len(self._shared.connections) >= self._limits.max_connections:
-            log.warning("connection_refused", peer=self.peer, limit=self._limits.max_connections)
-            self.is_closed = True
-            self._transport.abort()
-            if self._figures is not None:
-                self._figures.refused += 1
+        if not self._shared.connection_limit.has_place(self._active_at):
+            self._refuse()
             return
         descriptor = transport.get_extra_info("socket").fileno()
-        self._outbox = Outbox(self._loop, descriptor, drained=self._review, broken=self._send_failed)
+        try:
+            self._outbox = Outbox(self._loop, descriptor, drained=self._review, broken=self._send_failed)
+        except OSError:  # no descriptor is left for the duplicate
+            self._shared.connection_limit.refused()
+            self._refuse()
+            return
         self._shared.connections.add(self)
         if self._figures is not None:
             self._figures.opened += 1
@@ -129,6 +133,22 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it ended is logged where it is known
         if self in self._shared.connections:
             self._release()
+
+    def _refuse(self) -> None:
+        self.is_closed = True
+        self._transport.abort()
+
+    @property
+    def idle_since(self) -> float | None:
+        """When the client last sent something; None while it waits for an answer or has just got one."""
+        if self.is_closed or self._answers or self._awaits_room or self._outbox.is_blocked:
+            return None
+        return self._active_at if self._outbox.sent_bytes == self._progress_seen else None
+
+    def evict(self) -> None:
+        """Hang up to make place for another client."""
+        self._release()
+        self._transport.abort()
 
     def eof_received(self) -> bool:
         return False  # close: a client that has finished sending does not wait for answers
@@ -266,6 +286,7 @@ class Connection(asyncio.BufferedProtocol):
             if (frame := self._inbox.next_frame()) is None:
                 break
             self._frame_began_at = self._active_at  # what follows it is the next one
+            self.has_asked = True
             self._shared.requests.handle(self, frame)
             if self.is_closed:
                 return False

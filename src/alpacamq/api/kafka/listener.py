@@ -53,3 +53,4 @@ class Listener:
             now = monotonic()
             for connection in list(shared.connections):
                 connection.check_timeouts(now)
+            shared.connection_limit.report(now)

@@ -84,8 +84,8 @@ class Sampler:
     async def _look_at_groups(self, counts: dict[Source, int], levels: Counter[SeriesKey]) -> None:
         if OFFSETS_TOPIC not in self._broker.topics.image.topics:
             return
-        groups = await group_names(self._broker)
-        for each in await lags(self._broker, groups[:MAX_GROUPS]):
+        groups = await group_names(self._broker, MAX_GROUPS)
+        for each in await lags(self._broker, groups):
             _add_lag(levels, each.topic, each.group, each.messages)
             counts[Source(Measure.CONSUMED, each.topic, each.group)] = each.reached
 

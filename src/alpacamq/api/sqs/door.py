@@ -16,7 +16,7 @@ from .actions import Action, Caller
 from .administration import Administration
 from .deduplication import Deduplication
 from .directory import QueueDirectory
-from .errors import ACCESS_DENIED, INTERNAL_FAILURE, Fault, fault_of
+from .errors import ACCESS_DENIED, INTERNAL_FAILURE, MISDIRECTED, Fault, fault_of
 from .fifo_sending import FifoSending
 from .json_protocol import JsonProtocol
 from .moving import Moving
@@ -91,10 +91,20 @@ class SqsDoor:
         self._figures = None if broker.metrics is None else broker.metrics.doors["sqs"]
 
     def __call__(self, request: Request) -> Awaitable[Response]:
-        return self._serve(request, self._json if "x-amz-target" in request.headers else self._query)
+        return self._serve(request, self._protocol_of(request))
+
+    def refuse_host(self, request: Request, detail: str) -> Response:
+        """Answer a request that is addressed to a name that is not ours."""
+        return self._protocol_of(request).refusal(Fault(MISDIRECTED, detail), self._next_id())
+
+    def _protocol_of(self, request: Request) -> JsonProtocol | QueryProtocol:
+        return self._json if "x-amz-target" in request.headers else self._query
+
+    def _next_id(self) -> str:
+        return f"{self._id_start}{next(self._requests):012x}"
 
     async def _serve(self, request: Request, protocol: JsonProtocol | QueryProtocol) -> Response:
-        request_id = f"{self._id_start}{next(self._requests):012x}"
+        request_id = self._next_id()
         began_at = monotonic()
         action: Action | None = None
         try:

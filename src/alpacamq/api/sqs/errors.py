@@ -57,6 +57,7 @@ INCOMPLETE_SIGNATURE = Kind(_COMMON + "IncompleteSignatureException", "Incomplet
 UNKNOWN_KEY = Kind(_COMMON + "UnrecognizedClientException", "InvalidClientTokenId", 403)
 WRONG_SIGNATURE = Kind(_COMMON + "InvalidSignatureException", "SignatureDoesNotMatch", 403)
 ACCESS_DENIED = Kind(_COMMON + "AccessDeniedException", "AccessDenied", 403)
+MISDIRECTED = Kind(_COMMON + "MisdirectedRequestException", "MisdirectedRequest", 421)
 INTERNAL_FAILURE = Kind(_COMMON + "InternalFailure", "InternalFailure", 500)
 UNAVAILABLE = Kind(_COMMON + "ServiceUnavailableException", "ServiceUnavailable", 503)
 

@@ -11,7 +11,6 @@ from alpacamq.coordinator.group_messages import (
     LeaveReply,
     LeaveRequest,
     LeavingMember,
-    ListReply,
     ListRequest,
     MemberAssignment,
     Protocol,
@@ -183,11 +182,9 @@ async def describe_groups(
 
 async def list_groups(door: Door, request: wire.ListGroupsRequest, _call: Call) -> wire.ListGroupsResponse:
     asked = ListRequest(states=frozenset(request.states_filter), types=frozenset(request.types_filter))
+    coordinators = door.broker.coordinators
     try:
-        replies: list[ListReply] = await door.broker.coordinators.ask_every_group_shard(
-            lambda machine, ticket, now_ms: machine.list_groups(ListRequest(), ticket, now_ms)
-        )
-        listed = [each for reply in replies for each in reply.groups]
+        listed = await coordinators.list_groups(await coordinators.group_ids())
         listed += await unlisted_share_groups(door, {each.group for each in listed})
     except AlpacaError as error:
         return wire.ListGroupsResponse(error_code=code_of(error))

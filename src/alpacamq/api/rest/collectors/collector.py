@@ -37,6 +37,7 @@ class Collector:
             text = Exposition()
             process.collect(text, self._broker)
             doors.collect(text, self._metrics, self._traffic)
+            await asyncio.sleep(0)
             dropped: dict[Labels, float] = {
                 ("topic",): await self._topics.collect(text),
                 ("group",): await self._groups.collect(text),
@@ -47,4 +48,5 @@ class Collector:
                 # A part that cannot answer now is left out: the others are of use without it.
                 with suppress(AlpacaError):
                     await part(text, self._broker)
+            await asyncio.sleep(0)
             return text.encode()

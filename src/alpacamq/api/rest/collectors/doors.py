@@ -14,6 +14,7 @@ def collect(text: Exposition, metrics: Metrics, traffic: Traffic) -> None:
     text.add(m.CONNECTIONS, {(name,): door.opened - door.shut for name, door in doors.items()})
     text.add(m.CONNECTIONS_OPENED, {(name,): door.opened for name, door in doors.items()})
     text.add(m.CONNECTIONS_REFUSED, {(name,): door.refused for name, door in doors.items()})
+    text.add(m.CONNECTIONS_EVICTED, {(name,): door.evicted for name, door in doors.items()})
     text.add(m.RECEIVED_BYTES, {(name,): door.received_bytes for name, door in doors.items()})
     text.add(m.SENT_BYTES, {(name,): door.sent_bytes for name, door in doors.items()})
     _requests(text, m.KAFKA_SECONDS, m.KAFKA_ERRORS, doors["kafka"])

@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 
-from alpacamq.api.rest.exposition import Exposition
+from alpacamq.api.rest.exposition import Exposition, Labels
 from alpacamq.broker.broker import Broker
 from alpacamq.coordinator.group_figures import GroupFigures
 from alpacamq.telemetry import metrics_catalogue as m
@@ -11,7 +11,7 @@ from alpacamq.telemetry import metrics_catalogue as m
 from .selection import OTHER, Selection
 
 # So many offsets are looked at before others get their turn of the event loop.
-_AT_ONCE = 2000
+_AT_ONCE = 1000
 
 
 class GroupCollector:
@@ -24,36 +24,44 @@ class GroupCollector:
 
     async def collect(self, text: Exposition) -> int:
         """How many groups, or groups in a topic, have no figures of their own."""
-        groups = self._broker.coordinators.group_figures()
-        lags = await self._lags_of(groups)
-        behind = Counter({each.group.group: 0 for each in groups})
-        for (group, _), lag in lags.items():
-            behind[group] += lag
-        chosen = self._groups.choose(behind)
-        shown = sorted(
-            (each for each in groups if each.group.group in chosen), key=lambda each: each.group.group
-        )
-        text.add(m.GROUPS, Counter((each.group.state,) for each in groups) or {("Empty",): 0})
-        text.add(m.GROUP_MEMBERS, {(each.group.group,): each.members for each in shown})
-        text.add(m.GROUP_REBALANCES, {(each.group.group,): each.rebalances for each in shown})
-        pairs = self._lags.choose(lags)
-        samples: dict[tuple[str, ...], float] = {pair: lags[pair] for pair in sorted(pairs)}
-        if len(lags) > len(pairs):
-            samples[OTHER, OTHER] = sum(lag for pair, lag in lags.items() if pair not in pairs)
-        text.add(m.GROUP_LAG, samples)
-        return max(len(groups) - len(shown), len(lags) - len(pairs))
-
-    async def _lags_of(self, groups: list[GroupFigures]) -> dict[tuple[str, str], int]:
-        find = self._broker.topics.find
-        lags: Counter[tuple[str, str]] = Counter()
+        states: Counter[Labels] = Counter()
+        sizes: dict[str, tuple[int, int]] = {}  # members, and how often they have changed
+        behind: dict[str, int] = {}
+        lags: dict[tuple[str, str], int] = {}
         looked_at = 0
-        for group in groups:
-            for (topic, index), committed in group.committed.items():
-                if (partition := find(topic.encode(), index)) is not None:
-                    behind = max(partition.high_watermark - committed.offset, 0)
-                    lags[group.group.group, topic] += behind
-            looked_at += len(group.committed)
-            if looked_at >= _AT_ONCE:
-                looked_at = 0
-                await asyncio.sleep(0)
-        return dict(lags)
+        async for some in self._broker.coordinators.group_figures():
+            for each in some:
+                name = each.group.group
+                states[(each.group.state,)] += 1
+                sizes[name] = each.members, each.rebalances
+                by_topic = self._lags_of(each)
+                behind[name] = sum(by_topic.values())
+                lags.update({(name, topic): lag for topic, lag in by_topic.items()})
+                looked_at += 1 + len(each.committed)
+                if looked_at >= _AT_ONCE:
+                    looked_at = 0
+                    await asyncio.sleep(0)
+        shown = sorted(await self._groups.choose(behind))
+        await asyncio.sleep(0)
+        text.add(m.GROUPS, states or {("Empty",): 0})
+        text.add(m.GROUP_MEMBERS, {(name,): sizes[name][0] for name in shown})
+        text.add(m.GROUP_REBALANCES, {(name,): sizes[name][1] for name in shown})
+        pairs = await self._lags.choose(lags)
+        await asyncio.sleep(0)
+        samples: dict[Labels, float] = {pair: lags[pair] for pair in sorted(pairs)}
+        if len(lags) > len(pairs):
+            samples[OTHER, OTHER] = sum(lags.values()) - sum(lags[pair] for pair in pairs)
+        await asyncio.sleep(0)
+        text.add(m.GROUP_LAG, samples)
+        await asyncio.sleep(0)
+        return max(len(sizes) - len(shown), len(lags) - len(pairs))
+
+    def _lags_of(self, group: GroupFigures) -> dict[str, int]:
+        """How far a group is behind in each topic."""
+        find = self._broker.topics.find
+        lags: dict[str, int] = {}
+        for (topic, index), committed in group.committed.items():
+            if (partition := find(topic.encode(), index)) is not None:
+                behind = max(partition.high_watermark - committed.offset, 0)
+                lags[topic] = lags.get(topic, 0) + behind
+        return lags

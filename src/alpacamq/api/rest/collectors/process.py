@@ -41,6 +41,7 @@ def collect(text: Exposition, broker: Broker) -> None:
     if broker.metrics is not None:
         text.histograms(m.FLUSH_SECONDS, [((), broker.metrics.flushes.seconds)])
         text.one(m.FLUSH_FAILURES, broker.metrics.flushes.failed)
+        text.one(m.FLUSHES_POSTPONED, broker.metrics.flushes.postponed)
 
 
 def _started_at() -> float:

@@ -42,7 +42,7 @@ class QueueCollector:
         queues = {each.queue: each for each in self._broker.queues.figures()}
         totals = {queue: totals_of([figures]) for queue, figures in queues.items()}
         lengths = {queue: each.ready + each.in_flight for queue, each in totals.items()}
-        chosen = self._selection.choose(lengths)
+        chosen = await self._selection.choose(lengths)
         shown = sorted(chosen)
         others = queues.keys() - chosen
         text.one(m.QUEUES, len(queues))

@@ -8,6 +8,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from heapq import nlargest
 from typing import Generic, TypeVar
 
+from alpacamq.api.rest.slices import in_slices
+
 # No topic can have this name.
 OTHER = "(other)"
 
@@ -21,14 +23,14 @@ class Selection(Generic[K]):
         self._limit = limit
         self._chosen: set[K] = set()
 
-    def choose(self, sizes: Mapping[K, float]) -> set[K]:
-        """Those of `sizes` to be shown."""
-        self._chosen.intersection_update(sizes)
+    async def choose(self, sizes: Mapping[K, float]) -> set[K]:
+        """Those of `sizes` to be shown; others get their turn of the event loop meanwhile."""
+        self._chosen = {key for key in self._chosen if key in sizes}
         if (free := self._limit - len(self._chosen)) > 0:
-            others = sizes.keys() - self._chosen
-            self._chosen.update(
-                others if len(others) <= free else nlargest(free, others, key=sizes.__getitem__)
-            )
+            largest: list[K] = []
+            async for some in in_slices(key for key in sizes if key not in self._chosen):
+                largest = nlargest(free, largest + some, key=sizes.__getitem__)
+            self._chosen.update(largest)
         return self._chosen
 
 

@@ -53,7 +53,7 @@ class TopicCollector:
     async def collect(self, text: Exposition) -> int:
         """How many topics have no figures of their own."""
         found = await self._figures()
-        shown = self._selection.choose({name: levels.size_bytes for name, (levels, _) in found.items()})
+        shown = await self._selection.choose({name: levels.size_bytes for name, (levels, _) in found.items()})
         levels = {name: found[name][0] for name in sorted(shown)}
         counts = {name: found[name][1] for name in levels}
         others = found.keys() - shown

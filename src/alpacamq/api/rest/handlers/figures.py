@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from alpacamq.api.rest.lag import group_names, lags
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
+from alpacamq.api.rest.slices import in_slices
 from alpacamq.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC
 
 Prefix = Annotated[str, Meta(description="of their names")]
@@ -90,13 +91,16 @@ async def group_figures(call: Call[GroupsWatched, Nothing]) -> GroupsFigures:
     broker, wanted = call.backend.broker, call.parameters
     if OFFSETS_TOPIC not in broker.topics.image.topics:
         return GroupsFigures(groups=[], total=0)
-    names = [name for name in await group_names(broker) if name.startswith(wanted.prefix)]
+    total = 0
+    async for some in in_slices(await broker.coordinators.group_ids()):
+        total += sum(name.startswith(wanted.prefix) for name in some)
+    names = await group_names(broker, wanted.limit, wanted.prefix)
     return GroupsFigures(
         groups=[
             GroupFigures(group=each.group, topic=each.topic, lag=each.messages, committed_total=each.reached)
-            for each in await lags(broker, names[: wanted.limit])
+            for each in await lags(broker, names)
         ],
-        total=len(names),
+        total=total,
     )
 
 

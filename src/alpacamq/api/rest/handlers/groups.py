@@ -1,6 +1,8 @@
 """Groups: which there are, and who is in them."""
 
 from http import HTTPStatus
+from itertools import chain
+from operator import attrgetter
 from typing import Annotated
 
 import msgspec
@@ -9,6 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from alpacamq.api.rest.coordination import ask_group
 from alpacamq.api.rest.membership import partitions_by_topic
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
+from alpacamq.api.rest.slices import first_names, in_slices
 from alpacamq.broker.broker import Broker
 from alpacamq.coordinator.consumer_messages import (
     ConsumerGroupDescription,
@@ -18,8 +21,6 @@ from alpacamq.coordinator.group_messages import (
     DeleteGroupRequest,
     DescribeRequest,
     GroupDescription,
-    ListReply,
-    ListRequest,
 )
 from alpacamq.coordinator.groups import GroupCoordinator
 from alpacamq.coordinator.share_messages import ShareGroupDescription, ShareMemberDescription
@@ -86,29 +87,27 @@ class GroupAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 async def list_groups(call: Call[GroupsWanted, Nothing]) -> GroupList:
     broker, wanted = call.backend.broker, call.parameters
-    replies: list[ListReply] = await broker.coordinators.ask_every_group_shard(
-        lambda machine, ticket, now_ms: machine.list_groups(ListRequest(), ticket, now_ms)
-    )
-    listed = [
-        ListedGroup(group=each.group, type=each.type, state=each.state)
-        for reply in replies
-        for each in reply.groups
-    ]
     by_group: dict[str, list[str]] = {}
     for group, topic in await broker.queues.queues():
         by_group.setdefault(group, []).append(topic)
-    listed += [
-        ListedGroup(group=group, type=QUEUE, topics=sorted(topics)) for group, topics in by_group.items()
-    ]
-    names = sorted(
-        {each.group for each in listed if each.group.startswith(wanted.prefix) and each.group > wanted.after}
+    names = await first_names(
+        chain(await broker.coordinators.group_ids(), by_group),
+        wanted.limit + 1,
+        prefix=wanted.prefix,
+        after=wanted.after,
     )
-    shown = frozenset(names[: wanted.limit])
+    shown = names[: wanted.limit]
+    known = {each.group: each for each in await broker.coordinators.list_groups(shown)}
+    groups: list[ListedGroup] = []
+    async for some in in_slices(shown):
+        for name in some:
+            if (found := known.get(name)) is not None:
+                groups.append(ListedGroup(group=name, type=found.type, state=found.state))
+            if (topics := by_group.get(name)) is not None:
+                groups.append(ListedGroup(group=name, type=QUEUE, topics=sorted(topics)))
     return GroupList(
-        groups=sorted(
-            (each for each in listed if each.group in shown), key=lambda each: (each.group, each.type)
-        ),
-        next=names[wanted.limit - 1] if len(names) > wanted.limit else None,
+        groups=sorted(groups, key=attrgetter("group", "type")),
+        next=shown[-1] if len(names) > wanted.limit else None,
     )
 
 

@@ -10,7 +10,6 @@ from alpacamq.api.http.messages import PROBLEM_JSON, Response
 from alpacamq.api.rest.backend import Backend
 from alpacamq.api.rest.checks import ALL, READY, Check, Checks
 from alpacamq.api.rest.errors import LINE_END, Degraded, problem_of
-from alpacamq.api.rest.lag import group_names
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.coordinator.transaction_messages import ListTransactions
 from alpacamq.model.errors import AlpacaError
@@ -77,7 +76,7 @@ async def stats(call: Call[Nothing, Nothing]) -> Stats:
     groups = delayed = open_transactions = None
     topics = broker.topics.image.topics
     with suppress(AlpacaError):
-        groups = len(await group_names(broker)) if OFFSETS_TOPIC in topics else 0
+        groups = len(await broker.coordinators.group_ids()) if OFFSETS_TOPIC in topics else 0
     with suppress(AlpacaError):
         delayed = (await broker.delays.figures()).pending
     with suppress(AlpacaError):

@@ -1,0 +1,1 @@
+"""One hostile request at a time, and what another client waits meanwhile."""
