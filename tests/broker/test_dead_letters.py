@@ -10,6 +10,7 @@ from alpacamq.broker import moves
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.queue_shard import QueueShard
 from alpacamq.broker.queues import RedriveTask
+from alpacamq.broker.shard import Shard
 from alpacamq.model.errors import InvalidRequest, UnknownTopic
 from alpacamq.model.headers import DEAD_LETTER_HEADERS
 from alpacamq.model.lanes import Lane
@@ -120,6 +121,24 @@ async def test_a_move_repeated_after_a_crash_is_recognised(
 
 async def arrived(broker: Broker, count: int, topic: str = "orders.dlq") -> bool:
     return len(letters(broker, topic)) == count
+
+
+async def test_leases_that_end_while_nobody_runs_become_dead_letters_with_the_first_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ids that dead letters are written under are there before queues are loaded."""
+    failures: list[object] = []
+    monkeypatch.setattr(Shard, "_fail", lambda _self, error: failures.append(error))
+    clock = SettableClock()
+    async with running(tmp_path, clock=clock) as broker:
+        await broker.topics.create("orders", partitions=1, overrides={"queue.max.deliveries": "1"})
+        await sent(broker, "orders", b"a", b"b", b"c")
+        assert len(await broker.queues.receive(ORDERS, max_messages=3, wait_ms=5000)) == 3
+    clock.ahead_ms += 3_600_000
+    async with running(tmp_path, clock=clock) as broker:
+        await eventually(lambda: made(broker, "orders.dlq"))
+        await eventually(lambda: arrived(broker, 3))
+    assert failures == []
 
 
 async def test_a_move_cut_off_before_it_was_made_is_made_after_the_restart(

@@ -5,6 +5,7 @@ arrivals, the records it leases, and somebody who carries out its moves.
 import asyncio
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +103,11 @@ class QueueHost:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.scans.run())
             tasks.create_task(self._moves.run())
-            if self.is_used:
-                self._low_on_ids.set()
             tasks.create_task(self._keep_ids())
+            if self.is_used:
+                # An engine that finds ended leases when it is loaded moves them to dead letters at once.
+                with suppress(AlpacaError):
+                    await self._producer_ids.replenish()
             tasks.create_task(self._shards.run())
 
     @property
