@@ -12,7 +12,12 @@ from alpacamq.model.ids import BrokerId
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.topics import Cursor, DescribeTopicPartitionsRequest, TopicRequest
 
-CALL = Call(0, "tests", "127.0.0.1")
+
+async def no_pause() -> None:
+    """Take no longer than a slice."""
+
+
+CALL = Call(0, "tests", "127.0.0.1", no_pause)
 
 
 @pytest.fixture
@@ -30,7 +35,7 @@ async def test_partitions_are_described_page_by_page(door: Door) -> None:
     cursor: Cursor | None = None
     while True:
         request = DescribeTopicPartitionsRequest(response_partition_limit=2, cursor=cursor)
-        page = describe_topic_partitions(door, request, CALL)
+        page = await describe_topic_partitions(door, request, CALL)
         seen += [(topic.name, part.partition_index) for topic in page.topics for part in topic.partitions]
         if (cursor := page.next_cursor) is None:
             break
@@ -40,12 +45,12 @@ async def test_partitions_are_described_page_by_page(door: Door) -> None:
 async def test_lists_of_replicas_are_empty_and_never_null(door: Door) -> None:
     """Null is allowed by the schema, and Kafka's own admin client fails on it."""
     await door.broker.topics.create("a", partitions=1)
-    page = describe_topic_partitions(door, DescribeTopicPartitionsRequest(), CALL)
+    page = await describe_topic_partitions(door, DescribeTopicPartitionsRequest(), CALL)
     (partition,) = page.topics[0].partitions
     assert (partition.eligible_leader_replicas, partition.last_known_elr) == ([], [])
 
 
 async def test_an_unknown_topic_is_named_with_its_error(door: Door) -> None:
     request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name="nobody")])
-    (topic,) = describe_topic_partitions(door, request, CALL).topics
+    (topic,) = (await describe_topic_partitions(door, request, CALL)).topics
     assert (topic.name, topic.error_code) == ("nobody", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
