@@ -1,6 +1,11 @@
-"""Send every hostile request at full size to a broker of its own and print what it cost the others.
+"""Sends every hostile request at full size to a broker of its own and prints what it cost the others.
 
-python -m tests.hostile [part of a name ...]
+    python -m tests.hostile [part of a request's name ...]
+
+For each request: what another client's produce waited for at most in the second before it and while it was
+served, and the resident memory of the broker before, during and after. The first depends on what else
+the machine does; the tests in this folder therefore look at the processor time of the event loop.
+`HOSTILE_SOURCE` names the `src` directory of another version to measure.
 """
 
 import contextlib
@@ -11,8 +16,10 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from struct import pack
+from typing import Self
 
 from alpacamq.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tests.brokers import Broker
@@ -25,29 +32,52 @@ MIB = 1 << 20
 SERVED_ENTRIES = 80_000
 ANNOUNCED_BYTES = 100 * MIB
 SENT_BYTES = 60_000
+COLUMNS = (
+    "request", "entries", "size", "answer", "took",
+    "a produce waits without it / during it", "resident before / during / after",
+)  # fmt: skip
 
 
-class Memory:
-    """The highest resident memory of a broker while this is at work."""
+class Measurement:
+    """What a broker and another client go through while something is done to the broker."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, bystander: Bystander) -> None:
         self._broker = broker
+        self._bystander = bystander
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-        self.highest_bytes = 0
+        self._watching = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Self:
+        self._bystander.take_longest_ms()
+        time.sleep(1)
+        self._idle_ms = self._bystander.take_longest_ms()
+        self._before = self._highest = self._broker.resident_bytes
+        self._watching.start()
+        self._began_at = time.monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._took_s = time.monotonic() - self._began_at
+        time.sleep(0.2)
+        self._waited_ms = self._bystander.take_longest_ms()
+        self._ending.set()
+        self._watching.join()
 
     def _watch(self) -> None:
         while not self._ending.wait(0.01):
             with contextlib.suppress(Exception):
-                self.highest_bytes = max(self.highest_bytes, self._broker.resident_bytes)
+                self._highest = max(self._highest, self._broker.resident_bytes)
 
-    def __enter__(self) -> "Memory":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ending.set()
-        self._thread.join()
+    def print(self, *columns: str) -> None:
+        """One line of the table."""
+        memory = (self._before, self._highest, self._broker.resident_bytes)
+        cells = [
+            *columns,
+            f"{self._took_s:.2f} s",
+            f"{self._idle_ms:.0f} / {self._waited_ms:.0f} ms",
+            " / ".join(f"{size_bytes / MIB:.0f}" for size_bytes in memory) + " MiB",
+        ]
+        print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def prepare(broker: Broker) -> None:
@@ -75,96 +105,58 @@ def send(broker: Broker, frame: bytes) -> str:
 
 def measure(broker: Broker, bystander: Bystander, attack: Attack, entries: int) -> None:
     frame = attack.frame(entries)
-    before = broker.resident_bytes
-    bystander.take_longest_ms()
-    with Memory(broker) as memory:
-        began_at = time.monotonic()
+    with Measurement(broker, bystander) as measurement:
         answer = send(broker, frame)
-        took_s = time.monotonic() - began_at
-        time.sleep(0.2)
-        waited_ms = bystander.take_longest_ms()
-    time.sleep(0.3)
-    row(
-        attack.name,
-        f"{entries:,}",
-        len(frame),
-        answer,
-        took_s,
-        waited_ms,
-        before,
-        memory.highest_bytes,
-        broker,
-    )
-
-
-def row(
-    name: str, entries: str, size: int, answer: str, took_s: float, waited_ms: float, before: int, during: int,
-    broker: Broker,
-) -> None:  # fmt: skip
-    memory = [f"{size_bytes / MIB:.0f}" for size_bytes in (before, during, broker.resident_bytes)]
-    print(
-        f"| {name} | {entries} | {size / MIB:.1f} MiB | {answer} | {took_s:.2f} s | {waited_ms:.0f} ms "
-        f"| {' / '.join(memory)} MiB |",
-        flush=True,
-    )
+    measurement.print(attack.name, f"{entries:,}", f"{len(frame) / MIB:.1f} MiB", answer)
 
 
 def measure_announcements(broker: Broker, bystander: Bystander, count: int, *, together: bool) -> None:
     """Connections that announce a large frame, send the beginning of it and hang up."""
-    before = broker.resident_bytes
-    bystander.take_longest_ms()
-    began_at = time.monotonic()
-    with Memory(broker) as memory:
-        connections = []
+    with Measurement(broker, bystander) as measurement, contextlib.ExitStack() as stack:
         for _ in range(count):
             connection = socket.create_connection(broker.host_and_port, timeout=TIMEOUT_S)
-            connections.append(connection)
             connection.sendall(pack(">i", ANNOUNCED_BYTES) + bytes(SENT_BYTES))
             time.sleep(0.01)
-            if not together:
+            if together:
+                stack.enter_context(connection)
+            else:
                 connection.close()
-        time.sleep(1)
-        for connection in connections:
-            connection.close()
-        time.sleep(1)
-    waited_ms = bystander.take_longest_ms()
-    row(
+    measurement.print(
         "announces 100 MiB, sends 60 KB, hangs up",
-        f"{count:,} connections {'at once' if together else 'in a row'}", SENT_BYTES, "none",
-        time.monotonic() - began_at, waited_ms, before, memory.highest_bytes, broker,
-    )  # fmt: skip
-
-
-def main(parts: list[str]) -> None:
-    source = os.environ.get("HOSTILE_SOURCE", "")
-    environment = {"PYTHONPATH": source} if source else {}
-    chosen = [a for a in ATTACKS if not parts or any(part in a.name for part in parts)]
-    announce = not parts or "announce" in parts
-    print(
-        "| request | entries | size | answer | took | another produce waited | resident before / during / after |"
+        f"{count:,} connections {'at once' if together else 'in a row'}",
+        f"{SENT_BYTES / MIB:.1f} MiB",
+        "none",
     )
-    print("|---|---|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as directory:
-        for count, together in itertools.product((40, 500), (False, True)) if announce else ():
-            with running(Path(directory) / f"announcements-{count}-{together}", environment) as broker:
-                with standing_by(broker.host_and_port) as bystander:
-                    measure_announcements(broker, bystander, count, together=together)
-        for number, attack in enumerate(chosen):
-            with running(Path(directory) / f"data-{number}", environment) as broker:
-                with standing_by(broker.host_and_port) as bystander:
-                    for entries in sorted({min(SERVED_ENTRIES, attack.entries), attack.entries}):
-                        measure(broker, bystander, attack, entries)
 
 
 @contextlib.contextmanager
-def running(directory: Path, environment: dict[str, str]):  # type: ignore[no-untyped-def]
-    broker = Broker(directory, environment=environment)
+def attacked(directory: Path) -> Iterator[tuple[Broker, Bystander]]:
+    """A broker of its own, and another client of it."""
+    source = os.environ.get("HOSTILE_SOURCE")
+    broker = Broker(directory, environment={"PYTHONPATH": source} if source else {})
     try:
         broker.start()
         prepare(broker)
-        yield broker
+        with standing_by(broker.host_and_port) as bystander:
+            yield broker, bystander
     finally:
         broker.end()
+
+
+def main(parts: list[str]) -> None:
+    print(f"| {' | '.join(COLUMNS)} |")
+    print("|---" * len(COLUMNS) + "|")
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        if not parts or "announce" in parts:
+            for count, together in itertools.product((40, 500), (False, True)):
+                with attacked(directory / f"announced-{count}-{together}") as (broker, bystander):
+                    measure_announcements(broker, bystander, count, together=together)
+        for number, attack in enumerate(ATTACKS):
+            if not parts or any(part in attack.name for part in parts):
+                with attacked(directory / f"request-{number}") as (broker, bystander):
+                    for entries in sorted({min(SERVED_ENTRIES, attack.entries), attack.entries}):
+                        measure(broker, bystander, attack, entries)
 
 
 if __name__ == "__main__":

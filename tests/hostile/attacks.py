@@ -6,10 +6,21 @@ from struct import Struct
 from uuid import UUID
 
 from alpacamq.protocol.apis import APIS
-from alpacamq.protocol.messages import cluster, configs, fetch, groups, metadata, offsets, produce, topics
+from alpacamq.protocol.messages import (
+    cluster,
+    configs,
+    fetch,
+    groups,
+    metadata,
+    offsets,
+    produce,
+    share_fetch,
+    share_groups,
+    share_offsets,
+    topics,
+)
 from alpacamq.protocol.messages import committed_offsets as committed
 from alpacamq.protocol.messages import consumer_groups as consumers
-from alpacamq.protocol.messages import share_fetch, share_groups, share_offsets
 from alpacamq.protocol.messages import transactions as txn
 from alpacamq.protocol.notation import Message
 from alpacamq.protocol.schema import encode
@@ -384,7 +395,12 @@ def _alter_share_offsets(count: int) -> Message:
 
 ATTACKS = (
     Attack(name="Metadata", build=_metadata(lambda _: "t", create=False), entries=2_000_000, version=4),
-    Attack(name="Metadata, many names", build=_metadata(lambda n: f"t{n}", create=False), entries=800_000),
+    Attack(
+        name="Metadata, many names",
+        build=_metadata(lambda n: f"t{n}", create=False),
+        entries=800_000,
+        version=4,
+    ),
     Attack(
         name="Metadata, invalid names to create",
         build=_metadata(lambda n: f"!{n}", create=True),

@@ -79,7 +79,11 @@ def decode_produce_in_slices(version: int, data: memoryview, at: int) -> Generat
     for topic in request.topic_data:
         yield
         key = topic.topic_id.bytes if version >= TOPIC_IDS_FROM else topic.name.encode()
-        partitions: list[ProducedPartition] = [(each.index, each.records) for each in topic.partition_data]  # type: ignore[misc]
+        partitions: list[ProducedPartition] = []
+        for number, each in enumerate(topic.partition_data, 1):
+            if not number % ENTRIES_AT_ONCE:
+                yield
+            partitions.append((each.index, each.records))  # type: ignore[arg-type]
         topics.append((key, partitions))
     return ProduceCall(request.transactional_id, request.acks, request.timeout_ms, topics)
 

@@ -273,7 +273,7 @@ class ProduceRequests:
         try:
             with connection.cancelling_on_close():
                 call = await work.run(decode_produce_in_slices(header.api_version, frame, header.body_at))
-            if sum(len(partitions) for _, partitions in call.topics) > MAX_PRODUCED_PARTITIONS:
+            if sum(max(len(partitions), 1) for _, partitions in call.topics) > MAX_PRODUCED_PARTITIONS:
                 raise ProtocolError(
                     f"a Produce request may name {MAX_PRODUCED_PARTITIONS} partitions at most"
                 )

@@ -3,7 +3,8 @@
 A request names topics by name or, in its latest versions, by id; the coordinator knows names.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -52,7 +53,7 @@ _ERROR_OF_GROUP_FROM = 2
 _ABORTABLE_FROM = 4
 _JOINS_TRANSACTION_FROM = 5
 # The coordinator does nothing else while it takes in offsets: so many at a time are a few milliseconds.
-_AT_ONCE = 500
+_AT_ONCE = 1000
 
 
 class Wanted(NamedTuple):
@@ -279,7 +280,7 @@ async def _named_fetched(
     call: Call,
 ) -> list[wire.OffsetFetchResponseTopics]:
     offsets: list[wire.OffsetFetchResponsePartition] = []
-    for some in _batches(list(_known_partitions(named))):
+    for some in _batches(_known_partitions(named)):
         reply: FetchOffsetsReply = await ask_group(
             door, GroupCoordinator.fetch_offsets, msgspec.structs.replace(asked, partitions=tuple(some))
         )
@@ -402,10 +403,12 @@ def _note(
         codes[each.place] = next(results)
 
 
-def _batches(wanted: Sequence[T]) -> Iterator[Sequence[T]]:
+def _batches(wanted: Iterable[T]) -> Iterator[Sequence[T]]:
     """What is put to the coordinator at a time; one empty batch for nothing, which is a question as well."""
-    for start in range(0, max(len(wanted), 1), _AT_ONCE):
-        yield wanted[start : start + _AT_ONCE]
+    rest = iter(wanted)
+    yield list(islice(rest, _AT_ONCE))
+    while batch := list(islice(rest, _AT_ONCE)):
+        yield batch
 
 
 def _same(code: ErrorCode) -> Iterator[ErrorCode]:
