@@ -46,7 +46,9 @@ def metadata(
         return _response(door, [_described(door, topic) for topic in image.topics.values()])
     if len(request.topics) > _AT_ONCE:
         return _in_slices(door, request, call)
-    found = [_find(image, entry) for entry in request.topics]
+    # As Kafka does: each is described once, however often it is named.
+    entries = list({(entry.name, entry.topic_id): entry for entry in request.topics}.values())
+    found = [_find(image, entry) for entry in entries]
     if sum(topic.partitions for topic in found if topic is not None) > _AT_ONCE or (
         None in found and _may_create(door, request)
     ):
@@ -55,7 +57,7 @@ def metadata(
         door,
         [
             _unknown(entry) if topic is None else _described(door, topic)
-            for entry, topic in zip(request.topics, found, strict=True)
+            for entry, topic in zip(entries, found, strict=True)
         ],
     )
 
@@ -132,7 +134,7 @@ async def _in_slices(door: Door, request: MetadataRequest, call: Call) -> Metada
     for entry in entries:
         await call.pause()
         if (entry.name, entry.topic_id) in seen:
-            continue  # as Kafka does: each is described once, however often it is named
+            continue
         seen.add((entry.name, entry.topic_id))
         topic = _find(door.broker.topics.image, entry)
         refusal = None
