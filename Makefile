@@ -49,7 +49,7 @@ powercut: ## Cut the power under load, 30 times (root, a loop device)
 
 fuzz: ## Only the tests that feed the decoders and a running broker with garbage
 	@scripts/setup dev
-	@$(BIN)/pytest -q -n auto -o timeout=7200 -k "fuzz or hostile"
+	@$(BIN)/pytest -q -n auto -o timeout=7200 -k "fuzz or test_hostile"
 
 hostile: ## Send hostile requests of every kind and print what others wait and the memory they take
 	@scripts/setup dev

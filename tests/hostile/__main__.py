@@ -2,9 +2,9 @@
 
     python -m tests.hostile [part of a request's name ...]
 
-For each request: what another client's produce waited for at most in the second before it and while it was
-served, and the resident memory of the broker before, during and after. The first depends on what else
-the machine does; the tests in this folder therefore look at the processor time of the event loop.
+For each request: what another client's produce waited at most in the second before it and while it was
+served, how much of the broker's work lay in such a wait at most (by processor time: what other processes do
+to the wait does not count), and the resident memory of the broker before, during and after.
 `HOSTILE_SOURCE` names the `src` directory of another version to measure.
 """
 
@@ -34,7 +34,7 @@ ANNOUNCED_BYTES = 100 * MIB
 SENT_BYTES = 60_000
 COLUMNS = (
     "request", "entries", "size", "answer", "took",
-    "a produce waits without it / during it", "resident before / during / after",
+    "a produce waits without it / during it", "for work of", "resident before / during / after",
 )  # fmt: skip
 
 
@@ -48,9 +48,9 @@ class Measurement:
         self._watching = threading.Thread(target=self._watch)
 
     def __enter__(self) -> Self:
-        self._bystander.take_longest_ms()
+        self._bystander.take_longest()
         time.sleep(1)
-        self._idle_ms = self._bystander.take_longest_ms()
+        self._idle = self._bystander.take_longest()
         self._before = self._highest = self._broker.resident_bytes
         self._watching.start()
         self._began_at = time.monotonic()
@@ -59,7 +59,7 @@ class Measurement:
     def __exit__(self, *_: object) -> None:
         self._took_s = time.monotonic() - self._began_at
         time.sleep(0.2)
-        self._waited_ms = self._bystander.take_longest_ms()
+        self._during = self._bystander.take_longest()
         self._ending.set()
         self._watching.join()
 
@@ -74,7 +74,8 @@ class Measurement:
         cells = [
             *columns,
             f"{self._took_s:.2f} s",
-            f"{self._idle_ms:.0f} / {self._waited_ms:.0f} ms",
+            f"{self._idle.waited_ms:.0f} / {self._during.waited_ms:.0f} ms",
+            f"{self._during.work_ms:.0f} ms",
             " / ".join(f"{size_bytes / MIB:.0f}" for size_bytes in memory) + " MiB",
         ]
         print(f"| {' | '.join(cells)} |", flush=True)
@@ -137,7 +138,7 @@ def attacked(directory: Path) -> Iterator[tuple[Broker, Bystander]]:
     try:
         broker.start()
         prepare(broker)
-        with standing_by(broker.host_and_port) as bystander:
+        with standing_by(broker.host_and_port, broker.process.pid) as bystander:
             yield broker, bystander
     finally:
         broker.end()
