@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format docs site bench crash powercut heavy fuzz pythons hooks lock clean
+.PHONY: help run test lint format docs site bench crash powercut heavy fuzz hostile pythons hooks lock clean
 
 BIN := .venv/bin
 
@@ -49,7 +49,11 @@ powercut: ## Cut the power under load, 30 times (root, a loop device)
 
 fuzz: ## Only the tests that feed the decoders and a running broker with garbage
 	@scripts/setup dev
-	@$(BIN)/pytest -q -n auto -o timeout=7200 -k "fuzz or hostile"
+	@$(BIN)/pytest -q -n auto -o timeout=7200 -k "fuzz or test_hostile"
+
+hostile: ## Send hostile requests of every kind and print what others wait and the memory they take
+	@scripts/setup dev
+	@$(BIN)/python -m tests.hostile
 
 heavy: ## Every test that takes minutes, the crashes included
 	@scripts/setup dev

@@ -5,6 +5,7 @@ import shutil
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -230,7 +231,9 @@ async def test_partitions_are_served_while_others_are_recovered(tmp_path: Path) 
 def described(broker: Broker, topic: str) -> tuple[int, int]:
     """What clients are told of the first and of the last partition."""
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-    response = metadata(Door(broker=broker, host="h", port=1), request, Call(12, "c", "h"))
+    response = metadata(
+        Door(broker=broker, host="h", port=1), request, Call(12, "c", "h", partial(asyncio.sleep, 0))
+    )
     assert isinstance(response, MetadataResponse)
     partitions = response.topics[0].partitions
     return partitions[0].error_code, partitions[-1].error_code

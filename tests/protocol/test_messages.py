@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from alpacamq.protocol.apis import Api
 from alpacamq.protocol.notation import Message
-from alpacamq.protocol.schema import decode, encode
+from alpacamq.protocol.schema import decode, decode_in_slices, encode, encode_in_slices, run_to_end
 
 from .oracle import UNKNOWN_TO_KIO, assert_same, kio_class, kio_read, kio_write
 from .specimens import any_message, messages, name_of, served, specimen
@@ -21,7 +21,10 @@ FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(Health
 @given(data=st.data())
 def test_what_was_written_is_read_back(message: type[Message], version: int, data: st.DataObject) -> None:
     ours = data.draw(any_message(message, version))
-    assert decode(message, version, memoryview(encode(ours, version))) == ours
+    written = encode(ours, version)
+    assert decode(message, version, memoryview(written)) == ours
+    assert run_to_end(encode_in_slices(ours, version)) == written
+    assert run_to_end(decode_in_slices(message, version, memoryview(written))) == ours
 
 
 def judged() -> list[Any]:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -11,7 +10,7 @@ import msgspec
 from alpacamq.coordinator.transaction import ProducerIdentity
 from alpacamq.coordinator.transaction_messages import TransactionPartitions
 from alpacamq.model.batch import TRANSACTIONAL, Codec, stamp_producer
-from alpacamq.model.errors import AlpacaError, InvalidDelay, TopicExists, UnknownTopic
+from alpacamq.model.errors import AlpacaError, InvalidDelay, UnknownTopic
 from alpacamq.model.murmur2 import partition_for_key
 from alpacamq.model.ports import Clock
 from alpacamq.model.records import Header, Record
@@ -211,8 +210,7 @@ class Publisher:
 
     async def _created(self, topic: str) -> Sequence[Partition]:
         if self._auto_create_topics:
-            with suppress(TopicExists):  # another request was faster
-                await self._topics.create(topic)
+            await self._topics.create_unless_there(topic)
         if not (partitions := self._topics.partitions_of(topic)):
             raise UnknownTopic(f"no topic is named {topic!r}")
         return partitions

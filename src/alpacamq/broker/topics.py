@@ -221,6 +221,26 @@ class Topics:
             return topic
 
     @_to_its_end
+    async def create_unless_there(self, name: str) -> Topic:
+        """The topic of this name, created with the broker's defaults if there is none.
+
+        Clients that ask for a new topic at the same time all get the one that the first of them made.
+        """
+        async with self._changing:
+            if (topic := self.image.topics.get(TopicName(name))) is None:
+                topic = created(
+                    self.image,
+                    name,
+                    topic_id=uuid4(),
+                    partitions=BY_DEFAULT,
+                    replication_factor=BY_DEFAULT,
+                    overrides={},
+                    limits=self._limits,
+                )
+                await self._make(topic)
+            return topic
+
+    @_to_its_end
     async def create_internal(
         self, name: TopicName, *, partitions: int, overrides: Mapping[str, str]
     ) -> None:

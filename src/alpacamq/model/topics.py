@@ -325,7 +325,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
 def check_setting(name: str, text: str) -> Any:
     """The value of one setting, or InvalidConfig naming the nearest setting there is."""
     if (setting := SETTINGS.get(name)) is None:
-        near = get_close_matches(name, SETTINGS, n=1)
+        near = get_close_matches(name[:MAX_NAME_LENGTH], SETTINGS, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise InvalidConfig(f"no topic setting is named {name!r}{hint}")
     value = setting.parse(name, text)

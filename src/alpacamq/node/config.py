@@ -115,7 +115,11 @@ class KafkaConfig(msgspec.Struct, frozen=True, kw_only=True):
     in_flight_bytes: Annotated[
         int,
         Meta(
-            ge=KIB, le=TIB, description="The same for all connections together; at least max_request_bytes."
+            ge=KIB,
+            le=TIB,
+            description="Memory for requests larger than 64 KiB of all connections together, taken as they "
+            "arrive; at least max_request_bytes. Beyond it, one request at a time is let in, and those that "
+            "hold memory and arrive at less than 1 MiB/s are given up.",
         ),
     ] = 128 * MIB
     connection_in_flight_requests: Annotated[

@@ -4,10 +4,13 @@ The function is straight-line code without calls for parts: neighbouring fixed-w
 lengths included, are taken by one `unpack_from`. It checks every length and count against the
 bytes that are left before it makes room. It raises whatever it meets; `Decoder` turns that
 into a ProtocolError, finding the field by the line that failed.
+
+For large requests there is a second form of the function: a generator that stops every few
+entries, so that others get their turn, and that counts the entries of all arrays together.
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 from uuid import UUID
@@ -15,26 +18,27 @@ from uuid import UUID
 from .errors import ProtocolError
 from .notation import UUID_ON_WIRE, Array, Field, Fixed, Message, Prefixed, WireType, fields_of
 from .source import Run, Source, size_of
-from .varint import Malformed, check_count, read_uvarint, skip_tagged_fields
+from .varint import Malformed, check_count, check_tag_count, read_uvarint, skip_tagged_fields
 
 M = TypeVar("M", bound=Message)
 
+# The most entries that the arrays of one request may have in all. Each costs a hundred bytes and more once
+# it is decoded, and none of our users has as many partitions.
+MAX_ENTRIES = 100_000
+MAX_STRING_BYTES = 2**15 - 1
+# How many entries of an array are read between two stops.
+STRIDE = 32
 
-class Decoder(Generic[M]):
-    """Reads one version of a message."""
 
-    def __init__(self, message: type[M], version: int) -> None:
+class _Reading:
+    """What both forms have: the source, and how its errors are explained."""
+
+    def __init__(self, message: type[Message], version: int, *, sliced: bool) -> None:
         self._title = f"{message.__name__} v{version}"
-        writer = _Writer(message, version)
+        writer = _Writer(message, version, sliced=sliced)
         space = writer.write(self._title)
-        self._function: Callable[[memoryview, int], M] = space["decode"]
+        self._function: Callable[[memoryview, int], Any] = space["decode"]
         self._runs = writer.source.runs
-
-    def __call__(self, data: memoryview, at: int) -> M:
-        try:
-            return self._function(data, at)
-        except (struct.error, IndexError, ValueError) as error:
-            raise self._explained(error, len(data)) from error
 
     def _explained(self, error: Exception, size: int) -> ProtocolError:
         trace: TracebackType | None = error.__traceback__
@@ -56,12 +60,41 @@ class Decoder(Generic[M]):
         return ProtocolError(f"{self._title}: {field} {what}" if field else f"{self._title}: {what}")
 
 
+class Decoder(_Reading, Generic[M]):
+    """Reads one version of a message."""
+
+    def __init__(self, message: type[M], version: int) -> None:
+        super().__init__(message, version, sliced=False)
+
+    def __call__(self, data: memoryview, at: int) -> M:
+        try:
+            message: M = self._function(data, at)
+        except (struct.error, IndexError, ValueError) as error:
+            raise self._explained(error, len(data)) from error
+        return message
+
+
+class SlicedDecoder(_Reading, Generic[M]):
+    """Reads one version of a message with stops in between."""
+
+    def __init__(self, message: type[M], version: int) -> None:
+        super().__init__(message, version, sliced=True)
+
+    def __call__(self, data: memoryview, at: int) -> Generator[None, None, M]:
+        try:
+            message: M = yield from self._function(data, at)
+        except (struct.error, IndexError, ValueError) as error:
+            raise self._explained(error, len(data)) from error
+        return message
+
+
 class _Writer:
     """Turns the fields of a message into source that reads them."""
 
-    def __init__(self, message: type[Message], version: int) -> None:
+    def __init__(self, message: type[Message], version: int, *, sliced: bool) -> None:
         self._message = message
         self._version = version
+        self._sliced = sliced
         self._flexible = version >= message.flexible_from
         # Fixed-width values seen but not yet read: struct code, variable, field.
         self._pending: list[tuple[str, str, str]] = []
@@ -71,12 +104,16 @@ class _Writer:
             read_uvarint=read_uvarint,
             skip_tagged_fields=skip_tagged_fields,
             check_count=check_count,
+            check_tag_count=check_tag_count,
             UUID=UUID,
         )
 
     def write(self, title: str) -> dict[str, Any]:
         emit = self.source.emit
         emit("end = len(data)")
+        if self._sliced:
+            emit(f"entries = {MAX_ENTRIES}")
+            emit("yield")
         value = self._part(self._message)
         # What follows is passed over, as Kafka does: librdkafka sends three bytes too many
         # when it asks for all topics.
@@ -159,6 +196,10 @@ class _Writer:
         }[wire]
 
         def take() -> None:
+            if wire is Prefixed.STRING and self._flexible:
+                # As Kafka has it: what earlier versions cannot express is nobody's name either.
+                with self.source.block(f"if {length} > {MAX_STRING_BYTES}:"):
+                    emit(f"raise Malformed(f'has length {{{length}}}, more than {MAX_STRING_BYTES}')")
             emit(f"{stop} = at + {length}")
             with self.source.block(f"if {stop} > end:"):
                 emit(f"raise Malformed(f'claims {{{length}}} bytes where {{end - at}} are left')")
@@ -187,6 +228,10 @@ class _Writer:
 
         def take() -> None:
             emit(f"check_count({count}, {least}, end - at)")
+            if self._sliced:
+                emit(f"entries -= {count}")
+                with self.source.block("if entries < 0:"):
+                    emit(f"raise Malformed('makes more than {MAX_ENTRIES} entries in one request')")
             if isinstance(element, Fixed) and element != UUID_ON_WIRE:
                 unpack = self.source.constant("unpack_many", unpack_many)
                 emit(f"{value} = {unpack}({element.code!r}, {count}, data, at)")
@@ -195,7 +240,11 @@ class _Writer:
             append = self.source.name("append")
             emit(f"{value} = []")
             emit(f"{append} = {value}.append")
-            with self.source.block(f"for _ in range({count}):"):
+            number = self.source.name("number")
+            with self.source.block(f"for {number} in range({count}):"):
+                if self._sliced:
+                    with self.source.block(f"if not {number} % {STRIDE}:"):
+                        emit("yield")
                 item = self._value(element, nullable=False)
                 self._flush()
                 emit(f"{append}({item})")
@@ -241,7 +290,7 @@ class _Writer:
         emit = self.source.emit
         number, size, stop = (self.source.name(stem) for stem in ("tag", "size", "stop"))
         emit(f"{count}, at = read_uvarint(data, at - 1)")
-        emit(f"check_count({count}, 2, end - at)")
+        emit(f"check_tag_count({count}, end - at)")
         with self.source.block(f"for _ in range({count}):"):
             emit(f"{number}, at = read_uvarint(data, at)")
             emit(f"{size}, at = read_uvarint(data, at)")

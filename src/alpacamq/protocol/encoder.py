@@ -2,9 +2,12 @@
 
 Straight-line code again: neighbouring fixed-width values and lengths go out in one `pack`.
 A value that does not fit its field is a bug of ours and raises struct.error.
+
+For large responses there is a second form: a generator that stops every few entries and says
+how many bytes it has written.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from struct import Struct, pack
 from typing import Any
 
@@ -13,33 +16,44 @@ from .source import Source
 from .varint import uvarint
 
 Encoder = Callable[[Any], bytes]
+SlicedEncoder = Callable[[Any], Generator[int, None, bytes]]
+
+# How many entries of an array are written between two stops.
+STRIDE = 32
 
 
 def encoder(message: type[Message], version: int) -> Encoder:
     """The function that writes `version` of `message`."""
-    return _Writer(message, version).write()
+    function: Encoder = _Writer(message, version, sliced=False).write()
+    return function
+
+
+def sliced_encoder(message: type[Message], version: int) -> SlicedEncoder:
+    """The function that writes `version` of `message` with stops in between."""
+    function: SlicedEncoder = _Writer(message, version, sliced=True).write()
+    return function
 
 
 class _Writer:
     """Turns the fields of a message into source that writes them."""
 
-    def __init__(self, message: type[Message], version: int) -> None:
+    def __init__(self, message: type[Message], version: int, *, sliced: bool) -> None:
         self._message = message
         self._version = version
+        self._sliced = sliced
         self._flexible = version >= message.flexible_from
         # Fixed-width values seen but not yet written: struct code and, unless it is padding, expression.
         self._pending: list[tuple[str, str]] = []
         self._source = Source("def encode(message):")
         self._source.constants["uvarint"] = uvarint
 
-    def write(self) -> Encoder:
+    def write(self) -> Any:
         self._source.emit("out = bytearray()")
+        if self._sliced:
+            self._source.emit("yield 0")
         self._part(self._message, "message")
         self._source.emit("return bytes(out)")
-        function: Encoder = self._source.compile(f"encode {self._message.__name__} v{self._version}")[
-            "encode"
-        ]
-        return function
+        return self._source.compile(f"encode {self._message.__name__} v{self._version}")["encode"]
 
     def _part(self, message: type[Message], part: str) -> None:
         """Write the part that the variable `part` holds, leaving nothing pending."""
@@ -125,7 +139,14 @@ class _Writer:
             self._source.emit(f"out += {packers}[len({items})](*{items})")
             return
         item = self._source.name("item")
-        with self._source.block(f"for {item} in {items}:"):
+        head = f"for {item} in {items}:"
+        if self._sliced:
+            number = self._source.name("number")
+            head = f"for {number}, {item} in enumerate({items}):"
+        with self._source.block(head):
+            if self._sliced:
+                with self._source.block(f"if not {number} % {STRIDE}:"):
+                    self._source.emit("yield len(out)")
             if isinstance(element, Fixed | Prefixed):
                 self._value(element, item, nullable=False)
                 self._flush()

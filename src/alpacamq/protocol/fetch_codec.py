@@ -6,14 +6,14 @@ belongs between them. Topics are known by the bytes that name them on the wire, 
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from .errors import ProtocolError
+from .errors import ManyEntries, ProtocolError
 from .messages.fetch import FetchRequest
-from .schema import decode
-from .varint import Malformed, check_count, read_uvarint, skip_tagged_fields, uvarint
+from .schema import decode, decode_in_slices, run_to_end
+from .varint import Malformed, check_count, check_tag_count, read_uvarint, skip_tagged_fields, uvarint
 
 FLEXIBLE_FROM = FetchRequest.flexible_from
 SESSIONS_FROM = 7
@@ -22,6 +22,8 @@ TOPIC_IDS_FROM = 13
 REPLICA_STATE_FROM = 15
 TOPIC_ID_BYTES = 16
 _REPLICA_STATE_TAG = 1
+# Topics and partitions that are read or written in one go.
+ENTRIES_AT_ONCE = 256
 
 # A named tuple's own constructor costs twice as much, which counts once a partition.
 _new = tuple.__new__
@@ -94,13 +96,59 @@ class PartitionFetched(NamedTuple):
 
 
 def decode_fetch(version: int, data: memoryview, at: int) -> FetchCall:
-    """The Fetch request that lies in `data` from `at` to the end, or ProtocolError."""
+    """The Fetch request that lies in `data` from `at` to the end, or ProtocolError.
+
+    ManyEntries is raised for one that is to be read by `decode_fetch_in_slices`.
+    """
     try:
         return (_decode_legacy if version < FLEXIBLE_FROM else _decode_flexible)(version, data, at)
     except (struct.error, IndexError, ValueError) as error:
         # The compiled decoder meets the same fault and can say which field has it.
         decode(FetchRequest, version, data, at)
         raise ProtocolError(f"FetchRequest v{version}: {error}") from error
+
+
+def decode_fetch_in_slices(version: int, data: memoryview, at: int) -> Generator[None, None, FetchCall]:
+    """Read a Fetch request of any size with stops in between."""
+    request = yield from decode_in_slices(FetchRequest, version, data, at)
+    topics = []
+    for topic in request.topics:
+        key = topic.topic_id.bytes if version >= TOPIC_IDS_FROM else topic.topic.encode()
+        partitions: list[PartitionWanted] = []
+        for number, each in enumerate(topic.partitions):
+            if not number % ENTRIES_AT_ONCE:
+                yield
+            partitions.append(
+                PartitionWanted(
+                    each.partition,
+                    each.current_leader_epoch,
+                    each.fetch_offset,
+                    each.last_fetched_epoch,
+                    each.log_start_offset,
+                    each.partition_max_bytes,
+                )
+            )
+        topics.append((key, partitions))
+    forgotten = []
+    for each_forgotten in request.forgotten_topics_data:
+        yield
+        by_id = version >= TOPIC_IDS_FROM
+        key = each_forgotten.topic_id.bytes if by_id else each_forgotten.topic.encode()
+        forgotten.append((key, list(each_forgotten.partitions)))
+    state = request.replica_state
+    return FetchCall(
+        request.max_wait_ms,
+        request.min_bytes,
+        request.max_bytes,
+        request.isolation_level,
+        request.session_id,
+        request.session_epoch,
+        topics,
+        forgotten,
+        request.rack_id,
+        state.replica_id if version >= REPLICA_STATE_FROM else request.replica_id,
+        state.replica_epoch,
+    )
 
 
 def _decode_legacy(version: int, data: memoryview, at: int) -> FetchCall:
@@ -115,11 +163,14 @@ def _decode_legacy(version: int, data: memoryview, at: int) -> FetchCall:
         )
         at += _HEAD_V7.size
     layout = _PARTITION_V4 if version < 5 else _PARTITION_V5 if version < 9 else _PARTITION_V9
-    topic_count, at = _legacy_count(data, at, 6)
+    entries, at = _legacy_count(data, at, 6)
     topics = []
-    for _ in range(topic_count):
+    for _ in range(entries):
         topic, at = _legacy_text(data, at)
         count, at = _legacy_count(data, at, layout.size)
+        entries += count
+        if entries > ENTRIES_AT_ONCE:
+            raise ManyEntries
         stop = at + count * layout.size
         rows = layout.iter_unpack(data[at:stop])
         if version < 5:
@@ -141,9 +192,13 @@ def _decode_legacy(version: int, data: memoryview, at: int) -> FetchCall:
         at = stop
     if version >= SESSIONS_FROM:
         topic_count, at = _legacy_count(data, at, 6)
+        entries += topic_count
         for _ in range(topic_count):
             topic, at = _legacy_text(data, at)
             count, at = _legacy_count(data, at, 4)
+            entries += count
+            if entries > ENTRIES_AT_ONCE:
+                raise ManyEntries
             forgotten.append((topic, list(struct.unpack_from(f">{count}i", data, at))))
             at += count * 4
     if version >= RACK_FROM:
@@ -192,10 +247,13 @@ def _decode_flexible(version: int, data: memoryview, at: int) -> FetchCall:
         )
         at += _HEAD_V15.size
     topics = []
-    topic_count, at = _flexible_count(data, at, 3)
-    for _ in range(topic_count):
+    entries, at = _flexible_count(data, at, 3)
+    for _ in range(entries):
         topic, at = _flexible_topic(version, data, at)
         count, at = _flexible_count(data, at, _PARTITION_V12.size)
+        entries += count
+        if entries > ENTRIES_AT_ONCE:
+            raise ManyEntries
         partitions = []
         for _ in range(count):
             row = _PARTITION_V12.unpack_from(data, at)
@@ -220,10 +278,13 @@ def _decode_flexible(version: int, data: memoryview, at: int) -> FetchCall:
 
 def _flexible_forgotten(version: int, data: memoryview, at: int) -> tuple[list[tuple[bytes, list[int]]], int]:
     forgotten = []
-    topic_count, at = _flexible_count(data, at, 3)
-    for _ in range(topic_count):
+    entries, at = _flexible_count(data, at, 3)
+    for _ in range(entries):
         topic, at = _flexible_topic(version, data, at)
         count, at = _flexible_count(data, at, 4)
+        entries += count
+        if entries > ENTRIES_AT_ONCE:
+            raise ManyEntries
         forgotten.append((topic, list(struct.unpack_from(f">{count}i", data, at))))
         at += count * 4
         at = skip_tagged_fields(data, at) if data[at] else at + 1
@@ -257,7 +318,7 @@ def _replica_state(data: memoryview, at: int) -> tuple[int, int]:
     """Id and epoch of the replica that asks, from the tagged fields at `at`; -1 each for a consumer."""
     state = (-1, -1)
     count, at = read_uvarint(data, at)
-    check_count(count, 2, len(data) - at)
+    check_tag_count(count, len(data) - at)
     for _ in range(count):
         number, at = read_uvarint(data, at)
         size, at = read_uvarint(data, at)
@@ -279,8 +340,22 @@ def encode_fetch_response(
 
     There is one piece more than there are partitions with records; the size counts the records too.
     """
+    return run_to_end(
+        encode_fetch_response_in_slices(version, correlation_id, throttle_ms, error_code, session_id, topics)
+    )
+
+
+def encode_fetch_response_in_slices(
+    version: int,
+    correlation_id: int,
+    throttle_ms: int,
+    error_code: int,
+    session_id: int,
+    topics: Sequence[tuple[bytes, Sequence[PartitionFetched]]],
+) -> Generator[None, None, list[bytes]]:
+    """Write what `encode_fetch_response` does, with stops in between."""
     encode = _encode_legacy if version < FLEXIBLE_FROM else _encode_flexible
-    pieces, records_bytes = encode(version, topics)
+    pieces, records_bytes = yield from encode(version, topics)
     size = sum(map(len, pieces)) + records_bytes
     if version < SESSIONS_FROM:
         head = _FRAME_V4.pack(size + _FRAME_V4.size - 4, correlation_id, throttle_ms)
@@ -293,14 +368,16 @@ def encode_fetch_response(
 
 def _encode_legacy(
     version: int, topics: Sequence[tuple[bytes, Sequence[PartitionFetched]]]
-) -> tuple[list[bytes], int]:
+) -> Generator[None, None, tuple[list[bytes], int]]:
     """The pieces of the topics, and how many bytes of records go between them."""
     pieces = []
     total = 0
     out = bytearray(_INT32.pack(len(topics)))
     for topic, partitions in topics:
         out += _INT16.pack(len(topic)) + topic + _INT32.pack(len(partitions))
-        for partition in partitions:
+        for number, partition in enumerate(partitions, 1):
+            if not number % ENTRIES_AT_ONCE:
+                yield
             out += _RESULT_V4.pack(*partition[:4]) if version < 5 else _RESULT_V5.pack(*partition[:5])
             if partition.aborted_transactions is None:
                 out += _INT32.pack(-1)
@@ -321,7 +398,7 @@ def _encode_legacy(
 
 def _encode_flexible(
     version: int, topics: Sequence[tuple[bytes, Sequence[PartitionFetched]]]
-) -> tuple[list[bytes], int]:
+) -> Generator[None, None, tuple[list[bytes], int]]:
     """The pieces of the topics, and how many bytes of records go between them."""
     pieces = []
     total = 0
@@ -331,7 +408,9 @@ def _encode_flexible(
             out += uvarint(len(topic) + 1)
         out += topic
         out += uvarint(len(partitions) + 1)
-        for partition in partitions:
+        for number, partition in enumerate(partitions, 1):
+            if not number % ENTRIES_AT_ONCE:
+                yield
             aborted = partition.aborted_transactions
             if aborted is None:
                 out += _RESULT_V12.pack(*partition[:5], 0, partition.preferred_read_replica)

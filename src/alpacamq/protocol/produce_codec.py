@@ -5,18 +5,20 @@ bytes they are named by on the wire: the name before version 13, the 16 bytes of
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from .errors import ProtocolError
+from .errors import ManyEntries, ProtocolError
 from .messages.produce import ProduceRequest
-from .schema import decode
+from .schema import decode, decode_in_slices
 from .varint import Malformed, read_uvarint, skip_tagged_fields, uvarint
 
 FLEXIBLE_FROM = ProduceRequest.flexible_from
 TOPIC_IDS_FROM = 13
 TOPIC_ID_BYTES = 16
+# Topics and partitions that are read in one go.
+ENTRIES_AT_ONCE = 256
 
 # What is produced to one partition: its index and the batches, a slice of the request.
 ProducedPartition = tuple[int, memoryview | None]
@@ -56,7 +58,10 @@ class PartitionProduced(NamedTuple):
 
 
 def decode_produce(version: int, data: memoryview, at: int) -> ProduceCall:
-    """The Produce request that lies in `data` from `at` to the end, or ProtocolError."""
+    """The Produce request that lies in `data` from `at` to the end, or ProtocolError.
+
+    ManyEntries is raised for one that is to be read by `decode_produce_in_slices`.
+    """
     try:
         if version < FLEXIBLE_FROM:
             return _decode_legacy(data, at)
@@ -65,6 +70,22 @@ def decode_produce(version: int, data: memoryview, at: int) -> ProduceCall:
         # The compiled decoder meets the same fault and can say which field has it.
         decode(ProduceRequest, version, data, at)
         raise ProtocolError(f"ProduceRequest v{version}: {error}") from error
+
+
+def decode_produce_in_slices(version: int, data: memoryview, at: int) -> Generator[None, None, ProduceCall]:
+    """Read a Produce request of any size with stops in between."""
+    request = yield from decode_in_slices(ProduceRequest, version, data, at)
+    topics = []
+    for topic in request.topic_data:
+        yield
+        key = topic.topic_id.bytes if version >= TOPIC_IDS_FROM else topic.name.encode()
+        partitions: list[ProducedPartition] = []
+        for number, each in enumerate(topic.partition_data, 1):
+            if not number % ENTRIES_AT_ONCE:
+                yield
+            partitions.append((each.index, each.records))  # type: ignore[arg-type]
+        topics.append((key, partitions))
+    return ProduceCall(request.transactional_id, request.acks, request.timeout_ms, topics)
 
 
 def _decode_legacy(data: memoryview, at: int) -> ProduceCall:
@@ -82,6 +103,7 @@ def _decode_legacy(data: memoryview, at: int) -> ProduceCall:
     at += 10
     if not 0 <= topic_count <= (end - at) // 6:
         raise Malformed(f"there cannot be {topic_count} topics")
+    entries = topic_count
     topics = []
     for _ in range(topic_count):
         (length,) = _INT16.unpack_from(data, at)
@@ -96,6 +118,9 @@ def _decode_legacy(data: memoryview, at: int) -> ProduceCall:
         at = stop + 4
         if not 0 <= count <= (end - at) // 8:
             raise Malformed(f"there cannot be {count} partitions")
+        entries += count
+        if entries > ENTRIES_AT_ONCE:
+            raise ManyEntries
         partitions: list[ProducedPartition] = []
         for _ in range(count):
             index, length = _PARTITION.unpack_from(data, at)
@@ -132,6 +157,7 @@ def _decode_flexible(data: memoryview, at: int, *, by_id: bool) -> ProduceCall:
     # A topic takes three bytes at least, a partition six: make no room for what cannot be there.
     if not 0 < topic_count <= (end - at) // 3 + 1:
         raise Malformed(f"there cannot be {topic_count - 1} topics")
+    entries = topic_count
     topics = []
     for _ in range(topic_count - 1):
         if by_id:
@@ -154,6 +180,9 @@ def _decode_flexible(data: memoryview, at: int, *, by_id: bool) -> ProduceCall:
             count, at = read_uvarint(data, at - 1)
         if not 0 < count <= (end - at) // 6 + 1:
             raise Malformed(f"there cannot be {count - 1} partitions")
+        entries += count
+        if entries > ENTRIES_AT_ONCE:
+            raise ManyEntries
         partitions: list[ProducedPartition] = []
         for _ in range(count - 1):
             index, length = _FLEXIBLE_PARTITION.unpack_from(data, at)

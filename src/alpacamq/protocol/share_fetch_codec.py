@@ -1,9 +1,10 @@
 """The ShareFetch response, written around records that go from file to socket by another way."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from struct import Struct
 from typing import NamedTuple
 
+from .schema import run_to_end
 from .varint import uvarint
 
 # A header with tagged fields: size, correlation id, none of those; then throttle time and error.
@@ -18,6 +19,8 @@ _NO_LEADER = _LEADER.pack(-1, -1)
 _NO_TEXT = b"\x00"
 _NO_TAGS = b"\x00"
 _NO_ENDPOINTS = b"\x01"
+# How many partitions are written between two stops.
+_STRIDE = 128
 
 
 class AcquiredRange(NamedTuple):
@@ -53,6 +56,26 @@ def encode_share_fetch_response(
     There is one piece more than there are partitions with records; the size counts the records too.
     Topics go by their 16-byte ids. All served versions look the same.
     """
+    return run_to_end(
+        encode_share_fetch_response_in_slices(
+            correlation_id,
+            topics,
+            lock_timeout_ms=lock_timeout_ms,
+            error_code=error_code,
+            error_message=error_message,
+        )
+    )
+
+
+def encode_share_fetch_response_in_slices(
+    correlation_id: int,
+    topics: Sequence[tuple[bytes, Sequence[PartitionShared]]],
+    *,
+    lock_timeout_ms: int = 0,
+    error_code: int = 0,
+    error_message: str | None = None,
+) -> Generator[None, None, list[bytes]]:
+    """Write what `encode_share_fetch_response` does, with stops in between."""
     pieces = []
     records_bytes = 0
     out = bytearray(_text(error_message))
@@ -61,7 +84,9 @@ def encode_share_fetch_response(
     for topic_id, partitions in topics:
         out += topic_id
         out += uvarint(len(partitions) + 1)
-        for partition in partitions:
+        for number, partition in enumerate(partitions, 1):
+            if not number % _STRIDE or len(partition.acquired) > _STRIDE:
+                yield
             out += _PARTITION.pack(partition.partition, partition.error_code)
             out += _text(partition.error_message)
             out += _INT16.pack(partition.acknowledge_error_code)

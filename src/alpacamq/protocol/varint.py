@@ -1,6 +1,8 @@
 """Unsigned varints, the lengths and counts of flexible versions: seven bits a byte, lowest first."""
 
 MAX_BYTES = 5
+# No message has more than a few tagged fields; a request must not have the broker count through millions.
+MAX_TAGGED_FIELDS = 100
 _LAST_BYTE_MAX = 0x0F  # the fifth byte holds the top four of 32 bits
 _ONE_BYTE = tuple(bytes((value,)) for value in range(128))
 
@@ -39,7 +41,7 @@ def uvarint(value: int) -> bytes:
 def skip_tagged_fields(data: memoryview, at: int) -> int:
     """Where the tagged fields that begin at `at` end, none of which is known here."""
     count, at = read_uvarint(data, at)
-    check_count(count, 2, len(data) - at)
+    check_tag_count(count, len(data) - at)
     for _ in range(count):
         _, at = read_uvarint(data, at)
         size, at = read_uvarint(data, at)
@@ -53,3 +55,10 @@ def check_count(count: int, least_bytes: int, left: int) -> None:
     """Refuse a count of entries that cannot be there, before making room for them."""
     if count * least_bytes > left:
         raise Malformed(f"claims {count} entries where {left} bytes are left")
+
+
+def check_tag_count(count: int, left: int) -> None:
+    """Refuse a count of tagged fields that cannot be there or that nobody sends."""
+    check_count(count, 2, left)
+    if count > MAX_TAGGED_FIELDS:
+        raise Malformed(f"claims {count} tagged fields, more than {MAX_TAGGED_FIELDS}")

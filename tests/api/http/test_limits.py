@@ -176,6 +176,14 @@ def test_bodies_of_all_clients_together_are_limited() -> None:
         assert small.ask(post(bytes(100 * KIB))).status == 200
 
 
+def test_a_body_that_was_only_announced_keeps_no_other_out() -> None:
+    with served(max_body_bytes=100 * KIB, in_flight_bytes=150 * KIB) as server, ExitStack() as clients:
+        for _ in range(10):
+            announcing = clients.enter_context(Client(server.address))
+            announcing.send(post(bytes(100 * KIB))[: -99 * KIB])
+        assert clients.enter_context(Client(server.address)).ask(post(bytes(100 * KIB))).status == 200
+
+
 def test_chunked_bodies_are_counted_too() -> None:
     chunk = b"%x\r\n%b\r\n" % (60 * KIB, bytes(60 * KIB))
     head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"

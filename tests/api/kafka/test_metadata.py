@@ -1,18 +1,27 @@
 """Metadata and DescribeTopicPartitions, asked of a broker in this process."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from alpacamq.api.kafka.door import Call, Door
-from alpacamq.api.kafka.handlers.metadata import describe_topic_partitions
+from alpacamq.api.kafka.handlers.metadata import describe_topic_partitions, metadata
 from alpacamq.broker.broker import Broker, BrokerSettings
+from alpacamq.model.errors import UnknownTopic
 from alpacamq.model.ids import BrokerId
 from alpacamq.protocol.error_codes import ErrorCode
+from alpacamq.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from alpacamq.protocol.messages.topics import Cursor, DescribeTopicPartitionsRequest, TopicRequest
 
-CALL = Call(0, "tests", "127.0.0.1")
+
+async def no_pause() -> None:
+    """Take no longer than a slice."""
+
+
+CALL = Call(0, "tests", "127.0.0.1", no_pause)
 
 
 @pytest.fixture
@@ -30,7 +39,7 @@ async def test_partitions_are_described_page_by_page(door: Door) -> None:
     cursor: Cursor | None = None
     while True:
         request = DescribeTopicPartitionsRequest(response_partition_limit=2, cursor=cursor)
-        page = describe_topic_partitions(door, request, CALL)
+        page = await describe_topic_partitions(door, request, CALL)
         seen += [(topic.name, part.partition_index) for topic in page.topics for part in topic.partitions]
         if (cursor := page.next_cursor) is None:
             break
@@ -40,12 +49,57 @@ async def test_partitions_are_described_page_by_page(door: Door) -> None:
 async def test_lists_of_replicas_are_empty_and_never_null(door: Door) -> None:
     """Null is allowed by the schema, and Kafka's own admin client fails on it."""
     await door.broker.topics.create("a", partitions=1)
-    page = describe_topic_partitions(door, DescribeTopicPartitionsRequest(), CALL)
+    page = await describe_topic_partitions(door, DescribeTopicPartitionsRequest(), CALL)
     (partition,) = page.topics[0].partitions
     assert (partition.eligible_leader_replicas, partition.last_known_elr) == ([], [])
 
 
 async def test_an_unknown_topic_is_named_with_its_error(door: Door) -> None:
     request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name="nobody")])
-    (topic,) = describe_topic_partitions(door, request, CALL).topics
+    (topic,) = (await describe_topic_partitions(door, request, CALL)).topics
     assert (topic.name, topic.error_code) == ("nobody", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+async def ask(door: Door, *names: str) -> MetadataResponse:
+    topics = [MetadataRequestTopic(name=name) for name in names]
+    response = metadata(door, MetadataRequest(topics=topics), CALL)
+    return response if isinstance(response, MetadataResponse) else await response
+
+
+async def test_clients_that_ask_for_a_new_topic_at_once_all_get_it(door: Door) -> None:
+    # Somebody who may be asked again: the topic is there, its partitions follow.
+    fine = {ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE}
+    for number in range(10):
+        answers = await asyncio.gather(*(ask(door, f"new-{number}") for _ in range(6)))
+        assert {answer.topics[0].error_code for answer in answers} <= fine
+        ids = {topic.topic_id for answer in answers for topic in answer.topics if not topic.error_code}
+        assert len(ids) == 1
+
+
+async def test_a_topic_that_is_deleted_and_created_again_meanwhile_is_there_or_not_yet(door: Door) -> None:
+    fine = {ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE}
+    told: set[int] = set()
+
+    async def client() -> None:
+        for _ in range(10):
+            told.update(topic.error_code for topic in (await ask(door, "fleeting")).topics)
+            await asyncio.sleep(0)
+
+    async def administrator() -> None:
+        for _ in range(10):
+            with suppress(UnknownTopic):
+                await door.broker.topics.delete("fleeting")
+
+    await asyncio.gather(administrator(), *(client() for _ in range(6)))
+    assert told <= fine
+
+
+async def test_a_topic_named_again_and_again_is_described_once(door: Door) -> None:
+    await door.broker.topics.create("wide", partitions=300)
+    answer = await ask(door, *["wide"] * 50)
+    assert [len(topic.partitions) for topic in answer.topics] == [300]
+
+
+async def test_a_name_that_cannot_be_a_topic_gets_its_error(door: Door) -> None:
+    (topic,) = (await ask(door, "no spaces, please")).topics
+    assert topic.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION

@@ -1,5 +1,6 @@
 """Share fetches that something goes wrong with half-way."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from alpacamq.api.kafka.share_fetch import SharedFetch
 from alpacamq.api.kafka.share_sessions import ShareSession
+from alpacamq.api.kafka.turns import Turns, Work
 from alpacamq.broker.partition import append
 from alpacamq.coordinator.share_config import ShareConfig
 from alpacamq.model.errors import DiskFull
@@ -49,7 +51,8 @@ async def test_what_was_acquired_before_something_went_wrong_is_sent(
 
         monkeypatch.setattr(broker.queues, "acquire", acquire_once)
         config = ShareConfig(auto_offset_reset="earliest")
-        (taken,) = await SharedFetch(broker, session, request, config).run()
+        work = Work(Turns(asyncio.get_running_loop()), lambda: True)
+        (taken,) = await SharedFetch(broker, session, request, config, work).run()
         told = taken.shared(10)
         assert [entry.offset for entry in taken.acquired] == [0]
         assert (told.error_code, told.records_bytes) == (0, taken.covering.length)

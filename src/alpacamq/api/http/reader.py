@@ -236,7 +236,7 @@ class RequestReader:
         self._content_length = int(headers.get("content-length", 0))
         if self._content_length > self._max_body_bytes:
             self._refuse_body()
-        self._hold(self._content_length)
+        self._hold(0)  # refused if others have taken more than there is
         if "expect" in headers and (self._chunked or self._content_length):
             self.awaits_continue = wants_continue(headers, version)
         self.phase = Phase.BODY
@@ -270,7 +270,8 @@ class RequestReader:
             self._chunk_bytes += len(part)
             if len(self._body) + len(part) > self._max_body_bytes:
                 self._refuse_body()
-            self._hold(len(part))
+        # As it arrives: what was only announced must not keep out the bodies of others.
+        self._hold(len(part))
         if isinstance(self._body, bytearray):
             self._body += part
         elif not self._chunked and len(part) == self._content_length:

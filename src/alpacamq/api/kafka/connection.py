@@ -3,12 +3,14 @@
 Requests of a connection start in the order they came and are answered in that order. Producing
 and fetching overlap; any other request that has to wait holds up those behind it. A turn is
 everything that one receive brought: its appends are written together, then its answers are sent
-together.
+together. A turn that takes long is cut short, and goes on when others have had theirs.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from mmap import mmap
 from time import monotonic
 from typing import Any, Protocol, cast
 
@@ -19,13 +21,21 @@ from alpacamq.telemetry.metrics import DoorFigures, RequestFigures
 
 from .answers import Answer, send_known
 from .in_flight import InFlight
-from .inbox import Buffers, Inbox
+from .inbox import LARGE_BYTES, Buffers, Inbox
 from .outbox import Outbox, release
+from .turns import Abandoned, Turns
 
 log = get_logger(__name__)
 
 # A large frame may take longer than the time every frame has, as long as it comes at this rate.
 MIN_BYTES_PER_SECOND = 64 << 10
+# While others wait for room, one that takes up room has to come at this rate after the first second.
+HURRIED_BYTES_PER_SECOND = 1 << 20
+HURRIED_AFTER_SECONDS = 1.0
+# How much of a large frame there is room for at first; from then on it doubles.
+FIRST_ROOM_BYTES = 2 * LARGE_BYTES
+# A turn starts on no further request after this long.
+TURN_SECONDS = 0.004
 
 
 class Limits(Protocol):
@@ -64,12 +74,14 @@ class Shared:
 
     def __init__(
         self,
+        loop: asyncio.AbstractEventLoop,
         requests: Requests,
         limits: Limits,
         scratch_bytes: int,
         tasks: asyncio.TaskGroup,
         figures: DoorFigures | None,
     ) -> None:
+        self._loop = loop
         self.requests = requests
         # None where nothing is to be counted.
         self.figures = figures
@@ -78,8 +90,24 @@ class Shared:
         self.scratch = bytearray(scratch_bytes)
         self.buffers = Buffers()
         self.in_flight = InFlight(limits.in_flight_bytes)
+        self.turns = Turns(loop)
         self.connections: set[Connection] = set()
         self.connection_limit = ConnectionLimit("kafka", self.connections, limits.max_connections, figures)
+        self._is_hurrying = False
+
+    def hurry(self) -> None:
+        """See that those who take up room finish or give it back, for as long as others wait for it."""
+        if not self._is_hurrying:
+            self._is_hurrying = True
+            self._loop.call_later(HURRIED_AFTER_SECONDS, self._close_slow)
+
+    def _close_slow(self) -> None:
+        self._is_hurrying = False
+        if self.in_flight.is_short:
+            now = monotonic()
+            for connection in list(self.connections):
+                connection.check_pace(now)
+            self.hurry()
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -98,8 +126,8 @@ class Connection(asyncio.BufferedProtocol):
         self._paused = False
         self._in_turn = False
         self._send_due = False
-        self._large: bytearray | None = None
-        self._large_bytes = 0
+        self._large: mmap | None = None
+        self._room_bytes = 0
         self._close_listeners: list[Callable[[], None]] = []
         # By the clock itself: the loop's own stands still for as long as a turn of it takes.
         self._active_at = self._frame_began_at = monotonic()
@@ -189,6 +217,38 @@ class Connection(asyncio.BufferedProtocol):
         self._held = False
         self._continue()
 
+    @property
+    def turns(self) -> Turns:
+        return self._shared.turns
+
+    def is_wanted(self) -> bool:
+        """Whether somebody is still there to be answered."""
+        return not self.is_closed
+
+    def kept(self, frame: memoryview) -> memoryview:
+        """The frame being handled, for work that outlives the turn while the connection is held."""
+        return frame if self._large is not None else memoryview(bytearray(frame))
+
+    def free_frame(self) -> None:
+        """The frame of the request that holds up the others is not needed any more."""
+        if not self._inbox.frame_bytes:
+            self._give_back_room()
+
+    @contextmanager
+    def cancelling_on_close(self) -> Iterator[None]:
+        """Cancel the current task if the connection ends meanwhile."""
+        task = asyncio.current_task()
+        assert task is not None
+
+        def cancel() -> None:
+            task.cancel()
+
+        self.on_close(cancel)
+        try:
+            yield
+        finally:
+            self.forget_on_close(cancel)
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run the rest of a request as a task; a bug in it costs this connection, not the broker."""
         self._shared.tasks.create_task(self._guarded(work))
@@ -236,9 +296,20 @@ class Connection(asyncio.BufferedProtocol):
         elif self._held and self._outbox.is_abandoned:
             self.close("the client hung up while it waited")
 
+    def check_pace(self, now: float) -> None:
+        """Hang up on a client that takes up room others wait for and does not send."""
+        if self._inbox.frame_bytes and not (self._held or self._paused):
+            hurried_seconds = now - self._frame_began_at - HURRIED_AFTER_SECONDS
+            if self._inbox.received_bytes < hurried_seconds * HURRIED_BYTES_PER_SECOND:
+                self.close("others wait for the room its request takes up (kafka.in_flight_bytes)")
+
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
+        except Abandoned:
+            pass  # the connection is closed already
+        except ProtocolError as error:
+            self.close(str(error))
         except Exception:
             log.exception("connection_crashed", peer=self.peer)
             self.close("internal error")
@@ -264,8 +335,8 @@ class Connection(asyncio.BufferedProtocol):
         self._in_turn = False
         if self.is_closed:
             return
-        if self._inbox.wanted_bytes is not None and not self._awaits_room:
-            self._make_room(self._inbox.wanted_bytes)
+        if not self._awaits_room:
+            self._make_room()
         self._inbox.park()
         self._review()
 
@@ -280,6 +351,7 @@ class Connection(asyncio.BufferedProtocol):
     def _handle_frames(self) -> bool:
         """Handle what has arrived; true if a limit stopped it that no longer does."""
         over_limit = False
+        until = monotonic() + TURN_SECONDS
         while not self._held:
             if over_limit := self._is_over_limit():
                 break
@@ -290,38 +362,58 @@ class Connection(asyncio.BufferedProtocol):
             self._shared.requests.handle(self, frame)
             if self.is_closed:
                 return False
+            if monotonic() > until and not self._held:
+                self.hold()
+                self._shared.turns.call(self.proceed)
         self._shared.requests.end_turn()
         self._give_back_large()
         self._drain_answers()
         return over_limit and not (self.is_closed or self._is_over_limit())
 
-    def _make_room(self, size: int) -> None:
-        if self._shared.in_flight.take(self, size, self._has_room):
-            self._receive_large(size)
+    def _make_room(self) -> None:
+        """Have room for more of a large frame: as much again as has arrived, so that it grows with that."""
+        inbox = self._inbox
+        if inbox.wanted_bytes is not None:
+            rest_bytes, size = inbox.wanted_bytes, max(FIRST_ROOM_BYTES, 2 * inbox.begun_bytes)
+        elif inbox.is_full:
+            rest_bytes, size = inbox.frame_bytes - inbox.received_bytes, inbox.received_bytes
+        else:
+            return
+        taken = self._shared.in_flight.take(self, min(size, rest_bytes), rest_bytes, self._has_room)
+        if taken:
+            self._receive_large(taken)
         else:
             self._awaits_room = True
+            self._shared.hurry()
 
-    def _has_room(self) -> None:
+    def _has_room(self, taken: int) -> None:
         self._awaits_room = False
-        size = self._inbox.wanted_bytes
-        assert size is not None
-        self._receive_large(size)
+        self._receive_large(taken)
+        self._frame_began_at = monotonic()
         self._review()
 
-    def _receive_large(self, size: int) -> None:
-        self._large_bytes = size
+    def _receive_large(self, taken: int) -> None:
+        """Receive `taken` more bytes of a large frame."""
+        self._room_bytes += taken
+        size = self._inbox.wanted_bytes
+        if size is None:
+            self._inbox.extend(taken)
+            return
         self._large = self._shared.buffers.take(size)
-        self._inbox.receive_into(self._large)
+        self._inbox.receive_into(self._large, taken)
         self._frame_began_at = monotonic()
 
     def _give_back_large(self) -> None:
         """The large frame received last has been handled, unless a held request still reads it."""
-        if self._large is None or self._held or self._inbox.frame_bytes:
-            return
-        self._shared.buffers.give(self._large)
-        self._shared.in_flight.give(self._large_bytes)
-        self._large = None
-        self._large_bytes = 0
+        if not (self._held or self._inbox.frame_bytes):
+            self._give_back_room()
+
+    def _give_back_room(self) -> None:
+        if self._large is not None:
+            self._shared.buffers.give(self._large)
+            self._large = None
+            room_bytes, self._room_bytes = self._room_bytes, 0
+            self._shared.in_flight.give(self, room_bytes)
 
     def _send_answers(self) -> None:
         self._send_due = False
@@ -367,10 +459,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._figures is not None:
             self._figures.shut += 1
             self._count_sent()
-        self._shared.in_flight.leave(self)
-        if self._large_bytes:
-            self._shared.in_flight.give(self._large_bytes)
-            self._large_bytes = 0
+        # Memory is freed here and now: this object lives until the garbage collector finds its cycles.
+        self._inbox.drop()
+        self._large = None
+        room_bytes, self._room_bytes = self._room_bytes, 0
+        self._shared.in_flight.leave(self, room_bytes)
         for answer in self._answers:
             release(answer.pieces or ())
         self._answers.clear()

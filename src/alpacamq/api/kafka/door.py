@@ -1,5 +1,6 @@
 """What a handler of the Kafka door has to work with."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,3 +26,5 @@ class Call(NamedTuple):
     version: int
     client_id: str
     client_host: str
+    # To be awaited once for each entry a client has named: lets others have their turn when it is time.
+    pause: Callable[[], Awaitable[None]]

@@ -10,6 +10,8 @@ from alpacamq.protocol.errors import ProtocolError
 from .fetch_sessions import FetchSessionNotFound, InvalidFetchSessionEpoch
 from .share_sessions import InvalidShareSessionEpoch, ShareSessionLimitReached, ShareSessionNotFound
 
+MAX_TEXT = 1000
+
 CODES: Mapping[type[e.AlpacaError], ErrorCode] = {
     e.InvalidRequest: ErrorCode.INVALID_REQUEST,
     e.CorruptBatch: ErrorCode.CORRUPT_MESSAGE,
@@ -90,3 +92,9 @@ CODES: Mapping[type[e.AlpacaError], ErrorCode] = {
 def code_of(error: e.AlpacaError) -> ErrorCode:
     """Kafka's number for one of our errors."""
     return CODES[type(error)]
+
+
+def text_of(error: e.AlpacaError) -> str:
+    """What a response says of an error; names in it may be as long as a client likes."""
+    text = str(error)
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"

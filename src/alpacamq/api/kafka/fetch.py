@@ -4,7 +4,9 @@ What is read is a slice of a file that the socket is fed from; its bytes never p
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from alpacamq.broker.broker import Broker
@@ -13,21 +15,26 @@ from alpacamq.broker.partition_traces import Origin
 from alpacamq.broker.readable import Readable
 from alpacamq.model.errors import AlpacaError, InvalidRequest, UnknownTopic, UnknownTopicId
 from alpacamq.protocol.error_codes import ErrorCode
+from alpacamq.protocol.errors import ManyEntries
 from alpacamq.protocol.fetch_codec import (
     TOPIC_IDS_FROM,
     FetchCall,
     PartitionFetched,
     PartitionWanted,
     decode_fetch,
+    decode_fetch_in_slices,
     encode_fetch_response,
+    encode_fetch_response_in_slices,
 )
 from alpacamq.protocol.framing import RequestHeader
+from alpacamq.protocol.schema import run_to_end
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.tracing import Door
 
 from .errors import code_of
 from .fetch_sessions import NO_SESSION, FetchSession, FetchSessions
 from .outbox import Piece
+from .turns import Work
 
 if TYPE_CHECKING:
     from .answers import Answer
@@ -36,6 +43,8 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 MAX_FETCHED_PARTITIONS = 20_000
+# Requests with more partitions are served in slices.
+PARTITIONS_AT_ONCE = 128
 # A slice keeps its file open until it is sent. What does not fit waits for the next fetch.
 MAX_SLICES = 128
 VERIFY_ATTEMPTS = 3
@@ -80,6 +89,10 @@ class PendingFetch:
         self._readable_bytes = 0
         self._watched: list[Partition] = []
         self._timer: asyncio.TimerHandle | None = None
+        # Set when a partition has more; for requests that are served in slices.
+        self._woken = asyncio.Event()
+        # Of what arrived since the partitions were looked at last.
+        self._arrived_bytes = 0
 
     def start(self) -> None:
         """Answer now, or once there is enough."""
@@ -89,6 +102,39 @@ class PendingFetch:
         else:
             _release(found)
             self._park()
+
+    async def run(self, work: Work) -> None:
+        """Answer in slices what `start` answers at once, for requests with many partitions."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._call.max_wait_ms / 1000
+        try:
+            for topic, wanted in list(self._wanted()):
+                await work.pause()
+                # From the start: what arrives while the others are looked at must not be missed.
+                if (partition := self._broker.topics.find(topic, wanted.partition)) is not None:
+                    partition.watch(self, self._wake_later)
+                    self._watched.append(partition)
+            while True:
+                self._woken.clear()
+                self._arrived_bytes = 0
+                found = await self._gather_in_slices(work)
+                if loop.time() >= until or self._is_enough(found) or not _is_verified(found):
+                    break
+                _release(found)
+                work.leave()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(until):
+                        await self._woken.wait()
+                self._answer.begin_now()
+        finally:
+            self._leave()
+        found = await self._verified(found, partial(self._gather_in_slices, work))
+        await self._respond_in_slices(found, work)
+
+    def _wake_later(self, added_bytes: int) -> None:
+        self._arrived_bytes += added_bytes
+        if self._readable_bytes + self._arrived_bytes >= self._enough_bytes:
+            self._woken.set()
 
     def _answer_with(self, found: list[Found]) -> None:
         """Respond, after a check of bytes that come from an earlier life of the broker."""
@@ -141,15 +187,25 @@ class PendingFetch:
         self._watched.clear()
 
     async def _verify_then_answer(self, found: list[Found]) -> None:
+        async def look_again() -> list[Found]:
+            return self._gather()
+
+        self._respond(await self._verified(found, look_again))
+
+    async def _verified(
+        self, found: list[Found], look_again: Callable[[], Awaitable[list[Found]]]
+    ) -> list[Found]:
         """Check, then look again: where there is damage, that is known now and something else fits."""
         for _ in range(VERIFY_ATTEMPTS):
             if _is_verified(found):
                 break
-            for part in found:
-                await self._verify(part)
-            _release(found)
-            found = self._gather()
-        self._respond([_only_verified(part) for part in found])
+            try:
+                for part in found:
+                    await self._verify(part)
+            finally:
+                _release(found)
+            found = await look_again()
+        return [_only_verified(part) for part in found]
 
     async def _verify(self, part: Found) -> None:
         partition = self._broker.topics.find(part.topic, part.fetched.partition)
@@ -167,16 +223,37 @@ class PendingFetch:
             for wanted in partitions:
                 yield topic, wanted
 
+    @property
+    def count(self) -> int:
+        """How many partitions it is about."""
+        if self._session is not None:
+            return len(self._session.wanted)
+        return sum(len(partitions) for _, partitions in self._call.topics)
+
     def _gather(self) -> list[Found]:
+        return run_to_end(self._gathering())
+
+    async def _gather_in_slices(self, work: Work) -> list[Found]:
         found: list[Found] = []
+        try:
+            return await work.run(self._gathering(found))
+        except BaseException:
+            _release(found)
+            raise
+
+    def _gathering(self, found: list[Found] | None = None) -> Generator[None, None, list[Found]]:
+        """Read every partition wanted, with a stop after each; what was read is added to `found`."""
+        if found is None:
+            found = []
         room = self._call.max_bytes
         slices = 0
-        for topic, wanted in self._wanted():
+        for topic, wanted in list(self._wanted()):
             part = self._read(topic, wanted, room, first=slices == 0)
             found.append(part)
             if part.records is not None:
                 slices += 1
                 room = max(room - part.records.length, 0) if slices < MAX_SLICES else 0
+            yield
         return found
 
     def _read(self, topic: bytes, wanted: PartitionWanted, room: int, *, first: bool) -> Found:
@@ -210,25 +287,39 @@ class PendingFetch:
         return Found(topic, fetched, records, partition, wanted.fetch_offset)
 
     def _respond(self, found: list[Found]) -> None:
-        self._count(found)
+        self._answer.fill(run_to_end(self._responding(found)))
+
+    async def _respond_in_slices(self, found: list[Found], work: Work) -> None:
+        try:
+            pieces = await work.run(self._responding(found))
+        except BaseException:
+            _release(found)
+            raise
+        self._answer.fill(pieces)
+
+    def _responding(self, found: list[Found]) -> Generator[None, None, list[Piece]]:
+        """The response to what was found, written with stops in between."""
         session = self._session
-        if session is not None:
-            if self._call.session_epoch:  # the first answer of a session names every partition
-                found = [
-                    part
-                    for part in found
-                    if session.is_news((part.topic, part.fetched.partition), part.fetched)
-                ]
-            for part in found:
-                session.tell((part.topic, part.fetched.partition), part.fetched)
-        topics: list[tuple[bytes, list[PartitionFetched]]] = []
+        news = []
         for part in found:
+            yield
+            self._count(part)
+            if session is not None:
+                key = (part.topic, part.fetched.partition)
+                # The first answer of a session names every partition.
+                if self._call.session_epoch and not session.is_news(key, part.fetched):
+                    continue
+                session.tell(key, part.fetched)
+            news.append(part)
+        topics: list[tuple[bytes, list[PartitionFetched]]] = []
+        for part in news:
+            yield
             if part.records is not None:
                 self._tell_traces(part)
             if not topics or topics[-1][0] != part.topic:
                 topics.append((part.topic, []))
             topics[-1][1].append(part.fetched)
-        pieces = encode_fetch_response(
+        pieces = yield from encode_fetch_response_in_slices(
             self._header.api_version,
             self._header.correlation_id,
             0,
@@ -236,16 +327,16 @@ class PendingFetch:
             NO_SESSION if session is None else session.id,
             topics,
         )
-        slices = [part.records for part in found if part.records is not None]
-        self._answer.fill(_woven(pieces, slices))
+        slices = [part.records for part in news if part.records is not None]
+        return _woven(pieces, slices)
 
-    def _count(self, found: list[Found]) -> None:
-        for _, fetched, records, partition, offset in found:
-            if fetched.error_code:
-                self._answer.refused(fetched.error_code)
-            elif records is not None and partition is not None:
-                partition.fetched_bytes += records.length
-                partition.fetched_messages += records.next_offset - offset
+    def _count(self, part: Found) -> None:
+        _, fetched, records, partition, offset = part
+        if fetched.error_code:
+            self._answer.refused(fetched.error_code)
+        elif records is not None and partition is not None:
+            partition.fetched_bytes += records.length
+            partition.fetched_messages += records.next_offset - offset
 
     def _tell_traces(self, part: Found) -> None:
         assert part.records is not None
@@ -299,8 +390,48 @@ class FetchRequests:
 
     def handle(self, connection: "Connection", header: RequestHeader, frame: memoryview) -> None:
         """Start on a request."""
-        call = decode_fetch(header.api_version, frame, header.body_at)
+        try:
+            call = decode_fetch(header.api_version, frame, header.body_at)
+        except ManyEntries:
+            # Held: the next request of a session belongs behind this one.
+            connection.hold()
+            connection.spawn_while_open(
+                self._decode_in_slices(connection, connection.reserve(), header, connection.kept(frame))
+            )
+            return
         answer = connection.reserve()
+        if (pending := self._pending(connection, answer, header, call)) is None:
+            return
+        if pending.count <= PARTITIONS_AT_ONCE:
+            pending.start()
+        else:
+            work = Work(connection.turns, connection.is_wanted)
+            connection.spawn_while_open(self._serve_in_slices(pending, work))
+
+    async def _decode_in_slices(
+        self, connection: "Connection", answer: "Answer", header: RequestHeader, frame: memoryview
+    ) -> None:
+        work = Work(connection.turns, connection.is_wanted)
+        try:
+            call = await work.run(decode_fetch_in_slices(header.api_version, frame, header.body_at))
+            del frame
+            pending = self._pending(connection, answer, header, call)
+            connection.proceed()
+            if pending is not None:
+                await pending.run(work)
+        finally:
+            work.leave()
+
+    async def _serve_in_slices(self, pending: PendingFetch, work: Work) -> None:
+        try:
+            await pending.run(work)
+        finally:
+            work.leave()
+
+    def _pending(
+        self, connection: "Connection", answer: "Answer", header: RequestHeader, call: FetchCall
+    ) -> PendingFetch | None:
+        """The request, to be answered now or later; None if it has been refused."""
         try:
             if sum(len(partitions) for _, partitions in call.topics) > MAX_FETCHED_PARTITIONS:
                 raise InvalidRequest(f"a fetch may name {MAX_FETCHED_PARTITIONS} partitions at most")
@@ -312,5 +443,5 @@ class FetchRequests:
                     header.api_version, header.correlation_id, 0, code_of(error), NO_SESSION, []
                 )
             )
-            return
-        PendingFetch(self._broker, connection, answer, header, call, session).start()
+            return None
+        return PendingFetch(self._broker, connection, answer, header, call, session)

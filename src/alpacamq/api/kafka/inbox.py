@@ -2,9 +2,11 @@
 
 Bytes arrive in one scratch buffer that all connections share, for as long as a turn lasts. What
 is left over of a small frame is kept until the next turn; a large one gets a buffer of its own
-and is received straight into it.
+and is received straight into it. Such a buffer is a mapping of its own: it has the size that the frame
+announces, takes memory only as far as it is filled, and gives all of it back at once.
 """
 
+import mmap
 from struct import Struct
 
 from alpacamq.protocol.errors import ProtocolError
@@ -18,18 +20,23 @@ _POOLED_BYTES = 2 << 20
 
 
 class Buffers:
-    """Buffers for large frames, a few of them kept for the next: making one touches every page of it."""
+    """Buffers for large frames, a few of them kept for the next: their pages are there already."""
 
     def __init__(self) -> None:
-        self._free: list[bytearray] = []
+        self._free: list[mmap.mmap] = []
 
-    def take(self, size: int) -> bytearray:
+    def take(self, size: int) -> mmap.mmap:
         for index, buffer in enumerate(self._free):
             if len(buffer) >= size:
                 return self._free.pop(index)
-        return bytearray(max(size, min(_POOLED_BYTES, 1 << (size - 1).bit_length())))
+        rounded = max(size, min(_POOLED_BYTES, 1 << (size - 1).bit_length()))
+        buffer = mmap.mmap(-1, rounded, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_NOHUGEPAGE"):
+            # With huge pages, a frame that stops after its first bytes would take 2 MiB all the same.
+            buffer.madvise(mmap.MADV_NOHUGEPAGE)
+        return buffer
 
-    def give(self, buffer: bytearray) -> None:
+    def give(self, buffer: mmap.mmap) -> None:
         if len(self._free) < _POOLED and len(buffer) <= _POOLED_BYTES:
             self._free.append(buffer)
 
@@ -45,6 +52,8 @@ class Inbox:
         self._rest = bytearray()
         self._large: memoryview | None = None
         self._filled = 0
+        # How far the large frame may be filled; whoever receives more asks for room first.
+        self._room_bytes = 0
         # Size of a large frame that has begun and needs a buffer before more can be received.
         self.wanted_bytes: int | None = None
 
@@ -62,10 +71,20 @@ class Inbox:
         """How much of the large frame has been received."""
         return self._filled if self._large is not None else 0
 
+    @property
+    def begun_bytes(self) -> int:
+        """How much of the large frame that needs a buffer is here already."""
+        return len(self._rest or self._view[self._at :]) - _SIZE.size
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is more of the large frame to come than there is room for."""
+        return self._large is not None and self._filled == self._room_bytes < len(self._large)
+
     def buffer(self) -> memoryview:
         """Where the next bytes go."""
         if self._large is not None:
-            return self._large[self._filled :]
+            return self._large[self._filled : self._room_bytes]
         return memoryview(self._scratch)[len(self._rest) :]
 
     def received(self, count: int) -> None:
@@ -110,8 +129,8 @@ class Inbox:
         self._at = start + size
         return self._view[start : self._at]
 
-    def receive_into(self, buffer: bytearray) -> None:
-        """Receive the large frame that has begun into `buffer`."""
+    def receive_into(self, buffer: mmap.mmap, room_bytes: int) -> None:
+        """Receive the large frame that has begun into `buffer`, `room_bytes` of it for now."""
         assert self.wanted_bytes is not None
         if self._rest:
             self.reopen()
@@ -119,8 +138,13 @@ class Inbox:
         self._large = memoryview(buffer)[: self.wanted_bytes]
         self._large[: len(begun)] = begun
         self._filled = len(begun)
+        self._room_bytes = room_bytes
         self._at = len(self._view)
         self.wanted_bytes = None
+
+    def extend(self, added_bytes: int) -> None:
+        """Receive so much more of the large frame."""
+        self._room_bytes += added_bytes
 
     def park(self) -> None:
         """End the turn: keep what is left over, since the scratch buffer is everybody's."""
@@ -128,3 +152,10 @@ class Inbox:
             self._rest = bytearray(self._view[self._at :])
         self._view = memoryview(b"")
         self._at = 0
+
+    def drop(self) -> None:
+        """Forget everything that has arrived; its memory is free at once."""
+        self._rest = bytearray()
+        self._view = memoryview(b"")
+        self._large = None
+        self.wanted_bytes = None

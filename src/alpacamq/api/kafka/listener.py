@@ -33,7 +33,7 @@ class Listener:
         """Serve until cancelled."""
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as tasks:
-            shared = Shared(requests, self._limits, SCRATCH_BYTES, tasks, self._figures)
+            shared = Shared(loop, requests, self._limits, SCRATCH_BYTES, tasks, self._figures)
             server = await loop.create_server(
                 lambda: Connection(loop, shared), sock=self._socket, backlog=BACKLOG
             )

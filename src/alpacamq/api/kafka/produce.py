@@ -7,10 +7,11 @@ batches keep their order.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from alpacamq.broker.admission import admit, check_replicas, check_writable, needs_unpacking, unpacked
 from alpacamq.broker.broker import Broker
@@ -35,22 +36,38 @@ from alpacamq.model.errors import (
     UnsupportedCompression,
 )
 from alpacamq.model.ids import TopicPartition
+from alpacamq.protocol.apis import APIS, ApiKey
 from alpacamq.protocol.error_codes import ErrorCode
-from alpacamq.protocol.framing import RequestHeader
+from alpacamq.protocol.errors import ManyEntries, ProtocolError
+from alpacamq.protocol.framing import RequestHeader, response_frame
+from alpacamq.protocol.messages.produce import (
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from alpacamq.protocol.notation import ZERO_UUID
 from alpacamq.protocol.produce_codec import (
     TOPIC_IDS_FROM,
     PartitionProduced,
     ProduceCall,
     decode_produce,
+    decode_produce_in_slices,
     encode_produce_response,
 )
+from alpacamq.protocol.schema import encode_in_slices
 from alpacamq.telemetry.tracing import Door
 
-from .errors import code_of
+from .errors import code_of, text_of
+from .turns import Work
 
 if TYPE_CHECKING:
     from .answers import Answer
     from .connection import Connection
+
+# Kafka's own producer would need larger requests than it makes for more.
+MAX_PRODUCED_PARTITIONS = 20_000
+# A larger request is staged and written in slices.
+BYTES_AT_ONCE = 4 << 20
 
 ACKS_NONE = 0
 ACKS_LEADER = 1
@@ -119,15 +136,22 @@ class PendingProduce:
     def done(self) -> None:
         """One more part is finished; the last one answers."""
         self._missing -= 1
-        if self._missing:
-            return
+        if not self._missing:
+            self._finish()
+
+    def _finish(self) -> None:
         topics = [(key, [self._result(entry) for entry in entries]) for key, entries in self._entries]
         if self._answer is not None:
             self._answer.fill((encode_produce_response(self._version, self._correlation_id, topics),))
-            return
+        else:
+            self._end_unanswered(
+                any_refused=any(result.error_code for _, results in topics for result in results)
+            )
+
+    def _end_unanswered(self, *, any_refused: bool) -> None:
         if self._figures is not None:
             self._figures.seconds.observe(monotonic() - self._connection.received_at)
-        if any(result.error_code for _, results in topics for result in results):
+        if any_refused:
             # A client that wants no acknowledgement can only learn of a failure this way.
             self._connection.close("a batch sent with acks=0 was refused")
 
@@ -136,6 +160,57 @@ class PendingProduce:
         if result.error_code and self._figures is not None:
             self._figures.refused(ErrorCode(result.error_code).name)
         return result
+
+
+class LargeProduce(PendingProduce):
+    """A Produce request with so many partitions that it is answered in slices."""
+
+    __slots__ = ("all_in",)
+
+    def __init__(
+        self, connection: "Connection", answer: "Answer | None", header: RequestHeader, call: ProduceCall
+    ) -> None:
+        super().__init__(connection, answer, header, call)
+        self.all_in = asyncio.Event()
+
+    def _finish(self) -> None:
+        self.all_in.set()
+
+    async def answer_in_slices(self, work: Work) -> None:
+        """Answer, once all is in."""
+        by_id = self._version >= TOPIC_IDS_FROM
+        responses = []
+        any_refused = False
+        for key, entries in self._entries:
+            await work.pause()
+            results = []
+            for entry in entries:
+                await work.pause()
+                result = self._result(entry)
+                any_refused |= bool(result.error_code)
+                results.append(
+                    PartitionProduceResponse(
+                        index=result.partition,
+                        error_code=result.error_code,
+                        base_offset=result.base_offset,
+                        log_append_time_ms=result.log_append_time_ms,
+                        log_start_offset=result.log_start_offset,
+                        error_message=result.error_message,
+                    )
+                )
+            responses.append(
+                TopicProduceResponse(
+                    name="" if by_id else key.decode(),
+                    topic_id=UUID(bytes=key) if by_id else ZERO_UUID,
+                    partition_responses=results,
+                )
+            )
+        if self._answer is None:
+            self._end_unanswered(any_refused=any_refused)
+            return
+        body = await work.run(encode_in_slices(ProduceResponse(responses=responses), self._version))
+        api = APIS[ApiKey.PRODUCE]
+        self._answer.fill((response_frame(api, self._version, self._correlation_id, body),))
 
 
 def _joins_transaction(call: ProduceCall, partition: Partition, batch: BatchHeader) -> bool:
@@ -159,7 +234,7 @@ def _result(partition: Partition, append: Append) -> PartitionProduced:
 
 def refused(index: int, error: AlpacaError, log_start_offset: int = -1) -> PartitionProduced:
     """The result of a batch that did not get in."""
-    return PartitionProduced(index, code_of(error), -1, -1, log_start_offset, str(error))
+    return PartitionProduced(index, code_of(error), -1, -1, log_start_offset, text_of(error))
 
 
 class ProduceRequests:
@@ -170,15 +245,67 @@ class ProduceRequests:
 
     def handle(self, connection: "Connection", header: RequestHeader, frame: memoryview) -> None:
         """Stage a request's batches; they are written when the turn ends."""
-        call = decode_produce(header.api_version, frame, header.body_at)
+        try:
+            if len(frame) > BYTES_AT_ONCE:
+                raise ManyEntries
+            call = decode_produce(header.api_version, frame, header.body_at)
+        except ManyEntries:
+            connection.hold()
+            connection.spawn(self._handle_in_slices(connection, header, connection.kept(frame)))
+            return
         answer = None if call.acks == ACKS_NONE else connection.reserve()
         pending = PendingProduce(connection, answer, header, call)
         deferred: list[Deferred] = []
+        for _ in self._stage(header, call, pending, deferred):
+            pass
+        if deferred:
+            connection.hold()
+            connection.spawn(self._catch_up(connection, pending, header.api_version, call, deferred))
+        else:
+            pending.done()
+
+    async def _handle_in_slices(
+        self, connection: "Connection", header: RequestHeader, frame: memoryview
+    ) -> None:
+        """Do for a request with much in it what `handle` does; what was staged is written at every stop."""
+        # Not to be given up half-way: what has been staged so far is part of the log.
+        work = Work(connection.turns, lambda: True)
+        try:
+            with connection.cancelling_on_close():
+                call = await work.run(decode_produce_in_slices(header.api_version, frame, header.body_at))
+            if sum(max(len(partitions), 1) for _, partitions in call.topics) > MAX_PRODUCED_PARTITIONS:
+                raise ProtocolError(
+                    f"a Produce request may name {MAX_PRODUCED_PARTITIONS} partitions at most"
+                )
+            answer = None if call.acks == ACKS_NONE else connection.reserve()
+            pending = LargeProduce(connection, answer, header, call)
+            deferred: list[Deferred] = []
+            for _ in self._stage(header, call, pending, deferred):
+                if work.is_over:
+                    self._broker.commit()
+                    await work.pause()
+            self._broker.commit()
+            if deferred:
+                await self._append_deferred(pending, header.api_version, call, deferred)
+            pending.done()
+            work.leave()
+            del frame, call, deferred
+            connection.proceed()  # its answer has its place, and all of it is in the log
+            await pending.all_in.wait()
+            await pending.answer_in_slices(work)
+        finally:
+            work.leave()
+
+    def _stage(
+        self, header: RequestHeader, call: ProduceCall, pending: PendingProduce, deferred: list[Deferred]
+    ) -> Iterator[None]:
+        """Stage the batches of a request, with a stop after each; those that cannot be are `deferred`."""
         now_ms = self._broker.clock.now_ms()
         find = self._broker.topics.find
         for key, partitions in call.topics:
             entries = pending.topic(key)
             for index, records in partitions:
+                yield
                 try:
                     if (partition := find(key, index)) is None:
                         raise self._unknown(header.api_version, key, index)
@@ -208,11 +335,6 @@ class ProduceRequests:
                 append = Append(data, batch, pending.done, arrival)
                 entries.append((partition, append))
                 pending.stage(self._broker, partition, append)
-        if deferred:
-            connection.hold()
-            connection.spawn(self._catch_up(connection, pending, header.api_version, call, deferred))
-        else:
-            pending.done()
 
     async def _catch_up(
         self,
@@ -221,6 +343,13 @@ class ProduceRequests:
         version: int,
         call: ProduceCall,
         deferred: Sequence[Deferred],
+    ) -> None:
+        await self._append_deferred(pending, version, call, deferred)
+        pending.done()
+        connection.proceed()
+
+    async def _append_deferred(
+        self, pending: PendingProduce, version: int, call: ProduceCall, deferred: Sequence[Deferred]
     ) -> None:
         ready = [entry for entry in deferred if await self._unpack(entry, pending.client_id)]
         refusals = await self._refusals(version, call, ready)
@@ -238,8 +367,6 @@ class ProduceRequests:
             entry.entries[entry.at] = (partition, append)
             pending.stage(self._broker, partition, append)
         self._broker.commit()
-        pending.done()
-        connection.proceed()
 
     async def _unpack(self, entry: Deferred, client_id: str | None) -> bool:
         """Look at the records of a batch whose topic asks for that; false if they are refused."""

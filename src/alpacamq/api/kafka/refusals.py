@@ -17,10 +17,10 @@ class _Plan(NamedTuple):
 
 
 def error_codes(response: Message) -> Iterator[int]:
-    """Every error code in a response that is not zero."""
+    """Every error code in a response, zeros included."""
     plan = _plan(type(response))
-    if plan.has_code and (code := getattr(response, _ERROR_CODE)):
-        yield code
+    if plan.has_code:
+        yield getattr(response, _ERROR_CODE)
     for name in plan.parts:
         for part in getattr(response, name) or ():
             yield from error_codes(part)

@@ -1,13 +1,13 @@
 """From a frame to the handler that understands it, and from its answer back to a frame."""
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from typing import Any
 
 from alpacamq.protocol.apis import APIS, Api, ApiKey
 from alpacamq.protocol.errors import ProtocolError
 from alpacamq.protocol.framing import RequestHeader, read_request_header, response_frame
 from alpacamq.protocol.notation import Message
-from alpacamq.protocol.schema import decode, encode
+from alpacamq.protocol.schema import decode, decode_in_slices, encode, encode_in_slices
 from alpacamq.telemetry.metrics import RequestFigures
 
 from .answers import Answer
@@ -30,9 +30,14 @@ from .handlers import (
 from .produce import ProduceRequests
 from .refusals import error_codes
 from .share import ShareRequests
+from .turns import Work
 
 # Only Produce carries data; decoding anything else takes many times its size in memory.
 MAX_PLAIN_REQUEST_BYTES = 8 << 20
+# A request of no more is decoded at once: it can hardly name enough to take long.
+SMALL_BYTES = 1 << 10
+# Clients take no larger response, and building one costs memory.
+MAX_RESPONSE_BYTES = 100 << 20
 
 # A handler answers at once, or returns a coroutine that holds up the connection's next requests.
 Handler = Callable[[Door, Any, Call], Message | Coroutine[Any, Any, Message]]
@@ -116,16 +121,45 @@ class KafkaRequests:
             self._fetch.handle(connection, header, frame)
         elif api.key in SHARING:
             self._share.handle(connection, header, frame)
+        elif len(frame) > SMALL_BYTES:
+            frame = connection.kept(frame)
+            self._later(
+                connection, api, self._handle_large(connection, connection.reserve(), api, header, frame)
+            )
         else:
+            work = Work(connection.turns, connection.is_wanted)
             request = decode(api.request, header.api_version, frame, header.body_at)
-            call = Call(header.api_version, header.client_id or "", connection.peer_host)
-            response = HANDLERS[api.key](self._door, request, call)
+            response = HANDLERS[api.key](self._door, request, _call(connection, header, work))
             if isinstance(response, Message):
                 _answer(connection.reserve(), api, header, response)
-                return
-            connection.hold()
-            spawn = connection.spawn_while_open if api.key in RENDEZVOUS else connection.spawn
-            spawn(_finish(connection, connection.reserve(), api, header, response))
+            else:
+                self._later(
+                    connection, api, _finish(connection, connection.reserve(), api, header, response, work)
+                )
+
+    def _later(self, connection: Connection, api: Api, rest: Coroutine[Any, Any, None]) -> None:
+        """Do the rest of a request as a task, while the connection's next requests wait."""
+        connection.hold()
+        spawn = connection.spawn_while_open if api.key in RENDEZVOUS else connection.spawn
+        spawn(rest)
+
+    async def _handle_large(
+        self, connection: Connection, answer: Answer, api: Api, header: RequestHeader, frame: memoryview
+    ) -> None:
+        work = Work(connection.turns, connection.is_wanted)
+        try:
+            # A client that hangs up now leaves nothing behind, least of all its frame.
+            with connection.cancelling_on_close():
+                request = await work.run(
+                    decode_in_slices(api.request, header.api_version, frame, header.body_at)
+                )
+            del frame
+            connection.free_frame()
+            response = HANDLERS[api.key](self._door, request, _call(connection, header, work))
+        except BaseException:
+            work.leave()
+            raise
+        await _finish(connection, answer, api, header, response, work)
 
     def _refuse_version(self, connection: Connection, api: Api, header: RequestHeader) -> None:
         if api.key is not ApiKey.API_VERSIONS:
@@ -140,9 +174,14 @@ class KafkaRequests:
 def _answer(answer: Answer, api: Api, header: RequestHeader, response: Message) -> None:
     if answer.figures is not None:
         for code in error_codes(response):
-            answer.refused(code)
+            if code:
+                answer.refused(code)
     body = encode(response, header.api_version)
     answer.fill((response_frame(api, header.api_version, header.correlation_id, body),))
+
+
+def _call(connection: Connection, header: RequestHeader, work: Work) -> Call:
+    return Call(header.api_version, header.client_id or "", connection.peer_host, work.pause)
 
 
 async def _finish(
@@ -150,7 +189,35 @@ async def _finish(
     answer: Answer,
     api: Api,
     header: RequestHeader,
-    response: Coroutine[Any, Any, Message],
+    response: Message | Coroutine[Any, Any, Message],
+    work: Work,
 ) -> None:
-    _answer(answer, api, header, await response)
+    try:
+        if not isinstance(response, Message):
+            if api.key in RENDEZVOUS:
+                work.leave()  # it waits for requests that need a place themselves
+            response = await response
+        body = await work.run(_encoded(answer, header, response))
+        answer.fill((response_frame(api, header.api_version, header.correlation_id, body),))
+    finally:
+        work.leave()
     connection.proceed()
+
+
+def _encoded(answer: Answer, header: RequestHeader, response: Message) -> Generator[None, None, bytes]:
+    """Count the errors of a response and write it, with stops in between."""
+    if answer.figures is not None:
+        for code in error_codes(response):
+            if code:
+                answer.refused(code)
+            yield
+    writing = encode_in_slices(response, header.api_version)
+    while True:
+        try:
+            size = next(writing)
+        except StopIteration as end:
+            body: bytes = end.value
+            return body
+        if size > MAX_RESPONSE_BYTES:
+            raise ProtocolError(f"the response would be larger than {MAX_RESPONSE_BYTES} bytes")
+        yield

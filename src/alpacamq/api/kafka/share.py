@@ -5,7 +5,7 @@ partition, and where there are too few the request waits. All of a session's req
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from alpacamq.broker.broker import Broker
@@ -20,6 +20,7 @@ from alpacamq.model.errors import (
 )
 from alpacamq.model.ids import TopicId
 from alpacamq.protocol.apis import APIS, ApiKey
+from alpacamq.protocol.errors import ProtocolError
 from alpacamq.protocol.framing import RequestHeader, response_frame
 from alpacamq.protocol.messages.share_fetch import (
     ShareAcknowledgedPartition,
@@ -29,13 +30,17 @@ from alpacamq.protocol.messages.share_fetch import (
     ShareFetchRequest,
     ShareTopic,
 )
-from alpacamq.protocol.schema import decode, encode
-from alpacamq.protocol.share_fetch_codec import PartitionShared, encode_share_fetch_response
+from alpacamq.protocol.schema import decode_in_slices, encode_in_slices
+from alpacamq.protocol.share_fetch_codec import (
+    PartitionShared,
+    encode_share_fetch_response,
+    encode_share_fetch_response_in_slices,
+)
 from alpacamq.queues.messages import QueueId
 
-from .errors import code_of
+from .errors import code_of, text_of
 from .outbox import Piece
-from .share_acknowledgement import MAX_ACKNOWLEDGED, acknowledged_count, check_batches, settle
+from .share_acknowledgement import check_batches, check_count, settle
 from .share_fetch import SharedFetch, Taken
 from .share_partitions import find_shared
 from .share_sessions import (
@@ -47,6 +52,7 @@ from .share_sessions import (
     ShareSession,
     ShareSessions,
 )
+from .turns import Work
 
 if TYPE_CHECKING:
     from .answers import Answer
@@ -67,51 +73,65 @@ class ShareRequests:
     def handle(self, connection: "Connection", header: RequestHeader, frame: memoryview) -> None:
         """Start on a request; the connection's next one waits for it."""
         answer = connection.reserve()
+        frame = connection.kept(frame)
+        connection.hold()
         if header.api_key == ApiKey.SHARE_FETCH:
-            fetch = decode(ShareFetchRequest, header.api_version, frame, header.body_at)
-            connection.hold()
-            connection.spawn_while_open(self._fetch(connection, answer, header, fetch))
+            connection.spawn_while_open(self._fetch(connection, answer, header, frame))
         else:
-            acknowledge = decode(ShareAcknowledgeRequest, header.api_version, frame, header.body_at)
-            connection.hold()
             # Not given up with the connection: what was acknowledged should not be delivered again.
-            connection.spawn(self._acknowledge(connection, answer, header, acknowledge))
+            connection.spawn(self._acknowledge(connection, answer, header, frame))
 
     async def _fetch(
-        self, connection: "Connection", answer: "Answer", header: RequestHeader, request: ShareFetchRequest
+        self, connection: "Connection", answer: "Answer", header: RequestHeader, frame: memoryview
     ) -> None:
+        work = Work(connection.turns, connection.is_wanted)
         try:
-            pieces = await self._fetched(connection, header, request)
+            request = await work.run(
+                decode_in_slices(ShareFetchRequest, header.api_version, frame, header.body_at)
+            )
+            del frame
+            connection.free_frame()
+            pieces = await self._fetched(connection, header, request, work)
+        except ProtocolError:
+            raise
         except AlpacaError as error:
             pieces = [
                 *encode_share_fetch_response(
-                    header.correlation_id, [], error_code=code_of(error), error_message=str(error)
+                    header.correlation_id, [], error_code=code_of(error), error_message=text_of(error)
                 )
             ]
+        finally:
+            work.leave()
         answer.fill(pieces)
         connection.proceed()
 
     async def _acknowledge(
-        self,
-        connection: "Connection",
-        answer: "Answer",
-        header: RequestHeader,
-        request: ShareAcknowledgeRequest,
+        self, connection: "Connection", answer: "Answer", header: RequestHeader, frame: memoryview
     ) -> None:
+        work = Work(connection.turns, connection.is_wanted)
         try:
-            response = await self._acknowledged(header, request)
-        except AlpacaError as error:
-            response = ShareAcknowledgeResponse(error_code=code_of(error), error_message=str(error))
+            with connection.cancelling_on_close():
+                request = await work.run(
+                    decode_in_slices(ShareAcknowledgeRequest, header.api_version, frame, header.body_at)
+                )
+            del frame
+            connection.free_frame()
+            try:
+                response = await self._acknowledged(header, request, work)
+            except AlpacaError as error:
+                response = ShareAcknowledgeResponse(error_code=code_of(error), error_message=text_of(error))
+            body = await work.run(encode_in_slices(response, header.api_version))
+        finally:
+            work.leave()
         api = APIS[header.api_key]
-        body = encode(response, header.api_version)
         answer.fill((response_frame(api, header.api_version, header.correlation_id, body),))
         connection.proceed()
 
     async def _fetched(
-        self, connection: "Connection", header: RequestHeader, request: ShareFetchRequest
+        self, connection: "Connection", header: RequestHeader, request: ShareFetchRequest, work: Work
     ) -> list[Piece]:
         key = _session_key(request.group_id, request.member_id)
-        _check_acknowledgements(request.topics)
+        await work.run(check_count(request.topics))
         epoch = request.share_session_epoch
         if epoch == FINAL_EPOCH:
             if request.forgotten_topics_data:
@@ -121,19 +141,24 @@ class ShareRequests:
         else:
             config = await self._terms(key)
             session = self._session(connection, key, request)
-        verdicts = await self._settle(header, key, request.topics, config)
+        verdicts = await self._settle(header, key, request.topics, config, work)
         taken: list[Taken] = []
         if epoch == FINAL_EPOCH:
             await self._close(session)
         elif request.max_records > 0 and not request.is_renew_ack:
-            taken = await SharedFetch(self._broker, session, request, config).run()
-        return _response(header, config, verdicts, taken, max(request.batch_size, 1))
+            taken = await SharedFetch(self._broker, session, request, config, work).run()
+        try:
+            return await work.run(_response(header, config, verdicts, taken, max(request.batch_size, 1)))
+        except BaseException:
+            for part in taken:
+                part.covering.release()
+            raise
 
     async def _acknowledged(
-        self, header: RequestHeader, request: ShareAcknowledgeRequest
+        self, header: RequestHeader, request: ShareAcknowledgeRequest, work: Work
     ) -> ShareAcknowledgeResponse:
         key = _session_key(request.group_id, request.member_id)
-        _check_acknowledgements(request.topics)
+        await work.run(check_count(request.topics))
         epoch = request.share_session_epoch
         if epoch == INITIAL_EPOCH:
             raise InvalidShareSessionEpoch("a share session begins with a fetch")
@@ -142,7 +167,7 @@ class ShareRequests:
         if epoch != FINAL_EPOCH:
             session = self._sessions.proceed(key, epoch, now)
         config = await self._config(key)
-        verdicts = await self._settle(header, key, request.topics, config)
+        verdicts = await self._settle(header, key, request.topics, config, work)
         if epoch == FINAL_EPOCH:
             await self._close(session)
         return ShareAcknowledgeResponse(
@@ -154,7 +179,7 @@ class ShareRequests:
                         ShareAcknowledgedPartition(
                             partition_index=index,
                             error_code=0 if error is None else code_of(error),
-                            error_message=None if error is None else str(error),
+                            error_message=None if error is None else text_of(error),
                         )
                         for index, error in partitions
                     ],
@@ -209,19 +234,24 @@ class ShareRequests:
         return reply.config
 
     async def _settle(
-        self, header: RequestHeader, member: SessionKey, topics: Sequence[ShareTopic], config: ShareConfig
+        self,
+        header: RequestHeader,
+        member: SessionKey,
+        topics: Sequence[ShareTopic],
+        config: ShareConfig,
+        work: Work,
     ) -> Verdicts:
         """What became of each partition that something is acknowledged of."""
         verdicts: Verdicts = {}
         for topic in topics:
             for each in topic.partitions:
+                await work.pause()
                 if not each.acknowledgement_batches:
                     continue
                 error: AlpacaError | None
                 try:
-                    check_batches(
-                        each.acknowledgement_batches, may_renew=header.api_version >= _RENEWALS_FROM
-                    )
+                    may_renew = header.api_version >= _RENEWALS_FROM
+                    await work.run(check_batches(each.acknowledgement_batches, may_renew=may_renew))
                     partition = find_shared(self._broker, topic.topic_id, each.partition_index)
                     error = await settle(
                         self._broker.queues,
@@ -251,14 +281,6 @@ def _session_key(group_id: str | None, member_id: str | None) -> SessionKey:
     return group_id, member_id
 
 
-def _check_acknowledgements(topics: Iterable[ShareTopic]) -> None:
-    count = sum(
-        acknowledged_count(each.acknowledgement_batches) for topic in topics for each in topic.partitions
-    )
-    if count > MAX_ACKNOWLEDGED:
-        raise InvalidRequest(f"a request may acknowledge {MAX_ACKNOWLEDGED} records at most, not {count}")
-
-
 def _by_topic(verdicts: Verdicts) -> Iterator[tuple[TopicId, list[tuple[int, AlpacaError | None]]]]:
     topics: dict[TopicId, list[tuple[int, AlpacaError | None]]] = {}
     for (topic_id, index), error in verdicts.items():
@@ -268,19 +290,20 @@ def _by_topic(verdicts: Verdicts) -> Iterator[tuple[TopicId, list[tuple[int, Alp
 
 def _response(
     header: RequestHeader, config: ShareConfig, verdicts: Verdicts, taken: Sequence[Taken], batch_size: int
-) -> list[Piece]:
-    """The response in the order it is sent: bytes, records, bytes, records, …, bytes."""
+) -> Generator[None, None, list[Piece]]:
+    """The response as it is sent: bytes, records, bytes, records, …, bytes. Stops in between."""
     by_key = {part.key: part for part in taken}
     topics: dict[TopicId, list[tuple[PartitionShared, Taken | None]]] = {}
     for key in {**verdicts, **by_key}:
+        yield
         part, error = by_key.get(key), verdicts.get(key)
         shared = PartitionShared(key[1]) if part is None else part.shared(batch_size)
         if error is not None:
             shared = shared._replace(
-                acknowledge_error_code=code_of(error), acknowledge_error_message=str(error)
+                acknowledge_error_code=code_of(error), acknowledge_error_message=text_of(error)
             )
         topics.setdefault(key[0], []).append((shared, part))
-    frame = encode_share_fetch_response(
+    frame = yield from encode_share_fetch_response_in_slices(
         header.correlation_id,
         [(topic_id.bytes, [shared for shared, _ in entries]) for topic_id, entries in topics.items()],
         lock_timeout_ms=config.record_lock_duration_ms,

@@ -1,18 +1,19 @@
 """What members say of the records they hold: from acknowledgement batches to settlements."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from alpacamq.broker.partition import Partition
 from alpacamq.broker.queues import Queues
 from alpacamq.model.errors import AlpacaError, InvalidRequest, NotAcquired
-from alpacamq.protocol.messages.share_fetch import AcknowledgementBatch
+from alpacamq.protocol.messages.share_fetch import AcknowledgementBatch, ShareTopic
 from alpacamq.queues.messages import Action, QueueId, Settlement
 from alpacamq.telemetry.tracing import Door
 
 MAX_ACKNOWLEDGED = 1_000_000
 # So many are settled at a time: others have their turn in between.
-_AT_ONCE = 5_000
+_AT_ONCE = 500
+_CHECKED_AT_ONCE = 128
 
 RENEW = 4
 ACTIONS: Mapping[int, Action] = {
@@ -25,15 +26,26 @@ ACTIONS: Mapping[int, Action] = {
 REASON = "rejected by a share consumer"
 
 
-def acknowledged_count(batches: Sequence[AcknowledgementBatch]) -> int:
-    """How many offsets these batches name; negative ranges count nothing."""
-    return sum(max(batch.last_offset - batch.first_offset + 1, 0) for batch in batches)
+def check_count(topics: Iterable[ShareTopic]) -> Generator[None, None, None]:
+    """InvalidRequest if more records are acknowledged than one request may; stops in between."""
+    count = 0
+    for topic in topics:
+        for each in topic.partitions:
+            yield
+            for start in range(0, len(each.acknowledgement_batches), _CHECKED_AT_ONCE):
+                yield
+                for batch in each.acknowledgement_batches[start : start + _CHECKED_AT_ONCE]:
+                    count += max(batch.last_offset - batch.first_offset + 1, 0)
+    if count > MAX_ACKNOWLEDGED:
+        raise InvalidRequest(f"a request may acknowledge {MAX_ACKNOWLEDGED} records at most, not {count}")
 
 
-def check_batches(batches: Sequence[AcknowledgementBatch], *, may_renew: bool) -> None:
-    """InvalidRequest unless the batches are in order and say one thing of each offset."""
+def check_batches(batches: Sequence[AcknowledgementBatch], *, may_renew: bool) -> Generator[None, None, None]:
+    """InvalidRequest unless the batches are in order and say one thing of each offset; stops in between."""
     after = 0
-    for batch in batches:
+    for number, batch in enumerate(batches):
+        if not number % _CHECKED_AT_ONCE:
+            yield
         first, last, types = batch.first_offset, batch.last_offset, batch.acknowledge_types
         if not after <= first <= last:
             raise InvalidRequest(
@@ -41,7 +53,7 @@ def check_batches(batches: Sequence[AcknowledgementBatch], *, may_renew: bool) -
             )
         if len(types) not in (1, last - first + 1):
             raise InvalidRequest(f"offsets {first} to {last} are acknowledged in {len(types)} ways")
-        for kind in types:
+        for kind in set(types):
             if kind not in ACTIONS or (kind == RENEW and not may_renew):
                 raise InvalidRequest(f"there is no acknowledgement of type {kind} here")
         after = last + 1

@@ -20,16 +20,19 @@ from alpacamq.queues.messages import Acquired, Action, QueueId, Settlement, Star
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.tracing import Door
 
-from .errors import code_of
+from .errors import code_of, text_of
 from .share_partitions import find_shared
 from .share_reading import Covering, average_bytes, cover, ranges, verify
 from .share_sessions import PartitionKey, ShareSession
+from .turns import Work
 
 log = get_logger(__name__)
 
 # The member has to settle something first, or the queue is just being loaded.
 _PASSING = (TooManyInFlight, CoordinatorLoading, CoordinatorUnavailable)
 MAX_RECORDS = 100_000
+# So many are acquired at a time: others have their turn in between.
+ACQUIRED_AT_ONCE = 1000
 MAX_WAIT_MS = 300_000
 # A slice keeps its file open until it is sent. What does not fit waits for the next fetch.
 MAX_SLICES = 128
@@ -50,7 +53,7 @@ class Taken:
     def shared(self, batch_size: int) -> PartitionShared:
         """How the client is told."""
         if self.error is not None:
-            return PartitionShared(self.key[1], code_of(self.error), str(self.error))
+            return PartitionShared(self.key[1], code_of(self.error), text_of(self.error))
         return PartitionShared(
             self.key[1], records_bytes=self.covering.length, acquired=ranges(self.acquired, batch_size)
         )
@@ -60,9 +63,15 @@ class SharedFetch:
     """A fetch under way."""
 
     def __init__(
-        self, broker: Broker, session: ShareSession, request: ShareFetchRequest, config: ShareConfig
+        self,
+        broker: Broker,
+        session: ShareSession,
+        request: ShareFetchRequest,
+        config: ShareConfig,
+        work: Work,
     ) -> None:
         self._broker = broker
+        self._work = work
         self._session = session
         self._group, self._member_id = session.key
         self._lock_ms = config.record_lock_duration_ms
@@ -88,6 +97,7 @@ class SharedFetch:
                 await asyncio.sleep(pause_seconds)
             pause_seconds = min(max(pause_seconds * 2, MIN_PAUSE_SECONDS), MAX_PAUSE_SECONDS)
             left_ms = int((until - loop.time()) * 1000) + 1
+            self._work.leave()
             await self._broker.queues.wait_for_messages(places, max(left_ms, 1))
         return await self._read_all()
 
@@ -98,10 +108,11 @@ class SharedFetch:
             or self._records_left <= 0
         )
 
-    def _sources(self) -> dict[TopicId, list[Partition]]:
+    async def _sources(self) -> dict[TopicId, list[Partition]]:
         """The session's partitions by topic; those that cannot be shared are noted with the reason."""
         sources: dict[TopicId, list[Partition]] = {}
-        for key in self._session.partitions:
+        for key in list(self._session.partitions):
+            await self._work.pause()
             taken = self._taken.setdefault(key, Taken(key))
             try:
                 sources.setdefault(key[0], []).append(find_shared(self._broker, *key))
@@ -113,7 +124,7 @@ class SharedFetch:
     async def _acquire_all(self) -> dict[QueueId, tuple[int, ...]]:
         """Take what there is; where there may be more."""
         places: dict[QueueId, tuple[int, ...]] = {}
-        for topic_id, partitions in self._sources().items():
+        for topic_id, partitions in (await self._sources()).items():
             if not partitions or not self._session.is_open:
                 continue  # of a session that has ended, everything has been given back already
             queue = QueueId(self._group, partitions[0].identity.topic)
@@ -121,32 +132,39 @@ class SharedFetch:
             if self._records_left <= 0 or self._probable_bytes >= self._max_bytes:
                 continue
             try:
-                acquired = await self._acquire(queue, partitions)
+                while await self._acquire(topic_id, queue, partitions):
+                    await self._work.pause()
             except _PASSING:
                 continue  # as if there were nothing: clients take what they are told for more than that
             except AlpacaError as error:
                 for index in places[queue]:
                     self._taken[topic_id, index].error = error
-                continue
-            for entry in acquired:
-                self._taken[topic_id, entry.partition].acquired.append(entry)
         return places
 
-    async def _acquire(self, queue: QueueId, partitions: Sequence[Partition]) -> tuple[Acquired, ...]:
+    async def _acquire(self, topic_id: TopicId, queue: QueueId, partitions: Sequence[Partition]) -> bool:
+        """Take a few records of a topic; whether there may be more, and room for them."""
         record_bytes = max(average_bytes(partition) for partition in partitions)
         room = (self._max_bytes - self._probable_bytes) // record_bytes + 1
+        wanted = min(self._records_left, room, ACQUIRED_AT_ONCE)
         self._session.topics_held.add(queue.topic)
         acquired = await self._broker.queues.acquire(
             queue,
             consumer=self._member_id,
             partitions=tuple(partition.identity.partition for partition in partitions),
-            max_messages=min(self._records_left, room),
+            max_messages=wanted,
             lock_ms=self._lock_ms,
             start=self._start,
         )
         self._records_left -= len(acquired)
         self._probable_bytes += len(acquired) * record_bytes
-        return acquired
+        for entry in acquired:
+            self._taken[topic_id, entry.partition].acquired.append(entry)
+        return (
+            len(acquired) == wanted
+            and self._session.is_open
+            and self._records_left > 0
+            and self._probable_bytes < self._max_bytes
+        )
 
     async def _read_all(self) -> list[Taken]:
         """Find the batches of everything acquired, and leave out partitions with nothing to say."""
@@ -154,6 +172,7 @@ class SharedFetch:
         found: list[Taken] = []
         try:
             for taken in self._taken.values():
+                await self._work.pause()
                 if not taken.acquired:
                     if taken.error is not None:
                         found.append(taken)

@@ -1,6 +1,7 @@
 """About the broker as a whole: its versions, its cluster and its disks."""
 
 import os
+from collections.abc import Iterable
 
 from alpacamq.api.kafka.door import Call, Door
 from alpacamq.protocol.apis import APIS
@@ -69,22 +70,24 @@ def describe_cluster(door: Door, request: DescribeClusterRequest, _call: Call) -
     )
 
 
-def describe_log_dirs(door: Door, request: DescribeLogDirsRequest, _call: Call) -> DescribeLogDirsResponse:
+async def describe_log_dirs(
+    door: Door, request: DescribeLogDirsRequest, call: Call
+) -> DescribeLogDirsResponse:
     broker = door.broker
+    wanted: dict[str, Iterable[int]]
     if request.topics is None:
         wanted = {name: range(topic.partitions) for name, topic in broker.topics.image.topics.items()}
     else:
-        wanted = {topic.topic: topic.partitions for topic in request.topics}  # type: ignore[misc]
+        wanted = {topic.topic: topic.partitions for topic in request.topics}
     topics = []
     for name, indexes in wanted.items():
-        found = [broker.topics.find(name.encode(), index) for index in indexes]
-        partitions = [
-            DescribeLogDirsPartition(
-                partition_index=partition.identity.partition, partition_size=partition.log.size_bytes
-            )
-            for partition in found
-            if partition is not None
-        ]
+        partitions = []
+        for index in indexes:
+            await call.pause()
+            if (partition := broker.topics.find(name.encode(), index)) is not None:
+                size_bytes = partition.log.size_bytes
+                partitions.append(DescribeLogDirsPartition(partition_index=index, partition_size=size_bytes))
+        await call.pause()
         if partitions:
             topics.append(DescribeLogDirsTopic(name=name, partitions=partitions))
     directory = broker.settings.data_directory

@@ -3,7 +3,11 @@
 A request names topics by name or, in its latest versions, by id; the coordinator knows names.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple, TypeVar
+
+import msgspec
 
 from alpacamq.api.kafka.door import Call, Door
 from alpacamq.api.kafka.errors import code_of
@@ -32,6 +36,7 @@ from alpacamq.model.errors import (
     TransactionAbortable,
 )
 from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.model.topics import Topic
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import committed_offsets as wire
 from alpacamq.protocol.messages import transactions as transaction_wire
@@ -39,116 +44,131 @@ from alpacamq.telemetry import tracing
 
 from .asking import ask_group, ask_transaction
 
+T = TypeVar("T")
+
 _TOPIC_IDS_FROM = 10
 _MEMBER_EPOCHS_FROM = 9
 _GROUPS_FROM = 8
 _ERROR_OF_GROUP_FROM = 2
 _ABORTABLE_FROM = 4
 _JOINS_TRANSACTION_FROM = 5
+# The coordinator does nothing else while it takes in offsets: so many at a time are a few milliseconds.
+_AT_ONCE = 1000
+
+
+class Wanted(NamedTuple):
+    """An offset to commit, and its place in the request."""
+
+    place: tuple[int, int]
+    offset: OffsetToCommit
 
 
 async def offset_commit(
     door: Door, request: wire.OffsetCommitRequest, call: Call
 ) -> wire.OffsetCommitResponse:
-    wanted = [(topic, _name_of(door, topic, call)) for topic in request.topics]
-    refused = [
-        [_refusal(door, name, each.partition_index) for each in topic.partitions] for topic, name in wanted
-    ]
-    asked = CommitRequest(
-        group=request.group_id,
-        offsets=tuple(
-            _to_commit(name, each)
-            for (topic, name), codes in zip(wanted, refused, strict=True)
-            for each, code in zip(topic.partitions, codes, strict=True)
-            if name is not None and not code
-        ),
-        generation=request.generation_id_or_member_epoch,
-        member_id=request.member_id,
-        instance_id=request.group_instance_id,
-    )
-    try:
-        results: PartitionResults = await ask_group(door, GroupCoordinator.commit, asked)
-        codes = _codes(results)
-        origin = Origin(tracing.Door.KAFKA, call.client_id, asked.group)
-        tell_committed(door.broker.topics, asked.offsets, results, origin)
-    except StaleMemberEpoch as error:
-        # Versions that know no member epochs know no such error either.
-        known = call.version >= _MEMBER_EPOCHS_FROM
-        codes = _same(code_of(error) if known else ErrorCode.UNSUPPORTED_VERSION)
-    except AlpacaError as error:
-        codes = _same(code_of(error))
-    return wire.OffsetCommitResponse(
-        topics=[
-            wire.OffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    wire.OffsetCommitResponsePartition(
-                        partition_index=each.partition_index, error_code=code or next(codes)
-                    )
-                    for each, code in zip(topic.partitions, refusals, strict=True)
-                ],
+    codes: dict[tuple[int, int], ErrorCode] = {}
+    wanted: list[Wanted] = []
+    for number, topic in enumerate(request.topics):
+        name = _name_of(door, topic, call)
+        for place, each in enumerate(topic.partitions):
+            await call.pause()
+            codes[number, place] = refusal = _refusal(door, name, each.partition_index)
+            if name is not None and not refusal:
+                wanted.append(Wanted((number, place), _to_commit(name, each)))
+    # Also if nothing is left to commit: the group may have something to say against the member.
+    for some in _batches(wanted):
+        asked = CommitRequest(
+            group=request.group_id,
+            offsets=tuple(each.offset for each in some),
+            generation=request.generation_id_or_member_epoch,
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+        )
+        try:
+            results: PartitionResults = await ask_group(door, GroupCoordinator.commit, asked)
+            _note(codes, some, _codes(results))
+            origin = Origin(tracing.Door.KAFKA, call.client_id, asked.group)
+            tell_committed(door.broker.topics, asked.offsets, results, origin)
+        except StaleMemberEpoch as error:
+            # Versions that know no member epochs know no such error either.
+            known = call.version >= _MEMBER_EPOCHS_FROM
+            _note(codes, some, _same(code_of(error) if known else ErrorCode.UNSUPPORTED_VERSION))
+        except AlpacaError as error:
+            _note(codes, some, _same(code_of(error)))
+        await call.pause()
+    topics = []
+    for number, topic in enumerate(request.topics):
+        partitions = []
+        for place, each in enumerate(topic.partitions):
+            await call.pause()
+            partitions.append(
+                wire.OffsetCommitResponsePartition(
+                    partition_index=each.partition_index, error_code=codes[number, place]
+                )
             )
-            for topic, refusals in zip(request.topics, refused, strict=True)
-        ]
-    )
+        topics.append(
+            wire.OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+        )
+    return wire.OffsetCommitResponse(topics=topics)
 
 
 async def txn_offset_commit(
     door: Door, request: transaction_wire.TxnOffsetCommitRequest, call: Call
 ) -> transaction_wire.TxnOffsetCommitResponse:
-    refused = [
-        [_refusal(door, topic.name, each.partition_index) for each in topic.partitions]
-        for topic in request.topics
-    ]
-    asked = TxnCommitRequest(
-        producer_id=request.producer_id,
-        producer_epoch=request.producer_epoch,
-        group=request.group_id,
-        offsets=tuple(
-            _to_commit(topic.name, each)
-            for topic, codes in zip(request.topics, refused, strict=True)
-            for each, code in zip(topic.partitions, codes, strict=True)
-            if not code
-        ),
-        generation=request.generation_id,
-        member_id=request.member_id,
-        instance_id=request.group_instance_id,
-    )
-    try:
-        await _check_transaction(door, request, call)
-        results: PartitionResults = await ask_group(door, GroupCoordinator.txn_commit, asked)
-        codes = _codes(results)
-    except ProducerFenced:
-        # What a partition would say: the offsets are on their way into one.
-        codes = _same(ErrorCode.INVALID_PRODUCER_EPOCH)
-    except StaleMemberEpoch:
-        # Producers know groups by their generations only.
-        codes = _same(ErrorCode.ILLEGAL_GENERATION)
-    except AlpacaError as error:
-        codes = _same(code_of(error))
-    return transaction_wire.TxnOffsetCommitResponse(
-        topics=[
-            transaction_wire.TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[
-                    transaction_wire.TxnOffsetCommitResponsePartition(
-                        partition_index=each.partition_index, error_code=code or next(codes)
-                    )
-                    for each, code in zip(topic.partitions, refusals, strict=True)
-                ],
+    codes: dict[tuple[int, int], ErrorCode] = {}
+    wanted: list[Wanted] = []
+    for number, topic in enumerate(request.topics):
+        for place, each in enumerate(topic.partitions):
+            await call.pause()
+            codes[number, place] = refusal = _refusal(door, topic.name, each.partition_index)
+            if not refusal:
+                wanted.append(Wanted((number, place), _to_commit(topic.name, each)))
+    for some in _batches(wanted):
+        asked = TxnCommitRequest(
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            group=request.group_id,
+            offsets=tuple(each.offset for each in some),
+            generation=request.generation_id,
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+        )
+        try:
+            await _check_transaction(door, request, call)
+            results: PartitionResults = await ask_group(door, GroupCoordinator.txn_commit, asked)
+            _note(codes, some, _codes(results))
+        except ProducerFenced:
+            # What a partition would say: the offsets are on their way into one.
+            _note(codes, some, _same(ErrorCode.INVALID_PRODUCER_EPOCH))
+        except StaleMemberEpoch:
+            # Producers know groups by their generations only.
+            _note(codes, some, _same(ErrorCode.ILLEGAL_GENERATION))
+        except AlpacaError as error:
+            _note(codes, some, _same(code_of(error)))
+        await call.pause()
+    topics = []
+    for number, topic in enumerate(request.topics):
+        partitions = []
+        for place, each in enumerate(topic.partitions):
+            await call.pause()
+            partitions.append(
+                transaction_wire.TxnOffsetCommitResponsePartition(
+                    partition_index=each.partition_index, error_code=codes[number, place]
+                )
             )
-            for topic, refusals in zip(request.topics, refused, strict=True)
-        ]
-    )
+        topics.append(transaction_wire.TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions))
+    return transaction_wire.TxnOffsetCommitResponse(topics=topics)
 
 
 async def offset_fetch(door: Door, request: wire.OffsetFetchRequest, call: Call) -> wire.OffsetFetchResponse:
     stable = request.require_stable
     if call.version >= _GROUPS_FROM:
-        return wire.OffsetFetchResponse(
-            groups=[await _fetched(door, group, call, require_stable=stable) for group in request.groups]
-        )
+        groups = []
+        # Each once, however often it is named: an answer may be much larger than its question.
+        for each in {each.group_id: each for each in request.groups}.values():
+            groups.append(await _fetched(door, each, call, require_stable=stable))
+            await call.pause()
+        return wire.OffsetFetchResponse(groups=groups)
     topics = None
     if request.topics is not None:
         topics = [
@@ -167,42 +187,41 @@ async def offset_fetch(door: Door, request: wire.OffsetFetchRequest, call: Call)
 
 
 async def offset_delete(
-    door: Door, request: wire.OffsetDeleteRequest, _call: Call
+    door: Door, request: wire.OffsetDeleteRequest, call: Call
 ) -> wire.OffsetDeleteResponse:
-    refused = [
-        [_refusal(door, topic.name, each.partition_index) for each in topic.partitions]
-        for topic in request.topics
-    ]
-    asked = DeleteOffsetsRequest(
-        group=request.group_id,
-        partitions=tuple(
-            TopicPartition(TopicName(topic.name), each.partition_index)
-            for topic, codes in zip(request.topics, refused, strict=True)
-            for each, code in zip(topic.partitions, codes, strict=True)
-            if not code
-        ),
-    )
+    codes: dict[TopicPartition, ErrorCode] = {}
+    wanted: list[TopicPartition] = []
+    for topic in request.topics:
+        for each in topic.partitions:
+            await call.pause()
+            partition = TopicPartition(TopicName(topic.name), each.partition_index)
+            if partition not in codes:
+                codes[partition] = refusal = _refusal(door, topic.name, each.partition_index)
+                if not refusal:
+                    wanted.append(partition)
     try:
         if not request.group_id:
             raise InvalidGroupId("a group id cannot be empty")
-        results: PartitionResults = await ask_group(door, GroupCoordinator.delete_offsets, asked)
+        for some in _batches(wanted):
+            asked = DeleteOffsetsRequest(group=request.group_id, partitions=tuple(some))
+            results: PartitionResults = await ask_group(door, GroupCoordinator.delete_offsets, asked)
+            codes.update(zip(some, _codes(results), strict=True))
+            await call.pause()
     except AlpacaError as error:
         return wire.OffsetDeleteResponse(error_code=code_of(error))
-    codes = _codes(results)
-    return wire.OffsetDeleteResponse(
-        topics=[
-            wire.OffsetDeleteResponseTopic(
-                name=topic.name,
-                partitions=[
-                    wire.OffsetDeleteResponsePartition(
-                        partition_index=each.partition_index, error_code=code or next(codes)
-                    )
-                    for each, code in zip(topic.partitions, refusals, strict=True)
-                ],
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for each in topic.partitions:
+            await call.pause()
+            partitions.append(
+                wire.OffsetDeleteResponsePartition(
+                    partition_index=each.partition_index,
+                    error_code=codes[TopicPartition(TopicName(topic.name), each.partition_index)],
+                )
             )
-            for topic, refusals in zip(request.topics, refused, strict=True)
-        ]
-    )
+        topics.append(wire.OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
+    return wire.OffsetDeleteResponse(topics=topics)
 
 
 async def _check_transaction(
@@ -234,34 +253,55 @@ async def _fetched(
         named = [(topic, _name_of(door, topic, call)) for topic in group.topics]
     asked = FetchOffsetsRequest(
         group=group.group_id,
-        partitions=None if named is None else tuple(_known_partitions(named)),
+        partitions=None,
         member_id=group.member_id or "",
         member_epoch=group.member_epoch,
         require_stable=require_stable,
     )
     try:
-        reply: FetchOffsetsReply = await ask_group(door, GroupCoordinator.fetch_offsets, asked)
+        if named is None:
+            reply: FetchOffsetsReply = await ask_group(door, GroupCoordinator.fetch_offsets, asked)
+            topics = await _all_fetched(door, reply, call)
+        else:
+            topics = await _named_fetched(door, asked, named, call)
     except AlpacaError as error:
         code = code_of(error)
         failed = (
             [] if call.version >= _ERROR_OF_GROUP_FROM else [_all(topic, code) for topic, _ in named or ()]
         )
         return wire.OffsetFetchResponseGroup(group_id=group.group_id, topics=failed, error_code=code)
-    if named is None:
-        topics = _all_fetched(door, reply, call)
-    else:
-        offsets = iter(reply.offsets)
-        topics = [
-            _all(topic, ErrorCode.UNKNOWN_TOPIC_ID)
-            if name is None
-            else wire.OffsetFetchResponseTopics(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[_offset(next(offsets)) for _ in topic.partition_indexes],
-            )
-            for topic, name in named
-        ]
     return wire.OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
+
+
+async def _named_fetched(
+    door: Door,
+    asked: FetchOffsetsRequest,
+    named: Sequence[tuple[wire.OffsetFetchRequestTopics, str | None]],
+    call: Call,
+) -> list[wire.OffsetFetchResponseTopics]:
+    offsets: list[wire.OffsetFetchResponsePartition] = []
+    for some in _batches(_known_partitions(named)):
+        reply: FetchOffsetsReply = await ask_group(
+            door, GroupCoordinator.fetch_offsets, msgspec.structs.replace(asked, partitions=tuple(some))
+        )
+        for each in reply.offsets:
+            offsets.append(_offset(each))
+            await call.pause()
+    topics = []
+    at = 0
+    for topic, name in named:
+        await call.pause()
+        if name is None:
+            topics.append(_all(topic, ErrorCode.UNKNOWN_TOPIC_ID))
+            continue
+        stop = at + len(topic.partition_indexes)
+        topics.append(
+            wire.OffsetFetchResponseTopics(
+                name=topic.name, topic_id=topic.topic_id, partitions=offsets[at:stop]
+            )
+        )
+        at = stop
+    return topics
 
 
 def _known_partitions(
@@ -273,23 +313,24 @@ def _known_partitions(
                 yield TopicPartition(TopicName(name), index)
 
 
-def _all_fetched(door: Door, reply: FetchOffsetsReply, call: Call) -> list[wire.OffsetFetchResponseTopics]:
-    by_topic: dict[str, list[FetchedOffset]] = {}
+async def _all_fetched(
+    door: Door, reply: FetchOffsetsReply, call: Call
+) -> list[wire.OffsetFetchResponseTopics]:
+    by_topic: dict[str, list[wire.OffsetFetchResponsePartition]] = {}
     for each in reply.offsets:
-        by_topic.setdefault(each.topic, []).append(each)
+        await call.pause()
+        by_topic.setdefault(each.topic, []).append(_offset(each))
     if call.version < _TOPIC_IDS_FROM:
         return [
-            wire.OffsetFetchResponseTopics(name=name, partitions=[_offset(each) for each in offsets])
+            wire.OffsetFetchResponseTopics(name=name, partitions=offsets)
             for name, offsets in by_topic.items()
         ]
     # A topic without an id cannot be spoken of: it is being deleted.
-    topics: Mapping[TopicName, object] = door.broker.topics.image.topics
+    topics: Mapping[TopicName, Topic] = door.broker.topics.image.topics
     return [
-        wire.OffsetFetchResponseTopics(
-            topic_id=door.broker.topics.image.topic(name).id, partitions=[_offset(each) for each in offsets]
-        )
+        wire.OffsetFetchResponseTopics(topic_id=topic.id, partitions=offsets)
         for name, offsets in by_topic.items()
-        if name in topics
+        if (topic := topics.get(TopicName(name))) is not None
     ]
 
 
@@ -353,6 +394,21 @@ def _codes(results: PartitionResults) -> Iterator[ErrorCode]:
     return iter(
         [ErrorCode.NONE if each.error is None else code_of(each.error) for each in results.partitions]
     )
+
+
+def _note(
+    codes: dict[tuple[int, int], ErrorCode], some: Sequence[Wanted], results: Iterator[ErrorCode]
+) -> None:
+    for each in some:
+        codes[each.place] = next(results)
+
+
+def _batches(wanted: Iterable[T]) -> Iterator[Sequence[T]]:
+    """What is put to the coordinator at a time; one empty batch for nothing, which is a question as well."""
+    rest = iter(wanted)
+    yield list(islice(rest, _AT_ONCE))
+    while batch := list(islice(rest, _AT_ONCE)):
+        yield batch
 
 
 def _same(code: ErrorCode) -> Iterator[ErrorCode]:

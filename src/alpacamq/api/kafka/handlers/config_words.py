@@ -1,8 +1,9 @@
 """The numbers by which requests name kinds of settings, where values come from and how they change."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
+from alpacamq.model.errors import InvalidRequest
 from alpacamq.model.topics import ConfigKind
 
 
@@ -40,3 +41,12 @@ TYPES: Mapping[ConfigKind, int] = {
     ConfigKind.DOUBLE: 6,
     ConfigKind.LIST: 7,
 }
+
+# Far more than there are; a client that names more would have the broker look at each of them.
+MAX_SETTINGS = 1000
+
+
+def check_settings_count(settings: Sequence[object]) -> None:
+    """InvalidRequest for more settings of one thing than there can be."""
+    if len(settings) > MAX_SETTINGS:
+        raise InvalidRequest(f"a request may name {MAX_SETTINGS} settings of one resource at most")

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from alpacamq.api.kafka.door import Call, Door
-from alpacamq.api.kafka.errors import code_of
+from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.cluster.topics import with_words
 from alpacamq.model.errors import AlpacaError, InvalidConfig, InvalidRequest
 from alpacamq.model.topics import SETTINGS, ConfigKind, Topic, check_setting
@@ -26,7 +26,7 @@ from alpacamq.protocol.messages.configs import (
     IncrementallyAlterableConfig,
 )
 
-from .config_words import TYPES, Operation, Resource, Source
+from .config_words import TYPES, Operation, Resource, Source, check_settings_count
 from .group_configs import changed_settings, configure_group, group_settings
 
 
@@ -38,21 +38,26 @@ def source_of(door: Door, topic: Topic, name: str) -> Source:
 
 
 async def describe_configs(
-    door: Door, request: DescribeConfigsRequest, _call: Call
+    door: Door, request: DescribeConfigsRequest, call: Call
 ) -> DescribeConfigsResponse:
-    return DescribeConfigsResponse(
-        results=[await _result(door, request, resource) for resource in request.resources]
-    )
+    results = []
+    seen: set[tuple[int, str]] = set()
+    for resource in request.resources:
+        await call.pause()
+        if (resource.resource_type, resource.resource_name) not in seen:
+            # Each once, however often it is named: an answer is much larger than its question.
+            seen.add((resource.resource_type, resource.resource_name))
+            results.append(await _result(door, request, resource))
+    return DescribeConfigsResponse(results=results)
 
 
-async def alter_configs(door: Door, request: AlterConfigsRequest, _call: Call) -> AlterConfigsResponse:
+async def alter_configs(door: Door, request: AlterConfigsRequest, call: Call) -> AlterConfigsResponse:
     responses = []
     for resource in request.resources:
+        await call.pause()
         overrides = {config.name: config.value for config in resource.configs if config.value is not None}
         if resource.resource_type == Resource.GROUP:
-            change = configure_group(
-                door, resource.resource_name, overrides, replace_all=True, dry_run=request.validate_only
-            )
+            change = _replace_group(door, resource, overrides, request.validate_only)
         else:
             change = _configure(door, resource, partial(_replaced, overrides), request.validate_only)
         responses.append(await _altered(resource, change))
@@ -60,10 +65,11 @@ async def alter_configs(door: Door, request: AlterConfigsRequest, _call: Call) -
 
 
 async def incremental_alter_configs(
-    door: Door, request: IncrementalAlterConfigsRequest, _call: Call
+    door: Door, request: IncrementalAlterConfigsRequest, call: Call
 ) -> IncrementalAlterConfigsResponse:
     responses = []
     for resource in request.resources:
+        await call.pause()
         if resource.resource_type == Resource.GROUP:
             change = _configure_group(door, resource, request.validate_only)
         else:
@@ -81,7 +87,7 @@ async def _result(
         described = await _described(door, request, resource)
     except AlpacaError as error:
         return DescribeConfigsResult(
-            resource_type=kind, resource_name=name, error_code=code_of(error), error_message=str(error)
+            resource_type=kind, resource_name=name, error_code=code_of(error), error_message=text_of(error)
         )
     return DescribeConfigsResult(resource_type=kind, resource_name=name, configs=described)
 
@@ -95,7 +101,7 @@ async def _altered(
         await change
     except AlpacaError as error:
         return AlterConfigsResourceResponse(
-            resource_type=kind, resource_name=name, error_code=code_of(error), error_message=str(error)
+            resource_type=kind, resource_name=name, error_code=code_of(error), error_message=text_of(error)
         )
     return AlterConfigsResourceResponse(resource_type=kind, resource_name=name)
 
@@ -113,10 +119,20 @@ async def _configure(
         raise InvalidRequest(
             f"resources of type {kind} have no settings here, only topics (2) and groups (32)"
         )
+    check_settings_count(resource.configs)
+    door.broker.topics.image.topic(name)  # most names that cannot be configured are no topic's
     await door.broker.topics.configure(name, change, dry_run=dry_run)
 
 
+async def _replace_group(
+    door: Door, resource: AlterConfigsResource, overrides: Mapping[str, str], dry_run: bool
+) -> None:
+    check_settings_count(resource.configs)
+    await configure_group(door, resource.resource_name, overrides, replace_all=True, dry_run=dry_run)
+
+
 async def _configure_group(door: Door, resource: IncrementalAlterConfigsResource, dry_run: bool) -> None:
+    check_settings_count(resource.configs)
     overrides = changed_settings(resource.configs)
     await configure_group(door, resource.resource_name, overrides, replace_all=False, dry_run=dry_run)
 
@@ -162,8 +178,11 @@ async def _described(
         described = await group_settings(door, request, resource.resource_name)
     else:
         raise InvalidRequest(f"resources of type {resource.resource_type} have no settings here")
-    keys = resource.configuration_keys
-    return [setting for setting in described if keys is None or setting.name in keys]
+    if resource.configuration_keys is None:
+        return described
+    check_settings_count(resource.configuration_keys)
+    keys = set(resource.configuration_keys)
+    return [setting for setting in described if setting.name in keys]
 
 
 def _topic_settings(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from alpacamq.api.kafka.door import Call, Door
-from alpacamq.api.kafka.errors import code_of
+from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.coordinator.consumer_messages import (
     ConsumerGroupDescription,
     ConsumerHeartbeatReply,
@@ -14,18 +14,26 @@ from alpacamq.coordinator.consumer_messages import (
 from alpacamq.coordinator.group_messages import DescribeRequest
 from alpacamq.coordinator.groups import GroupCoordinator
 from alpacamq.model.errors import AlpacaError, GroupIdNotFound, InvalidRequest
+from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import consumer_groups as wire
 
 from .asking import ask_group
 
 _MEMBERS_NAME_THEMSELVES_FROM = 1
 _USES_CONSUMER_PROTOCOL = 1
+# Topics that a member may subscribe to by name, or own partitions of.
+MAX_TOPICS = 10_000
 
 
 async def consumer_group_heartbeat(
     door: Door, request: wire.ConsumerGroupHeartbeatRequest, call: Call
 ) -> wire.ConsumerGroupHeartbeatResponse:
     topics = request.subscribed_topic_names
+    if len(topics or ()) > MAX_TOPICS or len(request.topic_partitions or ()) > MAX_TOPICS:
+        return wire.ConsumerGroupHeartbeatResponse(
+            error_code=ErrorCode.INVALID_REQUEST,
+            error_message=f"a member may name {MAX_TOPICS} topics at most",
+        )
     asked = ConsumerHeartbeatRequest(
         group=request.group_id,
         member_epoch=request.member_epoch,
@@ -45,7 +53,7 @@ async def consumer_group_heartbeat(
             raise InvalidRequest("a member must have an id")
         reply: ConsumerHeartbeatReply = await ask_group(door, GroupCoordinator.consumer_heartbeat, asked)
     except AlpacaError as error:
-        return wire.ConsumerGroupHeartbeatResponse(error_code=code_of(error), error_message=str(error))
+        return wire.ConsumerGroupHeartbeatResponse(error_code=code_of(error), error_message=text_of(error))
     assignment = None
     if reply.assignment is not None:
         assignment = wire.HeartbeatAssignment(
@@ -63,11 +71,14 @@ async def consumer_group_heartbeat(
 
 
 async def consumer_group_describe(
-    door: Door, request: wire.ConsumerGroupDescribeRequest, _call: Call
+    door: Door, request: wire.ConsumerGroupDescribeRequest, call: Call
 ) -> wire.ConsumerGroupDescribeResponse:
-    return wire.ConsumerGroupDescribeResponse(
-        groups=[await _described(door, group) for group in request.group_ids]
-    )
+    groups = []
+    # Each once, however often it is named: an answer may be much larger than its question.
+    for group in dict.fromkeys(request.group_ids):
+        groups.append(await _described(door, group))
+        await call.pause()
+    return wire.ConsumerGroupDescribeResponse(groups=groups)
 
 
 def _owned(held: Sequence[wire.HeartbeatTopicPartitions] | None) -> Partitions | None:
@@ -83,7 +94,7 @@ async def _described(door: Door, group: str) -> wire.DescribedConsumerGroup:
             raise GroupIdNotFound(f"group {group!r} does not follow the consumer protocol")
     except AlpacaError as error:
         return wire.DescribedConsumerGroup(
-            group_id=group, error_code=code_of(error), error_message=str(error)
+            group_id=group, error_code=code_of(error), error_message=text_of(error)
         )
     return wire.DescribedConsumerGroup(
         group_id=group,

@@ -1,7 +1,7 @@
 """Classic groups: joining, syncing, heartbeats and leaving, and looking at groups of any protocol."""
 
 from alpacamq.api.kafka.door import Call, Door
-from alpacamq.api.kafka.errors import code_of
+from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.coordinator.group_messages import (
     DescribeRequest,
     GroupDescription,
@@ -41,28 +41,44 @@ _PROTOCOL_NAMED_FROM = 5
 _MEMBERS_LEAVE_FROM = 3
 _NOT_FOUND_FROM = 6
 _DEAD = "Dead"
+# What a member may say of itself. Kafka stores it in one record, which ends at 1 MiB as well.
+_MAX_PROTOCOLS = 100
+_MAX_PROTOCOL_BYTES = 1 << 20
+# Members that a request names, and states that it asks for: more than a group, or the protocol, can have.
+_MAX_MEMBERS = 10_000
+_MAX_FILTERS = 100
 
 
-def find_coordinator(
+async def find_coordinator(
     door: Door, request: wire.FindCoordinatorRequest, call: Call
 ) -> wire.FindCoordinatorResponse:
     keys = request.coordinator_keys if call.version >= _COORDINATORS_BY_THE_LIST_FROM else [request.key]
     if request.key_type not in _COORDINATED:
         reason = f"there are no coordinators of type {request.key_type}"
-        failed = [
-            wire.Coordinator(key=key, error_code=ErrorCode.INVALID_REQUEST, error_message=reason)
-            for key in keys
-        ]
+        failed = []
+        for key in keys:
+            failed.append(
+                wire.Coordinator(key=key, error_code=ErrorCode.INVALID_REQUEST, error_message=reason)
+            )
+            await call.pause()
         return wire.FindCoordinatorResponse(
             error_code=ErrorCode.INVALID_REQUEST, error_message=reason, coordinators=failed
         )
-    found = [wire.Coordinator(key=key, node_id=door.node_id, host=door.host, port=door.port) for key in keys]
+    found = []
+    for key in keys:
+        found.append(wire.Coordinator(key=key, node_id=door.node_id, host=door.host, port=door.port))
+        await call.pause()
     return wire.FindCoordinatorResponse(
         node_id=door.node_id, host=door.host, port=door.port, coordinators=found
     )
 
 
 async def join_group(door: Door, request: wire.JoinGroupRequest, call: Call) -> wire.JoinGroupResponse:
+    if (
+        len(request.protocols) > _MAX_PROTOCOLS
+        or sum(len(each.name) + len(each.metadata) for each in request.protocols) > _MAX_PROTOCOL_BYTES
+    ):
+        return wire.JoinGroupResponse(error_code=ErrorCode.INVALID_REQUEST, member_id=request.member_id)
     knows_rebalance_timeout = call.version >= _REBALANCE_TIMEOUT_FROM
     asked = JoinRequest(
         group=request.group_id,
@@ -102,6 +118,8 @@ async def join_group(door: Door, request: wire.JoinGroupRequest, call: Call) -> 
 
 
 async def sync_group(door: Door, request: wire.SyncGroupRequest, call: Call) -> wire.SyncGroupResponse:
+    if len(request.assignments) > _MAX_MEMBERS:
+        return wire.SyncGroupResponse(error_code=ErrorCode.INVALID_REQUEST)
     asked = SyncRequest(
         group=request.group_id,
         generation=request.generation_id,
@@ -143,6 +161,8 @@ async def heartbeat(door: Door, request: wire.HeartbeatRequest, _call: Call) -> 
 
 
 async def leave_group(door: Door, request: wire.LeaveGroupRequest, call: Call) -> wire.LeaveGroupResponse:
+    if len(request.members) > _MAX_MEMBERS:
+        return wire.LeaveGroupResponse(error_code=ErrorCode.INVALID_REQUEST)
     if call.version < _MEMBERS_LEAVE_FROM:
         leaving = [LeavingMember(member_id=request.member_id)]
     else:
@@ -175,12 +195,17 @@ async def leave_group(door: Door, request: wire.LeaveGroupRequest, call: Call) -
 async def describe_groups(
     door: Door, request: wire.DescribeGroupsRequest, call: Call
 ) -> wire.DescribeGroupsResponse:
-    return wire.DescribeGroupsResponse(
-        groups=[await _described(door, group, call) for group in request.groups]
-    )
+    groups = []
+    # Each once, however often it is named: an answer may be much larger than its question.
+    for group in dict.fromkeys(request.groups):
+        groups.append(await _described(door, group, call))
+        await call.pause()
+    return wire.DescribeGroupsResponse(groups=groups)
 
 
-async def list_groups(door: Door, request: wire.ListGroupsRequest, _call: Call) -> wire.ListGroupsResponse:
+async def list_groups(door: Door, request: wire.ListGroupsRequest, call: Call) -> wire.ListGroupsResponse:
+    if len(request.states_filter) + len(request.types_filter) > _MAX_FILTERS:
+        return wire.ListGroupsResponse(error_code=ErrorCode.INVALID_REQUEST)
     asked = ListRequest(states=frozenset(request.states_filter), types=frozenset(request.types_filter))
     coordinators = door.broker.coordinators
     try:
@@ -188,25 +213,27 @@ async def list_groups(door: Door, request: wire.ListGroupsRequest, _call: Call) 
         listed += await unlisted_share_groups(door, {each.group for each in listed})
     except AlpacaError as error:
         return wire.ListGroupsResponse(error_code=code_of(error))
-    return wire.ListGroupsResponse(
-        groups=[
-            wire.ListedGroup(
-                group_id=each.group,
-                protocol_type=each.protocol_type,
-                group_state=each.state,
-                group_type=each.type,
+    groups = []
+    for each in listed:
+        await call.pause()
+        if asked.matches(each):
+            groups.append(
+                wire.ListedGroup(
+                    group_id=each.group,
+                    protocol_type=each.protocol_type,
+                    group_state=each.state,
+                    group_type=each.type,
+                )
             )
-            for each in listed
-            if asked.matches(each)
-        ]
-    )
+    return wire.ListGroupsResponse(groups=groups)
 
 
 async def delete_groups(
-    door: Door, request: wire.DeleteGroupsRequest, _call: Call
+    door: Door, request: wire.DeleteGroupsRequest, call: Call
 ) -> wire.DeleteGroupsResponse:
     results = []
-    for group in request.groups_names:
+    for group in dict.fromkeys(request.groups_names):  # each once, as Kafka does
+        await call.pause()
         code = ErrorCode.NONE
         try:
             await delete_group(door, group)
@@ -226,10 +253,10 @@ async def _described(door: Door, group: str, call: Call) -> wire.DescribedGroup:
         if call.version < _NOT_FOUND_FROM:
             return wire.DescribedGroup(group_id=group, group_state=_DEAD)
         return wire.DescribedGroup(
-            group_id=group, group_state=_DEAD, error_code=code_of(error), error_message=str(error)
+            group_id=group, group_state=_DEAD, error_code=code_of(error), error_message=text_of(error)
         )
     except AlpacaError as error:
-        return wire.DescribedGroup(group_id=group, error_code=code_of(error), error_message=str(error))
+        return wire.DescribedGroup(group_id=group, error_code=code_of(error), error_message=text_of(error))
     return wire.DescribedGroup(
         group_id=group,
         group_state=found.state,

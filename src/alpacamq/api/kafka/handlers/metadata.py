@@ -1,13 +1,17 @@
 """Metadata and DescribeTopicPartitions: which topics there are and who leads their partitions."""
 
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator
+from heapq import merge
+from itertools import islice
 from typing import Any
+from uuid import UUID
 
 from alpacamq.api.kafka.door import Call, Door
 from alpacamq.api.kafka.errors import code_of
 from alpacamq.broker.partition import Partition
-from alpacamq.model.errors import AlpacaError, UnknownTopicId
-from alpacamq.model.topics import Topic
+from alpacamq.cluster.image import ClusterImage
+from alpacamq.model.errors import AlpacaError
+from alpacamq.model.topics import Topic, check_topic_name
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.metadata import (
     MetadataRequest,
@@ -27,35 +31,53 @@ from alpacamq.protocol.messages.topics import (
 
 _MAX_DESCRIBED_PARTITIONS = 2000
 _NO_LEADER = -1
+# Topics and partitions that are described at once, without a stop.
+_AT_ONCE = 200
+_SORTED_AT_ONCE = 1000
 
 
 def metadata(
-    door: Door, request: MetadataRequest, _call: Call
+    door: Door, request: MetadataRequest, call: Call
 ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
     image = door.broker.topics.image
     if request.topics is None:
+        if len(image.topics) + image.partition_count > _AT_ONCE:
+            return _in_slices(door, request, call)
         return _response(door, [_described(door, topic) for topic in image.topics.values()])
-    if request.allow_auto_topic_creation and door.broker.settings.auto_create_topics:
-        missing = [t.name for t in request.topics if t.name is not None and t.name not in image.topics]
-        if missing:
-            return _created_then(door, request, missing)
-    return _named(door, request.topics)
+    if len(request.topics) > _AT_ONCE:
+        return _in_slices(door, request, call)
+    # As Kafka does: each is described once, however often it is named.
+    entries = list({(entry.name, entry.topic_id): entry for entry in request.topics}.values())
+    found = [_find(image, entry) for entry in entries]
+    if sum(topic.partitions for topic in found if topic is not None) > _AT_ONCE or (
+        None in found and _may_create(door, request)
+    ):
+        return _in_slices(door, request, call)
+    return _response(
+        door,
+        [
+            _unknown(entry) if topic is None else _described(door, topic)
+            for entry, topic in zip(entries, found, strict=True)
+        ],
+    )
 
 
-def describe_topic_partitions(
-    door: Door, request: DescribeTopicPartitionsRequest, _call: Call
+async def describe_topic_partitions(
+    door: Door, request: DescribeTopicPartitionsRequest, call: Call
 ) -> DescribeTopicPartitionsResponse:
     """Pages through partitions by name and index, so that no response grows with the cluster."""
     image = door.broker.topics.image
-    names = sorted({topic.name for topic in request.topics} or image.topics)
-    first = 0
-    if request.cursor is not None:
-        names = [name for name in names if name >= request.cursor.topic_name]
-        first = request.cursor.partition_index if names[:1] == [request.cursor.topic_name] else 0
+    after = "" if request.cursor is None else request.cursor.topic_name
+    wanted: set[str] = set()
+    for name in [topic.name for topic in request.topics] or list(image.topics):
+        if name >= after:
+            wanted.add(name)
+        await call.pause()
     room = min(max(request.response_partition_limit, 1), _MAX_DESCRIBED_PARTITIONS)
     topics: list[DescribeTopicPartitionsResponseTopic] = []
-    for name in names:
-        if room == 0:
+    for name in await _sorted(wanted, call):
+        await call.pause()
+        if room <= 0:
             return DescribeTopicPartitionsResponse(
                 topics=topics, next_cursor=Cursor(topic_name=name, partition_index=0)
             )
@@ -65,7 +87,11 @@ def describe_topic_partitions(
                     error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name
                 )
             )
+            room -= 1
             continue
+        first = 0
+        if request.cursor is not None and name == after:
+            first = request.cursor.partition_index
         ready = door.broker.topics.partitions_of(name)
         partitions = ready[first : first + room]
         topics.append(
@@ -80,52 +106,77 @@ def describe_topic_partitions(
         if first + len(partitions) < len(ready):
             cursor = Cursor(topic_name=name, partition_index=first + len(partitions))
             return DescribeTopicPartitionsResponse(topics=topics, next_cursor=cursor)
-        first = 0
     return DescribeTopicPartitionsResponse(topics=topics)
 
 
-async def _created_then(door: Door, request: MetadataRequest, missing: Sequence[str]) -> MetadataResponse:
-    """Create what is missing and answer; a topic that cannot be created gets the reason as its error."""
-    failures: dict[str, AlpacaError] = {}
-    for name in missing:
-        if name in door.broker.topics.image.topics:
-            continue  # another request was faster
-        try:
-            await door.broker.topics.create(name)
-        except AlpacaError as error:
-            failures[name] = error
-    assert request.topics is not None
-    return _named(door, request.topics, failures)
+async def _sorted(names: Iterable[str], call: Call) -> Iterator[str]:
+    """The names in order, sorted a few at a time."""
+    runs: list[list[str]] = []
+    rest = iter(names)
+    while run := list(islice(rest, _SORTED_AT_ONCE)):
+        run.sort()
+        runs.append(run)
+        await call.pause()
+    return merge(*runs)
 
 
-def _named(
-    door: Door, wanted: Sequence[MetadataRequestTopic], failures: dict[str, AlpacaError] | None = None
-) -> MetadataResponse:
-    return _response(door, list(_look_up(door, wanted, failures or {})))
+async def _in_slices(door: Door, request: MetadataRequest, call: Call) -> MetadataResponse:
+    """Describe many topics, and create those that are missing if the client wants that.
 
-
-def _look_up(
-    door: Door, wanted: Sequence[MetadataRequestTopic], failures: dict[str, AlpacaError]
-) -> Iterator[MetadataResponseTopic]:
-    image = door.broker.topics.image
-    for entry in wanted:
-        topic: Topic | None = None
-        try:
-            if entry.name is None:
-                topic = image.topic_by_id(entry.topic_id)
-                if topic is None:
-                    raise UnknownTopicId(f"no topic has the id {entry.topic_id}")
-            else:
-                if (failure := failures.get(entry.name)) is not None:
-                    raise failure
-                topic = image.topic(entry.name)
-        except AlpacaError as error:
-            # Versions before 12 cannot say that there is no name.
-            yield MetadataResponseTopic(
-                error_code=code_of(error), name=entry.name or "", topic_id=entry.topic_id
-            )
+    A topic that cannot be created gets the reason as its error.
+    """
+    if request.topics is None:
+        entries = [MetadataRequestTopic(name=name) for name in list(door.broker.topics.image.topics)]
+    else:
+        entries = list(request.topics)
+    topics = []
+    seen: set[tuple[str | None, UUID]] = set()
+    for entry in entries:
+        await call.pause()
+        if (entry.name, entry.topic_id) in seen:
             continue
-        yield _described(door, topic)
+        seen.add((entry.name, entry.topic_id))
+        topic = _find(door.broker.topics.image, entry)
+        refusal = None
+        if topic is None and entry.name is not None and _may_create(door, request):
+            topic, refusal = await _created(door, entry.name)
+        if topic is not None:
+            topics.append(await _described_in_slices(door, topic, call))
+        elif request.topics is not None:
+            topics.append(_unknown(entry, refusal))
+    return _response(door, topics)
+
+
+def _may_create(door: Door, request: MetadataRequest) -> bool:
+    return (
+        request.topics is not None
+        and request.allow_auto_topic_creation
+        and door.broker.settings.auto_create_topics
+    )
+
+
+async def _created(door: Door, name: str) -> tuple[Topic | None, ErrorCode | None]:
+    """The topic, which another client may have created meanwhile, or why there is none."""
+    try:
+        check_topic_name(name)  # which most names fail that are no topic's
+        return await door.broker.topics.create_unless_there(name), None
+    except AlpacaError as error:
+        return None, code_of(error)
+
+
+def _find(image: ClusterImage, entry: MetadataRequestTopic) -> Topic | None:
+    if entry.name is None:
+        return image.topic_by_id(entry.topic_id)
+    return image.topics.get(entry.name)  # type: ignore[call-overload,no-any-return]
+
+
+def _unknown(entry: MetadataRequestTopic, refusal: ErrorCode | None = None) -> MetadataResponseTopic:
+    by_id = entry.name is None
+    return MetadataResponseTopic(
+        error_code=refusal or (ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        name=entry.name or "",  # versions before 12 cannot say that there is no name
+        topic_id=entry.topic_id,
+    )
 
 
 def _response(door: Door, topics: list[MetadataResponseTopic]) -> MetadataResponse:
@@ -138,33 +189,48 @@ def _response(door: Door, topics: list[MetadataResponseTopic]) -> MetadataRespon
 
 
 def _described(door: Door, topic: Topic) -> MetadataResponseTopic:
-    here = [door.node_id]
     ready = door.broker.topics.ready_partitions_of(topic.name)
+    indexes = range(topic.partitions) if ready else ()
+    return _topic(topic, [_partition(door, index, ready.get(index)) for index in indexes])
+
+
+async def _described_in_slices(door: Door, topic: Topic, call: Call) -> MetadataResponseTopic:
+    ready = door.broker.topics.ready_partitions_of(topic.name)
+    partitions = []
+    for index in range(topic.partitions) if ready else ():
+        partitions.append(_partition(door, index, ready.get(index)))
+        await call.pause()
+    return _topic(topic, partitions)
+
+
+def _topic(topic: Topic, partitions: list[MetadataResponsePartition]) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         # While its partitions are being made, clients are to ask again.
-        error_code=ErrorCode.NONE if ready else ErrorCode.LEADER_NOT_AVAILABLE,
+        error_code=ErrorCode.NONE if partitions else ErrorCode.LEADER_NOT_AVAILABLE,
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.is_internal,
-        partitions=[
-            MetadataResponsePartition(
-                partition_index=index,
-                leader_id=door.node_id,
-                leader_epoch=partition.leader_epoch,
-                replica_nodes=here,
-                isr_nodes=here,
-            )
-            if (partition := ready.get(index)) is not None
-            else MetadataResponsePartition(
-                error_code=ErrorCode.LEADER_NOT_AVAILABLE,
-                partition_index=index,
-                leader_id=_NO_LEADER,
-                leader_epoch=-1,
-                replica_nodes=here,
-                isr_nodes=here,
-            )
-            for index in (range(topic.partitions) if ready else ())
-        ],
+        partitions=partitions,
+    )
+
+
+def _partition(door: Door, index: int, ready: Partition | None) -> MetadataResponsePartition:
+    here = [door.node_id]
+    if ready is None:
+        return MetadataResponsePartition(
+            error_code=ErrorCode.LEADER_NOT_AVAILABLE,
+            partition_index=index,
+            leader_id=_NO_LEADER,
+            leader_epoch=-1,
+            replica_nodes=here,
+            isr_nodes=here,
+        )
+    return MetadataResponsePartition(
+        partition_index=index,
+        leader_id=door.node_id,
+        leader_epoch=ready.leader_epoch,
+        replica_nodes=here,
+        isr_nodes=here,
     )
 
 

@@ -1,12 +1,14 @@
 """ListOffsets, OffsetForLeaderEpoch and DeleteRecords: about positions in partitions."""
 
 import asyncio
+from collections import Counter
 from enum import IntEnum
 
 from alpacamq.api.kafka.door import Call, Door
 from alpacamq.api.kafka.errors import code_of
 from alpacamq.broker.partition import Partition, delete_before
 from alpacamq.model.errors import AlpacaError, OffsetOutOfRange, PolicyViolation
+from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.offsets import (
     EpochEndOffset,
     ListOffsetsPartition,
@@ -41,35 +43,57 @@ class Moment(IntEnum):
     LATEST_TIERED = -5
 
 
-async def list_offsets(door: Door, request: ListOffsetsRequest, _call: Call) -> ListOffsetsResponse:
+async def list_offsets(door: Door, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse:
     topics = []
+    named = await _count_named(request, call)
+    committed = request.isolation_level == _READ_COMMITTED
     for topic in request.topics:
-        committed = request.isolation_level == _READ_COMMITTED
-        found = [await _listed(door, topic.name, wanted, committed=committed) for wanted in topic.partitions]
+        found = []
+        for wanted in topic.partitions:
+            await call.pause()
+            if named[topic.name, wanted.partition_index] > 1:  # as Kafka does
+                result = ListOffsetsPartitionResponse(
+                    partition_index=wanted.partition_index, error_code=ErrorCode.INVALID_REQUEST
+                )
+            else:
+                result = await _listed(door, topic.name, wanted, committed=committed)
+            found.append(result)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=found))
     return ListOffsetsResponse(topics=topics)
 
 
-def offset_for_leader_epoch(
-    door: Door, request: OffsetForLeaderEpochRequest, _call: Call
+async def offset_for_leader_epoch(
+    door: Door, request: OffsetForLeaderEpochRequest, call: Call
 ) -> OffsetForLeaderEpochResponse:
-    return OffsetForLeaderEpochResponse(
-        topics=[
-            OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=[_epoch_end(door, topic.topic, wanted) for wanted in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-async def delete_records(door: Door, request: DeleteRecordsRequest, _call: Call) -> DeleteRecordsResponse:
     topics = []
     for topic in request.topics:
-        results = [await _deleted(door, topic.name, wanted) for wanted in topic.partitions]
+        ends = []
+        for wanted in topic.partitions:
+            await call.pause()
+            ends.append(_epoch_end(door, topic.topic, wanted))
+        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=ends))
+    return OffsetForLeaderEpochResponse(topics=topics)
+
+
+async def delete_records(door: Door, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
+    topics = []
+    for topic in request.topics:
+        results = []
+        for wanted in topic.partitions:
+            await call.pause()
+            results.append(await _deleted(door, topic.name, wanted))
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
     return DeleteRecordsResponse(topics=topics)
+
+
+async def _count_named(request: ListOffsetsRequest, call: Call) -> Counter[tuple[str, int]]:
+    """How often each partition is named."""
+    named: Counter[tuple[str, int]] = Counter()
+    for topic in request.topics:
+        for wanted in topic.partitions:
+            named[topic.name, wanted.partition_index] += 1
+            await call.pause()
+    return named
 
 
 async def _listed(

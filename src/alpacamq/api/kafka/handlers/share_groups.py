@@ -6,7 +6,7 @@ A group that uses topics as queues over another door has no members, and is a sh
 from collections.abc import Collection
 
 from alpacamq.api.kafka.door import Call, Door
-from alpacamq.api.kafka.errors import code_of
+from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.coordinator.group_messages import DeleteGroupRequest, DescribeRequest, ListedGroup
 from alpacamq.coordinator.groups import GroupCoordinator
 from alpacamq.coordinator.share_group import ASSIGNOR
@@ -19,18 +19,24 @@ from alpacamq.coordinator.share_messages import (
     ShareMemberDescription,
 )
 from alpacamq.model.errors import AlpacaError, GroupIdNotFound
+from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import consumer_groups as consumer_wire
 from alpacamq.protocol.messages import share_groups as wire
 from alpacamq.queues.messages import QueueId
 
 from .asking import ask_group
-from .consumer_groups import described_assignment
+from .consumer_groups import MAX_TOPICS, described_assignment
 
 
 async def share_group_heartbeat(
     door: Door, request: wire.ShareGroupHeartbeatRequest, call: Call
 ) -> wire.ShareGroupHeartbeatResponse:
     topics = request.subscribed_topic_names
+    if len(topics or ()) > MAX_TOPICS:
+        return wire.ShareGroupHeartbeatResponse(
+            error_code=ErrorCode.INVALID_REQUEST,
+            error_message=f"a member may name {MAX_TOPICS} topics at most",
+        )
     asked = ShareHeartbeatRequest(
         group=request.group_id,
         member_id=request.member_id,
@@ -43,7 +49,7 @@ async def share_group_heartbeat(
     try:
         reply: ShareHeartbeatReply = await ask_group(door, GroupCoordinator.share_heartbeat, asked)
     except AlpacaError as error:
-        return wire.ShareGroupHeartbeatResponse(error_code=code_of(error), error_message=str(error))
+        return wire.ShareGroupHeartbeatResponse(error_code=code_of(error), error_message=text_of(error))
     assignment = None
     if reply.assignment is not None:
         assignment = consumer_wire.HeartbeatAssignment(
@@ -61,11 +67,13 @@ async def share_group_heartbeat(
 
 
 async def share_group_describe(
-    door: Door, request: wire.ShareGroupDescribeRequest, _call: Call
+    door: Door, request: wire.ShareGroupDescribeRequest, call: Call
 ) -> wire.ShareGroupDescribeResponse:
-    return wire.ShareGroupDescribeResponse(
-        groups=[await _described(door, group) for group in dict.fromkeys(request.group_ids)]
-    )
+    groups = []
+    for group in dict.fromkeys(request.group_ids):
+        groups.append(await _described(door, group))
+        await call.pause()
+    return wire.ShareGroupDescribeResponse(groups=groups)
 
 
 async def queue_topics(door: Door, group: str) -> list[str]:
@@ -124,7 +132,9 @@ async def _described(door: Door, group: str) -> wire.DescribedShareGroup:
     try:
         found = await find_share_group(door, group)
     except AlpacaError as error:
-        return wire.DescribedShareGroup(group_id=group, error_code=code_of(error), error_message=str(error))
+        return wire.DescribedShareGroup(
+            group_id=group, error_code=code_of(error), error_message=text_of(error)
+        )
     return wire.DescribedShareGroup(
         group_id=group,
         group_state=found.state,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from alpacamq.api.kafka.door import Call, Door
-from alpacamq.api.kafka.errors import code_of
+from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.model.errors import (
     AlpacaError,
     GroupIdNotFound,
@@ -21,36 +21,41 @@ from .share_groups import find_share_group, queue_topics
 
 
 async def describe_share_group_offsets(
-    door: Door, request: wire.DescribeShareGroupOffsetsRequest, _call: Call
+    door: Door, request: wire.DescribeShareGroupOffsetsRequest, call: Call
 ) -> wire.DescribeShareGroupOffsetsResponse:
     # Each once, however often it is named: an answer may be much larger than its question.
     groups = {group.group_id: group for group in request.groups}
-    return wire.DescribeShareGroupOffsetsResponse(
-        groups=[await _described_group(door, group) for group in groups.values()]
-    )
+    described = []
+    for group in groups.values():
+        described.append(await _described_group(door, group, call))
+        await call.pause()
+    return wire.DescribeShareGroupOffsetsResponse(groups=described)
 
 
 async def alter_share_group_offsets(
-    door: Door, request: wire.AlterShareGroupOffsetsRequest, _call: Call
+    door: Door, request: wire.AlterShareGroupOffsetsRequest, call: Call
 ) -> wire.AlterShareGroupOffsetsResponse:
     try:
         await _check_empty(door, request.group_id)
     except AlpacaError as error:
-        return wire.AlterShareGroupOffsetsResponse(error_code=code_of(error), error_message=str(error))
-    return wire.AlterShareGroupOffsetsResponse(
-        responses=[await _altered(door, request.group_id, topic) for topic in request.topics]
-    )
+        return wire.AlterShareGroupOffsetsResponse(error_code=code_of(error), error_message=text_of(error))
+    responses = []
+    for topic in request.topics:
+        responses.append(await _altered(door, request.group_id, topic, call))
+        await call.pause()
+    return wire.AlterShareGroupOffsetsResponse(responses=responses)
 
 
 async def delete_share_group_offsets(
-    door: Door, request: wire.DeleteShareGroupOffsetsRequest, _call: Call
+    door: Door, request: wire.DeleteShareGroupOffsetsRequest, call: Call
 ) -> wire.DeleteShareGroupOffsetsResponse:
     try:
         await _check_empty(door, request.group_id)
     except AlpacaError as error:
-        return wire.DeleteShareGroupOffsetsResponse(error_code=code_of(error), error_message=str(error))
+        return wire.DeleteShareGroupOffsetsResponse(error_code=code_of(error), error_message=text_of(error))
     responses = []
     for topic in request.topics:
+        await call.pause()
         failure: AlpacaError | None = None
         try:
             door.broker.topics.image.topic(topic.topic_name)
@@ -64,14 +69,14 @@ async def delete_share_group_offsets(
                 topic_name=topic.topic_name,
                 topic_id=_topic_id(door, topic.topic_name),
                 error_code=0 if failure is None else code_of(failure),
-                error_message=None if failure is None else str(failure),
+                error_message=None if failure is None else text_of(failure),
             )
         )
     return wire.DeleteShareGroupOffsetsResponse(responses=responses)
 
 
 async def _described_group(
-    door: Door, request: wire.DescribeShareGroupOffsetsRequestGroup
+    door: Door, request: wire.DescribeShareGroupOffsetsRequestGroup, call: Call
 ) -> wire.DescribeShareGroupOffsetsResponseGroup:
     group = request.group_id
     try:
@@ -81,16 +86,18 @@ async def _described_group(
             topics = dict.fromkeys(await queue_topics(door, group))
         else:
             topics = {topic.topic_name: list(topic.partitions) for topic in request.topics}
-        described = [await _described_topic(door, group, name, wanted) for name, wanted in topics.items()]
+        described = []
+        for name, wanted in topics.items():
+            described.append(await _described_topic(door, group, name, wanted, call))
     except AlpacaError as error:
         return wire.DescribeShareGroupOffsetsResponseGroup(
-            group_id=group, error_code=code_of(error), error_message=str(error)
+            group_id=group, error_code=code_of(error), error_message=text_of(error)
         )
     return wire.DescribeShareGroupOffsetsResponseGroup(group_id=group, topics=described)
 
 
 async def _described_topic(
-    door: Door, group: str, name: str, wanted: list[int] | None
+    door: Door, group: str, name: str, wanted: list[int] | None, call: Call
 ) -> wire.DescribeShareGroupOffsetsResponseTopic:
     """The partitions wanted of one topic, or all the group has been in."""
     try:
@@ -98,13 +105,12 @@ async def _described_topic(
     except (GroupIdNotFound, UnknownTopic):
         figures = ()
     by_index = {each.partition: each for each in figures}
+    partitions = []
+    for index in sorted(by_index) if wanted is None else wanted:
+        await call.pause()
+        partitions.append(_described_partition(door, name, index, by_index.get(index)))
     return wire.DescribeShareGroupOffsetsResponseTopic(
-        topic_name=name,
-        topic_id=_topic_id(door, name),
-        partitions=[
-            _described_partition(door, name, index, by_index.get(index))
-            for index in (sorted(by_index) if wanted is None else wanted)
-        ],
+        topic_name=name, topic_id=_topic_id(door, name), partitions=partitions
     )
 
 
@@ -115,7 +121,7 @@ def _described_partition(
         partition = door.broker.topics.partition(name, index)
     except AlpacaError as error:
         return wire.DescribeShareGroupOffsetsResponsePartition(
-            partition_index=index, error_code=code_of(error), error_message=str(error)
+            partition_index=index, error_code=code_of(error), error_message=text_of(error)
         )
     if figures is None:
         return wire.DescribeShareGroupOffsetsResponsePartition(partition_index=index)
@@ -128,11 +134,12 @@ def _described_partition(
 
 
 async def _altered(
-    door: Door, group: str, topic: wire.AlterShareGroupOffsetsRequestTopic
+    door: Door, group: str, topic: wire.AlterShareGroupOffsetsRequestTopic, call: Call
 ) -> wire.AlterShareGroupOffsetsResponseTopic:
     failures: dict[int, AlpacaError] = {}
     offsets: dict[int, int] = {}
     for each in topic.partitions:
+        await call.pause()
         try:
             _check_offset(door, topic.topic_name, each)
             offsets[each.partition_index] = each.start_offset
@@ -143,18 +150,19 @@ async def _altered(
             await door.broker.queues.reset(QueueId(group, topic.topic_name), offsets)
         except AlpacaError as error:
             failures.update(dict.fromkeys(offsets, error))
-    return wire.AlterShareGroupOffsetsResponseTopic(
-        topic_name=topic.topic_name,
-        topic_id=_topic_id(door, topic.topic_name),
-        partitions=[
+    altered = []
+    for each in topic.partitions:
+        await call.pause()
+        failure = failures.get(each.partition_index)
+        altered.append(
             wire.AlterShareGroupOffsetsResponsePartition(
                 partition_index=each.partition_index,
                 error_code=0 if failure is None else code_of(failure),
-                error_message=None if failure is None else str(failure),
+                error_message=None if failure is None else text_of(failure),
             )
-            for each in topic.partitions
-            for failure in (failures.get(each.partition_index),)
-        ],
+        )
+    return wire.AlterShareGroupOffsetsResponseTopic(
+        topic_name=topic.topic_name, topic_id=_topic_id(door, topic.topic_name), partitions=altered
     )
 
 

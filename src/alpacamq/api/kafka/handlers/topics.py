@@ -1,13 +1,13 @@
 """CreateTopics, DeleteTopics and CreatePartitions."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from alpacamq.api.kafka.door import Call, Door
-from alpacamq.api.kafka.errors import code_of
+from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.cluster.topics import BY_DEFAULT
 from alpacamq.model.errors import AlpacaError, InvalidReplication, InvalidRequest, UnknownTopicId
-from alpacamq.model.topics import SETTINGS, Topic
+from alpacamq.model.topics import SETTINGS, Topic, check_topic_name
 from alpacamq.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -24,56 +24,70 @@ from alpacamq.protocol.messages.topics import (
     DeleteTopicState,
 )
 
+from .config_words import check_settings_count
 from .configs import source_of
 
 
-async def create_topics(door: Door, request: CreateTopicsRequest, _call: Call) -> CreateTopicsResponse:
-    named = Counter(topic.name for topic in request.topics)
+async def create_topics(door: Door, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
+    named: Counter[str] = Counter()
+    for topic in request.topics:
+        named[topic.name] += 1
+        await call.pause()
     results = []
     for topic in request.topics:
+        await call.pause()
         try:
             if named[topic.name] > 1:
                 raise InvalidRequest(f"the request names topic {topic.name!r} {named[topic.name]} times")
             results.append(_created(door, await _create(door, topic, dry_run=request.validate_only)))
         except AlpacaError as error:
             results.append(
-                CreatableTopicResult(name=topic.name, error_code=code_of(error), error_message=str(error))
+                CreatableTopicResult(name=topic.name, error_code=code_of(error), error_message=text_of(error))
             )
     return CreateTopicsResponse(topics=results)
 
 
-async def delete_topics(door: Door, request: DeleteTopicsRequest, _call: Call) -> DeleteTopicsResponse:
-    wanted = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+async def delete_topics(door: Door, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
+    wanted: Iterable[DeleteTopicState] = request.topics
+    if not request.topics:
+        wanted = (DeleteTopicState(name=name) for name in request.topic_names)
     results = []
     for entry in wanted:
+        await call.pause()
         name = entry.name
         try:
             if name is None:
                 name = _name_of(door, entry)
+            door.broker.topics.image.topic(name)  # most names that cannot be deleted are no topic's
             topic = await door.broker.topics.delete(name)
             results.append(DeletableTopicResult(name=name, topic_id=topic.id))
         except AlpacaError as error:
             results.append(
                 DeletableTopicResult(
-                    name=name, topic_id=entry.topic_id, error_code=code_of(error), error_message=str(error)
+                    name=name,
+                    topic_id=entry.topic_id,
+                    error_code=code_of(error),
+                    error_message=text_of(error),
                 )
             )
     return DeleteTopicsResponse(responses=results)
 
 
 async def create_partitions(
-    door: Door, request: CreatePartitionsRequest, _call: Call
+    door: Door, request: CreatePartitionsRequest, call: Call
 ) -> CreatePartitionsResponse:
     results = []
     for entry in request.topics:
+        await call.pause()
         try:
+            door.broker.topics.image.topic(entry.name)
             _check_added(door, entry)
             await door.broker.topics.grow(entry.name, entry.count, dry_run=request.validate_only)
             results.append(CreatePartitionsTopicResult(name=entry.name))
         except AlpacaError as error:
             results.append(
                 CreatePartitionsTopicResult(
-                    name=entry.name, error_code=code_of(error), error_message=str(error)
+                    name=entry.name, error_code=code_of(error), error_message=text_of(error)
                 )
             )
     return CreatePartitionsResponse(results=results)
@@ -81,6 +95,8 @@ async def create_partitions(
 
 async def _create(door: Door, wanted: CreatableTopic, *, dry_run: bool) -> Topic:
     partitions, replication_factor = wanted.num_partitions, wanted.replication_factor
+    check_topic_name(wanted.name)
+    check_settings_count(wanted.configs)
     if wanted.assignments:
         if partitions != BY_DEFAULT or replication_factor != BY_DEFAULT:
             raise InvalidRequest(

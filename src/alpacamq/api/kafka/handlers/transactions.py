@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from alpacamq.api.kafka.door import Call, Door
-from alpacamq.api.kafka.errors import code_of
+from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.coordinator.transaction import ProducerIdentity, Transaction, TransactionState
 from alpacamq.coordinator.transaction_messages import (
     EndProtocol,
@@ -31,6 +31,8 @@ _FENCED_FROM = 2
 _BATCHED_FROM = 4
 _ABORTABLE_FROM = 5
 _NEW_EPOCH_FROM = 5
+
+_MAX_FILTERED_IDS = 10_000
 
 STATE_NAMES: Mapping[TransactionState, str] = {
     TransactionState.EMPTY: "Empty",
@@ -72,14 +74,15 @@ async def add_partitions_to_txn(
             topics=request.v3_and_below_topics,
         )
         return wire.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _added(door, alone, call))
-    return wire.AddPartitionsToTxnResponse(
-        results_by_transaction=[
+    results = []
+    for each in request.transactions:
+        await call.pause()
+        results.append(
             wire.AddPartitionsToTxnResult(
                 transactional_id=each.transactional_id, topic_results=await _added(door, each, call)
             )
-            for each in request.transactions
-        ]
-    )
+        )
+    return wire.AddPartitionsToTxnResponse(results_by_transaction=results)
 
 
 async def add_offsets_to_txn(
@@ -114,44 +117,42 @@ async def end_txn(door: Door, request: wire.EndTxnRequest, call: Call) -> wire.E
 
 
 async def write_txn_markers(
-    door: Door, request: wire.WriteTxnMarkersRequest, _call: Call
+    door: Door, request: wire.WriteTxnMarkersRequest, call: Call
 ) -> wire.WriteTxnMarkersResponse:
-    return wire.WriteTxnMarkersResponse(
-        markers=[
-            wire.WritableTxnMarkerResult(
-                producer_id=marker.producer_id,
-                topics=[
-                    wire.WritableTxnMarkerTopicResult(
-                        name=topic.name,
-                        partitions=[
-                            wire.WritableTxnMarkerPartitionResult(
-                                partition_index=index,
-                                error_code=await _marked(
-                                    door, marker, TopicPartition(TopicName(topic.name), index)
-                                ),
-                            )
-                            for index in topic.partition_indexes
-                        ],
-                    )
-                    for topic in marker.topics
-                ],
-            )
-            for marker in request.markers
-        ]
-    )
+    markers = []
+    for marker in request.markers:
+        topics = []
+        for topic in marker.topics:
+            partitions = []
+            for index in topic.partition_indexes:
+                await call.pause()
+                code = await _marked(door, marker, TopicPartition(TopicName(topic.name), index))
+                partitions.append(
+                    wire.WritableTxnMarkerPartitionResult(partition_index=index, error_code=code)
+                )
+            await call.pause()
+            topics.append(wire.WritableTxnMarkerTopicResult(name=topic.name, partitions=partitions))
+        await call.pause()
+        markers.append(wire.WritableTxnMarkerResult(producer_id=marker.producer_id, topics=topics))
+    return wire.WriteTxnMarkersResponse(markers=markers)
 
 
 async def describe_transactions(
-    door: Door, request: wire.DescribeTransactionsRequest, _call: Call
+    door: Door, request: wire.DescribeTransactionsRequest, call: Call
 ) -> wire.DescribeTransactionsResponse:
-    return wire.DescribeTransactionsResponse(
-        transaction_states=[await _described(door, each) for each in request.transactional_ids]
-    )
+    states = []
+    # Each once, however often it is named: an answer may be much larger than its question.
+    for each in dict.fromkeys(request.transactional_ids):
+        states.append(await _described(door, each))
+        await call.pause()
+    return wire.DescribeTransactionsResponse(transaction_states=states)
 
 
 async def list_transactions(
-    door: Door, request: wire.ListTransactionsRequest, _call: Call
+    door: Door, request: wire.ListTransactionsRequest, call: Call
 ) -> wire.ListTransactionsResponse:
+    if len(request.state_filters) > len(_STATES) or len(request.producer_id_filters) > _MAX_FILTERED_IDS:
+        return wire.ListTransactionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     unknown = [name for name in request.state_filters if name not in _STATES]
     states = frozenset(_STATES[name] for name in request.state_filters if name in _STATES)
     if request.state_filters and not states:
@@ -167,56 +168,58 @@ async def list_transactions(
         )
     except AlpacaError as error:
         return wire.ListTransactionsResponse(error_code=code_of(error), unknown_state_filters=unknown)
-    return wire.ListTransactionsResponse(
-        unknown_state_filters=unknown,
-        transaction_states=[
-            wire.ListedTransaction(
-                transactional_id=each.transactional_id,
-                producer_id=each.producer.producer_id,
-                transaction_state=STATE_NAMES[each.state],
+    listed = []
+    for of_shard in found:
+        for each in of_shard:
+            await call.pause()
+            listed.append(
+                wire.ListedTransaction(
+                    transactional_id=each.transactional_id,
+                    producer_id=each.producer.producer_id,
+                    transaction_state=STATE_NAMES[each.state],
+                )
             )
-            for of_shard in found
-            for each in of_shard
-        ],
-    )
+    return wire.ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=listed)
 
 
-def describe_producers(
-    door: Door, request: wire.DescribeProducersRequest, _call: Call
+async def describe_producers(
+    door: Door, request: wire.DescribeProducersRequest, call: Call
 ) -> wire.DescribeProducersResponse:
-    return wire.DescribeProducersResponse(
-        topics=[
-            wire.DescribeProducersTopicResult(
-                name=topic.name,
-                partitions=[_producers_of(door, topic.name, index) for index in topic.partition_indexes],
-            )
-            for topic in request.topics
-        ]
-    )
+    topics = []
+    seen: set[tuple[str, int]] = set()
+    for topic in request.topics:
+        partitions = []
+        for index in topic.partition_indexes:
+            await call.pause()
+            if (topic.name, index) not in seen:
+                # Each once, however often it is named: an answer may be much larger than its question.
+                seen.add((topic.name, index))
+                partitions.append(await _producers_of(door, topic.name, index, call))
+        topics.append(wire.DescribeProducersTopicResult(name=topic.name, partitions=partitions))
+    return wire.DescribeProducersResponse(topics=topics)
 
 
 async def _added(
     door: Door, wanted: wire.AddPartitionsToTxnTransaction, call: Call
 ) -> list[wire.AddPartitionsToTxnTopicResult]:
     """Add a producer's partitions, all or none, or verify them; a result for each."""
-    partitions = [
-        TopicPartition(TopicName(topic.name), index) for topic in wanted.topics for index in topic.partitions
-    ]
-    unknown = {each for each in partitions if door.broker.topics.find(each.topic.encode(), each[1]) is None}
-    if unknown:
-        return _results(
-            wanted.topics,
-            {
-                each: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                if each in unknown
-                else ErrorCode.OPERATION_NOT_ATTEMPTED
-                for each in partitions
-            },
-        )
+    codes: dict[TopicPartition, ErrorCode] = {}
+    any_unknown = False
+    for topic in wanted.topics:
+        for index in topic.partitions:
+            await call.pause()
+            is_known = door.broker.topics.find(topic.name.encode(), index) is not None
+            any_unknown |= not is_known
+            codes[TopicPartition(TopicName(topic.name), index)] = (
+                ErrorCode.OPERATION_NOT_ATTEMPTED if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+    if any_unknown:
+        return await _results(wanted.topics, codes, call)
+    partitions = tuple(codes)
     asked = TransactionPartitions(
         transactional_id=wanted.transactional_id,
         producer=ProducerIdentity(wanted.producer_id, wanted.producer_epoch),
-        partitions=tuple(partitions),
+        partitions=partitions,
     )
     codes = dict.fromkeys(partitions, ErrorCode.NONE)
     try:
@@ -231,25 +234,23 @@ async def _added(
             await ask_transaction(door, TransactionCoordinator.add_partitions, asked)
     except AlpacaError as error:
         codes = dict.fromkeys(partitions, _code(error, call, _FENCED_FROM))
-    return _results(wanted.topics, codes)
+    return await _results(wanted.topics, codes, call)
 
 
-def _results(
-    topics: Sequence[wire.TransactionTopic], codes: Mapping[TopicPartition, ErrorCode]
+async def _results(
+    topics: Sequence[wire.TransactionTopic], codes: Mapping[TopicPartition, ErrorCode], call: Call
 ) -> list[wire.AddPartitionsToTxnTopicResult]:
-    return [
-        wire.AddPartitionsToTxnTopicResult(
-            name=topic.name,
-            results_by_partition=[
-                wire.AddPartitionsToTxnPartitionResult(
-                    partition_index=index,
-                    partition_error_code=codes[TopicPartition(TopicName(topic.name), index)],
-                )
-                for index in topic.partitions
-            ],
-        )
-        for topic in topics
-    ]
+    results = []
+    for topic in topics:
+        partitions = []
+        for index in topic.partitions:
+            await call.pause()
+            code = codes[TopicPartition(TopicName(topic.name), index)]
+            partitions.append(
+                wire.AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code)
+            )
+        results.append(wire.AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=partitions))
+    return results
 
 
 async def _marked(door: Door, marker: wire.WritableTxnMarker, partition: TopicPartition) -> ErrorCode:
@@ -269,16 +270,19 @@ async def _marked(door: Door, marker: wire.WritableTxnMarker, partition: TopicPa
     return ErrorCode.NONE
 
 
-def _producers_of(door: Door, name: str, index: int) -> wire.DescribeProducersPartitionResult:
+async def _producers_of(
+    door: Door, name: str, index: int, call: Call
+) -> wire.DescribeProducersPartitionResult:
     try:
         log = door.broker.topics.partition(name, index).log
     except AlpacaError as error:
         return wire.DescribeProducersPartitionResult(
-            partition_index=index, error_code=code_of(error), error_message=str(error)
+            partition_index=index, error_code=code_of(error), error_message=text_of(error)
         )
-    return wire.DescribeProducersPartitionResult(
-        partition_index=index,
-        active_producers=[
+    producers = []
+    for producer_id, state in log.producers.copy().items():
+        await call.pause()
+        producers.append(
             wire.ProducerState(
                 producer_id=producer_id,
                 producer_epoch=state.epoch,
@@ -286,9 +290,8 @@ def _producers_of(door: Door, name: str, index: int) -> wire.DescribeProducersPa
                 last_timestamp=state.updated_ms,
                 current_txn_start_offset=_or_none(log.transactions.open_offset(producer_id)),
             )
-            for producer_id, state in log.producers.copy().items()
-        ],
-    )
+        )
+    return wire.DescribeProducersPartitionResult(partition_index=index, active_producers=producers)
 
 
 async def _described(door: Door, transactional_id: str) -> wire.DescribedTransaction:

@@ -1,0 +1,62 @@
+"""A broker with its Kafka API in this process, and the longest that its event loop was busy at a stretch."""
+
+import asyncio
+import gc
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from alpacamq.api.kafka.door import Door
+from alpacamq.api.kafka.listener import Listener
+from alpacamq.api.kafka.requests import KafkaRequests
+from alpacamq.node.config import KafkaConfig
+from alpacamq.node.serve import keep_collections_short
+from tests.broker.open_brokers import running
+
+
+class LoopTurns:
+    """Measures the processor time of each turn of the event loop, which other processes do not add to."""
+
+    def __init__(self) -> None:
+        self._longest_s = 0.0
+        self.count = 0
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        before = time.thread_time()
+        while True:
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            self._longest_s = max(self._longest_s, now - before)
+            before = now
+            self.count += 1
+
+    def take_longest_ms(self) -> float:
+        """The longest turn since this was asked last."""
+        longest_s, self._longest_s = self._longest_s, 0.0
+        return longest_s * 1000
+
+
+@asynccontextmanager
+async def served(path: Path) -> AsyncIterator[tuple[tuple[str, int], LoopTurns]]:
+    """The address of a broker's Kafka API, and the turns of its event loop."""
+    async with running(path) as broker:
+        listener = Listener("127.0.0.1", 0, KafkaConfig())
+        host, port = listener.bind()
+        turns = LoopTurns()
+        requests = KafkaRequests(Door(broker=broker, host=host, port=port))
+        tasks = [asyncio.create_task(listener.run(requests)), asyncio.create_task(turns.run())]
+        await listener.listening.wait()
+        thresholds, callbacks = gc.get_threshold(), list(gc.callbacks)
+        gc.freeze()  # what other tests have left behind is not this broker's
+        keep_collections_short()
+        try:
+            yield (host, port), turns
+        finally:
+            gc.unfreeze()
+            gc.set_threshold(*thresholds)
+            gc.callbacks[:] = callbacks
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
