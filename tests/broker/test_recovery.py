@@ -172,6 +172,31 @@ async def test_every_start_after_a_kill_begins_an_epoch_that_no_other_start_gave
     await broker.close()
 
 
+async def test_a_client_that_was_told_of_an_epoch_without_records_has_lost_none(tmp_path: Path) -> None:
+    """Where its position is that of the last start, it must not be taken for one that was cut."""
+    directory = await killed(tmp_path, [("t", 2)])
+    told = []
+    for _ in range(2):
+        shutil.copytree(directory, tmp_path / "copy")
+        broker = a_broker(tmp_path / "copy")
+        broker.open()
+        partition = broker.topics.partition("t", 0)
+        told.append(partition.leader_epoch)
+        assert [partition.end_of_epoch(epoch).end_offset for epoch in told] == [1] * len(told)
+        assert partition.end_of_epoch(partition.leader_epoch + 1).end_offset == -1
+        shutil.rmtree(directory)
+        shutil.copytree(tmp_path / "copy", directory)  # killed again
+        await broker.close()
+        shutil.rmtree(tmp_path / "copy")
+    broker = a_broker(directory)
+    broker.open()
+    partition = broker.topics.partition("t", 0)
+    await append(partition, a_batch())
+    assert [partition.end_of_epoch(epoch) for epoch in told] == [(0, 1), (0, 1)]
+    assert partition.end_of_epoch(partition.leader_epoch) == (partition.leader_epoch, 2)
+    await broker.close()
+
+
 @asynccontextmanager
 async def recovering(directory: Path, disk: SlowDisk) -> AsyncIterator[tuple[Broker, asyncio.Task[None]]]:
     """A broker of which one partition is still being recovered."""
