@@ -138,15 +138,40 @@ async def test_flushes_of_many_partitions_share_their_syncs(tmp_path: Path) -> N
         await asyncio.gather(*(partition.flush_to(1) for partition in partitions))
 
 
-async def test_a_partition_that_is_due_is_flushed_although_many_before_it_need_nothing(
-    tmp_path: Path,
-) -> None:
-    async with running(tmp_path) as broker:
+class HeldDisk(SystemDisk):
+    """A disk on which syncs can be made to wait."""
+
+    def __init__(self) -> None:
+        self.may_sync = threading.Event()
+        self.may_sync.set()
+
+    def sync(self, descriptor: int) -> None:
+        assert self.may_sync.wait(30)
+        super().sync(descriptor)
+
+
+async def test_what_is_due_is_flushed_although_much_before_it_needs_nothing(tmp_path: Path) -> None:
+    disk = HeldDisk()
+    async with running(tmp_path, disk=disk) as broker:
         await broker.topics.create("t", partitions=200, overrides={"flush.ms": "3600000"})
-        *idle, last = broker.topics.partitions_of("t")
-        await append(last, a_batch())
+        first, *idle, last = broker.topics.partitions_of("t")
+        for partition in (first, last):
+            await append(partition, a_batch())
+        disk.may_sync.clear()
+        flushes = broker._flushes
+        flushes.within(first, 0)
+
+        async def all_others_are_due() -> bool:
+            return len(flushes._due) == 199
+
+        async def first_is_running() -> bool:
+            return first in flushes._running
+
+        await eventually(first_is_running)
         for partition in (*idle, last):
-            broker._flushes.within(partition, 0)
+            flushes.within(partition, 0)
+        await eventually(all_others_are_due)
+        disk.may_sync.set()
 
         async def is_flushed() -> bool:
             return last.log.flushed_offset == 1
