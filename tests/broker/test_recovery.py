@@ -135,8 +135,49 @@ async def test_flushes_of_many_partitions_share_their_syncs(tmp_path: Path) -> N
             return all(partition.log.flushed_offset == 1 for partition in partitions)
 
         await eventually(all_are_flushed)
-        assert disk.syncs < 150
+        assert disk.syncs < 200
         await asyncio.gather(*(partition.flush_to(1) for partition in partitions))
+
+
+class HeldDisk(SystemDisk):
+    """A disk on which syncs can be made to wait."""
+
+    def __init__(self) -> None:
+        self.may_sync = threading.Event()
+        self.may_sync.set()
+
+    def sync(self, descriptor: int) -> None:
+        assert self.may_sync.wait(30)
+        super().sync(descriptor)
+
+
+async def test_what_is_due_is_flushed_although_much_before_it_needs_nothing(tmp_path: Path) -> None:
+    disk = HeldDisk()
+    async with running(tmp_path, disk=disk) as broker:
+        await broker.topics.create("t", partitions=200, overrides={"flush.ms": "3600000"})
+        first, *idle, last = broker.topics.partitions_of("t")
+        for partition in (first, last):
+            await append(partition, a_batch())
+        disk.may_sync.clear()
+        flushes = broker._flushes
+        flushes.within(first, 0)
+
+        async def all_others_are_due() -> bool:
+            return len(flushes._due) == 199
+
+        async def first_is_running() -> bool:
+            return first in flushes._running
+
+        await eventually(first_is_running)
+        for partition in (*idle, last):
+            flushes.within(partition, 0)
+        await eventually(all_others_are_due)
+        disk.may_sync.set()
+
+        async def is_flushed() -> bool:
+            return last.log.flushed_offset == 1
+
+        await eventually(is_flushed)
 
 
 async def test_making_partitions_waits_for_no_sync_but_that_of_the_list_of_topics(tmp_path: Path) -> None:
@@ -170,6 +211,31 @@ async def test_every_start_after_a_kill_begins_an_epoch_that_no_other_start_gave
     partition = broker.topics.partition("t", 0)
     await append(partition, a_batch())
     assert partition.log.epochs.entries == ((0, 0), (partition.leader_epoch, 1))
+    await broker.close()
+
+
+async def test_a_client_that_was_told_of_an_epoch_without_records_has_lost_none(tmp_path: Path) -> None:
+    """Where its position is that of the last start, it must not be taken for one that was cut."""
+    directory = await killed(tmp_path, [("t", 2)])
+    told = []
+    for _ in range(2):
+        shutil.copytree(directory, tmp_path / "copy")
+        broker = a_broker(tmp_path / "copy")
+        broker.open()
+        partition = broker.topics.partition("t", 0)
+        told.append(partition.leader_epoch)
+        assert [partition.end_of_epoch(epoch).end_offset for epoch in told] == [1] * len(told)
+        assert partition.end_of_epoch(partition.leader_epoch + 1).end_offset == -1
+        shutil.rmtree(directory)
+        shutil.copytree(tmp_path / "copy", directory)  # killed again
+        await broker.close()
+        shutil.rmtree(tmp_path / "copy")
+    broker = a_broker(directory)
+    broker.open()
+    partition = broker.topics.partition("t", 0)
+    await append(partition, a_batch())
+    assert [partition.end_of_epoch(epoch) for epoch in told] == [(0, 1), (0, 1)]
+    assert partition.end_of_epoch(partition.leader_epoch) == (partition.leader_epoch, 2)
     await broker.close()
 
 

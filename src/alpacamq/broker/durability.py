@@ -15,7 +15,6 @@ from time import monotonic
 
 from alpacamq.log.condition import is_out_of_descriptors
 from alpacamq.log.flush import TOGETHER_FROM, Flush, run_together
-from alpacamq.log.partition_log import MAX_TOGETHER
 from alpacamq.model.errors import AlpacaError, StorageFailed
 from alpacamq.model.ports import Disk
 from alpacamq.telemetry.logs import get_logger
@@ -31,6 +30,9 @@ RETRY_MS = 100
 PATIENCE_SECONDS = 5.0
 # How often that is logged, of all partitions together.
 REPORT_SECONDS = 10.0
+
+# Flushes that share their syncs; beginning and ending them is the event loop's, which must not be held up.
+GROUP = 64
 
 Begun = Sequence[tuple[Partition, Flush]]
 Results = tuple[float, Sequence[OSError | None]]
@@ -124,7 +126,7 @@ class GroupCommit:
         """Give free threads something to do. Of flushes nobody waits for, one thread takes care."""
         while self._free_slots and self._urgent:
             self._run(_taken(self._urgent), is_due=False)
-        if self._free_slots and self._due and not self._runs_due:
+        while self._free_slots and self._due and not self._runs_due:
             self._run(_taken(self._due), is_due=True)
 
     def _run(self, partitions: Sequence[Partition], *, is_due: bool) -> None:
@@ -197,7 +199,7 @@ class GroupCommit:
 
 def _taken(waiting: dict[Partition, None]) -> list[Partition]:
     """The first that waits, or as many as can share their syncs where many do."""
-    count = min(len(waiting), MAX_TOGETHER) if len(waiting) >= TOGETHER_FROM else 1
+    count = min(len(waiting), GROUP) if len(waiting) >= TOGETHER_FROM else 1
     taken = [partition for partition, _ in zip(waiting, range(count), strict=False)]
     for partition in taken:
         del waiting[partition]

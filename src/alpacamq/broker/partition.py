@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Protocol
 
+from alpacamq.log.epochs import EpochEnd
 from alpacamq.log.partition_log import Appended, Incoming, PartitionLog
 from alpacamq.log.slice import Slice
 from alpacamq.model.batch import BatchHeader, read_header
@@ -143,6 +144,19 @@ class Partition:
         raise UnknownLeaderEpoch(
             f"{self.identity} is at leader epoch {self.leader_epoch}, {epoch} is unknown"
         )
+
+    def end_of_epoch(self, epoch: int) -> EpochEnd:
+        """Where a leader epoch ended, for clients that check whether what they have read is still there.
+
+        An epoch in which nothing was written is in no history, but clients have been told of it: what
+        came before it ends where it does.
+        """
+        log = self.log
+        if epoch == self.leader_epoch:
+            return EpochEnd(epoch, log.end_offset)
+        if log.epochs.latest < epoch < self.leader_epoch:
+            return EpochEnd(max(log.epochs.latest, 0), log.end_offset)
+        return log.epochs.end_offset_for(epoch, log.end_offset)
 
     def stage(self, append: Append) -> bool:
         """Put a batch in line for `commit`; true if the line was empty."""

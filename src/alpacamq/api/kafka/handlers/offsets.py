@@ -135,9 +135,7 @@ def _epoch_end(door: Door, name: str, wanted: OffsetForLeaderPartition) -> Epoch
         partition.check_epoch(wanted.current_leader_epoch)
     except AlpacaError as error:
         return EpochEndOffset(partition=wanted.partition, error_code=code_of(error))
-    epoch, end_offset = partition.leader_epoch, partition.log.end_offset
-    if wanted.leader_epoch != epoch:
-        epoch, end_offset = partition.log.epochs.end_offset_for(wanted.leader_epoch, end_offset)
+    epoch, end_offset = partition.end_of_epoch(wanted.leader_epoch)
     return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)
 
 
