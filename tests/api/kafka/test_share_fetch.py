@@ -51,7 +51,7 @@ async def test_what_was_acquired_before_something_went_wrong_is_sent(
 
         monkeypatch.setattr(broker.queues, "acquire", acquire_once)
         config = ShareConfig(auto_offset_reset="earliest")
-        work = Work(Turns(asyncio.get_running_loop()), lambda: True)
+        work = Work(Turns(asyncio.get_running_loop()), lambda: True, 100)
         (taken,) = await SharedFetch(broker, session, request, config, work).run()
         told = taken.shared(10)
         assert [entry.offset for entry in taken.acquired] == [0]

@@ -405,13 +405,13 @@ class FetchRequests:
         if pending.count <= PARTITIONS_AT_ONCE:
             pending.start()
         else:
-            work = Work(connection.turns, connection.is_wanted)
+            work = Work(connection.turns, connection.is_wanted, len(frame))
             connection.spawn_while_open(self._serve_in_slices(pending, work))
 
     async def _decode_in_slices(
         self, connection: "Connection", answer: "Answer", header: RequestHeader, frame: memoryview
     ) -> None:
-        work = Work(connection.turns, connection.is_wanted)
+        work = Work(connection.turns, connection.is_wanted, len(frame))
         try:
             call = await work.run(decode_fetch_in_slices(header.api_version, frame, header.body_at))
             del frame

@@ -269,7 +269,7 @@ class ProduceRequests:
     ) -> None:
         """Do for a request with much in it what `handle` does; what was staged is written at every stop."""
         # Not to be given up half-way: what has been staged so far is part of the log.
-        work = Work(connection.turns, lambda: True)
+        work = Work(connection.turns, lambda: True, len(frame))
         try:
             with connection.cancelling_on_close():
                 call = await work.run(decode_produce_in_slices(header.api_version, frame, header.body_at))

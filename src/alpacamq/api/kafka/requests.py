@@ -127,7 +127,7 @@ class KafkaRequests:
                 connection, api, self._handle_large(connection, connection.reserve(), api, header, frame)
             )
         else:
-            work = Work(connection.turns, connection.is_wanted)
+            work = Work(connection.turns, connection.is_wanted, len(frame))
             request = decode(api.request, header.api_version, frame, header.body_at)
             response = HANDLERS[api.key](self._door, request, _call(connection, header, work))
             if isinstance(response, Message):
@@ -146,7 +146,7 @@ class KafkaRequests:
     async def _handle_large(
         self, connection: Connection, answer: Answer, api: Api, header: RequestHeader, frame: memoryview
     ) -> None:
-        work = Work(connection.turns, connection.is_wanted)
+        work = Work(connection.turns, connection.is_wanted, len(frame))
         try:
             # A client that hangs up now leaves nothing behind, least of all its frame.
             with connection.cancelling_on_close():

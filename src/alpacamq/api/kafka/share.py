@@ -84,7 +84,7 @@ class ShareRequests:
     async def _fetch(
         self, connection: "Connection", answer: "Answer", header: RequestHeader, frame: memoryview
     ) -> None:
-        work = Work(connection.turns, connection.is_wanted)
+        work = Work(connection.turns, connection.is_wanted, len(frame))
         try:
             request = await work.run(
                 decode_in_slices(ShareFetchRequest, header.api_version, frame, header.body_at)
@@ -108,7 +108,7 @@ class ShareRequests:
     async def _acknowledge(
         self, connection: "Connection", answer: "Answer", header: RequestHeader, frame: memoryview
     ) -> None:
-        work = Work(connection.turns, connection.is_wanted)
+        work = Work(connection.turns, connection.is_wanted, len(frame))
         try:
             with connection.cancelling_on_close():
                 request = await work.run(

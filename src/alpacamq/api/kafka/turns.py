@@ -2,7 +2,8 @@
 
 A request works in slices of a few milliseconds. Whatever their number, one slice of one request runs each
 time round the event loop, so that everybody else waits for one slice at a time and not for a request. Only
-a few of them may be beyond their first slice at once: a decoded request takes many times its size.
+a few of them may be beyond their first slice at once: a decoded request takes many times its size. Large
+and small ones have places of their own, so that the usual ones need not wait for those.
 """
 
 import asyncio
@@ -14,7 +15,9 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SLICE_SECONDS = 0.002
-MAX_LONG_REQUESTS = 8
+MAX_LARGE_REQUESTS = 8
+MAX_SMALL_REQUESTS = 32
+SMALL_REQUEST_BYTES = 64 << 10
 
 
 class Abandoned(Exception):
@@ -27,7 +30,8 @@ class Turns:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: deque[Callable[[], None]] = deque()
-        self._places = asyncio.Semaphore(MAX_LONG_REQUESTS)
+        self._large = asyncio.Semaphore(MAX_LARGE_REQUESTS)
+        self._small = asyncio.Semaphore(MAX_SMALL_REQUESTS)
 
     def call(self, slice_: Callable[[], None]) -> None:
         """Call `slice_` when those before it have had their turn and the loop has gone round."""
@@ -41,12 +45,9 @@ class Turns:
         self.call(lambda: None if turn.done() else turn.set_result(None))
         await turn
 
-    async def enter(self) -> None:
-        """Wait for a place among the long requests."""
-        await self._places.acquire()
-
-    def leave(self) -> None:
-        self._places.release()
+    def places(self, request_bytes: int) -> asyncio.Semaphore:
+        """The places among which a request of this size needs one to go on."""
+        return self._small if request_bytes <= SMALL_REQUEST_BYTES else self._large
 
     def _run_one(self) -> None:
         slice_ = self._waiting.popleft()
@@ -58,10 +59,11 @@ class Turns:
 class Work:
     """The work on one request, which stops when a slice is over."""
 
-    __slots__ = ("_has_place", "_is_wanted", "_turns", "_until")
+    __slots__ = ("_has_place", "_is_wanted", "_places", "_turns", "_until")
 
-    def __init__(self, turns: Turns, is_wanted: Callable[[], bool]) -> None:
+    def __init__(self, turns: Turns, is_wanted: Callable[[], bool], request_bytes: int) -> None:
         self._turns = turns
+        self._places = turns.places(request_bytes)
         self._is_wanted = is_wanted
         self._has_place = False
         self._until = monotonic() + SLICE_SECONDS
@@ -76,7 +78,7 @@ class Work:
         if monotonic() < self._until:
             return
         if not self._has_place:
-            await self._turns.enter()
+            await self._places.acquire()
             self._has_place = True
         await self._turns.next()
         if not self._is_wanted():
@@ -98,4 +100,4 @@ class Work:
         """Make place for others, at the end or before a wait for somebody else."""
         if self._has_place:
             self._has_place = False
-            self._turns.leave()
+            self._places.release()

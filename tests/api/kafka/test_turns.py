@@ -1,0 +1,113 @@
+"""How requests that take long share the event loop."""
+
+import asyncio
+from collections.abc import Generator
+
+import pytest
+
+from alpacamq.api.kafka import turns as turns_module
+from alpacamq.api.kafka.turns import MAX_LARGE_REQUESTS, SMALL_REQUEST_BYTES, Abandoned, Turns, Work
+
+LARGE = SMALL_REQUEST_BYTES + 1
+
+
+@pytest.fixture(autouse=True)
+def every_stop_ends_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns_module, "SLICE_SECONDS", 0.0)
+
+
+def wanted() -> bool:
+    return True
+
+
+async def test_one_slice_of_one_request_runs_each_time_round_the_loop() -> None:
+    turns = Turns(asyncio.get_running_loop())
+    slices = rounds = most = 0
+
+    async def request() -> None:
+        nonlocal slices
+        work = Work(turns, wanted, 0)
+        for _ in range(10):
+            await work.pause()
+            slices += 1
+        work.leave()
+
+    async def everybody_else() -> None:
+        nonlocal rounds, most
+        while slices < 50:
+            before = slices
+            await asyncio.sleep(0)
+            most = max(most, slices - before)
+            rounds += 1
+
+    await asyncio.gather(everybody_else(), *(request() for _ in range(5)))
+    assert most == 1
+    assert rounds >= 50
+
+
+async def test_requests_take_turns() -> None:
+    turns = Turns(asyncio.get_running_loop())
+    order: list[str] = []
+
+    async def request(name: str) -> None:
+        work = Work(turns, wanted, 0)
+        for _ in range(3):
+            await work.pause()
+            order.append(name)
+
+    await asyncio.gather(request("a"), request("b"))
+    assert order == ["a", "b"] * 3
+
+
+async def test_few_large_requests_are_under_way_at_once_and_small_ones_do_not_wait_for_them() -> None:
+    turns = Turns(asyncio.get_running_loop())
+    large = [Work(turns, wanted, LARGE) for _ in range(MAX_LARGE_REQUESTS + 1)]
+    for work in large[:-1]:
+        await work.pause()
+    last = asyncio.ensure_future(large[-1].pause())
+    small = Work(turns, wanted, 0)
+    for _ in range(20):
+        await small.pause()
+    assert not last.done()
+    large[0].leave()
+    await last
+
+
+async def test_nobody_works_for_a_client_that_has_hung_up() -> None:
+    turns = Turns(asyncio.get_running_loop())
+    is_there = True
+    work = Work(turns, lambda: is_there, 0)
+    await work.pause()
+    is_there = False
+    with pytest.raises(Abandoned):
+        await work.pause()
+
+
+async def test_a_generator_is_driven_to_its_result_with_stops() -> None:
+    turns = Turns(asyncio.get_running_loop())
+    others = 0
+
+    async def count() -> None:
+        nonlocal others
+        while True:
+            others += 1
+            await asyncio.sleep(0)
+
+    def slices() -> Generator[None, None, str]:
+        for _ in range(10):
+            yield
+        return "done"
+
+    counting = asyncio.ensure_future(count())
+    assert await Work(turns, wanted, 0).run(slices()) == "done"
+    counting.cancel()
+    assert others >= 10
+
+
+async def test_what_is_done_within_a_slice_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns_module, "SLICE_SECONDS", 3600.0)
+    work = Work(Turns(asyncio.get_running_loop()), wanted, 0)
+    assert not work.is_over
+    coroutine = work.pause()
+    with pytest.raises(StopIteration):
+        coroutine.send(None)
