@@ -5,12 +5,17 @@ from hypothesis import strategies as st
 
 from alpacamq.broker.batch_outline import lane_of, outlined
 from alpacamq.broker.stored_blocks import Block
-from alpacamq.model.batch import CRC_AT, HEADER_BYTES, TRANSACTIONAL, Codec, checksum
+from alpacamq.model.batch import CRC_AT, HEADER_BYTES, TRANSACTIONAL, BatchHeader, Codec, checksum
 from alpacamq.model.control import marker_batch
+from alpacamq.model.errors import CorruptBatch
 from alpacamq.model.headers import LANE
 from alpacamq.model.lanes import Lane
 from alpacamq.model.records import Header, Record, write_batch
 from alpacamq.queues.views import Run
+
+
+def ignored(_header: BatchHeader, _error: CorruptBatch) -> None: ...
+
 
 LIMIT = 1 << 20
 LANE_TEXTS = st.sampled_from([b"critical", b"HIGH ", b"normal", b"low", b"background", b"nonsense", None])
@@ -78,9 +83,9 @@ def spread(runs: list[Run]) -> list[tuple[int, Lane]]:
 @given(logs(), st.integers(0, 10))
 def test_every_message_that_exists_is_in_one_run(written: Written, start: int) -> None:
     expected = [(offset, lane) for offset, lane, _ in written.expected]
-    runs = outlined(bytes(written.data), written.aborted, LIMIT)
+    runs = outlined(bytes(written.data), written.aborted, LIMIT, ignored)
     assert spread(runs) == expected
-    block = Block(bytes(written.data), written.next_offset, written.aborted, LIMIT)
+    block = Block(bytes(written.data), written.next_offset, written.aborted, LIMIT, ignored)
     outline = block.outline(start, with_keys=False)
     assert spread(list(outline.runs)) == [entry for entry in expected if entry[0] >= start]
     assert outline.next_offset == written.next_offset
@@ -96,7 +101,7 @@ def test_messages_without_lanes_are_one_run_over_all_batches() -> None:
     written = Written()
     for _ in range(50):
         written.place(write_batch([Record(place, 0, None, b"x") for place in range(20)]), 20)
-    assert outlined(bytes(written.data), [], LIMIT) == [Run(0, 999, Lane.NORMAL)]
+    assert outlined(bytes(written.data), [], LIMIT, ignored) == [Run(0, 999, Lane.NORMAL)]
 
 
 def test_a_batch_that_claims_more_records_than_it_can_hold_has_none() -> None:
@@ -105,4 +110,4 @@ def test_a_batch_that_claims_more_records_than_it_can_hold_has_none() -> None:
         batch[23:27] = (2**31 - 2).to_bytes(4, "big")
         batch[HEADER_BYTES - 4 : HEADER_BYTES] = (2**31 - 1).to_bytes(4, "big")
         batch[CRC_AT : CRC_AT + 4] = checksum(batch).to_bytes(4, "big")
-        assert outlined(bytes(batch), [], LIMIT) == []
+        assert outlined(bytes(batch), [], LIMIT, ignored) == []

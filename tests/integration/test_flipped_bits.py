@@ -1,8 +1,9 @@
-"""One flipped bit in a log file is found: what lies before it is served, what lies after it is not."""
+"""One flipped bit in a log file is found: that batch is not served, what lies around it is."""
 
 import re
 from pathlib import Path
 
+import httpx
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
@@ -52,7 +53,7 @@ def damage(data_dir: Path, partition: int, place: int) -> stored.StoredBatch:
 
 
 @pytest.mark.parametrize("segment_bytes", ["67108864", "1024"], ids=["one-segment", "many-segments"])
-def test_a_flipped_bit_is_reported_and_nothing_after_it_is_served(
+def test_a_flipped_bit_is_reported_and_everything_but_its_batch_is_served(
     new_broker: NewBroker, segment_bytes: str
 ) -> None:
     broker = new_broker().start()
@@ -69,9 +70,36 @@ def test_a_flipped_bit_is_reported_and_nothing_after_it_is_served(
             wrong.append(f"{where}: served {served}")
         if not error:
             wrong.append(f"{where}: no error for the client")
+        behind, error = read_until_error(broker, partition, batch.header.next_offset)
+        if behind != list(range(batch.header.next_offset, BATCHES * PER_BATCH)) or error:
+            wrong.append(f"{where}: behind it {behind}, error {error}")
         if not is_reported(broker, batch):
             wrong.append(f"{where}: not in the broker's log")
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_damaged_partition_takes_writes_and_health_names_the_place(new_broker: NewBroker) -> None:
+    broker = new_broker().start()
+    fill(broker.address, 1, {})
+    broker.stop()
+    batch = damage(broker.data_dir, 0, HEADER_BYTES)
+    broker.start()
+    read_until_error(broker, 0)
+
+    producer = Producer({"bootstrap.servers": broker.address})
+    producer.produce(TOPIC, seal(BATCHES * PER_BATCH), partition=0)
+    assert producer.flush(30) == 0
+    read = Confluent(broker.address).read(TOPIC, start=batch.header.next_offset, count=30)
+    assert unseal(read[-1].value or b"") == BATCHES * PER_BATCH
+
+    health = httpx.get(f"http://{broker.http_address}/healthz", timeout=30)
+    assert health.status_code == 503
+    detail = health.json()["checks"]["partitions"]["detail"]
+    assert f"{TOPIC}-0: {batch.file} is damaged at byte {batch.position}" in detail
+    first, last = batch.header.base_offset, batch.header.last_offset
+    assert f"offsets {first} to {last} cannot be read" in detail
+    metrics = httpx.get(f"http://{broker.http_address}/metrics", timeout=30).text
+    assert f'alpacamq_topic_damaged_partitions{{topic="{TOPIC}"}} 1' in metrics
 
 
 def test_the_other_partitions_of_a_damaged_topic_go_on(new_broker: NewBroker) -> None:
@@ -136,18 +164,19 @@ def test_damaged_index_files_are_made_anew(new_broker: NewBroker) -> None:
         assert client.offset_at(TOPIC, 1_700_000_000_017, partition=partition) == 17
 
 
-def read_until_error(broker: Broker, partition: int) -> tuple[list[int], int]:
-    """The numbers served from the start on, and the error code that ended it (0: none came)."""
+def read_until_error(broker: Broker, partition: int, offset: int = 0) -> tuple[list[int], int]:
+    """The numbers served from an offset on, and the error code that ended it (0: none came)."""
     served: list[int] = []
     with connected(broker.host_and_port) as connection:
-        while len(served) < BATCHES * PER_BATCH:
-            (answer,) = connection.fetch(TOPIC, [(partition, len(served))])
+        while offset < BATCHES * PER_BATCH:
+            (answer,) = connection.fetch(TOPIC, [(partition, offset)])
             if answer.error or not answer.records:
                 return served, answer.error
             for batch in stored.split(answer.records, Path()):
                 served += [
-                    unseal(record.value or b"") for record in batch.records() if record.offset >= len(served)
+                    unseal(record.value or b"") for record in batch.records() if record.offset >= offset
                 ]
+                offset = batch.header.next_offset
     return served, 0
 
 

@@ -1,6 +1,7 @@
-"""A flipped bit anywhere in a segment is found and named; nothing behind it is served as good."""
+"""A flipped bit anywhere in a segment is found and named; what lies around it is served and written on."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,9 @@ from alpacamq.log.indexes import (
     unpack_entries,
 )
 from alpacamq.log.partition_log import PartitionLog
-from alpacamq.model.batch import read_header
+from alpacamq.model.batch import place, read_header
 from alpacamq.model.errors import DamagedLog
+from alpacamq.model.records import Record, write_batch
 
 from .logs import a_batch, a_storage, append, flush, open_log, read_batches, segment_files
 
@@ -35,22 +37,23 @@ def flip(path: Path, position: int, bit: int) -> None:
     path.write_bytes(data)
 
 
-def read_until_damage(log: PartitionLog) -> tuple[list[bytes], DamagedLog]:
-    """Everything a patient reader gets, who asks once more where it was refused, and what stops it."""
+def read_around_damage(log: PartitionLog) -> tuple[list[bytes], list[DamagedLog]]:
+    """Everything a patient reader gets, who seeks behind what is refused twice, and what refused it."""
     batches: list[bytes] = []
-    refused_at = -1
+    errors: list[DamagedLog] = []
     offset = log.start_offset
-    while True:
-        try:
-            batches += read_batches(log, start=offset, max_bytes=200)
-            raise AssertionError("the damage was not found")
-        except DamagedLog as error:
-            if refused_at == offset:
-                return batches, error
-            refused_at = offset
-        good = read_one(log, offset)
-        batches += good
-        offset = read_header(good[-1]).next_offset if good else offset
+    while offset < log.end_offset:
+        if good := read_one(log, offset) or read_one(log, offset):
+            batches += good
+            offset = read_header(good[-1]).next_offset
+            continue
+        with pytest.raises(DamagedLog) as refused:
+            log.read(offset, 200, log.end_offset)
+        assert refused.value.offsets is not None
+        assert refused.value.offsets[0] <= offset < refused.value.offsets[1]
+        errors.append(refused.value)
+        offset = refused.value.offsets[1]
+    return batches, errors
 
 
 def read_one(log: PartitionLog, offset: int) -> list[bytes]:
@@ -84,16 +87,21 @@ def test_a_flipped_bit_in_durable_data_is_found_wherever_it_is(tmp_path: Path) -
             shutil.copytree(tmp_path / "good", broken)
             flip(broken / name, position, bit)
             log = open_log(broken)
-            served, error = read_until_damage(log)
+            served, errors = read_around_damage(log)
             number = position // size
-            assert served == batches[:number]
-            assert log.damage is not None
-            assert error.position == log.damage.position
-            assert (log.damage.path, log.damage.position) == (broken / name, number * size)
-            assert f"{name} is damaged at byte {number * size}" in str(log.damage)
+            assert served == batches[:number] + batches[number + 1 :]
+            assert [error.position for error in errors] == [number * size]
+            assert errors[0].offsets == (2 * number, 2 * number + 2)
+            assert [str(damage) for damage in log.damages] == [str(error) for error in errors]
+            assert f"{broken / name} is damaged at byte {number * size}" in str(log.damage)
+            assert f"offsets {2 * number} to {2 * number + 1} cannot be read" in str(log.damage)
             assert (broken / name).stat().st_size == 6 * size
-            with pytest.raises(DamagedLog):
-                append(log, a_batch(), epoch=1)
+            (appended,) = append(log, a_batch(), epoch=1)
+            assert appended == (12, 13, False)
+            if bit == position % 8 == 3:
+                log.close()
+                served_again, _ = read_around_damage(open_log(broken))
+                assert served_again[:-1] == served
             shutil.rmtree(broken)
 
 
@@ -119,6 +127,37 @@ def test_a_flipped_bit_after_the_recovery_point_is_found_and_cut(tmp_path: Path)
         shutil.rmtree(broken)
 
 
+@pytest.mark.parametrize("segment_bytes", [10_000, 1024])
+def test_a_flipped_bit_in_what_a_killed_broker_had_not_flushed_is_damage(
+    tmp_path: Path, segment_bytes: int
+) -> None:
+    log = open_log(tmp_path / "t-0", segment_bytes=segment_bytes)
+    append(log, *(a_batch(2, size=30) for _ in range(12)))
+    batches = read_batches(log)
+    files = segment_files(tmp_path / "t-0")
+    flip(files[0], len(batches[0]) + 70, 1)
+    killed = replace(a_storage(), has_every_write=True)
+    log = open_log(tmp_path / "t-0", killed)
+    served, errors = read_around_damage(log)
+    assert served == [batches[0], *batches[2:]]
+    assert [error.offsets for error in errors] == [(2, 4)]
+    assert log.recovered.cut_bytes == 0
+
+
+def test_what_is_cut_after_a_power_loss_is_kept_if_sound_batches_are_in_it(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0")
+    append(log, *(a_batch(2, size=30) for _ in range(4)))
+    batches = read_batches(log)
+    (path,) = segment_files(tmp_path / "t-0")
+    flip(path, len(batches[0]) + 70, 1)
+    whole = path.read_bytes()
+    log = open_log(tmp_path / "t-0")
+    assert read_batches(log) == batches[:1]
+    kept = path.with_name(f"{path.name}.{len(batches[0])}.cut")
+    assert kept.read_bytes() == whole[len(batches[0]) :]
+    assert any(kept.name in note for note in log.recovered.notes)
+
+
 def test_a_flipped_bit_in_a_sealed_segment_is_found_by_whoever_reads_it(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", segment_bytes=1024)
     append(log, *(a_batch(size=300) for _ in range(12)))
@@ -129,27 +168,78 @@ def test_a_flipped_bit_in_a_sealed_segment_is_found_by_whoever_reads_it(tmp_path
     log = open_log(tmp_path / "t-0")
     assert read_batches(log, start=10) == batches[10:]
     assert log.damage is None
-    served, _ = read_until_damage(log)
-    assert served == batches[:6]
+    served, _ = read_around_damage(log)
+    assert served == batches[:6] + batches[7:]
     assert log.damage is not None
     assert log.damage.path == files[3]
-    for offset in range(6, 13):
-        with pytest.raises(DamagedLog):
-            log.read(offset, 1000, 12)
+    assert log.damage.offsets == (6, 7)
 
 
-def test_damage_survives_a_restart(tmp_path: Path) -> None:
-    a_closed_log(tmp_path / "t-0")
+def test_two_damaged_places_in_a_segment_are_two_gaps(tmp_path: Path) -> None:
+    batches = a_closed_log(tmp_path / "t-0")
+    size = len(batches[0])
     (path,) = segment_files(tmp_path / "t-0")
+    flip(path, size + 3, 6)  # its base offset
+    flip(path, 4 * size + 10, 2)  # its length
+    log = open_log(tmp_path / "t-0")
+    served, errors = read_around_damage(log)
+    assert served == [batches[0], batches[2], batches[3], batches[5]]
+    assert [error.offsets for error in errors] == [(2, 4), (8, 10)]
+
+
+def test_bytes_cut_out_of_a_segment_are_a_gap_without_length(tmp_path: Path) -> None:
+    batches = a_closed_log(tmp_path / "t-0")
+    (path,) = segment_files(tmp_path / "t-0")
+    path.write_bytes(b"".join(batches[:2] + batches[3:]))
+    log = open_log(tmp_path / "t-0")
+    served, errors = read_around_damage(log)
+    assert served == batches[:2] + batches[3:]
+    assert [error.offsets for error in errors] == [(4, 6)]
+    (appended,) = append(log, a_batch(), epoch=2)
+    assert appended == (12, 13, False)
+
+
+@pytest.mark.parametrize("position", [3, 9, 10, 40, 65])
+def test_a_batch_inside_a_record_is_not_taken_for_one_of_the_log(tmp_path: Path, position: int) -> None:
+    """A value may hold a whole batch; where the batch around it is damaged, that is no batch of the log."""
+    log = open_log(tmp_path / "t-0")
+    inner = a_batch(1)
+    place(inner, 2, 0)
+    append(
+        log,
+        a_batch(1),
+        write_batch([Record(0, 0, None, bytes(inner)), Record(1, 0, None, bytes(inner))]),
+        a_batch(1),
+    )
+    log.close()
+    (path,) = segment_files(tmp_path / "t-0")
+    flip(path, len(a_batch(1)) + position, 1)
+    log = open_log(tmp_path / "t-0")
+    _, errors = read_around_damage(log)
+    assert [error.offsets for error in errors] == [(1, 3)]
+
+
+def test_damage_survives_a_restart_and_goes_with_its_segment(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", segment_bytes=1024)
+    append(log, *(a_batch(size=300, timestamp=1000) for _ in range(12)))
+    log.close()
+    path = segment_files(tmp_path / "t-0")[1]
     flip(path, 300, 1)
     before = path.read_bytes()
     for _ in range(2):
         log = open_log(tmp_path / "t-0")
-        read_until_damage(log)
-        assert log.begin_flush() is None
-        assert log.begin_retention(1 << 50) is None
+        _, errors = read_around_damage(log)
+        assert [error.offsets for error in errors] == [(2, 3)]
+        assert log.begin_compaction(1 << 50) is None
         log.close()
     assert path.read_bytes() == before
+    log = open_log(tmp_path / "t-0", retention_ms=1)
+    read_around_damage(log)
+    assert log.damages
+    removal = log.begin_retention(1 << 50)
+    assert removal is not None
+    removal.run()
+    assert not log.damages
 
 
 def test_good_data_is_verified_once(tmp_path: Path) -> None:
@@ -199,12 +289,11 @@ def test_a_missing_segment_is_damage_where_it_was(tmp_path: Path, missing: int) 
     assert log.damage is not None
     assert log.damage.path == files[missing - 1]
     assert log.damage.position == files[missing - 1].stat().st_size
-    served, _ = read_until_damage(log)
-    assert served == batches[: 2 * missing]
-    with pytest.raises(DamagedLog):
-        append(log, a_batch())
-    with pytest.raises(DamagedLog):
-        log.read(9, 1000, 10)
+    served, errors = read_around_damage(log)
+    assert served == batches[: 2 * missing] + batches[2 * missing + 2 :]
+    assert [error.offsets for error in errors] == [(2 * missing, 2 * missing + 2)]
+    (appended,) = append(log, a_batch())
+    assert appended == (10, 11, False)
 
 
 def test_a_segment_emptied_in_the_middle_is_damage(tmp_path: Path) -> None:
@@ -233,27 +322,29 @@ def test_a_segment_that_lost_its_last_batch_is_damage(tmp_path: Path) -> None:
         files[1].write_bytes(whole)
 
 
-def test_search_by_time_stops_at_damage(tmp_path: Path) -> None:
-    a_closed_log(tmp_path / "t-0")
-    (path,) = segment_files(tmp_path / "t-0")
-    flip(path, 70, 1)
-    log = open_log(tmp_path / "t-0")
-    with pytest.raises(DamagedLog, match="damaged at byte 0"):
-        log.offset_for_timestamp(0, log.end_offset)
-    assert log.damage is not None
-
-
-def test_a_time_behind_damage_is_refused_rather_than_not_found(tmp_path: Path) -> None:
+def test_search_by_time_passes_over_damage(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
     append(log, *(a_batch(timestamp=1000 * number) for number in range(6)))
     log.close()
     (path,) = segment_files(tmp_path / "t-0")
     flip(path, 3 * len(a_batch()) + 70, 1)
     log = open_log(tmp_path / "t-0")
-    read_until_damage(log)
+    assert log.offset_for_timestamp(3000, 6) == (4, 4000, 0)
     assert log.offset_for_timestamp(2000, 6) == (2, 2000, 0)
-    with pytest.raises(DamagedLog):
-        log.offset_for_timestamp(4000, 6)
+    assert log.offset_for_timestamp(4500, 6) == (5, 5000, 0)
+    assert log.max_timestamp(6) == (5, 5000, 0)
+    assert log.damage is not None
+
+
+def test_a_time_that_may_lie_in_damage_is_refused_rather_than_not_found(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0")
+    append(log, *(a_batch(timestamp=1000 * number) for number in range(6)))
+    log.close()
+    (path,) = segment_files(tmp_path / "t-0")
+    flip(path, 5 * len(a_batch()) + 70, 1)
+    log = open_log(tmp_path / "t-0")
+    with pytest.raises(DamagedLog, match="offsets 5 to 5 cannot be read"):
+        log.offset_for_timestamp(4500, 6)
 
 
 @pytest.mark.parametrize("reads", ["offset", "time"])
@@ -291,7 +382,7 @@ def test_batches_appended_before_damage_was_found_are_still_flushed(tmp_path: Pa
     flip(path, 300, 1)
     log = open_log(tmp_path / "t-0")
     append(log, a_batch(), epoch=1)
-    read_until_damage(log)
+    read_around_damage(log)
     assert log.flushed_offset == 12
     flush(log)
     assert log.flushed_offset == 13

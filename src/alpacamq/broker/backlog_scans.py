@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from time import thread_time
 
-from alpacamq.model.errors import AlpacaError
+from alpacamq.model.errors import AlpacaError, DamagedLog
 from alpacamq.model.ports import Clock
 from alpacamq.queues.views import Outline, Run
 from alpacamq.telemetry.logs import get_logger
@@ -14,7 +14,7 @@ from alpacamq.telemetry.logs import get_logger
 from .batch_outline import outlined
 from .partition import Partition
 from .readable import Readable
-from .stored_blocks import StoredBlocks, in_thread, read_all, verified_read
+from .stored_blocks import StoredBlocks, in_thread, passed_over, read_all, verified_read
 
 log = get_logger(__name__)
 
@@ -64,6 +64,7 @@ class BacklogScans:
         self._rest_until = 0.0
         self._tasks: asyncio.TaskGroup | None = None
         self._failing: set[Partition] = set()
+        self._passed_over: set[tuple[Partition, tuple[int, int] | None]] = set()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -108,6 +109,7 @@ class BacklogScans:
         for key in [key for key in self._found if key[0].identity.topic == topic]:
             self._drop(key)
         self._failing = {partition for partition in self._failing if partition.identity.topic != topic}
+        self._passed_over = {each for each in self._passed_over if each[0].identity.topic != topic}
 
     def report(self, partition: Partition, error: Exception) -> None:
         """Say once that a partition cannot be read; a queue goes no further there."""
@@ -115,6 +117,12 @@ class BacklogScans:
             self._failing.add(partition)
             say = log.error if isinstance(error, AlpacaError) else log.exception
             say("queue_cannot_read", partition=str(partition.identity), reason=str(error))
+
+    def passed_over(self, partition: Partition, error: DamagedLog) -> None:
+        """Say once that queues go on behind what is damaged."""
+        if (partition, error.offsets) not in self._passed_over:
+            self._passed_over.add((partition, error.offsets))
+            log.error("queue_passes_over_damage", partition=str(partition.identity), reason=str(error))
 
     async def _scan(self, partition: Partition, offset: int, scan: _Scan, *, with_keys: bool) -> None:
         next_offset = None
@@ -138,7 +146,10 @@ class BacklogScans:
     async def _look(self, partition: Partition, offset: int, *, with_keys: bool) -> int | None:
         """Look at some of what follows; where to go on, if that is far from the end."""
         stable_offset = partition.last_stable_offset
-        part = await verified_read(partition, offset, self._scan_bytes, stable_offset, self._executor)
+        try:
+            part = await verified_read(partition, offset, self._scan_bytes, stable_offset, self._executor)
+        except DamagedLog:
+            return None  # who asks again is told to go on behind it
         if part is None:
             return None
         if with_keys or (part.next_offset == stable_offset and part.length <= _MIN_SCAN_BYTES):
@@ -147,7 +158,7 @@ class BacklogScans:
             await self._blocks.load(partition, offset, stable_offset)
             return None
         aborted = partition.log.transactions.aborted_between(offset, part.next_offset)
-        runs, seconds = await in_thread(self._executor, part, self._runs_of, part, offset, aborted)
+        runs, seconds = await in_thread(self._executor, part, self._runs_of, partition, part, offset, aborted)
         self._keep((partition, offset), Outline(runs, part.next_offset))
         self._unasked.setdefault(partition, set()).add(offset)
         if seconds < _SHORT_SECONDS:
@@ -158,11 +169,11 @@ class BacklogScans:
         return part.next_offset
 
     def _runs_of(
-        self, part: Readable, offset: int, aborted: Sequence[tuple[int, int]]
+        self, partition: Partition, part: Readable, offset: int, aborted: Sequence[tuple[int, int]]
     ) -> tuple[list[Run], float]:
         """What lies in a slice, and how long this thread worked on it."""
         began = thread_time()
-        runs = outlined(read_all(part), aborted, self._unpacked_limit_bytes)
+        runs = outlined(read_all(part), aborted, self._unpacked_limit_bytes, passed_over(partition))
         kept = [
             run if run.first >= offset else run._replace(first=offset) for run in runs if run.last >= offset
         ]

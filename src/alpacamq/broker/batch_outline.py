@@ -4,7 +4,7 @@ Runs in any thread. What control batches and aborted transactions hold does not 
 offsets that compaction took.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from alpacamq.model.batch import (
@@ -20,9 +20,9 @@ from alpacamq.model.headers import LANE
 from alpacamq.model.lanes import LANES_BY_NAME, Lane
 from alpacamq.model.record_index import IndexedBatch, holds_its_records, is_gapless
 from alpacamq.queues.views import Run
-from alpacamq.telemetry.logs import get_logger
 
-log = get_logger(__name__)
+# Hears of a batch that, whole as it is, holds nothing that anybody could read; in any thread.
+Unreadable = Callable[[BatchHeader, CorruptBatch], None]
 
 _LANE = LANE.encode()
 _LANES = {name.encode(): lane for name, lane in LANES_BY_NAME.items()}
@@ -120,7 +120,9 @@ def lane_of(value: bytes | None) -> Lane:
     return Lane.NORMAL if value is None else _LANES.get(value.strip().lower(), Lane.NORMAL)
 
 
-def outlined(data: bytes, aborted: Sequence[tuple[int, int]], limit_bytes: int) -> list[Run]:
+def outlined(
+    data: bytes, aborted: Sequence[tuple[int, int]], limit_bytes: int, unreadable: "Unreadable"
+) -> list[Run]:
     """The runs of all batches in `data`."""
     runs = Runs(with_keys=False)
     for stored in stored_batches(data, aborted):
@@ -130,13 +132,8 @@ def outlined(data: bytes, aborted: Sequence[tuple[int, int]], limit_bytes: int) 
             try:
                 runs.add_batch(IndexedBatch(memoryview(data)[stored.start : stored.end], limit_bytes))
             except CorruptBatch as error:
-                passed_over(stored.header, error)
+                unreadable(stored.header, error)
     return runs.finished()
-
-
-def passed_over(header: BatchHeader, error: CorruptBatch) -> None:
-    """Say that a batch, whole as it is, holds nothing that anybody could read."""
-    log.warning("unreadable_batch", base_offset=header.base_offset, reason=str(error))
 
 
 def _find_lane(data: bytes, at: int) -> int:

@@ -1,4 +1,4 @@
-"""Retention, compaction and timely rolling of segments, in the background.
+"""Retention, compaction, timely rolling of segments and word of damage, in the background.
 
 Looks at every partition in turn. Deciding takes the event loop microseconds; the file work
 runs in a thread. A partition whose disk fails is reported and passed over; the others go on.
@@ -32,6 +32,7 @@ class Housekeeping:
         self._executor = executor
         self._clock = clock
         self._interval_ms = interval_ms
+        self._reported: set[str] = set()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -49,7 +50,15 @@ class Housekeeping:
         except Exception:
             log.exception("housekeeping_crashed", partition=str(partition.identity))
 
+    def _report_damage(self, partition: Partition) -> None:
+        """Log damage that readers have come upon, once."""
+        for damage in partition.log.damages:
+            if str(damage) not in self._reported:
+                self._reported.add(str(damage))
+                log.error("damage_found", partition=str(partition.identity), reason=str(damage))
+
     async def _tidy(self, partition: Partition) -> None:
+        self._report_damage(partition)
         now_ms = self._clock.now_ms()
         partition.log.roll_if_due(now_ms)
         if (removal := partition.log.begin_retention(now_ms)) is not None:

@@ -87,6 +87,7 @@ class Partition:
         # Since the broker started; for whoever watches.
         self.written_batches = self.written_bytes = 0
         self.fetched_messages = self.fetched_bytes = 0
+        self.skipped_batches = 0  # passed over by readers: damaged, or not to be unpacked
         self._awaiting_flush: deque[tuple[int, list[Append]]] = deque()
         # Tasks in `flush_to`, each with the offset it waits for.
         self._flush_waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -103,8 +104,6 @@ class Partition:
         the new epoch lets those readers notice. The number is on disk and never given twice, so the log
         records it with the first batch only; where its epochs are ahead of the number, it does so now.
         """
-        if self.log.damage is not None:
-            return
         if start_number > self.leader_epoch:
             self.leader_epoch = start_number
         elif not self.log.recovered.clean and self.log.end_offset > 0:

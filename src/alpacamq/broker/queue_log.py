@@ -7,7 +7,7 @@ there is more to ask for. So a long backlog is seen to its end while its first m
 
 import asyncio
 
-from alpacamq.model.errors import AlpacaError
+from alpacamq.model.errors import AlpacaError, DamagedLog
 from alpacamq.model.topics import TopicConfig
 from alpacamq.queues.views import Outline
 
@@ -66,6 +66,12 @@ class QueueLog:
             self._spend(found, BLOCK_BYTES)
             try:
                 block = self._blocks.load_now(found, offset, stable_offset)
+            except DamagedLog as error:
+                if error.offsets is None:
+                    self._scans.report(found, error)
+                    return nothing
+                self._scans.passed_over(found, error)
+                return Outline((), max(offset, min(error.offsets[1], stable_offset)))
             except AlpacaError as error:
                 self._scans.report(found, error)
                 return nothing

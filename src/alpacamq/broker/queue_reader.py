@@ -45,10 +45,18 @@ class QueueReader:
         partition = self._topics.partition(topic, index)
         for _ in range(_MAX_BLOCKS):
             offset = max(offset, partition.log.start_offset)
-            if (
-                offset >= partition.last_stable_offset
-                or (block := await self._block(partition, offset)) is None
-            ):
+            if offset >= partition.last_stable_offset:
+                break
+            try:
+                block = await self._loaded(partition, offset)
+            except DamagedLog as error:
+                if error.offsets is None:
+                    break
+                offset = error.offsets[1]
+                continue
+            except OffsetOutOfRange:
+                break
+            if block is None:
                 break
             for run in block.outline(offset, with_keys=False).runs:
                 for each in range(run.first, run.last + 1):
@@ -60,12 +68,15 @@ class QueueReader:
         return records
 
     async def _block(self, partition: Partition, offset: int) -> Block | None:
-        stable_offset = partition.last_stable_offset
         try:
-            return (
-                self._blocks.cached(partition, offset)
-                or self._blocks.load_now(partition, offset, stable_offset)
-                or await self._blocks.load(partition, offset, stable_offset)
-            )
+            return await self._loaded(partition, offset)
         except (OffsetOutOfRange, DamagedLog):
             return None
+
+    async def _loaded(self, partition: Partition, offset: int) -> Block | None:
+        stable_offset = partition.last_stable_offset
+        return (
+            self._blocks.cached(partition, offset)
+            or self._blocks.load_now(partition, offset, stable_offset)
+            or await self._blocks.load(partition, offset, stable_offset)
+        )

@@ -10,19 +10,22 @@ from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from typing import TypeVar
 
-from alpacamq.model.batch import read_header
+from alpacamq.model.batch import BatchHeader, read_header
 from alpacamq.model.compression import TooMuchData
-from alpacamq.model.errors import CorruptBatch, StorageFailed
+from alpacamq.model.errors import CorruptBatch, DamagedLog, StorageFailed
 from alpacamq.model.record_index import IndexedBatch
 from alpacamq.model.records import Record
 from alpacamq.queues.views import Outline, Run
+from alpacamq.telemetry.logs import get_logger
 
-from .batch_outline import Runs, Stored, passed_over, stored_batches
+from .batch_outline import Runs, Stored, Unreadable, stored_batches
 from .partition import Partition
 from .readable import Readable
 
+log = get_logger(__name__)
 T = TypeVar("T")
 
 BLOCK_BYTES = 64 << 10
@@ -39,10 +42,18 @@ _BATCH_OVERHEAD_BYTES = 300
 class Block:
     """Consecutive whole batches of one partition, all of them committed."""
 
-    __slots__ = ("_batches", "_data", "_firsts", "_indexed", "_limit_bytes", "_outlines", "first_offset",
-                 "next_offset", "size_bytes")  # fmt: skip
+    __slots__ = ("_batches", "_data", "_firsts", "_indexed", "_limit_bytes", "_outlines", "_unreadable",
+                 "first_offset", "next_offset", "size_bytes")  # fmt: skip
 
-    def __init__(self, data: bytes, next_offset: int, aborted: Sequence[tuple[int, int]], limit: int) -> None:
+    def __init__(
+        self,
+        data: bytes,
+        next_offset: int,
+        aborted: Sequence[tuple[int, int]],
+        limit: int,
+        unreadable: Unreadable,
+    ) -> None:
+        self._unreadable = unreadable
         self.first_offset = read_header(data).base_offset
         self.next_offset = next_offset
         self._data = data
@@ -103,7 +114,7 @@ class Block:
         try:
             return batch.record(within)
         except CorruptBatch as error:
-            passed_over(batch.header, error)
+            self._unreadable(batch.header, error)
             return None
 
     def _runs(self, *, with_keys: bool) -> list[Run]:
@@ -115,7 +126,7 @@ class Block:
                 try:
                     runs.add_batch(batch)
                 except CorruptBatch as error:
-                    passed_over(stored.header, error)
+                    self._unreadable(stored.header, error)
         return runs.finished()
 
     def _index(self, place: int) -> IndexedBatch | None:
@@ -124,7 +135,7 @@ class Block:
             try:
                 self._keep(place, self._unpacked(stored, self._limit_bytes))
             except CorruptBatch as error:
-                passed_over(stored.header, error)
+                self._unreadable(stored.header, error)
                 self._indexed[place] = None
         return self._indexed[place]
 
@@ -184,7 +195,7 @@ class StoredBlocks:
             if not part.verified or part.length > _READ_ON_LOOP_BYTES:
                 return None
             aborted = partition.log.transactions.aborted_between(offset, part.next_offset)
-            block = Block(read_all(part), part.next_offset, aborted, self._unpacked_limit_bytes)
+            block = self._block(partition, part, aborted)
         finally:
             part.release()
         if block.is_heavy or not block.unpack_within(_UNPACKED_ON_LOOP_BYTES):
@@ -198,7 +209,7 @@ class StoredBlocks:
         if part is None:
             return None
         aborted = partition.log.transactions.aborted_between(offset, part.next_offset)
-        block = await in_thread(self._executor, part, self._prepared, part, aborted)
+        block = await in_thread(self._executor, part, self._prepared, partition, part, aborted)
         self._keep(partition, block)
         return block
 
@@ -208,10 +219,15 @@ class StoredBlocks:
             for first in self._firsts.pop(partition):
                 self._bytes -= self._blocks.pop((partition, first))[1]
 
-    def _prepared(self, part: Readable, aborted: Sequence[tuple[int, int]]) -> Block:
-        block = Block(read_all(part), part.next_offset, aborted, self._unpacked_limit_bytes)
+    def _prepared(self, partition: Partition, part: Readable, aborted: Sequence[tuple[int, int]]) -> Block:
+        block = self._block(partition, part, aborted)
         block.prepare()
         return block
+
+    def _block(self, partition: Partition, part: Readable, aborted: Sequence[tuple[int, int]]) -> Block:
+        return Block(
+            read_all(part), part.next_offset, aborted, self._unpacked_limit_bytes, passed_over(partition)
+        )
 
     def _keep(self, partition: Partition, block: Block) -> None:
         key = (partition, block.first_offset)
@@ -242,8 +258,24 @@ async def verified_read(
         part = partition.read(offset, max_bytes, limit_offset, at_least_one=True)
         if part is None or part.verified:
             return part
-        await in_thread(executor, part, partition.log.verify, part)
+        with suppress(DamagedLog):  # what lies around it can be read; where not, the next read says so
+            await in_thread(executor, part, partition.log.verify, part)
     raise StorageFailed(f"{partition.identity} keeps changing while it is read at {offset}")
+
+
+def passed_over(partition: Partition) -> Unreadable:
+    """Count and log the batches of a partition that hold nothing anybody could read."""
+
+    def unreadable(header: BatchHeader, error: CorruptBatch) -> None:
+        partition.skipped_batches += 1
+        log.warning(
+            "unreadable_batch",
+            partition=str(partition.identity),
+            base_offset=header.base_offset,
+            reason=str(error),
+        )
+
+    return unreadable
 
 
 async def in_thread(executor: Executor, part: Readable, work: Callable[..., T], *arguments: object) -> T:

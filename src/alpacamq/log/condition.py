@@ -3,12 +3,9 @@
 import errno
 from pathlib import Path
 
-from alpacamq.model.errors import AlpacaError, DamagedLog, DataInDoubt, DiskFull, StorageFailed
+from alpacamq.model.errors import AlpacaError, DataInDoubt, DiskFull, StorageFailed
 
 from .handles import NO_DESCRIPTORS
-from .recovery import Damage
-from .scan import Violation
-from .segment import Segment
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
@@ -26,20 +23,22 @@ def is_out_of_descriptors(error: BaseException) -> bool:
 
 
 class Condition:
-    """Damage found, a flush that failed, or the end of the log's life: each for good."""
+    """Damage found, a flush that failed, or the end of the log's life: each for good.
 
-    __slots__ = ("_directory", "_refusal", "damage", "in_doubt", "is_flushable")
+    Damage is no reason to refuse writes: what is appended lies behind it and is sound.
+    """
 
-    def __init__(self, directory: Path, damage: Damage | None) -> None:
+    __slots__ = ("_directory", "_refusal", "in_doubt", "is_damaged")
+
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self.damage = damage
+        # Whether some segment has gaps; the segments know which.
+        self.is_damaged = False
         self.in_doubt: str | None = None
-        # Damage found while the log is in use does not keep newer batches from being flushed.
-        self.is_flushable = damage is None
-        self._refusal: AlpacaError | None = None if damage is None else damage.error
+        self._refusal: AlpacaError | None = None
 
     @property
-    def is_sound(self) -> bool:
+    def is_writable(self) -> bool:
         return self._refusal is None
 
     def check_writable(self) -> None:
@@ -59,16 +58,6 @@ class Condition:
             "is unknown; no writes until restart"
         )
         self._refusal = self.doubt()
-        self.is_flushable = False
-
-    def found_damage(self, segment: Segment, violation: Violation) -> DamagedLog:
-        """Durable data is broken at `violation`; in any thread."""
-        error = DamagedLog(segment.path, violation.position, violation.reason)
-        if self.damage is None or violation.offset < self.damage.offset:
-            self.damage = Damage(error, violation.offset)
-            self._refusal = error
-        return error
 
     def close(self) -> None:
         self._refusal = StorageFailed(f"{self._directory.name} is closed")
-        self.is_flushable = False

@@ -59,7 +59,8 @@ class PartitionLog:
         self._segments = Segments(recovery.segments)
         self._checkpoint = recovery.checkpoint
         self._snapshots = recovery.snapshots
-        self._condition = Condition(directory, recovery.damage)
+        self._condition = Condition(directory)
+        self._condition.is_damaged = any(segment.gaps for segment in recovery.segments)
         self._ledger = FlushLedger(
             directory, storage, recovery.checkpoint, recovery.snapshots, recovery.epochs
         )
@@ -112,7 +113,7 @@ class PartitionLog:
         None if there is nothing that could be lost. Nobody may read or write the log before that flush has
         ended: what is served must not vanish in the next power cut, nor what was cut come back.
         """
-        if self.recovered.clean or not self._condition.is_flushable:
+        if self.recovered.clean or not self._condition.is_writable:
             return None
         return self._ledger.begin(
             self._segments, self.memory, checkpoint_bytes=SMALL_TAIL_BYTES, is_in_use=False
@@ -143,8 +144,16 @@ class PartitionLog:
         return self._segments.size_bytes
 
     @property
+    def damages(self) -> list[DamagedLog]:
+        """The damaged stretches found so far, in order; what lies around them is served."""
+        if not self._condition.is_damaged:
+            return []
+        return [damage for segment in self._segments for damage in segment.damages]
+
+    @property
     def damage(self) -> DamagedLog | None:
-        return None if self._condition.damage is None else self._condition.damage.error
+        """The first of them."""
+        return next(iter(self.damages), None)
 
     @property
     def in_doubt(self) -> str | None:
@@ -152,8 +161,8 @@ class PartitionLog:
 
     @property
     def is_flushable(self) -> bool:
-        """Whether a flush can still succeed: not once the log is closed, damaged at start or in doubt."""
-        return self._condition.is_flushable
+        """Whether a flush can still succeed: not once the log is closed or in doubt."""
+        return self._condition.is_writable
 
     def doubt(self) -> DataInDoubt:
         """The error for those who waited for the flush that failed."""
@@ -183,14 +192,14 @@ class PartitionLog:
     def verify(self, part: Slice) -> None:
         """Check bytes that this process has not seen before; in any thread.
 
-        DamagedLog if they are not what was written. What lies before the damage can still be
-        read by a new slice.
+        DamagedLog if they are not what was written. What lies around the damage can still be
+        read by new slices.
         """
         self._reader.verify(part)
 
     def begin_flush(self) -> Flush | None:
         """What is to be synced, for `Flush.run` in any thread; None if everything is on the medium."""
-        if not self._condition.is_flushable:
+        if not self._condition.is_writable:
             return None
         try:
             return self._ledger.begin(self._segments, self.memory)
@@ -223,12 +232,12 @@ class PartitionLog:
 
     def roll_if_due(self, now_ms: int) -> None:
         """Begin a new segment if the active one is older than segment.ms."""
-        if self._condition.is_sound:
+        if self._condition.is_writable:
             self._appender.roll_if_due(now_ms)
 
     def begin_retention(self, now_ms: int) -> Removal | None:
         """Drop the segments that have had their time; the files go in `Removal.run`, in any thread."""
-        if not self._condition.is_sound:
+        if not self._condition.is_writable:
             return None
         self.producers.expire(now_ms)
         try:
@@ -272,8 +281,10 @@ class PartitionLog:
         )
 
     def begin_compaction(self, now_ms: int) -> Compaction | None:
-        """What there is to compact, for `Compaction.run` in any thread."""
-        return self._compactor.begin(self.config, now_ms) if self._condition.is_sound else None
+        """What there is to compact, for `Compaction.run` in any thread; nothing while the log is damaged."""
+        if not self._condition.is_writable or self.damages:
+            return None
+        return self._compactor.begin(self.config, now_ms)
 
     def end_compaction(self, compaction: Compaction) -> None:
         """Let the compacted segments take the place of those they were made from."""
@@ -316,7 +327,9 @@ class PartitionLog:
             )
             self._run_now(self.begin_closing())
         except Violation as violation:
-            raise self._condition.found_damage(self._segments.locate(offset), violation) from violation
+            raise StorageFailed(
+                f"{self.directory.name}: truncating at {offset} failed: {violation}"
+            ) from violation
         except OSError as error:
             raise refused(self.directory, "truncating", error) from error
 
@@ -325,7 +338,7 @@ class PartitionLog:
 
         Not during a flush. `end_flush` and `close` follow.
         """
-        if not self._condition.is_flushable:
+        if not self._condition.is_writable:
             return None
         return self._ledger.begin(self._segments, self.memory, checkpoint_bytes=0, is_in_use=False)
 
@@ -359,8 +372,6 @@ class PartitionLog:
         self._ledger.has_epochs_file = recovery.has_epochs_file
         self._ledger.directory_changed = is_unclean or not recovery.has_checkpoint
         self._ledger.is_parent_changed = not recovery.has_checkpoint
-        if recovery.damage is not None:
-            return
         if recovery.is_new:
             self._storage.handles.pin(self._segments.active.path, create=True).release()
         for segment in self._segments.sealed:

@@ -4,19 +4,20 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from alpacamq.model.errors import OffsetOutOfRange, StorageFailed
+from alpacamq.model.errors import DamagedLog, OffsetOutOfRange, StorageFailed
 
 from .condition import Condition, refused
 from .epochs import EpochHistory
-from .scan import Violation
+from .scan import Gap, Violation
 from .segment import Segment
 from .segments import Segments
 from .slice import Slice, Slicer
 from .storage import Storage
 from .timestamps import SuspectSegment, TimestampOffset, TimestampSearch
 
-# A search in a thread starts again when retention or compaction changes the segments under it.
-SEARCH_ATTEMPTS = 5
+# Reading starts again when damage is found on the way, a search also when retention or compaction changes
+# the segments under it.
+ATTEMPTS = 5
 
 
 class LogReader:
@@ -44,11 +45,6 @@ class LogReader:
         self, offset: int, max_bytes: int, start_offset: int, limit_offset: int, *, at_least_one: bool
     ) -> Slice | None:
         """Whole batches from the one with `offset` on, before `limit_offset`; None if there are none yet."""
-        damage = self._condition.damage
-        if damage is not None:
-            if offset >= damage.offset:
-                raise damage.error.with_traceback(None)
-            limit_offset = min(limit_offset, damage.offset)
         active = self._segments.active
         if not start_offset <= offset <= active.next_offset:
             raise self.out_of_range(offset, start_offset)
@@ -56,13 +52,14 @@ class LogReader:
             self._slicer.remember(active.next_offset, active.size)
             return None
         try:
-            try:
-                return self._slicer.slice(offset, max_bytes, limit_offset, at_least_one=at_least_one)
-            except Violation as violation:
-                self._judge(self._segments.locate(offset), violation)
-                return self._slicer.slice(offset, max_bytes, limit_offset, at_least_one=at_least_one)
+            for _ in range(ATTEMPTS):
+                try:
+                    return self._slicer.slice(offset, max_bytes, limit_offset, at_least_one=at_least_one)
+                except Violation:
+                    self._judge(self._segments.locate(offset))
         except OSError as error:
             raise refused(self._directory, "reading", error) from error
+        raise StorageFailed(f"{self._directory.name}: offset {offset} cannot be found")
 
     def out_of_range(self, offset: int, start_offset: int) -> OffsetOutOfRange:
         end_offset = self._segments.active.next_offset
@@ -71,14 +68,27 @@ class LogReader:
         )
 
     def verify(self, part: Slice) -> None:
-        """Check bytes that this process has not seen before; DamagedLog if they are not what was written."""
+        """Check bytes that this process has not seen before, all up to the end of the slice.
+
+        DamagedLog if damage was found, in the slice or before it: where batches begin was not known
+        for certain then, and the slice has to be cut anew.
+        """
+        segment = part.segment
+        end = part.position + part.length
+        found: Gap | None = None
         try:
             with self._verifying:
-                part.segment.verify(part.position + part.length, part.handle.descriptor, self._epochs)
-        except Violation as violation:
-            raise self._condition.found_damage(part.segment, violation) from violation
+                while (gap := segment.verify(end, part.handle.descriptor, self._epochs)) is not None:
+                    self._condition.is_damaged = True
+                    found = gap
         except OSError as error:
             raise refused(self._directory, "reading", error) from error
+        for gap in segment.gaps:
+            # By another reader, since the slice was cut.
+            if gap.start.position < end and gap.end.position > part.position:
+                found = gap
+        if found is not None:
+            raise segment.damage_of(found)
 
     def search(
         self,
@@ -86,22 +96,20 @@ class LogReader:
         limit_offset: int,
         find: Callable[[TimestampSearch], TimestampOffset | None],
     ) -> TimestampOffset | None:
-        """What `find` finds between two offsets; what lies behind damage is refused, not passed over."""
-        for _ in range(SEARCH_ATTEMPTS):
-            damage = self._condition.damage
-            limit = limit_offset if damage is None else min(limit_offset, damage.offset)
-            search = TimestampSearch(self._storage.disk, tuple(self._segments), start_offset, limit)
+        """What `find` finds between two offsets in sound batches; DamagedLog if nothing there but damage."""
+        for _ in range(ATTEMPTS):
+            search = TimestampSearch(self._storage.disk, tuple(self._segments), start_offset, limit_offset)
             try:
                 found = find(search)
             except SuspectSegment as suspect:
-                self._judge(suspect.segment, suspect.violation)
+                self._judge(suspect.segment)
                 continue
             except OSError as error:
                 if any(segment.is_retired for segment in search.segments):
                     continue
                 raise refused(self._directory, "reading", error) from error
-            if found is None and damage is not None and limit < limit_offset:
-                raise damage.error.with_traceback(None)
+            if found is None and (damage := self._damage_between(start_offset, limit_offset)) is not None:
+                raise damage
             return found
         raise StorageFailed(f"{self._directory.name}: the log keeps changing while it is searched")
 
@@ -109,17 +117,29 @@ class LogReader:
         """Batches have moved."""
         self._slicer.forget_places()
 
-    def _judge(self, segment: Segment, violation: Violation) -> None:
-        """Find out what is wrong where reading stumbled: the log, which raises, or only its index."""
+    def _damage_between(self, start_offset: int, limit_offset: int) -> DamagedLog | None:
+        if not self._condition.is_damaged:
+            return None
+        for segment in self._segments:
+            for gap in segment.gaps:
+                if gap.start.offset < limit_offset and gap.end.offset > start_offset:
+                    return segment.damage_of(gap)
+        return None
+
+    def _judge(self, segment: Segment) -> None:
+        """Find out what is wrong where reading stumbled: the log, which has gaps then, or only its index."""
         try:
-            found = segment.first_violation(self._epochs)
+            gaps = segment.find_gaps(self._epochs)
             if segment.is_retired:
                 return  # retention or compaction was faster: its name means another file, or none
-            if found is None:
+            known = {gap.start for gap in segment.gaps}
+            if all(gap.start in known for gap in gaps):
                 segment.index.distrust()
+                return
         except OSError as error:
             if segment.is_retired:
                 return
             raise refused(self._directory, "reading", error) from error
-        if found is not None:
-            raise self._condition.found_damage(segment, found) from violation
+        for gap in gaps:
+            segment.add_gap(gap)
+        self._condition.is_damaged = True

@@ -1,8 +1,9 @@
 """From what a crash left in a partition's directory to a log that can be trusted.
 
-Everything before the recovery point was on the medium: it is not read again, and never cut. If
-it turns out to be damaged, the log says so and serves what lies before. What lies after the
-recovery point is walked batch by batch and cut at the first that is not whole.
+Everything before the recovery point was on the medium: it is not read again, and never cut. What
+turns out to be damaged there is a gap of its segment, and sound batches around it are served. What
+lies after the recovery point is walked batch by batch and cut at the first that is not whole, unless
+the system did not go down and sound batches follow: then that is damage, too.
 
 Nothing is synced here. What was found beyond the recovery point, and what was cut, may be in the
 system's memory only: the log is not to be used before the flush that `PartitionLog.begin_settling` begins.
@@ -13,43 +14,34 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from alpacamq.model.batch import BatchHeader
-from alpacamq.model.errors import DamagedLog
 
 from .checkpoint import Checkpoint, CheckpointFile, RecoveryPoint, read_checkpoint
 from .directory import Contents, remove_segment
 from .epochs import EpochHistory, read_epochs
+from .gaps import UNKNOWN_OFFSET, ends_early, find_gaps, gap_at
 from .memory import Memory
-from .scan import Violation, scan_batches
+from .scan import WINDOW_BYTES, Boundary, Gap, Violation, scan_batches
 from .sealed_file import Unreadable
 from .segment import Segment, segment_path
-from .segment_index import Boundary
 from .snapshots import ProducerSnapshots
 from .storage import Storage
 from .swap import complete_swaps
 from .transactions import read_stored_marker
 
 CUT = ".cut"
-PROGRESS_BYTES = 1 << 20
 
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What opening a log took. `clean` says that it had been closed in order."""
+    """What opening a log took. `clean`: it had been closed in order; `losses`: what is gone for good."""
 
     scanned_bytes: int
     cut_bytes: int
     clean: bool
     notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """Durable data is broken from `offset` on."""
-
-    error: DamagedLog
-    offset: int
+    losses: tuple[str, ...] = ()
 
 
 class Recovery:
@@ -65,6 +57,7 @@ class Recovery:
         self._cut_bytes = 0
         self._is_clean = True
         self._notes: list[str] = []
+        self._losses: list[str] = []
         self._unreadable: list[str] = []
         self.is_new = False
         self.has_checkpoint = self.has_epochs_file = False
@@ -73,7 +66,6 @@ class Recovery:
         self.segments: list[Segment] = []
         self.epochs = EpochHistory()
         self.memory = Memory()
-        self.damage: Damage | None = None
         self.start_offset = 0
 
     def begin_new(self) -> None:
@@ -104,11 +96,10 @@ class Recovery:
         if checkpoint is not None:
             self._check_losses()
             self._check_seams()
-        if self.damage is None:
-            learn_epochs = epochs is None
-            from_start = checkpoint is None or learn_epochs
-            self._scan(*self._scan_start(from_start=from_start), learn_epochs=learn_epochs)
-        self._settle(learned_epochs=epochs is None)
+        learn_epochs = epochs is None
+        from_start = checkpoint is None or learn_epochs
+        self._scan(*self._scan_start(from_start=from_start), learn_epochs=learn_epochs)
+        self._settle(learned_epochs=learn_epochs)
         for segment in self.segments:
             # Of thousands of logs few are used soon, and whoever reads one opens it again.
             self._storage.handles.forget(segment.path)
@@ -120,6 +111,7 @@ class Recovery:
             cut_bytes=self._cut_bytes,
             clean=self._is_clean,
             notes=tuple(self._notes),
+            losses=tuple(self._losses),
         )
 
     def _read_checkpoint(self) -> Checkpoint | None:
@@ -181,10 +173,10 @@ class Recovery:
                 reached = self._end_of(segment)
                 self._drop_covered(index, reached.offset)
                 if reached != (segment.next_offset, segment.size):
-                    raise Violation(reached.position, reached.offset, f"offset {segment.next_offset} is next")
-            except Violation as violation:
-                self._damaged(segment, segment.first_violation(self.epochs) or violation)
-                return
+                    raise ends_early(reached, segment.next_offset)
+            except Violation:
+                for gap in segment.find_gaps(self.epochs):
+                    self._damaged(segment, gap)
             index += 1
 
     def _end_of(self, segment: Segment) -> Boundary:
@@ -207,18 +199,23 @@ class Recovery:
             segment.trust_from(end, segment.size)
 
     def _check_losses(self) -> None:
-        """Files may have lost what was on the medium. What is gone cannot be kept: the log ends there."""
-        last = self.segments[-1]
-        if self._point.segment > last.base_offset:
-            self._lost(f"the segment with offset {self._point.offset}, which was flushed, is gone")
-            self._point = RecoveryPoint(last.base_offset, last.base_offset, 0)
-        for segment in self.segments:
-            if segment.base_offset == self._point.segment and segment.size < self._point.position:
-                self._lost(
-                    f"{segment.path} has lost {self._point.position - segment.size} bytes that were flushed, "
-                    f"from byte {segment.size} on"
-                )
-                self._point = self._durable = RecoveryPoint(segment.base_offset, segment.base_offset, 0)
+        """What files have lost that was on the medium is a gap; the log goes on at the recovery point."""
+        last, point = self.segments[-1], self._point
+        if point.segment > last.base_offset:
+            short = last
+        else:
+            found = [each for each in self.segments if each.base_offset == point.segment]
+            if not found or found[0].size >= point.position:
+                return
+            short = found[0]
+        self._is_clean = False
+        if short is last:
+            # A new segment, so that no offset is used twice.
+            last.next_offset = point.offset
+            self.segments.append(Segment(self._directory, point.offset, self._storage))
+            self.is_new = True
+        self._point = RecoveryPoint(short.base_offset, short.base_offset, 0)
+        self._durable = RecoveryPoint(short.next_offset, short.base_offset, short.size + 1)
 
     def _scan_start(self, *, from_start: bool) -> tuple[int, Boundary]:
         """The segment and the place in it from which on batches are read: what producers need counts too."""
@@ -258,26 +255,62 @@ class Recovery:
         while index < len(self.segments):
             segment = self.segments[index]
             reached = start if index == first else Boundary(segment.base_offset, 0)
-            try:
-                segment.trust_from(*reached)
-                segment.synced_to = reached.position
-                if reached.position:
-                    segment.index.resume(reached.position)
-                else:
-                    segment.index.restart(has_files=segment.base_offset in self._indexed)
-                for position, header in self._walk(segment, reached, learn_epochs=learn_epochs):
-                    reached = Boundary(header.next_offset, position + header.size)
-                self._drop_covered(index, reached.offset)
-                if index + 1 < len(self.segments) and reached.offset != segment.next_offset:
-                    raise Violation(reached.position, reached.offset, f"offset {segment.next_offset} is next")
-            except Violation as violation:
-                if self._is_durable(segment, violation):
-                    self._damaged(segment, violation)
-                else:
-                    self._cut(index, violation)
-                return
+            segment.trust_from(*reached)
+            segment.synced_to = reached.position
+            self._resume_index(segment, reached)
+            while True:
+                try:
+                    for position, header in self._walk(segment, reached, learn_epochs=learn_epochs):
+                        reached = Boundary(header.next_offset, position + header.size)
+                    self._drop_covered(index, reached.offset)
+                    if index + 1 < len(self.segments) and reached.offset != segment.next_offset:
+                        raise ends_early(reached, segment.next_offset)
+                    break
+                except Violation as violation:
+                    if self._is_durable(segment, violation):
+                        reached = self._pass_over(segment, violation, any_epoch=learn_epochs)
+                    elif (gap := self._gap_in_tail(index, violation, any_epoch=learn_epochs)) is not None:
+                        self._damaged(segment, gap)
+                        reached = gap.end
+                    else:
+                        self._cut(index, violation)
+                        return
             segment.next_offset = reached.offset
             index += 1
+
+    def _resume_index(self, segment: Segment, reached: Boundary) -> None:
+        if not reached.position:
+            segment.index.restart(has_files=segment.base_offset in self._indexed)
+            return
+        try:
+            segment.index.resume(reached.position)
+        except Violation:
+            with segment.descriptor() as descriptor:
+                start = Boundary(segment.base_offset, 0)
+                for gap in find_gaps(self._disk, descriptor, start, reached, self.epochs):
+                    self._damaged(segment, gap)
+            segment.index.resume(reached.position)
+
+    def _gap_in_tail(self, index: int, violation: Violation, *, any_epoch: bool) -> Gap | None:
+        """The damage that a violation behind the recovery point is, unless a power loss may have left it."""
+        if not self._storage.has_every_write:
+            return None
+        segment = self.segments[index]
+        is_last = index + 1 == len(self.segments)
+        end = Boundary(UNKNOWN_OFFSET if is_last else segment.next_offset, segment.size)
+        with segment.descriptor() as descriptor:
+            gap = gap_at(self._disk, descriptor, violation, end, None if any_epoch else self.epochs)
+        return None if is_last and gap.end == end else gap
+
+    def _pass_over(self, segment: Segment, violation: Violation, *, any_epoch: bool) -> Boundary:
+        """Note a gap in durable data, and return where sound batches go on: at the recovery point at last."""
+        end = Boundary(segment.next_offset, segment.size)
+        if segment.base_offset == self._durable.segment:
+            end = Boundary(self._durable.offset, min(self._durable.position, segment.size))
+        with segment.descriptor() as descriptor:
+            gap = gap_at(self._disk, descriptor, violation, end, None if any_epoch else self.epochs)
+        self._damaged(segment, gap)
+        return gap.end
 
     def _walk(
         self, segment: Segment, start: Boundary, *, learn_epochs: bool
@@ -313,21 +346,22 @@ class Recovery:
     def _is_durable(self, segment: Segment, violation: Violation) -> bool:
         return (segment.base_offset, violation.position) < (self._durable.segment, self._durable.position)
 
-    def _damaged(self, segment: Segment, violation: Violation) -> None:
-        self._is_clean = False
-        error = DamagedLog(segment.path, violation.position, violation.reason)
-        self.damage = Damage(error, violation.offset)
-        self._notes.append(str(error))
+    def _damaged(self, segment: Segment, gap: Gap) -> None:
+        if gap.start not in {known.start for known in segment.gaps}:
+            segment.add_gap(gap)
+            self._notes.append(str(segment.damage_of(gap)))
 
     def _lost(self, what: str) -> None:
         self._is_clean = False
-        self._notes.append(what)
+        self._losses.append(f"{self._directory}: {what}")
+        self._notes.append(self._losses[-1])
 
     def _cut(self, index: int, violation: Violation) -> None:
         """End the log at a violation: nothing from there on was ever known to be on the medium."""
         segment = self.segments[index]
         size = segment.size - violation.position
         with segment.descriptor() as descriptor:
+            self._keep_sound(segment, descriptor, violation)
             self._disk.truncate(descriptor, violation.position)
         segment.size, segment.next_offset = violation.position, violation.offset
         # To be synced although nothing is added, or the next crash could bring back what is cut here,
@@ -348,14 +382,35 @@ class Recovery:
         self._cut_bytes += size
         self._is_clean = False
 
+    def _keep_sound(self, segment: Segment, descriptor: int, violation: Violation) -> None:
+        """Set aside what is about to be cut if sound batches are in it: that may be damage, no torn end."""
+        end = Boundary(UNKNOWN_OFFSET, segment.size)
+        if gap_at(self._disk, descriptor, violation, end, self.epochs).end == end:
+            return
+        aside = segment.path.with_name(f"{segment.path.name}.{violation.position}{CUT}")
+        try:
+            self._copy(descriptor, violation.position, segment.size, aside)
+        except OSError as error:
+            self._notes.append(f"{aside} cannot be written: {error.strerror or error}")
+            return
+        self._notes.append(f"sound batches follow what is cut of {segment.path}: {aside.name} has all of it")
+
+    def _copy(self, descriptor: int, start: int, end: int, target: Path) -> None:
+        kept = self._disk.open(target, create=True)
+        try:
+            self._disk.truncate(kept, 0)
+            for position in range(start, end, WINDOW_BYTES):
+                data = self._disk.read(descriptor, min(WINDOW_BYTES, end - position), position)
+                self._disk.write(kept, [data], position - start)
+            self._disk.sync(kept)
+        finally:
+            self._disk.close(kept)
+
     def _settle(self, *, learned_epochs: bool) -> None:
         """Bring what surrounds the segments in line with them."""
         last = self.segments[-1]
         if any(segment.size for segment in self.segments):
             self._notes[:0] = self._unreadable
-        if self.damage is not None:
-            last.next_offset = max(last.base_offset, self._durable.offset)
-            return
         end = last.next_offset
         if (end, last.base_offset, last.size) != self.checkpoint.current.recovery_point:
             self._is_clean = False

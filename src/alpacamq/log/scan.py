@@ -4,7 +4,8 @@ Nothing read is believed before it is checked: a length is compared with what is
 file, and no more than a window is held in memory however long a batch claims to be.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from fastcrc.crc32 import iscsi as crc32c
 
@@ -24,6 +25,21 @@ LOOKUP_BYTES = 8 << 10
 WINDOW_BYTES = 1 << 20
 
 
+class Boundary(NamedTuple):
+    """A place where a batch begins: its offset and its byte in the segment."""
+
+    offset: int
+    position: int
+
+
+class Gap(NamedTuple):
+    """A damaged stretch of a segment, from the batch at `start` to the next sound one, at `end`."""
+
+    start: Boundary
+    end: Boundary
+    reason: str
+
+
 class Violation(Exception):
     """Bytes that are not the batch that belongs there: at which position and offset, and why not."""
 
@@ -35,16 +51,20 @@ class Violation(Exception):
 
 
 def scan_headers(
-    disk: Disk, descriptor: int, start: int, end: int, offset: int
+    disk: Disk, descriptor: int, start: int, end: int, offset: int, gaps: Sequence[Gap] = ()
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Positions and headers of the batches from `start`, where the one at `offset` begins, to `end`.
 
-    Reads little at first, then more and more as long as batches are small enough to need it.
+    Reads little at first, then more and more as long as batches are small enough to need it. Known
+    `gaps` are passed over.
     """
     data, data_start = b"", start
     read_bytes = LOOKUP_BYTES
     position = start
     while position < end:
+        if gaps and (gap := _gap_at(gaps, Boundary(offset, position))) is not None:
+            offset, position = gap.end
+            continue
         at = position - data_start
         if at + HEADER_BYTES > len(data):
             if data:
@@ -128,3 +148,15 @@ def _plausible_header(data: bytes | memoryview, at: int, position: int, end: int
     if header.last_offset_delta < 0:
         raise Violation(position, offset, f"last offset delta {header.last_offset_delta} is negative")
     return header
+
+
+def _gap_at(gaps: Sequence[Gap], boundary: Boundary) -> Gap | None:
+    return next((gap for gap in gaps if gap.start == boundary), None)
+
+
+def past_gaps(boundary: Boundary, gaps: Sequence[Gap]) -> Boundary:
+    """The boundary itself, or the end of the gap that it lies in: an index may lead into one."""
+    for gap in gaps:
+        if gap.start.position < boundary.position < gap.end.position:
+            return gap.end
+    return boundary

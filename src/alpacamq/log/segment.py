@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from alpacamq.model.batch import BatchHeader
+from alpacamq.model.errors import DamagedLog
 
 from .epochs import EpochHistory
-from .scan import Violation, scan_batches, scan_headers
-from .segment_index import Boundary, IndexTail, SegmentIndex
+from .gaps import ends_early, find_gaps, gap_at
+from .scan import Boundary, Gap, Violation, past_gaps, scan_batches, scan_headers
+from .segment_index import IndexTail, SegmentIndex
 from .storage import Storage
 
 LOG_SUFFIX = ".log"
@@ -29,7 +31,8 @@ class Segment:
 
     `verified` grows from the start towards `trusted`, the boundary from which on everything is
     sound. `is_ragged` says that a failed write may have left bytes behind `size`. `opened_ms` and
-    `written_ms` are when it took its first and its last batch, as far as that is known.
+    `written_ms` are when it took its first and its last batch, as far as that is known. `gaps` are
+    the damaged stretches found so far: nothing in them is served, what lies around them is.
     """
 
     __slots__ = ("_storage", "base_offset", "index", "is_ragged", "next_offset", "opened_ms", "path", "size",
@@ -71,14 +74,43 @@ class Segment:
         self.trusted = Boundary(offset, position)
 
     def is_sound(self, start: int, end: int) -> bool:
-        """Whether the bytes between two positions need no verification."""
+        """Whether the bytes between two positions, which no gap lies in, need no verification."""
         return start >= self.trusted.position or end <= self.verified.position
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        return self.index.gaps
+
+    @property
+    def damages(self) -> list[DamagedLog]:
+        """What is damaged, in order."""
+        return [self.damage_of(gap) for gap in self.gaps]
+
+    def add_gap(self, gap: Gap) -> None:
+        """Serve nothing of a damaged stretch from now on; in any thread."""
+        known = {each.start.position: each for each in self.gaps}
+        known.setdefault(gap.start.position, gap)
+        self.index.gaps = tuple(known[position] for position in sorted(known))
+
+    def readable_to(self, offset: int, limit_offset: int) -> int:
+        """Where a reader at `offset` has to stop, `limit_offset` at the latest; DamagedLog inside a gap."""
+        for gap in self.gaps:
+            if gap.start.offset > offset:
+                return min(limit_offset, gap.start.offset)
+            if offset < gap.end.offset:
+                raise self.damage_of(gap)
+        return limit_offset
 
     def find(self, offset: int) -> Boundary:
         """Where the batch that holds `offset` begins, or the end."""
         if offset >= self.next_offset:
             return Boundary(self.next_offset, self.size)
         start = self.index.floor(offset)
+        for gap in self.gaps:
+            if gap.start.offset <= offset < gap.end.offset:
+                return gap.start
+            if start.position < gap.end.position and gap.end.offset <= offset:
+                start = gap.end
         if start.offset == offset:
             return start
         after = start
@@ -89,7 +121,7 @@ class Segment:
                 after = Boundary(header.next_offset, position + header.size)
                 if after.offset == offset:
                     return after
-        raise self._gap(after)
+        raise ends_early(after, self.next_offset)
 
     def cut(self, start: Boundary, max_bytes: int, *, at_least_one: bool) -> Boundary | None:
         """The last boundary within `max_bytes` of `start`, where more than that follows."""
@@ -108,15 +140,18 @@ class Segment:
 
     def headers(self, descriptor: int, start: Boundary) -> Iterator[tuple[int, BatchHeader]]:
         """Positions and headers of the batches from `start` to the end."""
-        return scan_headers(self._storage.disk, descriptor, start.position, self.size, start.offset)
+        start = past_gaps(start, self.gaps)
+        return scan_headers(
+            self._storage.disk, descriptor, start.position, self.size, start.offset, self.gaps
+        )
 
-    def verify(self, upto: int, descriptor: int, epochs: EpochHistory) -> None:
-        """Check every byte before `upto` that nobody has checked yet; Violation at the first bad one."""
+    def verify(self, upto: int, descriptor: int, epochs: EpochHistory) -> Gap | None:
+        """Check the bytes before `upto` that nobody has checked yet; returns at the first gap."""
         trusted = self.trusted
         end = min(upto, trusted.position)
         reached = self.verified
         if reached.position >= end:
-            return
+            return None
         try:
             for position, header in scan_batches(
                 self._storage.disk, descriptor, reached.position, trusted.position, reached.offset, epochs
@@ -124,25 +159,27 @@ class Segment:
                 reached = Boundary(header.next_offset, position + header.size)
                 if reached.position >= end:
                     break
+            if reached.position == trusted.position and reached.offset != trusted.offset:
+                raise ends_early(reached, trusted.offset)
+        except Violation as violation:
+            gap = gap_at(self._storage.disk, descriptor, violation, trusted, epochs)
+            self.add_gap(gap)
+            reached = gap.end
+            return gap
         finally:
             self.verified = reached
-        if reached.position == trusted.position:
-            if reached.offset != trusted.offset:
-                raise self._gap(reached)
-            self.trusted = Boundary(self.base_offset, 0)
+            if reached.position == trusted.position:
+                self.trusted = Boundary(self.base_offset, 0)
+        return None
 
-    def first_violation(self, epochs: EpochHistory) -> Violation | None:
+    def find_gaps(self, epochs: EpochHistory) -> list[Gap]:
         """Check every byte, trusted or not."""
-        reached = Boundary(self.base_offset, 0)
-        try:
-            with self.descriptor() as descriptor:
-                for position, header in scan_batches(
-                    self._storage.disk, descriptor, 0, self.size, self.base_offset, epochs
-                ):
-                    reached = Boundary(header.next_offset, position + header.size)
-        except Violation as violation:
-            return violation
-        return None if reached.offset == self.next_offset else self._gap(reached)
+        start, end = Boundary(self.base_offset, 0), Boundary(self.next_offset, self.size)
+        with self.descriptor() as descriptor:
+            gaps = list(find_gaps(self._storage.disk, descriptor, start, end, epochs))
+        if gaps and gaps[-1].start.position == end.position and (self.next_offset, self.size) != end:
+            gaps.pop()  # a batch was being added meanwhile
+        return gaps
 
     @contextmanager
     def descriptor(self) -> Iterator[int]:
@@ -153,9 +190,8 @@ class Segment:
         finally:
             handle.release()
 
-    def _gap(self, reached: Boundary) -> Violation:
-        return Violation(
-            reached.position,
-            reached.offset,
-            f"the segment ends here, although offsets up to {self.next_offset - 1} belong to it",
+    def damage_of(self, gap: Gap) -> DamagedLog:
+        """The error for those who ask for what lies in a gap."""
+        return DamagedLog(
+            self.path, gap.start.position, gap.reason, offsets=(gap.start.offset, gap.end.offset)
         )

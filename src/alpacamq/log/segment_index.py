@@ -10,7 +10,6 @@ from bisect import bisect_left, bisect_right
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from alpacamq.model.batch import HEADER_BYTES, read_header
 from alpacamq.model.ids import NO_TIMESTAMP
@@ -27,7 +26,7 @@ from .indexes import (
     unpack_chunks,
     unpack_entries,
 )
-from .scan import scan_headers
+from .scan import Boundary, Gap, past_gaps, scan_headers
 from .storage import Storage
 
 INTERVAL_BYTES = 4096
@@ -38,13 +37,6 @@ TIME_SUFFIX = ".timeindex"
 _FILE_LIMIT_BYTES = 16 << 20
 _POSITION_MASK = 0xFFFF_FFFF
 _NOTHING = ChunkEnd(0, 0, 0)
-
-
-class Boundary(NamedTuple):
-    """A place where a batch begins: its offset and its byte in the segment."""
-
-    offset: int
-    position: int
 
 
 class IndexTail:
@@ -113,7 +105,7 @@ class SegmentIndex:
     """
 
     __slots__ = ("_base_offset", "_largest", "_log_path", "_offset_bytes", "_storage", "_time_bytes",
-                 "covered_to", "is_retired", "tail")  # fmt: skip
+                 "covered_to", "gaps", "is_retired", "tail")  # fmt: skip
 
     def __init__(
         self,
@@ -130,6 +122,8 @@ class SegmentIndex:
         self._offset_bytes = self._time_bytes = 0
         self._largest: tuple[int, int] | None = None
         self.covered_to = covered_to
+        # Damaged stretches of the log, in order; replaced, never changed.
+        self.gaps: tuple[Gap, ...] = ()
         self.is_retired = False
         self.tail = tail or (None if covered_to else IndexTail(base_offset))
 
@@ -319,10 +313,11 @@ class SegmentIndex:
         if loaded.covered_to == position:
             return tail
         start = self._boundary(loaded.offsets[-1]) if loaded.offsets else Boundary(self._base_offset, 0)
+        start = past_gaps(start, self.gaps)
         handle = self._storage.handles.pin(self._log_path)
         try:
             for at, header in scan_headers(
-                self._storage.disk, handle.descriptor, start.position, position, start.offset
+                self._storage.disk, handle.descriptor, start.position, position, start.offset, self.gaps
             ):
                 tail.note(header.base_offset, at, header.max_timestamp)
         finally:

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from .handles import FileHandles, Handle
+from .scan import Boundary
 from .segment import Segment
-from .segment_index import Boundary
 from .segments import Segments
 
 # Enough for the readers that follow a partition's tail; each keeps one place.
@@ -60,10 +60,15 @@ class Slicer:
         self._places: dict[int, int] = {}
 
     def slice(self, offset: int, max_bytes: int, limit_offset: int, *, at_least_one: bool) -> Slice | None:
-        """Whole batches from the one with `offset` on, before `limit_offset` and within `max_bytes`."""
+        """Whole batches from the one with `offset` on, before `limit_offset` and within `max_bytes`.
+
+        DamagedLog where `offset` lies in a damaged stretch.
+        """
         segment = self._segments.active
         if offset < segment.base_offset:
             segment = self._segments.locate(offset)
+        if segment.gaps:
+            limit_offset = segment.readable_to(offset, limit_offset)
         start = self._boundary(segment, offset)
         if limit_offset >= segment.next_offset:
             end = Boundary(segment.next_offset, segment.size)
@@ -101,5 +106,6 @@ class Slicer:
     def _boundary(self, segment: Segment, offset: int) -> Boundary:
         if offset == segment.base_offset:
             return Boundary(offset, 0)
-        position = self._places.get(offset)
+        # Where damage was found since, what was remembered before may be wrong.
+        position = None if segment.gaps else self._places.get(offset)
         return segment.find(offset) if position is None else Boundary(offset, position)

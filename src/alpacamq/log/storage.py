@@ -17,3 +17,5 @@ class Storage:
     handles: FileHandles
     indexes: IndexCache
     checkpoint_bytes: int = 8 << 20
+    # The system did not go down since the last write: nothing is missing before what is there.
+    has_every_write: bool = False

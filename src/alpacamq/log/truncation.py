@@ -7,7 +7,7 @@ from .directory import list_contents, remove_segment
 from .epochs import EpochHistory
 from .flush import FlushLedger
 from .memory import Memory, Remembered
-from .segment_index import Boundary
+from .scan import Boundary
 from .segments import Segments
 from .snapshots import ProducerSnapshots
 from .storage import Storage
@@ -55,6 +55,7 @@ def truncate(
         segment.verified = end
     if segment.trusted.position > end.position:
         segment.trust_from(*end)
+    segment.index.gaps = tuple(gap for gap in segment.gaps if gap.start.position < end.position)
     segment.index.resume(end.position)
     snapshots.remove([taken for taken in snapshots.offsets if taken > end.offset])
     disk.sync_directory(directory)

@@ -16,12 +16,21 @@ class CorruptBatch(AlpacaError):
 
 
 class DamagedLog(AlpacaError):
-    """Stored bytes no longer match their checksum; names the file and the position."""
+    """Stored bytes no longer match their checksum; names the file, the position and the offsets lost with it.
 
-    def __init__(self, path: Path, position: int, reason: str) -> None:
-        super().__init__(f"{path} is damaged at byte {position}: {reason}")
+    `offsets` are the first that cannot be read and the first behind the damage that can.
+    """
+
+    def __init__(
+        self, path: Path, position: int, reason: str, offsets: tuple[int, int] | None = None
+    ) -> None:
+        text = f"{path} is damaged at byte {position}: {reason}"
+        if offsets is not None:
+            text += f"; offsets {offsets[0]} to {offsets[1] - 1} cannot be read"
+        super().__init__(text)
         self.path = path
         self.position = position
+        self.offsets = offsets
 
 
 class InvalidRecord(AlpacaError):

@@ -12,7 +12,13 @@ from alpacamq.broker.broker import Broker
 from alpacamq.broker.partition import Partition
 from alpacamq.broker.partition_traces import Origin
 from alpacamq.coordinator.share_config import ShareConfig
-from alpacamq.model.errors import AlpacaError, CoordinatorLoading, CoordinatorUnavailable, TooManyInFlight
+from alpacamq.model.errors import (
+    AlpacaError,
+    CoordinatorLoading,
+    CoordinatorUnavailable,
+    DamagedLog,
+    TooManyInFlight,
+)
 from alpacamq.model.ids import TopicId
 from alpacamq.protocol.messages.share_fetch import ShareFetchRequest
 from alpacamq.protocol.share_fetch_codec import PartitionShared
@@ -215,6 +221,14 @@ class SharedFetch:
             offsets = [entry.offset for entry in acquired]
             taken.covering = cover(partition, offsets, room, slices, at_least_one=at_least_one)
             await verify(taken.covering, partition, self._broker.work_threads)
+        except DamagedLog as error:
+            log.error("shared_records_damaged", partition=str(partition.identity), reason=str(error))
+            taken.covering.release()
+            taken.covering = Covering()
+            first, end = error.offsets or (0, 0)
+            lost = [entry for entry in acquired if first <= entry.offset < end]
+            await self._settle(partition, lost, Action.DROP)
+            acquired = [entry for entry in acquired if entry not in lost]
         except AlpacaError as error:
             log.error("shared_records_not_read", partition=str(partition.identity), reason=str(error))
             taken.covering.release()
