@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 
 from alpacamq.cluster.topics import TopicLimits
-from alpacamq.log.data_directory import PARTITIONS, DataDirectory
+from alpacamq.log.data_directory import PARTITIONS, PROBE, DataDirectory, LastStop
 from alpacamq.log.disk import SystemDisk
 from alpacamq.log.handles import FileHandles
 from alpacamq.log.indexes import IndexCache
 from alpacamq.log.partition_log import PartitionLog, close_together
 from alpacamq.log.storage import Storage
-from alpacamq.model.errors import AlpacaError
+from alpacamq.model.errors import AlpacaError, DamagedLog, StorageFailed
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Clock, Disk
 from alpacamq.model.topics import DAY_MS
@@ -46,6 +46,8 @@ from .topics import Topics, directory_name
 from .tracing import Tracing, TracingSettings
 
 log = get_logger(__name__)
+
+__all__ = ["PROBE", "Broker", "BrokerSettings"]
 
 FLUSH_THREADS = 4
 WORK_THREADS = 8
@@ -142,10 +144,17 @@ class Broker:
             handles=FileHandles(self._disk, settings.open_files),
             indexes=IndexCache(settings.index_cache_bytes),
             checkpoint_bytes=settings.checkpoint_bytes,
+            has_every_write=self._directory.last_stop is not LastStop.POWER_LOST,
         )
         self.tracing = self._open_tracing()
         metadata = MetadataLog(self._open_metadata(storage), self.clock)
-        metadata.load()
+        try:
+            metadata.load()
+        except (DamagedLog, StorageFailed) as error:
+            raise StorageFailed(
+                f"the list of topics cannot be read: {error}; see what can be done with "
+                f"`alpacamq repair --data-dir {settings.data_directory}`"
+            ) from error
         self.clock.resume(metadata.image.time_ms)
         self._retention_clock.resume(metadata.image.time_ms)
         self._start_number = metadata.number_start(self._retention_clock.now_ms())
@@ -219,7 +228,7 @@ class Broker:
     async def run(self) -> None:
         """Host the coordinators and keep house until cancelled."""
         housekeeping = Housekeeping(
-            self._all_partitions, self.work_threads, self._retention_clock, self.settings.retention_check_ms
+            self.all_partitions, self.work_threads, self._retention_clock, self.settings.retention_check_ms
         )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.event_loop.run())
@@ -275,7 +284,7 @@ class Broker:
         await self._metadata.note_time(self._retention_clock.now_ms())
         # Housekeeping may still be at work in a thread, on files that are about to be closed.
         await loop.run_in_executor(None, self.work_threads.shutdown)
-        partitions = self._all_partitions()
+        partitions = self.all_partitions()
         for partition in partitions:
             await self._flushes.quiesce(partition)
         failures = await loop.run_in_executor(
@@ -320,7 +329,8 @@ class Broker:
         tracing.open()
         return tracing
 
-    def _all_partitions(self) -> list[Partition]:
+    def all_partitions(self) -> list[Partition]:
+        """Those of all topics, and that of the metadata log."""
         return [self._metadata.partition, *self.topics.all_partitions()]
 
     def _open_metadata(self, storage: Storage) -> Partition:
@@ -339,7 +349,7 @@ class Broker:
     def _report_recovery(self) -> None:
         scanned = cut = 0
         known = set()
-        for partition in self._all_partitions():
+        for partition in self.all_partitions():
             recovered = partition.log.recovered
             known.add(partition.log.directory.name)
             scanned += recovered.scanned_bytes

@@ -196,6 +196,10 @@ class Coordinators:
         """Ask the coordinators of all transactional ids."""
         return await self._transactions.ask_all(event)
 
+    def failures(self) -> list[str]:
+        """The shards of groups and transactions that cannot be loaded, and why."""
+        return self._groups.failures() + self._transactions.failures()
+
     async def group_figures(self) -> AsyncIterator[Iterator[GroupFigures]]:
         """Every group of the shards that are loaded, a few at a time; to be read before the next await."""
         for machine in [shard.machine for shard in self._groups.started]:

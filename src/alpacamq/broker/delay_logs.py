@@ -97,6 +97,10 @@ class DelayLogs:
         machines = (log.shard.machine for log in self)
         return sum(machine.pending for machine in machines if machine is not None)
 
+    def failures(self) -> list[str]:
+        """The delay logs that cannot be loaded, and why."""
+        return self._shards.failures()
+
     def id_of(self, offset: int, number: int) -> int:
         """What a message is called that is at an offset of a log."""
         return offset * len(self) + number

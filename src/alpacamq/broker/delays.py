@@ -275,7 +275,8 @@ class Delays:
             return await self._topic_figures(topic)
         answers: list[PendingFigures] = []
         for each in self._logs:
-            answers.append(await each.shard.ask(DelayMachine.figures))
+            if each.shard.failure is None:  # what waits elsewhere is not known
+                answers.append(await each.shard.ask(DelayMachine.figures))
         return DelayFigures(
             pending=sum(answer.pending for answer in answers),
             next_due_ms=min((a.next_due_ms for a in answers if a.next_due_ms is not None), default=None),
@@ -285,6 +286,10 @@ class Delays:
             late_ms_p99=self._delivered.late_ms_p99(),
             dropped_total=self._delivered.dropped,
         )
+
+    def failures(self) -> list[str]:
+        """The delay logs that cannot be loaded, and why."""
+        return self._logs.failures()
 
     def topic_deleted(self) -> None:
         """What waits for it will not be delivered."""

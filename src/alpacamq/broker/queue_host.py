@@ -152,6 +152,8 @@ class QueueHost:
         await self._shards.all()
         answers = []
         for desk in self._desks:
+            if desk.shard.failure is not None:
+                continue  # what lives there is not known
             await desk.shard.loaded()
             answers.append(await desk.submit(request))
         return answers
@@ -187,6 +189,10 @@ class QueueHost:
     def give_back(self, desk: QueueShard, queue: QueueId, leases: Sequence[Acquired]) -> None:
         """Let others have these at once: they never reached anybody."""
         self.settle_soon(desk, queue, [settled(lease, Action.UNDO) for lease in leases])
+
+    def failures(self) -> list[str]:
+        """The shards of queues that cannot be loaded, and why."""
+        return self._shards.failures()
 
     def figures(self) -> list[DescribeReply]:
         """Every queue of the shards that are loaded."""

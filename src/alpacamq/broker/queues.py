@@ -244,6 +244,10 @@ class Queues:
             found += ((figures.partition, record) for record in records)
         return found
 
+    def failures(self) -> list[str]:
+        """The shards that cannot be loaded, and why."""
+        return self._host.failures()
+
     def figures(self) -> list[DescribeReply]:
         """Every queue as it is, without waiting: what is being loaded is left out."""
         return self._host.figures()

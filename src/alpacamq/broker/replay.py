@@ -1,33 +1,51 @@
-"""Reading a log from its start as records, the way a state machine rebuilds itself."""
+"""Reading a log from its start as records, the way a state machine rebuilds itself.
+
+Nothing is passed over: a machine that misses a record is wrong about all that follows from it.
+"""
 
 import os
 from collections.abc import Iterator
 
 from alpacamq.log.partition_log import PartitionLog
-from alpacamq.model.batch import FRAME_BYTES, check_batch, read_header
-from alpacamq.model.errors import StorageFailed
+from alpacamq.model.batch import HEADER_BYTES, BatchHeader, check_batch, read_header
+from alpacamq.model.errors import CorruptBatch, DamagedLog, StorageFailed
 from alpacamq.model.records import Record, read_records
 
 _CHUNK_BYTES = 1 << 20
 
 
 def replay(log: PartitionLog, from_offset: int = 0) -> Iterator[Record]:
-    """Every record of `log` from an offset on, in order. Blocking."""
+    """Every record of `log` from an offset on, in order; DamagedLog where one cannot be read. Blocking."""
+    if log.recovered.losses and from_offset < log.start_offset:
+        raise StorageFailed(log.recovered.losses[0])
     offset = max(from_offset, log.start_offset)
     while (part := log.read(offset, _CHUNK_BYTES, log.end_offset)) is not None:
         try:
             data = os.pread(part.handle.descriptor, part.length, part.position)
+            if len(data) != part.length:
+                raise StorageFailed(f"{part.path} ends {part.length - len(data)} bytes early")
+            view = memoryview(data)
+            at = 0
+            while at < len(view):
+                try:
+                    header, records = _batch(view[at:], offset)
+                except CorruptBatch as error:
+                    log.verify(part)  # lets the log know; raises, if the stored bytes are to blame
+                    raise DamagedLog(part.path, part.position + at, str(error)) from error
+                yield from (record for record in records if record.offset >= offset)
+                at += header.size
+                offset = header.next_offset
         finally:
             part.release()
-        if len(data) != part.length:
-            raise StorageFailed(f"{part.path} ends {part.length - len(data)} bytes early")
-        view = memoryview(data)
-        at = 0
-        while at < len(view):
-            header = read_header(view, at)
-            batch = view[at : at + FRAME_BYTES + header.batch_length]
-            check_batch(batch)
-            if not header.is_control:
-                yield from (record for record in read_records(batch) if record.offset >= offset)
-            at += len(batch)
-            offset = header.next_offset
+
+
+def _batch(view: memoryview, offset: int) -> tuple[BatchHeader, list[Record]]:
+    """The batch that `view` begins with, which holds `offset`, and its records."""
+    if len(view) < HEADER_BYTES:
+        raise CorruptBatch(f"{len(view)} bytes are too few for a batch header")
+    header = read_header(view)
+    if not header.base_offset <= offset < header.next_offset:
+        raise CorruptBatch(f"offset {header.base_offset} where {offset} should follow")
+    batch = view[: header.size]
+    check_batch(batch)
+    return header, [] if header.is_control else list(read_records(batch))

@@ -38,6 +38,7 @@ SNAPSHOT_MS = 5 * 60_000
 SLICE_SECONDS = 0.0005
 _SLICE_ENTRIES = 32
 RELOAD_SECONDS = 1.0
+MAX_RELOAD_SECONDS = 60.0
 LOAD_SECONDS = 5.0
 
 
@@ -143,6 +144,9 @@ class Shard(Generic[M]):
         self._in_flight: deque[list[Outcome]] = deque()
         self._tickets: set[asyncio.Future[Any]] = set()
         self._has_been_loaded = False
+        # Why the machine could not be loaded, if so the last time.
+        self.failure: str | None = None
+        self._reload_seconds = RELOAD_SECONDS
         self._untold: list[Callable[[M, int], Outcome]] = []
         self._changed = asyncio.Event()
         self._loaded = asyncio.Event()
@@ -187,9 +191,14 @@ class Shard(Generic[M]):
         return self._snapshot is not None
 
     async def loaded(self) -> M:
-        """The machine, after a short wait if it is just being loaded; CoordinatorLoading after a long one."""
+        """The machine, after a short wait if it is just being loaded; CoordinatorLoading after a long one.
+
+        CoordinatorUnavailable at once where loading has failed: waiting would not help.
+        """
         if self._machine is not None:
             return self._machine
+        if self.failure is not None:
+            raise CoordinatorUnavailable(f"{self.partition.identity} cannot be loaded: {self.failure}")
         try:
             async with asyncio.timeout(LOAD_SECONDS):
                 return await self.wait_until_loaded()
@@ -281,13 +290,17 @@ class Shard(Generic[M]):
     async def _load(self) -> None:
         loop = asyncio.get_running_loop()
         if self._has_been_loaded:
-            await asyncio.sleep(RELOAD_SECONDS)
+            await asyncio.sleep(self._reload_seconds)
         self._has_been_loaded = True
         try:
             machine, records, corrections = await loop.run_in_executor(self._executor, self._rebuilt)
         except (AlpacaError, OSError) as error:
-            log.error("coordinator_not_loaded", partition=str(self.partition.identity), reason=str(error))
+            if self.failure != str(error):  # said once, not at every attempt
+                log.error("coordinator_not_loaded", partition=str(self.partition.identity), reason=str(error))
+            self.failure = str(error)
+            self._reload_seconds = min(2 * self._reload_seconds, MAX_RELOAD_SECONDS)
             return
+        self.failure, self._reload_seconds = None, RELOAD_SECONDS
         self._machine = machine
         self._loaded.set()
         self._records_since_snapshot = records

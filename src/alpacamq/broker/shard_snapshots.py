@@ -25,7 +25,7 @@ _VERSION = 2
 _FORMER_VERSION = 1
 _LIMIT_BYTES = 2 << 30
 _LENGTH_BYTES = 4
-_SUFFIX = ".state"
+STATE_SUFFIX = ".state"
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Change]).decode
 
@@ -65,7 +65,7 @@ class ShardSnapshots:
                 self._disk.sync_directory(self._directory)
                 continue
             try:
-                return offset, self._read(path)
+                return offset, read_state(self._disk, path)
             except (Unreadable, msgspec.DecodeError) as error:
                 log.warning("snapshot_passed_over", path=str(path), reason=str(error))
         return None
@@ -83,24 +83,26 @@ class ShardSnapshots:
         for old in self._offsets()[:-KEPT]:
             self._disk.remove(self._path(old))
 
-    def _read(self, path: Path) -> Iterator[Change]:
-        try:
-            body = view_sealed(self._disk, path, _MAGIC, _VERSION, _LIMIT_BYTES)
-        except Unreadable as error:
-            try:
-                return iter(_decode(view_sealed(self._disk, path, _MAGIC, _FORMER_VERSION)))
-            except Unreadable:
-                raise error from None
-        # A block at a time: freeing a million changes at once would hold up every other thread.
-        return (change for block in _blocks(body) for change in _decode(block))
-
     def _path(self, offset: int) -> Path:
-        return self._directory / f"{offset:020d}{_SUFFIX}"
+        return self._directory / f"{offset:020d}{STATE_SUFFIX}"
 
     def _offsets(self) -> list[int]:
         try:
             names = self._disk.names(self._directory)
         except FileNotFoundError:
             return []
-        stems = [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
+        stems = [name.removesuffix(STATE_SUFFIX) for name in names if name.endswith(STATE_SUFFIX)]
         return sorted(int(stem) for stem in stems if stem.isdigit() and TEMPORARY not in stem)
+
+
+def read_state(disk: Disk, path: Path) -> Iterator[Change]:
+    """What the snapshot at `path` holds, or Unreadable."""
+    try:
+        body = view_sealed(disk, path, _MAGIC, _VERSION, _LIMIT_BYTES)
+    except Unreadable as error:
+        try:
+            return iter(_decode(view_sealed(disk, path, _MAGIC, _FORMER_VERSION)))
+        except Unreadable:
+            raise error from None
+    # A block at a time: freeing a million changes at once would hold up every other thread.
+    return (change for block in _blocks(body) for change in _decode(block))

@@ -85,8 +85,16 @@ class Shards(Generic[M]):
         return await shards[await self.index_of(key)].ask(event)
 
     async def ask_all(self, event: Callable[[M, object, int], Outcome]) -> list[Any]:
-        """Ask every shard the same."""
-        return [await shard.ask(event) for shard in await self.all()]
+        """Ask every shard the same, save those that cannot be loaded: what lives there is not known."""
+        return [await shard.ask(event) for shard in await self.all() if shard.failure is None]
+
+    def failures(self) -> list[str]:
+        """The shards that cannot be loaded, and why."""
+        return [
+            f"{shard.partition.identity} cannot be loaded: {shard.failure}"
+            for shard in self._shards
+            if shard.failure is not None
+        ]
 
     async def flush(self) -> None:
         """Return once everything that the shards have written so far is on disk."""

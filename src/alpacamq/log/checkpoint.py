@@ -12,7 +12,7 @@ import msgspec
 
 from alpacamq.model.ports import Disk
 
-from .sealed_file import Unreadable, prepare_sealed, publish_sealed, read_sealed, write_sealed
+from .sealed_file import Unreadable, prepare_sealed, publish_sealed, read_sealed, seal, write_sealed
 
 FILE_NAME = "checkpoint"
 
@@ -96,6 +96,11 @@ class CheckpointFile:
     def _write(self, changed: Checkpoint) -> None:
         write_sealed(self._disk, self._path, _MAGIC, _VERSION, msgspec.msgpack.encode(changed))
         self.current = changed
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """The whole file that holds a checkpoint."""
+    return seal(_MAGIC, _VERSION, msgspec.msgpack.encode(checkpoint))
 
 
 def read_checkpoint(disk: Disk, directory: Path) -> Checkpoint:

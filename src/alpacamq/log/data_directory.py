@@ -5,23 +5,28 @@ running       there from the start of a broker to its clean stop; tells the boot
 identity      format of the directory, cluster id and node id; written once
 partitions/   one directory per partition
 snapshots/    one directory per shard of a state machine
+damaged/      what repairs have set aside
+repair        a repair that has begun and not ended
+.probe        written and removed to see whether a full disk has room again
 """
 
 import fcntl
 import os
+import re
 from base64 import urlsafe_b64encode
 from enum import Enum
 from pathlib import Path
 from uuid import uuid4
 
 import msgspec
+from fastcrc.crc32 import iscsi as crc32c
 
 from alpacamq.model.errors import DataDirectoryInUse, InvalidConfig, StorageFailed
 from alpacamq.model.ports import Disk
 
 from .disk import remove_tree
 from .partition_log import DELETED
-from .sealed_file import TEMPORARY
+from .sealed_file import TEMPORARY, Unreadable
 
 FORMAT = 1
 LOCK = ".lock"
@@ -29,8 +34,13 @@ RUNNING = "running"
 IDENTITY = "identity"
 PARTITIONS = "partitions"
 SNAPSHOTS = "snapshots"
+TRACES = "traces"
+DAMAGED = "damaged"
+JOURNAL = "repair"
+PROBE = ".probe"
 MAX_IDENTITY_BYTES = 4096
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_BYTE = re.compile(r"\(byte (\d+)\)")
 
 
 class LastStop(Enum):
@@ -47,6 +57,11 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     format: int
     cluster_id: str
     node_id: int
+    checksum: int | None = None  # directories of the first version have none
+
+    @property
+    def expected_checksum(self) -> int:
+        return crc32c(f"{self.format} {self.cluster_id} {self.node_id}".encode())
 
 
 class DataDirectory:
@@ -76,6 +91,11 @@ class DataDirectory:
             self._make(self.path)
             self._lock = take_lock(self._disk, self.path)
             try:
+                if JOURNAL in self._disk.names(self.path):
+                    raise StorageFailed(
+                        f"{self.path / JOURNAL}: a repair was interrupted; finish it with "
+                        f"`alpacamq repair --execute --data-dir {self.path}`"
+                    )
                 self._identity = self._read_identity() or self._write_identity()
                 self._make(self.partitions)
                 self._make(self.snapshots)
@@ -119,12 +139,12 @@ class DataDirectory:
 
     def _read_identity(self) -> Identity | None:
         path = self.path / IDENTITY
-        if (data := self._read(IDENTITY)) is None:
-            return None
         try:
-            identity = msgspec.json.decode(data, type=Identity)
-        except msgspec.DecodeError as error:
-            raise StorageFailed(f"{path} cannot be read: {error}") from error
+            identity = read_identity(self._disk, path)
+        except FileNotFoundError:
+            return None
+        except Unreadable as error:
+            raise StorageFailed(f"{path} is damaged at {error}; {self._to_repair()}") from error
         if identity.format > FORMAT:
             raise StorageFailed(
                 f"{path} has format {identity.format}: a newer AlpacaMQ wrote it, this one knows {FORMAT}"
@@ -138,10 +158,11 @@ class DataDirectory:
 
     def _write_identity(self) -> Identity:
         if self.partitions.is_dir() and self._disk.names(self.partitions):
-            raise StorageFailed(f"{self.path / IDENTITY} is missing although there are partitions")
-        cluster_id = urlsafe_b64encode(uuid4().bytes).rstrip(b"=").decode()
-        identity = Identity(format=FORMAT, cluster_id=cluster_id, node_id=self._node_id)
-        self._replace(IDENTITY, msgspec.json.encode(identity) + b"\n")
+            raise StorageFailed(
+                f"{self.path / IDENTITY} is missing although there are partitions; {self._to_repair()}"
+            )
+        identity = new_identity(self._node_id)
+        self._replace(IDENTITY, encode_identity(identity))
         return identity
 
     def _begin(self) -> None:
@@ -178,10 +199,13 @@ class DataDirectory:
         self._disk.rename(temporary, path)
         self._disk.sync_directory(self.path)
 
+    def _to_repair(self) -> str:
+        return f"see what can be done with `alpacamq repair --data-dir {self.path}`"
+
     def _tidy(self) -> None:
-        known = {LOCK, RUNNING, IDENTITY, PARTITIONS, SNAPSHOTS}
+        known = {LOCK, RUNNING, IDENTITY, PARTITIONS, SNAPSHOTS, TRACES, DAMAGED}
         for name in self._disk.names(self.path):
-            if name in (IDENTITY + TEMPORARY, RUNNING + TEMPORARY):
+            if name in (IDENTITY + TEMPORARY, RUNNING + TEMPORARY, PROBE):
                 self._disk.remove(self.path / name)
         self.foreign = tuple(sorted(set(self._disk.names(self.path)) - known))
         for name in self._disk.names(self.partitions):
@@ -192,6 +216,37 @@ class DataDirectory:
 def boot_id() -> bytes:
     """What the kernel calls the time since this machine was booted."""
     return _BOOT_ID.read_bytes()
+
+
+def new_identity(node_id: int, cluster_id: str | None = None) -> Identity:
+    """An identity, of a cluster of its own unless that is given."""
+    if cluster_id is None:
+        cluster_id = urlsafe_b64encode(uuid4().bytes).rstrip(b"=").decode()
+    identity = Identity(format=FORMAT, cluster_id=cluster_id, node_id=node_id)
+    return msgspec.structs.replace(identity, checksum=identity.expected_checksum)
+
+
+def encode_identity(identity: Identity) -> bytes:
+    return msgspec.json.encode(identity) + b"\n"
+
+
+def read_identity(disk: Disk, path: Path) -> Identity:
+    """The identity stored at `path`; FileNotFoundError, or Unreadable that begins with the position."""
+    file = disk.open(path)
+    try:
+        data = disk.read(file, MAX_IDENTITY_BYTES, 0)
+    finally:
+        disk.close(file)
+    try:
+        identity = msgspec.json.decode(data, type=Identity)
+    except msgspec.DecodeError as error:
+        found = _BYTE.search(str(error))
+        raise Unreadable(f"byte {found[1] if found else len(data)}: {error}") from error
+    # What a newer version sums up is not known here.
+    is_known = identity.format <= FORMAT and identity.checksum is not None
+    if is_known and identity.checksum != identity.expected_checksum:
+        raise Unreadable("byte 0: its checksum does not match")
+    return identity
 
 
 def take_lock(disk: Disk, path: Path) -> int:
@@ -205,6 +260,10 @@ def take_lock(disk: Disk, path: Path) -> int:
         raise DataDirectoryInUse(
             f"the data directory {path} is in use by another broker (process {holder})"
         ) from None
-    disk.truncate(lock, 0)
-    disk.write(lock, [f"{os.getpid()}\n".encode()], 0)
+    try:
+        disk.truncate(lock, 0)
+        disk.write(lock, [f"{os.getpid()}\n".encode()], 0)
+    except BaseException:
+        disk.close(lock)
+        raise
     return lock

@@ -14,7 +14,7 @@ import msgspec
 
 from alpacamq.model.ports import Disk
 
-from .sealed_file import Unreadable, prepare_sealed, publish_sealed, read_sealed, write_sealed
+from .sealed_file import Unreadable, prepare_sealed, publish_sealed, read_sealed, seal, write_sealed
 
 FILE_NAME = "leader-epochs"
 NO_EPOCH = -1
@@ -98,6 +98,10 @@ class EpochHistory:
     def prepare(self, disk: Disk, directory: Path) -> Path:
         """Write the history into a file that is returned and is to be synced before `publish_epochs`."""
         return prepare_sealed(disk, directory / FILE_NAME, _MAGIC, _VERSION, self._encode())
+
+    def encode_file(self) -> bytes:
+        """The whole file that holds the history."""
+        return seal(_MAGIC, _VERSION, self._encode())
 
     def _encode(self) -> bytes:
         return msgspec.msgpack.encode(tuple(self._entries))

@@ -47,9 +47,7 @@ class ProducerSnapshots:
         for offset in sorted(self.offsets, reverse=True):
             if not_before <= offset <= not_after:
                 try:
-                    return offset, decode_memory(
-                        read_sealed(self._disk, self._path(offset), _MAGIC, _VERSION)
-                    )
+                    return offset, check_snapshot(self._disk, self._path(offset))
                 except Unreadable as error:
                     notes.append(f"{self._path(offset)} is skipped: {error}")
         return None
@@ -71,3 +69,8 @@ class ProducerSnapshots:
 
     def _path(self, offset: int) -> Path:
         return self._directory / f"{offset:020d}{SUFFIX}"
+
+
+def check_snapshot(disk: Disk, path: Path) -> Remembered:
+    """What the snapshot at `path` holds, or Unreadable."""
+    return decode_memory(read_sealed(disk, path, _MAGIC, _VERSION))

@@ -1,7 +1,7 @@
 """The `alpacamq` command.
 
-`serve` runs the broker, `config` prints every option, `verify` checks stored data. What a command
-needs is imported when it runs, so that `--help` is quick.
+`serve` runs the broker, `config` prints every option, `verify` checks stored data, `repair` mends it.
+What a command needs is imported when it runs, so that `--help` is quick.
 """
 
 import argparse
@@ -28,7 +28,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0 when all went well, 1 on failure, 2 on wrong usage."""
     parsed = _parser().parse_args(arguments)
     try:
-        return {"serve": _serve, "config": _config, "verify": _verify}[parsed.command](parsed)
+        run = {"serve": _serve, "config": _config, "verify": _verify, "repair": _repair}[parsed.command]
+        return run(parsed)
     except AlpacaError as error:
         print(f"alpacamq: {error}", file=sys.stderr)
         return 1
@@ -59,6 +60,33 @@ def _parser() -> argparse.ArgumentParser:
         "verify", help="check every stored batch of a stopped broker against its checksum"
     )
     verify.add_argument("--data-dir", type=Path, metavar="DIR", default=Path("data"), help="default: data")
+    repair = commands.add_parser(
+        "repair", help="show what is damaged in a stopped broker's data directory, and mend it"
+    )
+    repair.add_argument(
+        "action",
+        nargs="?",
+        choices=("check", "rebuild", "restore", "skip", "cut"),
+        default="check",
+        help="check: only show what is damaged (default); rebuild: make anew what follows from the rest; "
+        "restore: take it from a backup; skip: give up the damaged records; "
+        "cut: give up these and all that follow",
+    )
+    repair.add_argument(
+        "path", nargs="?", metavar="PLACE", help="a file, or a partition such as orders-0; default: all"
+    )
+    repair.add_argument("--data-dir", type=Path, metavar="DIR", default=Path("data"), help="default: data")
+    repair.add_argument(
+        "--from",
+        dest="backup",
+        type=Path,
+        metavar="BACKUP",
+        help="restore: a file, or a copy of DIR",
+    )
+    repair.add_argument("--execute", action="store_true", help="do it; without, only say what would be done")
+    repair.add_argument("--cluster-id", metavar="ID", help="rebuild identity: the cluster id it had")
+    repair.add_argument("--node-id", type=int, metavar="N", help="rebuild identity: node.id, default 1")
+    repair.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
     return parser
 
 
@@ -90,6 +118,21 @@ def _verify(parsed: argparse.Namespace) -> int:
     from .verify import verify
 
     return verify(parsed.data_dir)
+
+
+def _repair(parsed: argparse.Namespace) -> int:
+    from .repair import Action, Order, repair
+
+    order = Order(
+        data_directory=parsed.data_dir,
+        action=Action(parsed.action),
+        path=parsed.path,
+        backup=parsed.backup,
+        execute=parsed.execute,
+        cluster_id=parsed.cluster_id,
+        node_id=parsed.node_id,
+    )
+    return repair(order, parsed.output)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,245 @@
+"""The changes to a partition's files that an operator may choose, as what to put where.
+
+Nothing is changed here: `repair_journal` carries changes out.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from alpacamq.model.batch import CRC_AT, FRAME_BYTES, HEADER_BYTES, MAGIC, checksum, place, read_header
+from alpacamq.model.ports import Disk
+from alpacamq.model.records import write_batch
+from alpacamq.model.topics import INT32_MAX
+
+from .checkpoint import FILE_NAME as CHECKPOINT
+from .checkpoint import Checkpoint, RecoveryPoint, encode_checkpoint
+from .epochs import FILE_NAME as EPOCHS
+from .epochs import NO_EPOCH, EpochHistory
+from .inspection import PartitionState, SegmentState
+from .scan import Boundary, Gap, Violation, scan_batches
+from .segment import LOG_SUFFIX, segment_path
+from .segment_index import OFFSET_SUFFIX, TIME_SUFFIX
+from .snapshots import SUFFIX as SNAPSHOT_SUFFIX
+
+# No batch is longer: a gap that is holds more than one, or something else.
+_MAX_BATCH_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Bytes of a file, or bytes that are in none."""
+
+    source: Path | bytes
+    start: int = 0
+    end: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.source) if isinstance(self.source, bytes) else self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A file with new content, or with none: it is taken away then."""
+
+    path: Path
+    content: tuple[Stretch, ...] | None
+
+
+class NotCovered(Exception):
+    """A backup does not have what is damaged."""
+
+
+def skip_gaps(state: PartitionState) -> list[Change]:
+    """Put batches without records where the damaged ones are: readers go on behind them."""
+    changes: list[Change] = []
+    if state.lost is not None and state.checkpoint is not None:
+        start = msgspec.structs.replace(state.checkpoint, start_offset=state.lost[1])
+        state = replace(state, checkpoint=start)
+        changes.append(_checkpoint(state, start))
+    for segment in state.segments:
+        if segment.gaps:
+            changes += _rewritten(
+                state, segment, {gap: _filler(gap, state.known_epochs) for gap in segment.gaps}
+            )
+    return changes
+
+
+def fill_gaps(disk: Disk, state: PartitionState, backups: Sequence[Path]) -> list[Change]:
+    """Put batches of backup files where the damaged ones are; NotCovered if they have not all of them."""
+    changes: list[Change] = []
+    if state.lost is not None:
+        first, end = state.lost
+        gap = Gap(Boundary(first, 0), Boundary(end, 0), "gone")
+        content = _from_backup(disk, gap, state.epochs, backups)
+        # One segment for all of them: the next cleaning or deletion takes it as it is.
+        changes.append(Change(segment_path(state.directory, first), content))
+    for segment in state.segments:
+        if segment.gaps:
+            found = {gap: _from_backup(disk, gap, state.epochs, backups) for gap in segment.gaps}
+            changes += _rewritten(state, segment, found)
+    return changes
+
+
+def mend_gaps(disk: Disk, state: PartitionState) -> list[Change]:
+    """Write headers anew where only that is damaged which follows from the batches around."""
+    changes: list[Change] = []
+    for segment in state.segments:
+        found = {gap: mended(disk, state, segment, gap) for gap in segment.gaps}
+        whole = {gap: (Stretch(batch),) for gap, batch in found.items() if batch is not None}
+        if whole:
+            changes += _rewritten(state, segment, whole)
+    return changes
+
+
+def mended(disk: Disk, state: PartitionState, segment: SegmentState, gap: Gap) -> bytes | None:
+    """The damaged batch as it was, if its checksum, which leaves out offset, length and epoch, proves it."""
+    size = gap.end.position - gap.start.position
+    if state.epochs is None or not HEADER_BYTES <= size <= _MAX_BATCH_BYTES:
+        return None
+    with _opened(disk, segment.path) as descriptor:
+        batch = bytearray(disk.read(descriptor, size, gap.start.position))
+    batch[FRAME_BYTES - 4 : FRAME_BYTES] = (size - FRAME_BYTES).to_bytes(4, "big")
+    batch[CRC_AT - 1] = MAGIC
+    place(batch, gap.start.offset, state.epochs.span_at(gap.start.offset)[0])
+    header = read_header(batch)
+    if header.crc != checksum(batch) or header.next_offset != gap.end.offset:
+        return None
+    return bytes(batch)
+
+
+def cut_at(state: PartitionState, segment: SegmentState, gap: Gap) -> list[Change]:
+    """End the partition where the damage begins."""
+    changes = [
+        Change(segment.path, (Stretch(segment.path, 0, gap.start.position),)),
+        *_without_indexes(segment.path),
+    ]
+    for later in state.segments:
+        if later.base_offset > segment.base_offset:
+            changes += [Change(later.path, None), *_without_indexes(later.path)]
+    for path in sorted(state.directory.glob(f"*{SNAPSHOT_SUFFIX}")):
+        if path.stem.isdigit() and int(path.stem) > gap.start.offset:
+            changes.append(Change(path, None))
+    if state.epochs is not None:
+        # Offsets are used again from here on: who has read what is cut here notices by the leader epoch.
+        epochs = EpochHistory(state.epochs.entries)
+        epochs.truncate_from(gap.start.offset)
+        epochs.assign(state.epochs.latest + 1, gap.start.offset)
+        changes.append(Change(state.directory / EPOCHS, (Stretch(epochs.encode_file()),)))
+    checkpoint = state.checkpoint or Checkpoint()
+    point = RecoveryPoint(gap.start.offset, segment.base_offset, gap.start.position)
+    changed = msgspec.structs.replace(
+        checkpoint,
+        start_offset=min(checkpoint.start_offset, gap.start.offset),
+        recovery_point=min(checkpoint.recovery_point, point),
+        has_producers=True,
+        compacted_to=min(checkpoint.compacted_to, gap.start.offset),
+    )
+    return [*changes, _checkpoint(state, changed)]
+
+
+def _filler(gap: Gap, epochs: EpochHistory) -> tuple[Stretch, ...]:
+    batches = bytearray()
+    first = gap.start.offset
+    while first < gap.end.offset:
+        last = min(gap.end.offset - 1, first + INT32_MAX)
+        epoch = max(epochs.span_at(first)[0], 0)
+        batches += write_batch([], base_offset=first, last_offset=last, leader_epoch=epoch)
+        first = last + 1
+    return (Stretch(bytes(batches)),)
+
+
+def _from_backup(
+    disk: Disk, gap: Gap, epochs: EpochHistory | None, backups: Sequence[Path]
+) -> tuple[Stretch, ...]:
+    """The stretches of backup files that together have exactly the offsets of a gap."""
+    stretches: list[Stretch] = []
+    offset = gap.start.offset
+    named = sorted(path for path in backups if path.suffix == LOG_SUFFIX and path.stem.isdigit())
+    for path, following in zip(named, [*named[1:], None], strict=True):
+        if following is not None and int(following.stem) <= offset:
+            continue
+        for stretch, first, after, epoch in _batches_of(disk, path):
+            if after <= offset or offset == gap.end.offset:
+                continue
+            if first != offset or after > gap.end.offset:
+                break
+            expected = NO_EPOCH if epochs is None else epochs.span_at(first)[0]
+            if expected not in (epoch, NO_EPOCH):
+                raise NotCovered(f"{path}: offset {first} has leader epoch {epoch} instead of {expected}")
+            stretches.append(stretch)
+            offset = after
+    if offset < gap.end.offset:
+        raise NotCovered(f"no sound batches for offsets {offset} to {gap.end.offset - 1} in the backup")
+    return tuple(stretches)
+
+
+def _batches_of(disk: Disk, path: Path) -> Iterator[tuple[Stretch, int, int, int]]:
+    """The sound batches that a segment file begins with: where they lie, their offsets, their epoch."""
+    with _opened(disk, path) as descriptor:
+        try:
+            for position, header in scan_batches(
+                disk,
+                descriptor,
+                0,
+                disk.size(descriptor),
+                int(path.stem),
+                EpochHistory(),
+                learn_epochs=True,
+            ):
+                stretch = Stretch(path, position, position + header.size)
+                yield stretch, header.base_offset, header.next_offset, header.leader_epoch
+        except Violation:
+            return
+
+
+@contextmanager
+def _opened(disk: Disk, path: Path) -> Iterator[int]:
+    descriptor = disk.open(path)
+    try:
+        yield descriptor
+    finally:
+        disk.close(descriptor)
+
+
+def _rewritten(
+    state: PartitionState, segment: SegmentState, replacements: Mapping[Gap, tuple[Stretch, ...]]
+) -> list[Change]:
+    """A segment with something else where its gaps are, and the checkpoint that goes with it."""
+    content: list[Stretch] = []
+    position = moved = moved_at_point = 0
+    checkpoint = state.checkpoint or Checkpoint()
+    point = checkpoint.recovery_point
+    for gap, stretches in replacements.items():
+        content += [Stretch(segment.path, position, gap.start.position), *stretches]
+        position = gap.end.position
+        moved += sum(each.size_bytes for each in stretches) - (gap.end.position - gap.start.position)
+        if gap.end.offset <= point.offset:
+            moved_at_point = moved
+    content.append(Stretch(segment.path, position, segment.size_bytes))
+    changes = [
+        Change(segment.path, tuple(stretch for stretch in content if stretch.size_bytes)),
+        *_without_indexes(segment.path),
+    ]
+    if state.checkpoint is not None:
+        if point.segment == segment.base_offset:
+            at = min(point.position, segment.size_bytes) + moved_at_point
+            point = RecoveryPoint(point.offset, point.segment, at)
+        elif point.segment > state.segments[-1].base_offset == segment.base_offset:
+            # The segment of the recovery point is gone; its offsets are in this one now.
+            point = RecoveryPoint(point.offset, segment.base_offset, segment.size_bytes + moved)
+        if point != checkpoint.recovery_point:
+            changes.append(_checkpoint(state, msgspec.structs.replace(checkpoint, recovery_point=point)))
+    return changes
+
+
+def _checkpoint(state: PartitionState, checkpoint: Checkpoint) -> Change:
+    return Change(state.directory / CHECKPOINT, (Stretch(encode_checkpoint(checkpoint)),))
+
+
+def _without_indexes(path: Path) -> list[Change]:
+    return [Change(path.with_suffix(suffix), None) for suffix in (OFFSET_SUFFIX, TIME_SUFFIX)]
