@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import httpx
 import pytest
 from benchmarks import page as benchmarks_page
 
@@ -25,6 +26,7 @@ DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 START = DOCS / "guide" / "getting-started.md"
 OPERATIONS = DOCS / "guide" / "operations.md"
+REPAIR = DOCS / "guide" / "repair.md"
 TROUBLES = DOCS / "guide" / "troubleshooting.md"
 # Its examples need Spark, or are pipelines; tests/spark runs them.
 PIPELINES = DOCS / "guide" / "pipelines.md"
@@ -99,7 +101,7 @@ def tool_of(language: str, code: str) -> str | None:
     if language == "sh":
         if "alpacactl pipeline " in code:
             return "spark"
-        known = ("kcat", "alpacactl", "curl", "alpacamq verify", "alpacamq config")
+        known = ("kcat", "alpacactl", "curl", "alpacamq verify", "alpacamq config", "alpacamq repair")
         return next((tool.partition(" ")[0] for tool in known if f"{tool} " in code), None)
     return "python" if language == "python" else None
 
@@ -207,6 +209,21 @@ def test_operators_commands_do_what_the_page_says(new_broker: NewBroker, tmp_pat
     broker.stop()
     assert any(example.tool == "alpacamq" for example in examples(OPERATIONS))
     run_examples(OPERATIONS, {"alpacamq"}, broker, tmp_path)
+
+
+def test_repairs_do_what_the_page_says(new_broker: NewBroker, tmp_path: Path) -> None:
+    broker = new_broker("backup")
+    broker.start()
+    with httpx.Client(base_url=f"http://{broker.http_address}", timeout=30) as http:
+        http.post("/topics", json={"name": "orders", "partitions": 1}).raise_for_status()
+        for number in range(3):
+            body = {"value": f"order number {number}"}
+            http.post("/topics/orders/messages", json=body).raise_for_status()
+        offsets = [{"topic": "orders", "partition": 0, "offset": 2}]
+        http.post("/groups/shop/offsets", json={"offsets": offsets}).raise_for_status()
+    broker.stop()
+    assert broker.data_dir == tmp_path / "backup"
+    run_examples(REPAIR, {"alpacamq"}, broker, tmp_path)
 
 
 @pytest.mark.parametrize("page", SITE, ids=lambda page: str(page.relative_to(ROOT)))

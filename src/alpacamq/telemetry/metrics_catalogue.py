@@ -126,6 +126,11 @@ TOPIC_DAMAGED = _gauge(
     "Partitions that do not serve all they should: see the broker's log.",
     "topic",
 )
+TOPIC_SKIPPED = _counter(
+    "alpacamq_topic_skipped_batches_total",
+    "Times a stored batch was passed over by a reader because it is damaged or does not unpack.",
+    "topic",
+)
 TOPIC_WRITTEN = _counter(
     "alpacamq_topic_messages_written_total", "Messages ever written to a topic, markers included.", "topic"
 )

@@ -97,6 +97,8 @@ def test_a_broker_that_recovers_says_so_and_how_far_it_is(recovering: tuple[Brok
     assert ready is not None
     assert ready.json() == {
         "status": "ok",
+        "reads": "ok",
+        "writes": "ok",
         "checks": {"recovery": {"status": "ok"}, "disk": {"status": "ok"}},
     }
 
@@ -123,31 +125,41 @@ def test_a_broker_that_is_told_to_end_while_it_recovers_ends_cleanly(
     assert broker.exit_code() == 0
 
 
-def test_a_full_disk_makes_a_broker_unready_and_is_named_until_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_a_broker_ready_for_readers_until_there_is_room(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "disk", size_kib=6000) as disk:
         broker = Broker(disk.path / "data").start()
         try:
             with httpx.Client(base_url=f"http://{broker.http_address}", timeout=30) as http:
                 publish = "/topics/t/messages"
-                http.post(publish, json={"value": "x"}).raise_for_status()
-                assert http.get("/readyz").status_code == 200
+                http.post(publish, json={"value": "x", "partition": 0}).raise_for_status()
+                assert http.get("/readyz").json()["writes"] == "ok"
                 filling = disk.path / "filling"
                 fill(filling)
 
-                assert str(disk.path / "data") in failing(http.get("/readyz"))["disk"]
+                ready = http.get("/readyz")
+                assert ready.status_code == 200
+                assert (ready.json()["status"], ready.json()["reads"]) == ("read-only", "ok")
+                assert ready.json()["writes"].startswith(f"refused: {disk.path / 'data'} is full")
+                assert http.get(publish).json()["messages"][0]["value"] == "x"
+                unready = http.get("/readyz", params={"needs": "writes"})
+                assert str(disk.path / "data") in failing(unready)["disk"]
+                assert unready.json()["reads"] == "ok"
                 assert http.post(publish, json={"value": "y" * 10_000, "partition": 0}).status_code == 507
                 found = failing(http.get("/healthz"))
                 assert found.keys() == {"disk", "writes"}
                 assert "t-0 refused its last write" in found["writes"]
                 shown = http.get("/metrics").text
                 assert 'alpacamq_health{check="disk"} 0' in shown
+                assert 'alpacamq_health{check="writes"} 0' in shown
                 assert 'alpacamq_health{check="partitions"} 1' in shown
                 assert http.get("/livez").status_code == 200
 
+                # By itself, without a write that shows it.
                 filling.unlink()
-                assert http.get("/readyz").status_code == 200
-                # What was refused counts until a write shows that it is over.
-                assert failing(http.get("/healthz")).keys() == {"writes"}
+                assert http.get("/healthz").status_code == 200
+                assert http.get("/readyz", params={"needs": "writes"}).json()["status"] == "ok"
+                assert 'alpacamq_health{check="writes"} 1' in http.get("/metrics").text
+                assert not (disk.path / "data" / ".probe").exists()
                 http.post(publish, json={"value": "y", "partition": 0}).raise_for_status()
                 assert http.get("/healthz").status_code == 200
         finally:

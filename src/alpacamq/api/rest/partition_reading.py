@@ -1,8 +1,11 @@
 """Partitions that a request reads: one or several, now or when there is something."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from heapq import merge
+
+import msgspec
+from msgspec import UNSET, UnsetType
 
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.partition import Partition
@@ -13,6 +16,16 @@ from alpacamq.model.records import Record
 
 from .arrivals import arrivals
 from .backend import Backend
+
+
+class SkippedBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """Offsets passed over because their batch is damaged or does not unpack."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    count: int
+    reason: str
 
 
 class PartitionReading:
@@ -35,6 +48,7 @@ class PartitionReading:
         self._committed = committed
         # Who is said to have read what is traced; None where messages are only looked through.
         self._reader = reader
+        self.skipped: list[SkippedBatch] = []
 
     @property
     def index(self) -> int:
@@ -56,10 +70,25 @@ class PartitionReading:
             self.partition, self.next_offset, limits, committed=self._committed
         )
         self.next_offset = page.next_offset
+        self.skipped += [
+            SkippedBatch(
+                topic=topic,
+                partition=index,
+                base_offset=each.base_offset,
+                count=each.count,
+                reason=each.reason,
+            )
+            for each in page.skipped
+        ]
         traces = self.partition.traces
         if traces is not None and self._reader is not None:
             traces.read(page.records, self._reader)
         return page
+
+
+def skipped_of(readings: Iterable[PartitionReading]) -> list[SkippedBatch] | UnsetType:
+    """All that was passed over; left out of an answer where that is nothing."""
+    return [each for reading in readings for each in reading.skipped] or UNSET
 
 
 async def read_fairly(

@@ -27,5 +27,11 @@ class StartingDoor:
             return Response(HTTPStatus.OK, _encode(Health(status="ok")) + LINE_END)
         detail = f"the broker is recovering: {self._progress}"
         told = msgspec.structs.asdict(problem_of(Recovering(detail)))
-        body = {**told, "checks": {"recovery": failing(detail)}}
+        refused = "refused: recovering"
+        body = {
+            **told,
+            "reads": refused,
+            "writes": refused,
+            "checks": {"recovery": failing(detail)},
+        }
         return Response(HTTPStatus.SERVICE_UNAVAILABLE, _encode(body) + LINE_END, PROBLEM_JSON, _LATER)

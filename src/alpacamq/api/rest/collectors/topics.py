@@ -30,6 +30,7 @@ class _Counts(NamedTuple):
     written_batches: int = 0
     fetched: int = 0
     fetched_bytes: int = 0
+    skipped_batches: int = 0
 
 
 _LEVELS = (m.TOPIC_PARTITIONS, m.TOPIC_SIZE, m.TOPIC_MESSAGES, m.TOPIC_DAMAGED)
@@ -39,6 +40,7 @@ _COUNTS = (
     m.TOPIC_WRITTEN_BATCHES,
     m.TOPIC_FETCHED,
     m.TOPIC_FETCHED_BYTES,
+    m.TOPIC_SKIPPED,
 )
 
 
@@ -87,6 +89,7 @@ class TopicCollector:
                     written_batches=sum(each.written_batches for each in partitions),
                     fetched=sum(each.fetched_messages for each in partitions),
                     fetched_bytes=sum(each.fetched_bytes for each in partitions),
+                    skipped_batches=sum(each.skipped_batches for each in partitions),
                 ),
             )
             looked_at += len(partitions)

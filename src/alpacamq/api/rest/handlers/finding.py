@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from alpacamq.api.rest.errors import ConflictingInput
 from alpacamq.api.rest.message_json import Base64Bytes, StoredMessage, Values, stored_message
-from alpacamq.api.rest.partition_reading import PartitionReading, all_partitions
+from alpacamq.api.rest.partition_reading import PartitionReading, SkippedBatch, all_partitions, skipped_of
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.model.errors import DamagedLog, OffsetOutOfRange, StorageFailed, UnknownTopic
 from alpacamq.model.topics import INT64_MAX
@@ -40,6 +40,7 @@ class FoundMessages(msgspec.Struct, frozen=True, kw_only=True):
     looked_at: int
     next_offsets: dict[str, int]
     end_offsets: dict[str, int]
+    skipped: list[SkippedBatch] | UnsetType = UNSET
 
 
 async def find_messages(call: Call[KeyWanted, Nothing]) -> FoundMessages:
@@ -84,6 +85,7 @@ async def find_messages(call: Call[KeyWanted, Nothing]) -> FoundMessages:
         looked_at=looked_at,
         next_offsets={str(each.index): each.next_offset for each in readings},
         end_offsets={str(each.index): each.end_offset for each in readings},
+        skipped=skipped_of(readings),
     )
 
 

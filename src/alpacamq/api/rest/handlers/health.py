@@ -1,14 +1,17 @@
 """Whether the broker is well, which version it is, and what it holds in all."""
 
 from contextlib import suppress
+from enum import StrEnum
 from http import HTTPStatus
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from alpacamq import __version__
 from alpacamq.api.http.messages import PROBLEM_JSON, Response
 from alpacamq.api.rest.backend import Backend
-from alpacamq.api.rest.checks import ALL, READY, Check, Checks
+from alpacamq.api.rest.checks import ALL, READY, Check, Checks, reads
 from alpacamq.api.rest.errors import LINE_END, Degraded, problem_of
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.coordinator.transaction_messages import ListTransactions
@@ -25,6 +28,28 @@ class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     status: str
     checks: dict[str, Check] = {}
+
+
+class Needs(StrEnum):
+    """What a client of the broker wants to do."""
+
+    READS = "reads"
+    WRITES = "writes"
+
+
+class ReadyWanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whom the question is asked for."""
+
+    needs: Annotated[Needs, Meta(description="writes: 503 also while only reads are served")] = Needs.READS
+
+
+class Readiness(msgspec.Struct, frozen=True, kw_only=True):
+    """`status` is ok, or read-only while `writes` says why they are refused."""
+
+    status: str
+    reads: str
+    writes: str
+    checks: dict[str, Check]
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,8 +81,15 @@ def healthz(call: Call[Nothing, Nothing]) -> Health | Response:
     return _checked(call.backend, ALL)
 
 
-def readyz(call: Call[Nothing, Nothing]) -> Health | Response:
-    return _checked(call.backend, READY)
+def readyz(call: Call[ReadyWanted, Nothing]) -> Readiness | Response:
+    broker = call.backend.broker
+    found = {name: check(broker) for name, check in READY.items()}
+    can_read, can_write = reads(broker), found["disk"]
+    fields = {"reads": _served(can_read), "writes": _served(can_write)}
+    needed = can_write if call.parameters.needs is Needs.WRITES else can_read
+    if not needed.is_ok:
+        return _degraded(f"disk: {needed.detail}", {**fields, "checks": found})
+    return Readiness(status="ok" if can_write.is_ok else "read-only", **fields, checks=found)
 
 
 def livez(_call: Call[Nothing, Nothing]) -> Health:
@@ -106,10 +138,16 @@ def _checked(backend: Backend, checks: Checks) -> Health | Response:
     troubles = [f"{name}: {check.detail}" for name, check in found.items() if not check.is_ok]
     if not troubles:
         return Health(status="ok", checks=found)
-    told = msgspec.structs.asdict(problem_of(Degraded("; ".join(troubles))))
-    return Response(
-        HTTPStatus.SERVICE_UNAVAILABLE, _encode({**told, "checks": found}) + LINE_END, PROBLEM_JSON
-    )
+    return _degraded("; ".join(troubles), {"checks": found})
+
+
+def _degraded(detail: str, fields: dict[str, object]) -> Response:
+    told = msgspec.structs.asdict(problem_of(Degraded(detail)))
+    return Response(HTTPStatus.SERVICE_UNAVAILABLE, _encode({**told, **fields}) + LINE_END, PROBLEM_JSON)
+
+
+def _served(check: Check) -> str:
+    return "ok" if check.is_ok else f"refused: {check.detail}"
 
 
 ROUTES: tuple[AnyRoute, ...] = (
@@ -126,11 +164,11 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path="/readyz",
-        summary="Whether the broker has recovered and has room to write; 503 if not",
+        summary="Whether the broker has recovered and serves reads, and whether it takes writes; 503 if not",
         handler=readyz,
-        parameters=Nothing,
+        parameters=ReadyWanted,
         body=Nothing,
-        answers=(Health,),
+        answers=(Readiness,),
         errors=(Degraded,),
     ),
     Route(

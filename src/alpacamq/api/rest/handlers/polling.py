@@ -20,7 +20,7 @@ from alpacamq.api.rest.message_json import (
     leased_message,
     topic_message,
 )
-from alpacamq.api.rest.partition_reading import PartitionReading, read_fairly
+from alpacamq.api.rest.partition_reading import PartitionReading, SkippedBatch, read_fairly
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.partition import Partition
 from alpacamq.broker.partition_traces import Origin
@@ -107,6 +107,7 @@ class MemberPoll(MembershipAnswer, frozen=True, kw_only=True):
 
     messages: list[TopicMessage]
     cursor: str
+    skipped: list[SkippedBatch] | UnsetType = UNSET
 
 
 async def poll(call: Call[Poll, Nothing]) -> QueuePoll | MemberPoll:
@@ -150,6 +151,7 @@ class _MemberPolling:
         self._member_id = member_id
         self._positions = {} if wanted.cursor is UNSET else read_cursor(wanted.cursor)
         self._epoch = None if wanted.member_epoch is UNSET else wanted.member_epoch
+        self._skipped: list[SkippedBatch] = []
 
     async def run(self) -> MemberPoll:
         wanted = self._wanted
@@ -165,7 +167,7 @@ class _MemberPolling:
             with arrivals(partitions.values()) as arriving:
                 messages = await self._read(membership, partitions)
                 left_seconds = deadline - loop.time()
-                if messages or left_seconds <= 0:
+                if messages or self._skipped or left_seconds <= 0:
                     return self._answer(membership, messages)
                 interval_seconds = membership.heartbeat_interval_ms / 1000
                 await arriving.wait(min(left_seconds, interval_seconds))
@@ -209,6 +211,7 @@ class _MemberPolling:
         found = await read_fairly(list(readings.values()), wanted.max, wanted.max_bytes)
         for identity, reading in readings.items():
             self._positions[identity] = reading.next_offset
+            self._skipped += reading.skipped
         return [
             topic_message(reading.partition.identity.topic, reading.index, record, wanted.values)
             for reading, record in found
@@ -248,7 +251,12 @@ class _MemberPolling:
     def _answer(self, membership: Membership, messages: list[TopicMessage]) -> MemberPoll:
         answer = membership_answer(self._backend, self._wanted.group, membership)
         held = {each: self._positions[each] for each in membership.assigned if each in self._positions}
-        return MemberPoll(**msgspec.structs.asdict(answer), messages=messages, cursor=write_cursor(held))
+        return MemberPoll(
+            **msgspec.structs.asdict(answer),
+            messages=messages,
+            cursor=write_cursor(held),
+            skipped=self._skipped or UNSET,
+        )
 
 
 _ERRORS: tuple[type[AlpacaError], ...] = (

@@ -14,10 +14,12 @@ from alpacamq.api.rest.message_json import StoredMessage, Values, stored_message
 from alpacamq.api.rest.moments import Moment, moment_ms
 from alpacamq.api.rest.partition_reading import (
     PartitionReading,
+    SkippedBatch,
     all_partitions,
     offset_at_time,
     read_fairly,
     read_or_wait,
+    skipped_of,
 )
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.partition import Partition
@@ -89,7 +91,10 @@ class TopicPlace(OfTopic, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class PartitionMessages(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages in order. Go on at `next_offset`; at `end_offset` there is nothing more."""
+    """Messages in order. Go on at `next_offset`; at `end_offset` there is nothing more.
+
+    `skipped` is there if batches were passed over that nobody can read.
+    """
 
     topic: str
     partition: int
@@ -97,6 +102,7 @@ class PartitionMessages(msgspec.Struct, frozen=True, kw_only=True):
     next_offset: int
     end_offset: int
     start_offset: int
+    skipped: list[SkippedBatch] | UnsetType = UNSET
 
 
 class TopicMessages(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +112,7 @@ class TopicMessages(msgspec.Struct, frozen=True, kw_only=True):
     messages: list[StoredMessage]
     next_offsets: dict[str, int]
     end_offsets: dict[str, int]
+    skipped: list[SkippedBatch] | UnsetType = UNSET
 
 
 async def read_partition(call: Call[PartitionPlace, Nothing]) -> PartitionMessages:
@@ -122,7 +129,7 @@ async def read_partition(call: Call[PartitionPlace, Nothing]) -> PartitionMessag
     async def read() -> bool:
         page = await reading.read(wanted.limit, wanted.max_bytes)
         messages.extend(stored_message(reading.index, record, wanted.values) for record in page.records)
-        return bool(messages)
+        return bool(messages or reading.skipped)
 
     await read_or_wait(read, [partition], wanted.wait_ms)
     return PartitionMessages(
@@ -132,6 +139,7 @@ async def read_partition(call: Call[PartitionPlace, Nothing]) -> PartitionMessag
         next_offset=reading.next_offset,
         end_offset=reading.end_offset,
         start_offset=partition.log.start_offset,
+        skipped=skipped_of([reading]),
     )
 
 
@@ -155,7 +163,7 @@ async def read_topic(call: Call[TopicPlace, Nothing]) -> TopicMessages:
     async def read() -> bool:
         found = await read_fairly(readings, wanted.limit, wanted.max_bytes)
         messages.extend(stored_message(part.index, record, wanted.values) for part, record in found)
-        return bool(messages)
+        return bool(messages) or any(each.skipped for each in readings)
 
     await read_or_wait(read, [each.partition for each in readings], wanted.wait_ms)
     return TopicMessages(
@@ -163,6 +171,7 @@ async def read_topic(call: Call[TopicPlace, Nothing]) -> TopicMessages:
         messages=messages,
         next_offsets={str(each.index): each.next_offset for each in readings},
         end_offsets={str(each.index): each.end_offset for each in readings},
+        skipped=skipped_of(readings),
     )
 
 
