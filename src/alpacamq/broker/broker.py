@@ -15,7 +15,7 @@ from alpacamq.log.data_directory import PARTITIONS, PROBE, DataDirectory, LastSt
 from alpacamq.log.disk import SystemDisk
 from alpacamq.log.handles import FileHandles
 from alpacamq.log.indexes import IndexCache
-from alpacamq.log.partition_log import PartitionLog, close_together
+from alpacamq.log.partition_log import MAX_TOGETHER, PartitionLog, close_together
 from alpacamq.log.storage import Storage
 from alpacamq.model.errors import AlpacaError, DamagedLog, StorageFailed
 from alpacamq.model.ids import BrokerId
@@ -287,13 +287,19 @@ class Broker:
         partitions = self.all_partitions()
         for partition in partitions:
             await self._flushes.quiesce(partition)
-        failures = await loop.run_in_executor(
-            self._flush_threads,
-            close_together,
-            self._disk,
-            self._directory.partitions,
-            [partition.log for partition in partitions],
-        )
+        logs = [partition.log for partition in partitions]
+        # Side by side: while one slice is synced, others are written or wait for the file system.
+        closings = [
+            loop.run_in_executor(
+                self._flush_threads,
+                close_together,
+                self._disk,
+                self._directory.partitions,
+                logs[first : first + MAX_TOGETHER],
+            )
+            for first in range(0, len(logs), MAX_TOGETHER)
+        ]
+        failures = [error for errors in await asyncio.gather(*closings) for error in errors]
         for error in failures:
             log.error("close_failed", reason=str(error))
         if not failures and self._is_recovered.is_set():
