@@ -91,13 +91,15 @@ async def serve(config: NodeConfig, started_at: float) -> None:
                     running.append(tasks.create_task(listener.run(requests)))
                 is_recovered = await _recover(broker, stop)
                 if is_recovered and waits_for_all:
-                    await broker.wait_until_settled()
+                    is_recovered = await _settle(broker, stop)
                     running.append(tasks.create_task(listener.run(requests)))
             except AlpacaError as error:
                 failure = error
                 is_recovered = False
             if is_recovered:
                 running += [tasks.create_task(door.run(broker, reached)) for door in http_doors]
+                # Each lets clients in with its first step: before that nobody is to read that we are ready.
+                await asyncio.sleep(0)
                 await listener.listening.wait()
                 for door in http_doors:
                     await door.listener.listening.wait()
@@ -147,6 +149,16 @@ def keep_collections_short() -> None:
     gc.callbacks.append(collected)
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, FULL_COLLECTION_EVERY)
+
+
+async def _settle(broker: Broker, stop: asyncio.Event) -> bool:
+    """Whether a power loss has been settled, as far as possible, before the node was told to stop."""
+    settling = asyncio.ensure_future(broker.wait_until_settled())
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({settling, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    for future in (settling, stopping):
+        future.cancel()
+    return not stop.is_set()
 
 
 def announce(config: NodeConfig, kafka: Address, http_doors: Sequence[HttpDoor], started_at: float) -> None:
