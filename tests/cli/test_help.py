@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from confluent_kafka import Producer
 
 from alpacamq.cli.main import NOUNS, main, parse, parser_of
 from alpacamq.cli.reference import Help, every_command
@@ -91,6 +92,21 @@ class Shop:
         partitions = answer.json()["partitions"] if answer.is_success else []
         return sum(each["end_offset"] for each in partitions)
 
+    def _open_transaction(self, topic: str) -> int:
+        """Write to a topic in a transaction that stays open; returns the offset there."""
+        offsets: list[int] = []
+        producer = Producer({"bootstrap.servers": self.broker.address, "transactional.id": "till-8"})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        producer.produce(
+            topic,
+            value="x",
+            partition=0,
+            on_delivery=lambda _error, message: offsets.append(message.offset()),
+        )
+        producer.flush()
+        return offsets[0]
+
     def _filled(self, example: str) -> str:
         if "RECEIPT" in example:
             return example.replace("RECEIPT", receipts(self.broker, "orders", max=1)[0])
@@ -98,6 +114,8 @@ class Shop:
             message = {"value": "x", "partition": 0, "delay_ms": 3_600_000}
             answer = self._http.post("/topics/orders/messages", json={"messages": [message]})
             return example.replace("0:17", f"0:{answer.json()['results'][0]['delayed_id']}")
+        if "--start-offset 41" in example:
+            return example.replace("41", str(self._open_transaction("payments")))
         if example.endswith("dlq cancel ID"):
             slow = {"messages_per_second": 1}
             answer = self._http.post("/topics/orders.dlq/dead-letters/redrive", json=slow)

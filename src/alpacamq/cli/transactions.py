@@ -30,8 +30,8 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     )  # fmt: skip
     abort.add_argument("id", nargs="?", help="the transactional id")
     abort.add_argument("--topic", help="instead of an id: where it hangs, as find-hanging shows it")
-    abort.add_argument("--partition", type=int)
-    abort.add_argument("--start-offset", type=int, metavar="OFFSET")
+    abort.add_argument("--partition", type=int, help="the partition of the topic")
+    abort.add_argument("--start-offset", type=int, metavar="OFFSET", help="its first offset there")
 
 
 def _list(parsed: argparse.Namespace, output: Output) -> None:
