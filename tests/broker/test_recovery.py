@@ -305,6 +305,13 @@ def described(broker: Broker, topic: str) -> tuple[int, int]:
     return partitions[0].error_code, partitions[-1].error_code
 
 
+async def test_a_topic_of_which_nothing_is_ready_keeps_its_partitions(tmp_path: Path) -> None:
+    """Older clients take a topic without partitions for one that has changed, and rebalance their group."""
+    directory = await killed(tmp_path, [("slow", 1)])
+    async with recovering(directory, SlowDisk("slow-0.")) as (broker, _):
+        assert described(broker, "slow") == (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE)
+
+
 async def test_groups_are_served_before_all_partitions_are(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("slow", partitions=1)

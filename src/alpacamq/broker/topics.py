@@ -127,6 +127,11 @@ class Topics:
             raise UnknownTopic(f"topic {name!r} has {topic.partitions} partitions, no partition {index}")
         return found
 
+    @property
+    def is_recovering(self) -> bool:
+        """Whether partitions are still being opened; no topic changes meanwhile."""
+        return self._loading is not None
+
     def not_ready(self, key: bytes, index: int) -> PartitionNotReady | None:
         """The error for a partition that is not found because it is being recovered; None if it is not."""
         if self._loading is None:

@@ -37,6 +37,9 @@ from .tracing_config import tracing_settings
 
 log = get_logger(__name__)
 
+# How long Kafka clients wait for all partitions before they may use those that are ready.
+RECOVERY_GRACE_SECONDS = 1.0
+
 # How long a thread that runs Python may keep the event loop waiting each time; 5 ms by default, which
 # a request pays at every system call while compaction, loading or recovery is at work.
 SWITCH_SECONDS = 0.0005
@@ -86,10 +89,13 @@ async def serve(config: NodeConfig, started_at: float) -> None:
                 requests = KafkaRequests(Door(broker=broker, host=advertised.host, port=advertised.port))
                 running.append(tasks.create_task(broker.run()))
                 waits_for_all = broker.is_power_loss_open
+                recovering = asyncio.ensure_future(_recover(broker, stop))
                 if not waits_for_all:
-                    # Kafka's clients may use what is ready while the rest is still recovered.
+                    # Kafka's clients may use what is ready while the rest is still recovered. Most starts
+                    # are shorter, and clients that are let in afterwards notice nothing of it.
+                    await asyncio.wait({recovering}, timeout=RECOVERY_GRACE_SECONDS)
                     running.append(tasks.create_task(listener.run(requests)))
-                is_recovered = await _recover(broker, stop)
+                is_recovered = await recovering
                 if is_recovered and waits_for_all:
                     is_recovered = await _settle(broker, stop)
                     running.append(tasks.create_task(listener.run(requests)))

@@ -190,17 +190,26 @@ def _response(door: Door, topics: list[MetadataResponseTopic]) -> MetadataRespon
 
 def _described(door: Door, topic: Topic) -> MetadataResponseTopic:
     ready = door.broker.topics.ready_partitions_of(topic.name)
-    indexes = range(topic.partitions) if ready else ()
-    return _topic(topic, [_partition(door, index, ready.get(index)) for index in indexes])
+    return _topic(topic, [_partition(door, index, ready.get(index)) for index in _shown(door, topic)])
 
 
 async def _described_in_slices(door: Door, topic: Topic, call: Call) -> MetadataResponseTopic:
     ready = door.broker.topics.ready_partitions_of(topic.name)
     partitions = []
-    for index in range(topic.partitions) if ready else ():
+    for index in _shown(door, topic):
         partitions.append(_partition(door, index, ready.get(index)))
         await call.pause()
     return _topic(topic, partitions)
+
+
+def _shown(door: Door, topic: Topic) -> range:
+    """The partitions of a topic, none while they are made. Those being recovered are there, without a leader.
+
+    A topic that has fewer partitions for a while, or none, makes groups of older clients rebalance.
+    """
+    topics = door.broker.topics
+    is_there = topics.is_recovering or topics.partitions_of(topic.name)
+    return range(topic.partitions if is_there else 0)
 
 
 def _topic(topic: Topic, partitions: list[MetadataResponsePartition]) -> MetadataResponseTopic:
