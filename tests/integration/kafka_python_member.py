@@ -6,7 +6,7 @@ from typing import Any
 import kafka
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
-from kafka.errors import KafkaError
+from kafka.errors import KafkaConnectionError, KafkaError
 
 from .group_member import HEARTBEAT_MS, MOST_AT_ONCE, POLL_S, CommitTimer, Ending, Kind, Settings, numbers
 from .journal import Journal
@@ -39,7 +39,10 @@ class Member(kafka.AsyncConsumerRebalanceListener):  # type: ignore[misc]
         ending, timer = Ending(), CommitTimer()
         self._consumer.subscribe([self._topic], listener=self)
         while not ending.is_asked_for:
-            records = self._consumer.poll(timeout_ms=int(POLL_S * 1000), max_records=MOST_AT_ONCE)
+            try:
+                records = self._consumer.poll(timeout_ms=int(POLL_S * 1000), max_records=MOST_AT_ONCE)
+            except KafkaConnectionError:
+                continue  # what it says while the broker is down, if it needs metadata just then
             for batch in records.values():
                 for record in batch:
                     self._journal.delivered(record.partition, record.offset, record.timestamp)

@@ -57,6 +57,7 @@ MAX_RETENTION_STEP_MS = 600_000
 TIME_NOTE_SECONDS = 600
 # How long clients wait for the settlement of a power loss. A damaged shard must not keep them out for good.
 SETTLE_SECONDS = 30.0
+SETTLE_RETRY_SECONDS = 5.0
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,12 +247,18 @@ class Broker:
 
     async def _settle_power_loss(self) -> None:
         """Wait until no offset, queue or transaction refers to lost records, and remember that."""
-        await self.coordinators.settled()
-        await self.queues.settled()
+        while True:
+            try:
+                await self.coordinators.settled()
+                await self.queues.settled()
+                await asyncio.get_running_loop().run_in_executor(
+                    self.work_threads, self._directory.power_loss_settled
+                )
+                break
+            except (AlpacaError, OSError) as error:
+                log.warning("power_loss_not_settled", reason=str(error))
+                await asyncio.sleep(SETTLE_RETRY_SECONDS)
         self.topics.power_loss_settled()
-        await asyncio.get_running_loop().run_in_executor(
-            self.work_threads, self._directory.power_loss_settled
-        )
         log.info("power_loss_settled")
         self._is_settled.set()
 
@@ -302,7 +309,8 @@ class Broker:
         failures = [error for errors in await asyncio.gather(*closings) for error in errors]
         for error in failures:
             log.error("close_failed", reason=str(error))
-        if not failures and self._is_recovered.is_set():
+        is_certain = not any(partition.log.in_doubt for partition in partitions)
+        if not failures and is_certain and self._is_recovered.is_set():
             await loop.run_in_executor(None, self._directory.stopped)
         if self.tracing is not None:
             await loop.run_in_executor(None, self.tracing.close)

@@ -152,7 +152,9 @@ class Coordinators:
 
     async def group_ids(self) -> list[str]:
         """Every group, in no particular order."""
-        return [name for shard in await self._groups.all() for name in (await shard.loaded()).group_ids()]
+        # What lives in a shard that cannot be loaded is not known; its health check says so.
+        shards = [shard for shard in await self._groups.all() if shard.failure is None]
+        return [name for shard in shards for name in (await shard.loaded()).group_ids()]
 
     async def list_groups(self, names: Iterable[str]) -> list[ListedGroup]:
         """The groups of these names that there are, a few at a time so that others get their turn."""
@@ -322,10 +324,13 @@ class Coordinators:
             partition,
             lambda: TransactionCoordinator(self._producer_ids.take, self._settings.transactions),
             lambda outcome: self._perform(shard, outcome),
+            self._abort_open,
         )
-        if self._topics.power_lost:
-            shard.tell(lambda machine, now_ms: machine.abort_open(now_ms))
         return shard
+
+    def _abort_open(self, machine: TransactionCoordinator) -> Outcome:
+        """With every load until the power loss is settled: the first may fail to write it down."""
+        return machine.abort_open(self._steady.now_ms()) if self._topics.power_lost else Outcome()
 
     def _shard(
         self,
@@ -377,14 +382,14 @@ class Coordinators:
         wait_seconds = RETRY_SECONDS
         while True:
             try:
-                await self.write_marker(
-                    partition, producer.producer_id, producer.epoch, committed=markers.committed
-                )
+                try:
+                    await self.write_marker(
+                        partition, producer.producer_id, producer.epoch, committed=markers.committed
+                    )
+                except FencedProducer:
+                    await self._flush(partition)  # ended there by a later epoch, perhaps just now
             except UnknownTopic:
                 return  # deleted meanwhile, and its records with it
-            except FencedProducer:
-                await self._flush(partition)  # ended there by a later epoch, perhaps just now
-                return
             except DamagedLog as error:
                 log.error("marker_not_written", partition=str(partition), reason=str(error))
                 return  # nothing from the damage on is served, so nobody sees what is undecided there

@@ -89,13 +89,16 @@ class GroupCommit:
 
     async def quiesce(self, partition: Partition) -> None:
         """Return once no flush of this partition is under way or due."""
-        self._stop_timer(partition)
-        self._urgent.pop(partition, None)
-        self._due.pop(partition, None)
-        while (running := self._running.get(partition)) is not None:
+        while True:
+            # Each time: what ends may have been postponed, or put in line again.
+            self._stop_timer(partition)
+            self._again.discard(partition)
+            self._urgent.pop(partition, None)
+            self._due.pop(partition, None)
+            if (running := self._running.get(partition)) is None:
+                break
             await asyncio.wait([running])
             await asyncio.sleep(0)  # let its callback run
-            self._stop_timer(partition)  # it may have been postponed
         self._postponed.pop(partition, None)
 
     def _stop_timer(self, partition: Partition) -> None:
@@ -124,10 +127,11 @@ class GroupCommit:
 
     def _start(self) -> None:
         """Give free threads something to do. Of flushes nobody waits for, one thread takes care."""
-        while self._free_slots and self._urgent:
-            self._run(_taken(self._urgent), is_due=False)
+        # First, or producers that wait for every batch would keep the others from their interval for ever.
         while self._free_slots and self._due and not self._runs_due:
             self._run(_taken(self._due), is_due=True)
+        while self._free_slots and self._urgent:
+            self._run(_taken(self._urgent), is_due=False)
 
     def _run(self, partitions: Sequence[Partition], *, is_due: bool) -> None:
         begun: list[tuple[Partition, Flush]] = []

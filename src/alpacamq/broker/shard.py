@@ -91,7 +91,7 @@ class SnapshotInProgress:
         block: list[Change] = []
         for change in self._entries:
             block.append(change)
-            if len(block) % _SLICE_ENTRIES == 0 and (len(block) == BLOCK_CHANGES or monotonic() >= ends_at):
+            if len(block) >= BLOCK_CHANGES or (len(block) % _SLICE_ENTRIES == 0 and monotonic() >= ends_at):
                 break
         else:
             self.is_complete = True

@@ -159,8 +159,8 @@ def hanging_transactions(cluster: Cluster, topics: Mapping[str, int]) -> list[Op
     if not suspects:
         return []
     # What has ended since is not hanging.
-    still_open = {(each.producer_id, each.partition) for each in open_transactions(cluster, topics)}
-    return [each for each in suspects if (each.producer_id, each.partition) in still_open]
+    still_open = {(each.partition, each.start_offset) for each in open_transactions(cluster, topics)}
+    return [each for each in suspects if (each.partition, each.start_offset) in still_open]
 
 
 @patient

@@ -14,6 +14,7 @@ import fcntl
 import os
 import re
 from base64 import urlsafe_b64encode
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from uuid import uuid4
@@ -24,6 +25,7 @@ from fastcrc.crc32 import iscsi as crc32c
 from alpacamq.model.errors import DataDirectoryInUse, InvalidConfig, StorageFailed
 from alpacamq.model.ports import Disk
 
+from .condition import NO_ROOM
 from .disk import remove_tree
 from .partition_log import DELETED
 from .sealed_file import TEMPORARY, Unreadable
@@ -123,7 +125,8 @@ class DataDirectory:
     def stopped(self) -> None:
         """Everything is on disk: the next start finds a clean stop. Blocking; before `close`."""
         if not self.is_power_loss_open:
-            self._disk.remove(self.path / RUNNING)
+            with suppress(FileNotFoundError):  # there was no room for it
+                self._disk.remove(self.path / RUNNING)
             self._disk.sync_directory(self.path)
 
     def partition_names(self) -> list[str]:
@@ -170,7 +173,12 @@ class DataDirectory:
         running_on = self._read(RUNNING)
         if running_on is None:
             self.last_stop = LastStop.CLEAN
-            self._replace(RUNNING, boot_id())
+            try:
+                self._replace(RUNNING, boot_id())
+            except OSError as error:
+                # A full disk must not keep the broker from starting: it makes room by deleting old data.
+                if error.errno not in NO_ROOM:
+                    raise
         else:
             self.last_stop = LastStop.KILLED if running_on == boot_id() else LastStop.POWER_LOST
             # Until that is settled the old boot id stays: a kill meanwhile is no reason to forget it.

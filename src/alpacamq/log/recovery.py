@@ -230,7 +230,10 @@ class Recovery:
             offset, remembered = snapshot
             self.memory.reset(remembered)
         if offset == self._point.offset:
-            index = [segment.base_offset for segment in self.segments].index(self._point.segment)
+            index = max(i for i, each in enumerate(self.segments) if each.base_offset <= self._point.segment)
+            segment = self.segments[index]
+            if segment.base_offset < self._point.segment:
+                return index, Boundary(segment.base_offset, 0)  # the one with the recovery point is missing
             return index, Boundary(self._point.offset, self._point.position)
         index = max(i for i, segment in enumerate(self.segments) if segment.base_offset <= offset)
         return index, self._place(self.segments[index], offset)

@@ -372,7 +372,9 @@ class _Workshop:
                 path, f"cluster {identity.cluster_id}, node {identity.node_id}, from the backup", "nothing"
             )
         else:
-            identity = new_identity(self._order.node_id or 1, self._order.cluster_id)
+            identity = new_identity(
+                1 if self._order.node_id is None else self._order.node_id, self._order.cluster_id
+            )
             lost = (
                 "nothing" if self._order.cluster_id else "the former cluster id (give it with --cluster-id)"
             )
@@ -394,6 +396,7 @@ class _Workshop:
             clock=SystemClock(),
             handles=FileHandles(self._disk, 64),
             indexes=IndexCache(8 << 20),
+            has_every_write=True,  # or damage that nobody chose to repair would be cut off with all behind it
         )
         PartitionLog.open(directory, topic_config({}), storage).close()
         storage.handles.close()

@@ -121,7 +121,11 @@ class Connection(asyncio.Protocol):
         """Hang up to make place for another client."""
         self._end()
         self._leave()
-        self._transport.close()
+        # Closing waits until everything is sent, for ever if the client does not read.
+        if self._transport.get_write_buffer_size():
+            self._transport.abort()
+        else:
+            self._transport.close()
 
     def eof_received(self) -> bool:
         # A client that has finished sending has finished waiting, too. What is answered is still sent.

@@ -169,7 +169,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def idle_since(self) -> float | None:
         """When the client last sent something; None while it waits for an answer or has just got one."""
-        if self.is_closed or self._answers or self._awaits_room or self._outbox.is_blocked:
+        if self.is_closed or self._answers or self._held or self._awaits_room or self._outbox.is_blocked:
             return None
         return self._active_at if self._outbox.sent_bytes == self._progress_seen else None
 

@@ -122,6 +122,7 @@ class PendingFetch:
                     break
                 _release(found)
                 work.leave()
+                self._wake_later(0)  # what arrived meanwhile may make enough of what was found
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(until):
                         await self._woken.wait()
