@@ -127,7 +127,7 @@ class KafkaRequests:
                 connection, api, self._handle_large(connection, connection.reserve(), api, header, frame)
             )
         else:
-            work = Work(connection.turns, connection.is_wanted, len(frame))
+            work = Work(connection.turns, _always, len(frame))
             request = decode(api.request, header.api_version, frame, header.body_at)
             response = HANDLERS[api.key](self._door, request, _call(connection, header, work))
             if isinstance(response, Message):
@@ -146,7 +146,7 @@ class KafkaRequests:
     async def _handle_large(
         self, connection: Connection, answer: Answer, api: Api, header: RequestHeader, frame: memoryview
     ) -> None:
-        work = Work(connection.turns, connection.is_wanted, len(frame))
+        work = Work(connection.turns, _always, len(frame))
         try:
             # A client that hangs up now leaves nothing behind, least of all its frame.
             with connection.cancelling_on_close():
@@ -169,6 +169,11 @@ class KafkaRequests:
             )
         body = encode(cluster.unsupported_api_versions(), 0)
         connection.reserve().fill((response_frame(api, 0, header.correlation_id, body),))
+
+
+def _always() -> bool:
+    """What a client asked for is done although it hangs up: a commit that was sent is not to be lost."""
+    return True
 
 
 def _answer(answer: Answer, api: Api, header: RequestHeader, response: Message) -> None:

@@ -108,7 +108,8 @@ class ShareRequests:
     async def _acknowledge(
         self, connection: "Connection", answer: "Answer", header: RequestHeader, frame: memoryview
     ) -> None:
-        work = Work(connection.turns, connection.is_wanted, len(frame))
+        # Not given up with the connection: what was acknowledged is not to be delivered again.
+        work = Work(connection.turns, lambda: True, len(frame))
         try:
             with connection.cancelling_on_close():
                 request = await work.run(
