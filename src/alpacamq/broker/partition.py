@@ -217,7 +217,9 @@ class Partition:
             ready += self._awaiting_flush.popleft()[1]
         if self.traces is not None:
             _tell_traces(ready)
-        if self._awaiting_flush:
+        if self._awaiting_flush and not log.is_flushable:
+            self._fail_awaiting(StorageFailed(f"{self.identity} is closed"))
+        elif self._awaiting_flush:
             self._flushes.now(self)
             self._show_up_to(log.flushed_offset, 0)
         else:
