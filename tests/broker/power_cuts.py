@@ -29,6 +29,7 @@ class RecordingDisk(SystemDisk):
     """The real disk, which remembers what was synced and in which order."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._lock = threading.Lock()
         self._events: list[_Created | _FileSynced | _DirectorySynced] = []
 

@@ -19,6 +19,7 @@ class CountingDisk(SystemDisk):
     """The real disk, with syncs counted, held back or made to fail."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.syncs = 0
         self.failing = False
 

@@ -31,6 +31,7 @@ class SyncCountingDisk(SystemDisk):
     """Counts what waits for the medium, and knows what is open."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.syncs = 0
         self.open_now: set[int] = set()
         self.most_open = 0
@@ -65,6 +66,7 @@ class SlowDisk(SystemDisk):
     """A disk that takes its time for one partition."""
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self._name = name
         self.is_reached = threading.Event()
         self.may_go_on = threading.Event()
@@ -143,6 +145,7 @@ class HeldDisk(SystemDisk):
     """A disk on which syncs can be made to wait."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.may_sync = threading.Event()
         self.may_sync.set()
 
@@ -330,14 +333,77 @@ async def test_a_broker_that_is_told_to_stop_does_not_recover_to_the_end(tmp_pat
     directory = await killed(tmp_path, [("quick", 1), ("slow", 400)])
     disk = SlowDisk("__consumer_offsets-4.")
     async with recovering(directory, disk) as (broker, recovery):
+        deletion = asyncio.create_task(broker.topics.delete("slow"))
+        await asyncio.sleep(0)
         broker.topics.stop_loading()
         disk.may_go_on.set()
         await recovery
         assert len(list(broker.topics.all_partitions())) < 409
+        # The rest exists. To delete a topic of which only a part is open would leave the files of the others.
+        with pytest.raises(PartitionNotReady):
+            broker.topics.partition("slow", 399)
+        with pytest.raises(PartitionNotReady, match="stopping"):
+            await deletion
     again = a_broker(directory)
     again.open()
     assert [partition.log.end_offset for partition in again.topics.all_partitions()] == [1] * 409
     await again.close()
+
+
+async def test_a_broker_that_is_told_to_stop_does_not_scan_a_partition_to_the_end(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("long", partitions=1)
+        partition = broker.topics.partition("long", 0)
+        for _ in range(40):
+            await append(partition, a_batch(b"v" * 500_000))
+        shutil.copytree(tmp_path / "data", tmp_path / "killed")
+
+    class StoppingDisk(SystemDisk):
+        """Stops the recovery with the first large read."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.large_reads = 0
+
+        def read(self, descriptor: int, size: int, position: int) -> bytes:
+            if size > 100_000:
+                self.large_reads += 1
+                broker.topics.stop_loading()
+            return super().read(descriptor, size, position)
+
+    disk = StoppingDisk()
+    broker = a_broker(tmp_path / "killed", disk)
+    broker.begin()
+    await broker.recover()
+    assert disk.large_reads == 1
+    with pytest.raises(PartitionNotReady):
+        broker.topics.partition("long", 0)
+    await broker.close()
+    again = a_broker(tmp_path / "killed")
+    again.open()
+    assert again.topics.partition("long", 0).log.end_offset == 40
+    await again.close()
+
+
+async def test_partitions_are_recovered_side_by_side_where_the_disk_is_slow(tmp_path: Path) -> None:
+    directory = await killed(tmp_path, [("t", 100)])
+
+    class WaitingDisk(SystemDisk):
+        """Answers only when two partitions are read at once."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.both = threading.Barrier(2)
+
+        def names(self, path: Path) -> list[str]:
+            if path.name.startswith(("t-0.", "t-16.")):
+                self.both.wait(30)
+            return super().names(path)
+
+    broker = a_broker(directory, WaitingDisk())
+    broker.open()
+    assert [partition.log.end_offset for partition in broker.topics.all_partitions()] == [1] * 100
+    await broker.close()
 
 
 async def test_a_file_system_that_cannot_be_synced_as_a_whole_is_synced_file_by_file(tmp_path: Path) -> None:

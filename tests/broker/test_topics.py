@@ -16,6 +16,8 @@ from alpacamq.model.ids import BrokerId
 from alpacamq.model.records import Record, write_batch
 from alpacamq.model.topics import OFFSETS_TOPIC
 
+from .open_brokers import eventually
+
 
 class NoRoomForDirectories(SystemDisk):
     """The real disk, on which no directory can be made while it is `full`."""
@@ -26,6 +28,19 @@ class NoRoomForDirectories(SystemDisk):
         if self.full:
             raise OSError(28, "No space left on device")
         super().make_directory(path)
+
+
+class NoDescriptors(SystemDisk):
+    """The real disk, on which nothing can be synced for want of descriptors while it is `short` of them."""
+
+    short = False
+    postponed = 0
+
+    def sync(self, descriptor: int) -> None:
+        if self.short:
+            self.postponed += 1
+            raise OSError(24, "Too many open files")
+        super().sync(descriptor)
 
 
 @asynccontextmanager
@@ -136,3 +151,21 @@ async def test_a_change_is_carried_to_its_end_although_nobody_waits_for_it(tmp_p
             await broker.topics.finish()
             assert len(broker.topics.partitions_of("made")) == partitions
         await broker.topics.create("made", partitions=1)
+
+
+async def test_a_change_is_not_refused_because_its_flush_is_postponed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the log, so it would take effect at the next start."""
+    monkeypatch.setattr("alpacamq.broker.durability.PATIENCE_SECONDS", -1.0)
+    monkeypatch.setattr("alpacamq.broker.durability.RETRY_MS", 1)
+    disk = NoDescriptors()
+    async with running(tmp_path, disk) as broker:
+        disk.short = True
+        creation = asyncio.create_task(broker.topics.create("t"))
+        await eventually(lambda: asyncio.sleep(0, disk.postponed >= 5))
+        assert not creation.done()
+        assert "t" not in broker.topics.image.topics
+        disk.short = False
+        await creation
+        assert "t" in broker.topics.image.topics

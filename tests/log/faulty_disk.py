@@ -25,6 +25,7 @@ class FaultyDisk(SystemDisk):
     """Does what the system's disk does until a fault is due."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.faults: list[Fault] = []
         self.calls: list[str] = []
         self._paths: dict[int, Path] = {}

@@ -209,6 +209,7 @@ class FailingDisk(SystemDisk):
     """Works until the given call, then fails."""
 
     def __init__(self, method: str, calls: int, error: OSError) -> None:
+        super().__init__()
         self.method = method
         self.calls = calls
         self.error = error

@@ -299,6 +299,7 @@ class OvertakingDisk(SystemDisk):
     """Lets something happen just before an index is read."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.overtake: Callable[[], None] | None = None
 
     def open(self, path: Path, *, create: bool = False) -> int:

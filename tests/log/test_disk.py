@@ -101,3 +101,36 @@ def test_a_tree_is_removed_with_all_it_holds(disk: SystemDisk, tmp_path: Path) -
     (tmp_path / "a" / "link").symlink_to(tmp_path)
     remove_tree(disk, tmp_path / "a")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_syncfs_is_not_called_again_after_an_error(
+    disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel reports an error once: a later success says nothing about the writes that were lost."""
+    if not disk.sync_filesystem(tmp_path):
+        pytest.skip("this file system cannot be synced as a whole")
+
+    def fail(_file_system: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("alpacamq.log.disk._FileSystem.sync", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            disk.sync_filesystem(tmp_path)
+    assert not disk.sync_filesystem(tmp_path)
+
+
+def test_syncfs_uses_one_descriptor_which_is_closed_with_the_disk(tmp_path: Path) -> None:
+    def descriptors() -> set[str]:
+        paths = list(Path("/proc/self/fd").iterdir())
+        return {path.name for path in paths if path.is_symlink() and path.readlink() == tmp_path}
+
+    disk = SystemDisk()
+    if not disk.sync_filesystem(tmp_path):
+        pytest.skip("this file system cannot be synced as a whole")
+    opened = descriptors()
+    assert len(opened) == 1
+    disk.sync_filesystem(tmp_path / ".")
+    assert descriptors() == opened
+    del disk
+    assert descriptors() == set()

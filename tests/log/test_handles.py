@@ -18,6 +18,7 @@ class CountingDisk(SystemDisk):
     """Knows what is open."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.open_now: set[int] = set()
         self.most = 0
 

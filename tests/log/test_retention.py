@@ -209,6 +209,7 @@ class MeetingDisk(SystemDisk):
     """Lets a second thread do its work while the first is about to remove a producer snapshot."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.others: threading.Thread | None = None
 
     def remove(self, path: Path) -> None:

@@ -113,7 +113,8 @@ class GroupCommit:
         if now >= self._report_at:
             self._report_at = now + REPORT_SECONDS
             log.error("flush_postponed", partition=str(partition.identity), reason=str(error))
-        if now - self._postponed.setdefault(partition, now) > PATIENCE_SECONDS:
+        waits_since = self._postponed.setdefault(partition, now)
+        if now - waits_since > PATIENCE_SECONDS and not partition.always_waits_for_flush:
             partition.flush_failed(StorageFailed(f"{partition.identity}: flushing waits for descriptors"))
         self.within(partition, RETRY_MS)
 

@@ -13,17 +13,25 @@ from alpacamq.model.topics import Topic
 
 from .partition import Partition
 
-# Most of the work holds the interpreter's lock; the rest is waiting for the file system.
 THREADS = 4
 SLICE = 16
+# Threads take turns, a partition each: if every system call passed the interpreter's lock to another thread,
+# 10,000 near-empty partitions would take twice as long. A thread that needs longer than this waits for the
+# disk or scans a long tail, and the next one no longer waits for it.
+TURN_SECONDS = 0.005
 # Slices that may be recovered or waiting for it while others are synced.
 MAX_AHEAD = 128
+
+
+class LoadingStopped(Exception):
+    """Ends the recovery of a partition because the broker stops."""
 
 
 class Loading:
     """Opens the partitions of all topics; `run` in a thread.
 
-    `recover` makes a partition that nobody may use before `settle` has returned for it.
+    `recover` makes a partition that must not be used before `settle` has returned for it. It calls
+    `check_stopped` now and then while it scans a long tail.
     """
 
     def __init__(
@@ -36,10 +44,16 @@ class Loading:
         self._settle = settle
         self._ready = ready
         self._stopped = threading.Event()
+        self._turn = threading.Lock()
 
     def stop(self) -> None:
         """Have `run` return soon; from any thread."""
         self._stopped.set()
+
+    def check_stopped(self) -> None:
+        """Raise LoadingStopped after `stop`."""
+        if self._stopped.is_set():
+            raise LoadingStopped
 
     def run(self, topics: Collection[Topic]) -> bool:
         """Return when every partition is ready, or false after `stop`. What one of them raises ends it."""
@@ -66,7 +80,18 @@ class Loading:
         return False
 
     def _recover_slice(self, places: list[tuple[Topic, int]]) -> list[tuple[Topic, Partition]]:
-        return [(topic, self._recover(topic, index)) for topic, index in places if not self._stopped.is_set()]
+        recovered: list[tuple[Topic, Partition]] = []
+        for topic, index in places:
+            has_turn = self._turn.acquire(timeout=TURN_SECONDS)
+            try:
+                self.check_stopped()
+                recovered.append((topic, self._recover(topic, index)))
+            except LoadingStopped:
+                break
+            finally:
+                if has_turn:
+                    self._turn.release()
+        return recovered
 
     def _hand_over(self, recovered: list[tuple[Topic, Partition]]) -> None:
         by_topic: dict[str, tuple[Topic, list[Partition]]] = {}

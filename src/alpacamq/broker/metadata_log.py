@@ -33,6 +33,8 @@ class MetadataLog:
 
     def __init__(self, partition: Partition, clock: Clock) -> None:
         self.partition = partition
+        # A change that was refused while it is in the log would take effect at the next start.
+        partition.always_waits_for_flush = True
         self.image = ClusterImage()
         self._clock = clock
 

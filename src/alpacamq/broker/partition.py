@@ -91,6 +91,8 @@ class Partition:
         self._awaiting_flush: deque[tuple[int, list[Append]]] = deque()
         # Tasks in `flush_to`, each with the offset it waits for.
         self._flush_waiters: list[tuple[int, asyncio.Future[None]]] = []
+        # Whether appends wait for a postponed flush however long it takes.
+        self.always_waits_for_flush = False
         self._watchers: dict[object, Callable[[int], None]] = {}
         # None where tracing is switched off.
         self.traces: PartitionTraces | None = None

@@ -9,8 +9,9 @@ At start, partitions are found as they become ready; changes wait until all are.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import asynccontextmanager
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -182,15 +183,16 @@ class Topics:
                 # Its threads are its own: it may take long, and what has been opened needs the others.
                 is_complete = await loop.run_in_executor(None, loading.run, list(self.image.topics.values()))
                 await asyncio.sleep(0)  # what it handed over last has been admitted then
+                if is_complete:
+                    self._loading = None
             finally:
-                self._loading = None
                 for complete in self._complete.values():
                     complete.set()
                 self._complete.clear()
         return is_complete
 
     def stop_loading(self) -> None:
-        """Have `load_gradually` return soon, with what it has."""
+        """Have `load_gradually` return soon. What it has not opened stays not ready, and no topic changes."""
         if self._loading is not None:
             self._loading.stop()
 
@@ -211,7 +213,7 @@ class Topics:
         dry_run: bool = False,
     ) -> Topic:
         """A new topic, there to be used when this returns."""
-        async with self._changing:
+        async with self._change():
             topic = created(
                 self.image,
                 name,
@@ -231,7 +233,7 @@ class Topics:
 
         Clients that ask for a new topic at the same time all get the one that the first of them made.
         """
-        async with self._changing:
+        async with self._change():
             if (topic := self.image.topics.get(TopicName(name))) is None:
                 topic = created(
                     self.image,
@@ -255,7 +257,7 @@ class Topics:
             if not self.partitions_of(name):
                 raise PartitionNotReady(f"topic {name!r} has not been recovered")
             return  # without waiting until all the others are there, too
-        async with self._changing:
+        async with self._change():
             if name not in self.image.topics:
                 await self._make(
                     Topic(name=name, id=uuid4(), partitions=partitions, overrides=dict(overrides))
@@ -264,7 +266,7 @@ class Topics:
     @_to_its_end
     async def delete(self, name: str) -> Topic:
         """The topic is gone when this returns; its files follow."""
-        async with self._changing:
+        async with self._change():
             topic = self.image.topic(name)
             if topic.is_internal:
                 raise PolicyViolation(f"topic {name!r} is internal and cannot be deleted")
@@ -287,7 +289,7 @@ class Topics:
     @_to_its_end
     async def grow(self, name: str, partitions: int, *, dry_run: bool = False) -> Topic:
         """Add partitions so that there are `partitions` in all."""
-        async with self._changing:
+        async with self._change():
             former = self.image.topic(name)
             if former.is_internal:
                 # What belongs to which of its partitions follows from how many there are.
@@ -311,7 +313,7 @@ class Topics:
         self, name: str, change: Callable[[Topic], Mapping[str, str]], *, dry_run: bool = False
     ) -> Topic:
         """Give a topic the settings that `change` makes of it as it is."""
-        async with self._changing:
+        async with self._change():
             topic = configured(self.image, name, change(self.image.topic(name)))
             if dry_run:
                 return topic
@@ -326,6 +328,14 @@ class Topics:
         """Return once no change is under way."""
         while self._under_way:
             await asyncio.wait(self._under_way)
+
+    @asynccontextmanager
+    async def _change(self) -> AsyncIterator[None]:
+        """Hold off other changes; PartitionNotReady if the broker stops before all is recovered."""
+        async with self._changing:
+            if self._loading is not None:
+                raise PartitionNotReady("the broker is stopping, and not all partitions have been recovered")
+            yield
 
     async def _make(self, topic: Topic) -> None:
         await self._metadata.write([topic_change(topic)])
@@ -350,15 +360,20 @@ class Topics:
         configs = {topic.id: self.config_of(topic) for topic in self.image.topics.values()}
 
         def recover(topic: Topic, index: int) -> Partition:
-            heard = progress.opening(TopicPartition(topic.name, index))
-            partition = self._recover(topic, index, configs[topic.id], heard)
+            report = progress.opening(TopicPartition(topic.name, index))
+
+            def scanned(scanned_bytes: int, total_bytes: int) -> None:
+                loading.check_stopped()
+                report(scanned_bytes, total_bytes)
+
+            partition = self._recover(topic, index, configs[topic.id], scanned)
             partition.start_epoch(start_number)
             if self.power_lost:
                 partition.cut_offset = partition.log.end_offset
             return partition
 
-        self._loading = Loading(recover, self._settle, ready)
-        return self._loading
+        loading = self._loading = Loading(recover, self._settle, ready)
+        return loading
 
     def _admit_recovered(self, topic: Topic, partitions: list[Partition]) -> None:
         """Let some partitions of a topic be found; with the last, the topic is complete."""

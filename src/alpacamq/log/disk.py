@@ -4,6 +4,8 @@ import ctypes
 import errno
 import os
 import re
+import threading
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,12 +17,17 @@ IOV_MAX = 1024
 
 # Where syncfs(2) does for every file what fsync does for one: the medium's cache included, errors reported.
 _SYNCED_AS_A_WHOLE = {"ext4", "xfs", "btrfs"}
-# Older kernels lose errors of writing back.
-_SYNCFS_REPORTS_FROM = (5, 8)
+# Older kernels do not report every error of writing back.
+_SYNCFS_REPORTS_FROM = (5, 17)
 
 
 class SystemDisk:
     """The machine's own file systems."""
+
+    def __init__(self) -> None:
+        self._syncfs = threading.Lock()
+        # By device: what syncfs is called with, None where it must not be relied on.
+        self._file_systems: dict[int, _FileSystem | None] = {}
 
     def open(self, path: Path, *, create: bool = False) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC
@@ -88,15 +95,20 @@ class SystemDisk:
             os.close(descriptor)
 
     def sync_filesystem(self, path: Path) -> bool:
-        if not _is_synced_as_a_whole(path):
-            return False
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
-                number = ctypes.get_errno()
-                raise OSError(number, os.strerror(number), str(path))
-        finally:
-            os.close(descriptor)
+        device = path.stat().st_dev
+        # One at a time: the kernel reports an error once for each descriptor, so of two threads that share
+        # one, the second would take its writes for durable.
+        with self._syncfs:
+            if device not in self._file_systems:
+                self._file_systems[device] = _FileSystem(path) if _is_synced_as_a_whole(device) else None
+            if (file_system := self._file_systems[device]) is None:
+                return False
+            try:
+                file_system.sync()
+            except OSError:
+                # Others that wait here may have lost writes to the same error.
+                self._file_systems[device] = None
+                raise
         return True
 
     def names(self, path: Path) -> list[str]:
@@ -124,6 +136,20 @@ class SystemDisk:
             position += written
 
 
+class _FileSystem:
+    """Calls syncfs on a descriptor that stays open: a later one misses errors that were reported before."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._descriptor)
+
+    def sync(self) -> None:
+        if ctypes.CDLL(None, use_errno=True).syncfs(self._descriptor) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(self._path))
+
+
 def remove_tree(disk: Disk, path: Path) -> None:
     """Remove a directory and all it holds."""
     for name in disk.names(path):
@@ -143,12 +169,11 @@ def sync_file(disk: Disk, path: Path) -> None:
         disk.close(descriptor)
 
 
-def _is_synced_as_a_whole(path: Path) -> bool:
-    """Whether one syncfs may stand for an fsync of every file and directory beside `path`."""
+def _is_synced_as_a_whole(device: int) -> bool:
+    """Whether one syncfs may stand for an fsync of every file and directory of the device."""
     release = re.match(r"(\d+)\.(\d+)", os.uname().release)
     if release is None or (int(release[1]), int(release[2])) < _SYNCFS_REPORTS_FROM:
         return False
-    device = path.stat().st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:
         mounts = Path("/proc/self/mountinfo").read_text(errors="replace")

@@ -282,17 +282,18 @@ class Recovery:
             index += 1
 
     def _resume_index(self, segment: Segment, reached: Boundary) -> None:
+        has_files = segment.base_offset in self._indexed
         if not reached.position:
-            segment.index.restart(has_files=segment.base_offset in self._indexed)
+            segment.index.restart(has_files=has_files)
             return
         try:
-            segment.index.resume(reached.position)
+            segment.index.resume(reached.position, has_files=has_files)
         except Violation:
             with segment.descriptor() as descriptor:
                 start = Boundary(segment.base_offset, 0)
                 for gap in find_gaps(self._disk, descriptor, start, reached, self.epochs):
                     self._damaged(segment, gap)
-            segment.index.resume(reached.position)
+            segment.index.resume(reached.position, has_files=has_files)
 
     def _gap_in_tail(self, index: int, violation: Violation, *, any_epoch: bool) -> Gap | None:
         """The damage that a violation behind the recovery point is, unless a power loss may have left it."""

@@ -200,10 +200,14 @@ class SegmentIndex:
         self.is_retired = True
         self._storage.indexes.discard(self)
 
-    def resume(self, position: int) -> None:
+    def resume(self, position: int, *, has_files: bool = True) -> None:
         """Make the index end exactly at `position`, ready for the batches that follow there."""
         storage = self._storage
         storage.indexes.discard(self)
+        if not has_files:
+            self._offset_bytes = self._time_bytes = self.covered_to = 0
+            self.tail = self._tail_after(_empty(), position)
+            return
         files = self._read_files(position)
         ends = (files.offsets_end.file_bytes, files.times_end.file_bytes)
         for path, size, end in zip(self.paths, files.sizes, ends, strict=True):
