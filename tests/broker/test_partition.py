@@ -1,18 +1,25 @@
 """One partition as its leader: when appends are acknowledged and become visible."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from alpacamq.broker.broker import Broker, BrokerSettings
+from alpacamq.broker.durability import GroupCommit
 from alpacamq.broker.partition import Append, Partition, append
+from alpacamq.log.data_directory import DataDirectory, LastStop
 from alpacamq.log.disk import SystemDisk
 from alpacamq.model.batch import read_header
 from alpacamq.model.errors import DataInDoubt, FencedLeaderEpoch, UnknownLeaderEpoch, UnknownTopic
-from alpacamq.model.ids import BrokerId
+from alpacamq.model.ids import BrokerId, TopicId, TopicName, TopicPartition
 from alpacamq.model.records import Record, write_batch
+from tests.log.logs import a_storage, open_log
+
+from .open_brokers import eventually
 
 
 class CountingDisk(SystemDisk):
@@ -191,3 +198,58 @@ async def test_records_lost_in_a_crash_begin_a_new_leader_epoch(tmp_path: Path) 
         assert recovered.log.epochs.end_offset_for(0, 3) == (0, 2)
     finally:
         await again.close()
+
+
+async def test_a_stop_with_a_partition_whose_flush_failed_is_not_clean(
+    tmp_path: Path, disk: CountingDisk
+) -> None:
+    settings = BrokerSettings(node_id=BrokerId(1), data_directory=tmp_path)
+    broker = Broker(settings, disk=disk)
+    broker.open()
+    partition = await partition_of(broker, flush_messages="1")
+    disk.failing = True
+    with pytest.raises(DataInDoubt):
+        await append(partition, batch())
+    disk.failing = False
+    await broker.close()
+    directory = DataDirectory(tmp_path, SystemDisk(), 1)
+    directory.open()
+    assert directory.last_stop is LastStop.KILLED
+    directory.close()
+
+
+async def test_flushes_that_are_due_get_a_thread_although_producers_wait_for_theirs(
+    broker: Broker, tmp_path: Path
+) -> None:
+    """Or a topic that is synced with every batch could keep others from being synced for ever."""
+    order: list[str] = []
+    may_sync = threading.Event()
+
+    class HeldDisk(SystemDisk):
+        def sync_directory(self, path: Path) -> None:
+            assert may_sync.wait(30)
+            order.append(path.name)
+            super().sync_directory(path)
+
+    disk = HeldDisk()
+    root = tmp_path / "held"
+    root.mkdir()
+    storage = a_storage(disk)
+    with ThreadPoolExecutor(1) as thread:
+        flushes = GroupCommit(thread, disk=disk, root=root, slots=1)
+
+        def a_partition(name: str, **settings: str) -> Partition:
+            log = open_log(root / name, storage, **settings)
+            return Partition(TopicPartition(TopicName(name), 0), TopicId(int=7), log, flushes)
+
+        first, second = a_partition("first", flush_messages="1"), a_partition("second", flush_messages="1")
+        due = a_partition("due", flush_ms="1")
+        waiting = [asyncio.create_task(append(each, batch())) for each in (first, second)]
+        await asyncio.sleep(0)
+        await append(due, batch())
+        await eventually(lambda: asyncio.sleep(0, due in flushes._due))
+        may_sync.set()
+        await asyncio.gather(*waiting)
+        await eventually(lambda: asyncio.sleep(0, due.log.flushed_offset == 1))
+    names = [name for name in order if name != "held"]
+    assert names.index("due") < names.index("second")

@@ -1,14 +1,17 @@
 """A data directory belongs to one node and is used by one broker at a time."""
 
+import errno
 import json
 import os
 from pathlib import Path
 
 import pytest
 
-from alpacamq.log.data_directory import DataDirectory
+from alpacamq.log.data_directory import DataDirectory, LastStop
 from alpacamq.log.disk import SystemDisk
 from alpacamq.model.errors import DataDirectoryInUse, InvalidConfig, StorageFailed
+
+from .faulty_disk import Fault, FaultyDisk
 
 
 def a_directory(path: Path, node_id: int = 1) -> DataDirectory:
@@ -108,3 +111,18 @@ def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path: Path) -> None:
         a_directory(tmp_path / "file").open()
     with pytest.raises(StorageFailed, match="cannot be used"):
         a_directory(tmp_path / "file" / "data").open()
+
+
+def test_a_full_disk_does_not_keep_a_broker_from_starting_and_stopping(tmp_path: Path) -> None:
+    """It makes room itself, by deleting what is old."""
+    directory = a_directory(tmp_path)
+    directory.open()
+    directory.stopped()
+    directory.close()
+    disk = FaultyDisk()
+    disk.fail(Fault("write", errno.ENOSPC))
+    directory = DataDirectory(tmp_path, disk, 1)
+    directory.open()
+    assert directory.last_stop is LastStop.CLEAN
+    directory.stopped()
+    directory.close()

@@ -271,7 +271,9 @@ def take_lock(disk: Disk, path: Path) -> int:
     try:
         disk.truncate(lock, 0)
         disk.write(lock, [f"{os.getpid()}\n".encode()], 0)
-    except BaseException:
-        disk.close(lock)
-        raise
+    except OSError as error:
+        # The number of the process is for messages only.
+        if error.errno not in NO_ROOM:
+            disk.close(lock)
+            raise
     return lock
