@@ -218,9 +218,7 @@ async def test_a_stop_with_a_partition_whose_flush_failed_is_not_clean(
     directory.close()
 
 
-async def test_flushes_that_are_due_get_a_thread_although_producers_wait_for_theirs(
-    broker: Broker, tmp_path: Path
-) -> None:
+async def test_flushes_that_are_due_get_a_thread_although_producers_wait_for_theirs(tmp_path: Path) -> None:
     """Or a topic that is synced with every batch could keep others from being synced for ever."""
     order: list[str] = []
     may_sync = threading.Event()
