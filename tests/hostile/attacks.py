@@ -61,6 +61,15 @@ class Attack:
         return framed(self.build(entries), self.version)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """Connections that each send one request again and again."""
+
+    attack: Attack
+    entries: int
+    connections: int
+
+
 def _names(count: int) -> list[str]:
     return [f"t{number}" for number in range(count)]
 
@@ -578,3 +587,8 @@ ATTACKS = (
         entries=2_000_000,
     ),
 )
+
+_BY_NAME = {attack.name: attack for attack in ATTACKS}
+
+# More connections than long requests may be under way at once, so that there is always one that waits.
+LOOPS = (Loop(attack=_BY_NAME["DescribeGroups"], entries=10_000, connections=40),)
