@@ -2,7 +2,9 @@
 
 import asyncio
 import socket
-from contextlib import suppress
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,10 @@ from alpacamq.protocol.messages import committed_offsets as committed
 from alpacamq.protocol.messages import groups, metadata, offsets, topics
 from alpacamq.protocol.notation import Message
 from tests.api.kafka.wire import wired
+from tests.waiting import eventually
 
-from .attacks import ATTACKS, TARGET, TARGET_PARTITIONS, Attack, framed
-from .bystander import receive_frame
+from .attacks import ATTACKS, LOOPS, TARGET, TARGET_PARTITIONS, Attack, framed
+from .bystander import TOPIC, committing, receive_frame
 from .in_process import LoopTurns, served
 
 # What another client may wait for at most. Processor time: what other processes do does not count.
@@ -87,6 +90,43 @@ async def test_several_at_once_take_turns(tmp_path: Path) -> None:
         await asyncio.gather(*(asyncio.to_thread(send, address, frame) for _ in range(12)))
         assert turns.take_longest_ms() <= LONGEST_TURN_MS
         assert turns.count - before > 12 * 10
+
+
+async def test_a_commit_does_not_wait_for_long_requests_of_others(tmp_path: Path) -> None:
+    """Each of them takes far longer than a commit, and there are more than may be under way at once."""
+    frame = LOOPS[0].attack.frame(3000)
+    commits = 40
+    answered = 0
+    ending = threading.Event()
+
+    def loop(address: Address) -> None:
+        nonlocal answered
+        while not ending.is_set():
+            send(address, frame)
+            answered += 1
+
+    def commit(address: Address) -> tuple[int, int]:
+        """How many of the long requests had been answered before the commits and after them."""
+        with closing(committing(address)) as client:
+            eventually(lambda: answered > LOOPS[0].connections, what="the loops are under way")
+            before = answered
+            for _ in range(commits):
+                client.send()
+            return before, answered
+
+    async with served(tmp_path) as (address, _):
+        new = topics.CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
+        await asyncio.to_thread(send, address, framed(topics.CreateTopicsRequest(topics=[new])))
+        with ThreadPoolExecutor(LOOPS[0].connections + 1) as threads:
+            running = asyncio.get_running_loop()
+            loops = [running.run_in_executor(threads, loop, address) for _ in range(LOOPS[0].connections)]
+            try:
+                before, after = await running.run_in_executor(threads, commit, address)
+            finally:
+                ending.set()
+                await asyncio.gather(*loops)
+    # A commit that waited for a place would wait for ten of them.
+    assert after - before < 3 * commits
 
 
 async def test_many_small_requests_in_one_packet_take_several_turns(tmp_path: Path) -> None:

@@ -6,7 +6,15 @@ from collections.abc import Generator
 import pytest
 
 from alpacamq.api.kafka import turns as turns_module
-from alpacamq.api.kafka.turns import MAX_LARGE_REQUESTS, SMALL_REQUEST_BYTES, Abandoned, Turns, Work
+from alpacamq.api.kafka.turns import (
+    FREE_SLICES,
+    MAX_LARGE_REQUESTS,
+    MAX_SMALL_REQUESTS,
+    SMALL_REQUEST_BYTES,
+    Abandoned,
+    Turns,
+    Work,
+)
 
 LARGE = SMALL_REQUEST_BYTES + 1
 
@@ -111,3 +119,125 @@ async def test_what_is_done_within_a_slice_does_not_wait(monkeypatch: pytest.Mon
     coroutine = work.pause()
     with pytest.raises(StopIteration):
         coroutine.send(None)
+
+
+async def without_places() -> Turns:
+    """Turns whose places are all taken."""
+    turns = Turns(asyncio.get_running_loop())
+    for _ in range(MAX_SMALL_REQUESTS):
+        await turns.places(0).acquire()
+    for _ in range(MAX_LARGE_REQUESTS):
+        await turns.places(LARGE).acquire()
+    return turns
+
+
+async def rounds(count: int) -> None:
+    """Let the event loop go round."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_a_wait_for_others_is_no_part_of_the_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(turns_module, "SLICE_SECONDS", 1.0)
+    monkeypatch.setattr(turns_module, "monotonic", lambda: now)
+    work = Work(await without_places(), wanted, LARGE)
+    reply: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def request() -> str:
+        nonlocal now
+        now += 0.5
+        found = await reply
+        await work.pause()
+        now += 0.5
+        assert work.is_over  # what it did before and after the wait is one slice
+        return found
+
+    task = asyncio.ensure_future(work.drive(request()))
+    await rounds(2)
+    now += 3600
+    reply.set_result("found")
+    await rounds(3)
+    assert task.done()
+    assert await task == "found"
+
+
+async def test_a_request_that_waits_can_be_cancelled() -> None:
+    work = Work(Turns(asyncio.get_running_loop()), wanted, 0)
+    ended: list[str] = []
+
+    async def request() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)  # it may have to wait while it ends
+            ended.append("cancelled")
+            raise
+
+    task = asyncio.ensure_future(work.drive(request()))
+    await rounds(2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == ["cancelled"]
+
+
+async def test_a_small_request_needs_a_place_only_after_a_few_slices() -> None:
+    turns = await without_places()
+    work = Work(turns, wanted, 0)
+    for _ in range(FREE_SLICES):
+        await work.pause()
+    last = asyncio.ensure_future(work.pause())
+    await rounds(10)
+    assert not last.done()
+    turns.places(0).release()
+    await last
+
+
+async def test_a_large_request_needs_a_place_after_its_first_slice() -> None:
+    turns = await without_places()
+    work = Work(turns, wanted, LARGE)
+    await work.begin()
+    second = asyncio.ensure_future(work.pause())
+    await rounds(10)
+    assert not second.done()
+    turns.places(LARGE).release()
+    await second
+
+
+async def test_every_second_slice_is_for_requests_that_have_just_begun() -> None:
+    turns = Turns(asyncio.get_running_loop())
+    order: list[str] = []
+
+    async def long(work: Work) -> None:
+        for _ in range(3):
+            await work.pause()
+            order.append("long")
+
+    async def begun() -> None:
+        await Work(turns, wanted, 0).begin()
+        order.append("begun")
+
+    works = [Work(turns, wanted, LARGE) for _ in range(MAX_LARGE_REQUESTS)]
+    for work in works:
+        await work.pause()
+    await asyncio.gather(*(long(work) for work in works), *(begun() for _ in range(3)))
+    assert order.index("begun") <= 2
+    assert [index for index, name in enumerate(order) if name == "begun"][-1] <= 6
+
+
+async def test_requests_that_arrive_at_once_begin_one_after_the_other() -> None:
+    turns = Turns(asyncio.get_running_loop())
+    begun = most = 0
+
+    async def request() -> None:
+        nonlocal begun
+        await Work(turns, wanted, LARGE).begin()
+        begun += 1
+
+    requests = asyncio.gather(*(request() for _ in range(50)))
+    while not requests.done():
+        before = begun
+        await asyncio.sleep(0)
+        most = max(most, begun - before)
+    assert most == 1

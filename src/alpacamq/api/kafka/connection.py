@@ -8,11 +8,11 @@ together. A turn that takes long is cut short, and goes on when others have had 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from mmap import mmap
 from time import monotonic
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from alpacamq.api.listening import ConnectionLimit
 from alpacamq.protocol.errors import ProtocolError
@@ -249,11 +249,11 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self.forget_on_close(cancel)
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Awaitable[None]) -> None:
         """Run the rest of a request as a task; a bug in it costs this connection, not the broker."""
         self._shared.tasks.create_task(self._guarded(work))
 
-    def spawn_while_open(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn_while_open(self, work: Awaitable[None]) -> None:
         """Like `spawn`, for what nobody needs once the connection has ended: it ends then, too."""
         task = self._shared.tasks.create_task(self._guarded(work))
 
@@ -303,7 +303,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._inbox.received_bytes < hurried_seconds * HURRIED_BYTES_PER_SECOND:
                 self.close("others wait for the room its request takes up (kafka.in_flight_bytes)")
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, work: Awaitable[None]) -> None:
         try:
             await work
         except Abandoned:

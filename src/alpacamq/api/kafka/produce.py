@@ -251,7 +251,11 @@ class ProduceRequests:
             call = decode_produce(header.api_version, frame, header.body_at)
         except ManyEntries:
             connection.hold()
-            connection.spawn(self._handle_in_slices(connection, header, connection.kept(frame)))
+            # Not to be given up half-way: what has been staged so far is part of the log.
+            work = Work(connection.turns, lambda: True, len(frame))
+            connection.spawn(
+                work.drive(self._handle_in_slices(connection, header, connection.kept(frame), work))
+            )
             return
         answer = None if call.acks == ACKS_NONE else connection.reserve()
         pending = PendingProduce(connection, answer, header, call)
@@ -265,13 +269,12 @@ class ProduceRequests:
             pending.done()
 
     async def _handle_in_slices(
-        self, connection: "Connection", header: RequestHeader, frame: memoryview
+        self, connection: "Connection", header: RequestHeader, frame: memoryview, work: Work
     ) -> None:
         """Do for a request with much in it what `handle` does; what was staged is written at every stop."""
-        # Not to be given up half-way: what has been staged so far is part of the log.
-        work = Work(connection.turns, lambda: True, len(frame))
         try:
             with connection.cancelling_on_close():
+                await work.begin()
                 call = await work.run(decode_produce_in_slices(header.api_version, frame, header.body_at))
             if sum(max(len(partitions), 1) for _, partitions in call.topics) > MAX_PRODUCED_PARTITIONS:
                 raise ProtocolError(

@@ -1,6 +1,6 @@
 """From a frame to the handler that understands it, and from its answer back to a frame."""
 
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from typing import Any
 
 from alpacamq.protocol.apis import APIS, Api, ApiKey
@@ -123,9 +123,9 @@ class KafkaRequests:
             self._share.handle(connection, header, frame)
         elif len(frame) > SMALL_BYTES:
             frame = connection.kept(frame)
-            self._later(
-                connection, api, self._handle_large(connection, connection.reserve(), api, header, frame)
-            )
+            work = Work(connection.turns, _always, len(frame))
+            rest = self._handle_large(connection, connection.reserve(), api, header, frame, work)
+            self._later(connection, api, work.drive(rest))
         else:
             work = Work(connection.turns, _always, len(frame))
             request = decode(api.request, header.api_version, frame, header.body_at)
@@ -133,23 +133,28 @@ class KafkaRequests:
             if isinstance(response, Message):
                 _answer(connection.reserve(), api, header, response)
             else:
-                self._later(
-                    connection, api, _finish(connection, connection.reserve(), api, header, response, work)
-                )
+                rest = _finish(connection, connection.reserve(), api, header, response, work)
+                self._later(connection, api, work.drive(rest))
 
-    def _later(self, connection: Connection, api: Api, rest: Coroutine[Any, Any, None]) -> None:
+    def _later(self, connection: Connection, api: Api, rest: Awaitable[None]) -> None:
         """Do the rest of a request as a task, while the connection's next requests wait."""
         connection.hold()
         spawn = connection.spawn_while_open if api.key in RENDEZVOUS else connection.spawn
         spawn(rest)
 
     async def _handle_large(
-        self, connection: Connection, answer: Answer, api: Api, header: RequestHeader, frame: memoryview
+        self,
+        connection: Connection,
+        answer: Answer,
+        api: Api,
+        header: RequestHeader,
+        frame: memoryview,
+        work: Work,
     ) -> None:
-        work = Work(connection.turns, _always, len(frame))
         try:
             # A client that hangs up now leaves nothing behind, least of all its frame.
             with connection.cancelling_on_close():
+                await work.begin()
                 request = await work.run(
                     decode_in_slices(api.request, header.api_version, frame, header.body_at)
                 )
