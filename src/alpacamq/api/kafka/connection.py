@@ -297,8 +297,11 @@ class Connection(asyncio.BufferedProtocol):
             self.close("the client hung up while it waited")
 
     def check_pace(self, now: float) -> None:
-        """Hang up on a client that takes up room others wait for and does not send."""
-        if self._inbox.frame_bytes and not (self._held or self._paused):
+        """Hang up on a client that takes up room others wait for and does not send.
+
+        One that is not read from because it does not read its answers counts as such.
+        """
+        if self._inbox.frame_bytes and not (self._held or self._awaits_room):
             hurried_seconds = now - self._frame_began_at - HURRIED_AFTER_SECONDS
             if self._inbox.received_bytes < hurried_seconds * HURRIED_BYTES_PER_SECOND:
                 self.close("others wait for the room its request takes up (kafka.in_flight_bytes)")
@@ -442,6 +445,7 @@ class Connection(asyncio.BufferedProtocol):
         if pause:
             self._transport.pause_reading()
         else:
+            self._frame_began_at = monotonic()  # what it could not send meanwhile is not late
             self._transport.resume_reading()
             self._loop.call_soon(self._continue)
 
