@@ -1,13 +1,16 @@
 """Connections with sockets that are real and requests that are not: who has to give way, and when."""
 
 import asyncio
+import errno
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from struct import pack
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from alpacamq.api.kafka import connection as connection_module
 from alpacamq.api.kafka.answers import Answer
@@ -172,3 +175,77 @@ async def test_a_frame_that_began_behind_a_long_request_has_its_time_from_when_t
             assert not connection.is_closed
             await send(client, framed(b"next")[6:])
             await until(lambda: len(broker.requests.frames) == 2)
+
+
+@pytest.fixture
+def failing_map(monkeypatch: pytest.MonkeyPatch) -> Callable[[Shared, Exception | None], None]:
+    """Have mappings for large frames fail from now on, or work again."""
+
+    def fail(shared: Shared, error: Exception | None) -> None:
+        take = type(shared.buffers).take
+
+        def refuse(size: int) -> Any:
+            if error is not None:
+                raise error
+            return take(shared.buffers, size)
+
+        monkeypatch.setattr(shared.buffers, "take", refuse)
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(OSError(errno.ENOMEM, "Cannot allocate memory"), id="the system refuses"),
+        pytest.param(MemoryError(), id="the allocator refuses"),
+    ],
+)
+async def test_a_mapping_that_fails_costs_only_the_connection_that_wanted_it(
+    error: Exception, failing_map: Callable[[Shared, Exception | None], None]
+) -> None:
+    async with listening() as broker:
+        shared = broker.shared
+        first_client, first = await broker.connect()
+        second_client, second = await broker.connect()
+        with closing(first_client), closing(second_client), capture_logs() as logs:
+            # The first takes all the room there is, the one that goes beyond it included; the second waits.
+            holder_client, holder = await broker.connect()
+            await send(holder_client, pack(">i", ROOM_BYTES) + bytes(ROOM_BYTES - 1))
+            await until(lambda: holder._inbox.received_bytes == ROOM_BYTES - 1)
+            await send(first_client, pack(">i", ROOM_BYTES) + bytes(ROOM_BYTES - 1))
+            await until(lambda: first._inbox.received_bytes == ROOM_BYTES - 1)
+            await send(second_client, pack(">i", MIB) + bytes(MIB // 16))
+            await until(lambda: second._awaits_room)
+
+            failing_map(shared, error)
+            await send(first_client, b"x")  # all of it is there: it is done with, and gives its room back
+            await until(lambda: second.is_closed)
+            assert not first.is_closed
+            assert broker.requests.frames == [ROOM_BYTES]
+
+            failing_map(shared, None)
+            await send(holder_client, b"x")
+            await send(first_client, framed(bytes(ROOM_BYTES)))  # all the room is free again
+            await until(lambda: broker.requests.frames == [ROOM_BYTES] * 3)
+            holder_client.close()
+    reasons = [each["reason"] for each in logs if each["event"] == "connection_closed"]
+    assert f"no memory for a request of {MIB} bytes" in reasons[0]
+    assert not [each for each in logs if each["event"] == "connection_crashed"]
+
+
+async def test_a_mapping_that_fails_at_once_closes_the_connection(
+    failing_map: Callable[[Shared, Exception | None], None],
+) -> None:
+    async with listening() as broker:
+        client, connection = await broker.connect()
+        other_client, other = await broker.connect()
+        with closing(client), closing(other_client), capture_logs() as logs:
+            failing_map(broker.shared, OSError(errno.ENOMEM, "Cannot allocate memory"))
+            await send(client, pack(">i", MIB) + bytes(MIB // 16))
+            await until(lambda: connection.is_closed)
+            failing_map(broker.shared, None)
+            await send(other_client, framed(bytes(ROOM_BYTES)))
+            await until(lambda: broker.requests.frames == [ROOM_BYTES])
+            assert not other.is_closed
+    assert "no memory for a request" in logs[0]["reason"]

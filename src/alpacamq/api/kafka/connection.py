@@ -402,7 +402,13 @@ class Connection(asyncio.BufferedProtocol):
         if size is None:
             self._inbox.extend(taken)
             return
-        self._large = self._shared.buffers.take(size)
+        try:
+            self._large = self._shared.buffers.take(size)
+        except (OSError, MemoryError) as error:
+            # Not closed here, where the connection that gave the room back is at work.
+            self._loop.call_soon(self.close, f"no memory for a request of {size} bytes: {error}")
+            self._awaits_room = True
+            return
         self._inbox.receive_into(self._large, taken)
         self._frame_began_at = monotonic()
 
