@@ -307,6 +307,7 @@ class ProduceRequests:
         find = self._broker.topics.find
         for key, partitions in call.topics:
             entries = pending.topic(key)
+            yield
             for index, records in partitions:
                 yield
                 try:

@@ -1,12 +1,14 @@
 """From a frame to the handler that understands it, and from its answer back to a frame."""
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from functools import cache
 from typing import Any
 
 from alpacamq.protocol.apis import APIS, Api, ApiKey
 from alpacamq.protocol.errors import ProtocolError
 from alpacamq.protocol.framing import RequestHeader, read_request_header, response_frame
-from alpacamq.protocol.notation import Message
+from alpacamq.protocol.notation import Array, Message, fields_of
 from alpacamq.protocol.schema import decode, decode_in_slices, encode, encode_in_slices
 from alpacamq.telemetry.metrics import RequestFigures
 
@@ -38,6 +40,8 @@ MAX_PLAIN_REQUEST_BYTES = 8 << 20
 SMALL_BYTES = 1 << 10
 # Clients take no larger response, and building one costs memory.
 MAX_RESPONSE_BYTES = 100 << 20
+# Entries of messages that are freed without a stop.
+FREED_AT_ONCE = 32
 
 # A handler answers at once, or returns a coroutine that holds up the connection's next requests.
 Handler = Callable[[Door, Any, Call], Message | Coroutine[Any, Any, Message]]
@@ -133,7 +137,7 @@ class KafkaRequests:
             if isinstance(response, Message):
                 _answer(connection.reserve(), api, header, response)
             else:
-                rest = _finish(connection, connection.reserve(), api, header, response, work)
+                rest = _finish(connection, connection.reserve(), api, header, response, work, deque())
                 self._later(connection, api, work.drive(rest))
 
     def _later(self, connection: Connection, api: Api, rest: Awaitable[None]) -> None:
@@ -164,7 +168,9 @@ class KafkaRequests:
         except BaseException:
             work.leave()
             raise
-        await _finish(connection, answer, api, header, response, work)
+        used: deque[object] = deque((request,))
+        del request
+        await _finish(connection, answer, api, header, response, work, used)
 
     def _refuse_version(self, connection: Connection, api: Api, header: RequestHeader) -> None:
         if api.key is not ApiKey.API_VERSIONS:
@@ -201,7 +207,9 @@ async def _finish(
     header: RequestHeader,
     response: Message | Coroutine[Any, Any, Message],
     work: Work,
+    used: deque[object],
 ) -> None:
+    """Answer a request; `used` is what it leaves behind."""
     try:
         if not isinstance(response, Message):
             if api.key in RENDEZVOUS:
@@ -209,9 +217,36 @@ async def _finish(
             response = await response
         body = await work.run(_encoded(answer, header, response))
         answer.fill((response_frame(api, header.api_version, header.correlation_id, body),))
+        used.append(response)
+        del response, body
+        await work.run(_freed(used))
     finally:
         work.leave()
     connection.proceed()
+
+
+def _freed(used: deque[object]) -> Generator[None, None, None]:
+    """Free messages entry by entry, with stops in between: all at once takes as long as a few slices."""
+    count = 0
+    while used:
+        part = used.popleft()
+        if isinstance(part, Message):
+            for name in _arrays(type(part)):
+                used.extend(getattr(part, name) or ())
+        del part
+        count += 1
+        if not count % FREED_AT_ONCE:
+            yield
+
+
+@cache
+def _arrays(kind: type[Message]) -> tuple[str, ...]:
+    """The fields of a message that hold others."""
+    return tuple(
+        field.name
+        for field in fields_of(kind)
+        if isinstance(field.type, Array) and isinstance(field.type.element, type)
+    )
 
 
 def _encoded(answer: Answer, header: RequestHeader, response: Message) -> Generator[None, None, bytes]:

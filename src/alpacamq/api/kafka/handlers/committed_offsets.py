@@ -141,26 +141,25 @@ async def offset_fetch(door: Door, request: wire.OffsetFetchRequest, call: Call)
     stable = request.require_stable
     if call.version >= _GROUPS_FROM:
         groups = []
-        # Each once, however often it is named: an answer may be much larger than its question.
-        for each in {each.group_id: each for each in request.groups}.values():
+        for each in await call.each_once(request.groups, lambda group: group.group_id):
             groups.append(await _fetched(door, each, call, require_stable=stable))
             await call.pause()
         return wire.OffsetFetchResponse(groups=groups)
     topics = None
     if request.topics is not None:
-        topics = [
-            wire.OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
-            for topic in request.topics
-        ]
+        topics = []
+        for topic in request.topics:
+            await call.pause()
+            topics.append(
+                wire.OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+            )
     group = wire.OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
     fetched = await _fetched(door, group, call, require_stable=stable)
-    return wire.OffsetFetchResponse(
-        error_code=fetched.error_code,
-        topics=[
-            wire.OffsetFetchResponseTopic(name=topic.name, partitions=topic.partitions)
-            for topic in fetched.topics
-        ],
-    )
+    answered = []
+    for each_topic in fetched.topics:
+        await call.pause()
+        answered.append(wire.OffsetFetchResponseTopic(name=each_topic.name, partitions=each_topic.partitions))
+    return wire.OffsetFetchResponse(error_code=fetched.error_code, topics=answered)
 
 
 async def offset_delete(
@@ -169,6 +168,7 @@ async def offset_delete(
     codes: dict[TopicPartition, ErrorCode] = {}
     wanted: list[TopicPartition] = []
     for topic in request.topics:
+        await call.pause()
         for each in topic.partitions:
             await call.pause()
             partition = TopicPartition(TopicName(topic.name), each.partition_index)
@@ -188,6 +188,7 @@ async def offset_delete(
         return wire.OffsetDeleteResponse(error_code=code_of(error))
     topics = []
     for topic in request.topics:
+        await call.pause()
         partitions = []
         for each in topic.partitions:
             await call.pause()
@@ -266,7 +267,10 @@ async def _fetched(
 ) -> wire.OffsetFetchResponseGroup:
     named = None
     if group.topics is not None:
-        named = [(topic, _name_of(door, topic, call)) for topic in group.topics]
+        named = []
+        for topic in group.topics:
+            await call.pause()
+            named.append((topic, _name_of(door, topic, call)))
     asked = FetchOffsetsRequest(
         group=group.group_id,
         partitions=None,
