@@ -29,8 +29,6 @@ from .attacks import ATTACKS, LOOPS, TARGET, TARGET_PARTITIONS, Attack, Loop, fr
 from .bystander import TIMEOUT_S, TOPIC, Bystander, Wait, receive_frame, standing_by
 
 MIB = 1 << 20
-# Few enough to be served, so that it is the work itself that others may have to wait for.
-SERVED_ENTRIES = 80_000
 ANNOUNCED_BYTES = 100 * MIB
 SENT_BYTES = 60_000
 LOOP_SECONDS = 10
@@ -193,7 +191,7 @@ def main(parts: list[str]) -> None:
         for number, attack in enumerate(ATTACKS):
             if not parts or any(part in attack.name for part in parts):
                 with attacked(directory / f"request-{number}") as (broker, bystander):
-                    for entries in sorted({min(SERVED_ENTRIES, attack.entries), attack.entries}):
+                    for entries in sorted({min(attack.served_entries, attack.entries), attack.entries}):
                         measure(broker, bystander, attack, entries)
         for number, loop in enumerate(LOOPS):
             if not parts or any(part in f"{loop.attack.name}, loops" for part in parts):

@@ -9,6 +9,7 @@ import pytest
 from alpacamq.api.kafka.door import Call, Door
 from alpacamq.api.kafka.handlers import cluster as cluster_handlers
 from alpacamq.api.kafka.handlers import committed_offsets, configs, groups, offsets, topics, transactions
+from alpacamq.api.kafka.refusals import error_codes
 from alpacamq.api.kafka.requests import FREED_AT_ONCE, _freed
 from alpacamq.protocol.messages import cluster as cluster_wire
 from alpacamq.protocol.messages import committed_offsets as committed_wire
@@ -178,3 +179,10 @@ def test_messages_are_freed_in_slices_and_stay_whole_for_others() -> None:
     assert stops >= 2 * len(partitions) // FREED_AT_ONCE
     assert not used
     assert len(request.topics[1].partitions) == 500
+
+
+def test_errors_are_counted_with_a_stop_for_every_part() -> None:
+    parts = [offset_wire.ListOffsetsTopicResponse(name=name, partitions=[]) for name in NAMES]
+    codes = list(error_codes(offset_wire.ListOffsetsResponse(topics=parts)))
+    assert len(codes) >= ENTRIES
+    assert not any(codes)

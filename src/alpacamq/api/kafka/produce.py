@@ -68,6 +68,8 @@ if TYPE_CHECKING:
 MAX_PRODUCED_PARTITIONS = 20_000
 # A larger request is staged and written in slices.
 BYTES_AT_ONCE = 4 << 20
+# Batches that are appended without a stop after the coordinator has agreed to them.
+DEFERRED_AT_ONCE = 200
 
 ACKS_NONE = 0
 ACKS_LEADER = 1
@@ -288,8 +290,7 @@ class ProduceRequests:
                     self._broker.commit()
                     await work.pause()
             self._broker.commit()
-            if deferred:
-                await self._append_deferred(pending, header.api_version, call, deferred)
+            await self._append_in_slices(pending, header.api_version, call, deferred, work)
             pending.done()
             work.leave()
             del frame, call, deferred
@@ -351,6 +352,19 @@ class ProduceRequests:
         await self._append_deferred(pending, version, call, deferred)
         pending.done()
         connection.proceed()
+
+    async def _append_in_slices(
+        self,
+        pending: PendingProduce,
+        version: int,
+        call: ProduceCall,
+        deferred: Sequence[Deferred],
+        work: Work,
+    ) -> None:
+        for start in range(0, len(deferred), DEFERRED_AT_ONCE):
+            some = deferred[start : start + DEFERRED_AT_ONCE]
+            await self._append_deferred(pending, version, call, some)
+            await work.pause()
 
     async def _append_deferred(
         self, pending: PendingProduce, version: int, call: ProduceCall, deferred: Sequence[Deferred]
