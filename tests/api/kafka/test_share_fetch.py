@@ -71,6 +71,7 @@ async def test_what_was_acquired_before_something_went_wrong_is_sent(
 async def test_others_have_its_place_while_it_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns_module, "SLICE_SECONDS", 0.0)
     monkeypatch.setattr(turns_module, "FREE_SLICES", 0)
+    monkeypatch.setattr(turns_module, "TINY_REQUEST_BYTES", 0)
     monkeypatch.setattr(turns_module, "MAX_SMALL_REQUESTS", 1)
     sleep = asyncio.sleep
     pauses: list[bool] = []

@@ -11,12 +11,14 @@ from alpacamq.api.kafka.turns import (
     MAX_LARGE_REQUESTS,
     MAX_SMALL_REQUESTS,
     SMALL_REQUEST_BYTES,
+    TINY_REQUEST_BYTES,
     Abandoned,
     Turns,
     Work,
 )
 
 LARGE = SMALL_REQUEST_BYTES + 1
+SMALL = TINY_REQUEST_BYTES + 1
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +36,7 @@ async def test_one_slice_of_one_request_runs_each_time_round_the_loop() -> None:
 
     async def request() -> None:
         nonlocal slices
-        work = Work(turns, wanted, 0)
+        work = Work(turns, wanted, SMALL)
         for _ in range(10):
             await work.pause()
             slices += 1
@@ -58,7 +60,7 @@ async def test_requests_take_turns() -> None:
     order: list[str] = []
 
     async def request(name: str) -> None:
-        work = Work(turns, wanted, 0)
+        work = Work(turns, wanted, SMALL)
         for _ in range(3):
             await work.pause()
             order.append(name)
@@ -73,7 +75,7 @@ async def test_few_large_requests_are_under_way_at_once_and_small_ones_do_not_wa
     for work in large[:-1]:
         await work.pause()
     last = asyncio.ensure_future(large[-1].pause())
-    small = Work(turns, wanted, 0)
+    small = Work(turns, wanted, SMALL)
     for _ in range(20):
         await small.pause()
     assert not last.done()
@@ -84,7 +86,7 @@ async def test_few_large_requests_are_under_way_at_once_and_small_ones_do_not_wa
 async def test_nobody_works_for_a_client_that_has_hung_up() -> None:
     turns = Turns(asyncio.get_running_loop())
     is_there = True
-    work = Work(turns, lambda: is_there, 0)
+    work = Work(turns, lambda: is_there, SMALL)
     await work.pause()
     is_there = False
     with pytest.raises(Abandoned):
@@ -107,14 +109,14 @@ async def test_a_generator_is_driven_to_its_result_with_stops() -> None:
         return "done"
 
     counting = asyncio.ensure_future(count())
-    assert await Work(turns, wanted, 0).run(slices()) == "done"
+    assert await Work(turns, wanted, SMALL).run(slices()) == "done"
     counting.cancel()
     assert others >= 10
 
 
 async def test_what_is_done_within_a_slice_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns_module, "SLICE_SECONDS", 3600.0)
-    work = Work(Turns(asyncio.get_running_loop()), wanted, 0)
+    work = Work(Turns(asyncio.get_running_loop()), wanted, SMALL)
     assert not work.is_over
     coroutine = work.pause()
     with pytest.raises(StopIteration):
@@ -163,7 +165,7 @@ async def test_a_wait_for_others_is_no_part_of_the_slice(monkeypatch: pytest.Mon
 
 
 async def test_a_request_that_waits_can_be_cancelled() -> None:
-    work = Work(Turns(asyncio.get_running_loop()), wanted, 0)
+    work = Work(Turns(asyncio.get_running_loop()), wanted, SMALL)
     ended: list[str] = []
 
     async def request() -> None:
@@ -184,7 +186,7 @@ async def test_a_request_that_waits_can_be_cancelled() -> None:
 
 async def test_a_small_request_needs_a_place_only_after_a_few_slices() -> None:
     turns = await without_places()
-    work = Work(turns, wanted, 0)
+    work = Work(turns, wanted, SMALL)
     for _ in range(FREE_SLICES):
         await work.pause()
     last = asyncio.ensure_future(work.pause())
@@ -215,7 +217,7 @@ async def test_every_second_slice_is_for_requests_that_have_just_begun() -> None
             order.append("long")
 
     async def begun() -> None:
-        await Work(turns, wanted, 0).begin()
+        await Work(turns, wanted, SMALL).begin()
         order.append("begun")
 
     works = [Work(turns, wanted, LARGE) for _ in range(MAX_LARGE_REQUESTS)]
@@ -241,3 +243,15 @@ async def test_requests_that_arrive_at_once_begin_one_after_the_other() -> None:
         await asyncio.sleep(0)
         most = max(most, begun - before)
     assert most == 1
+
+
+async def test_a_tiny_request_goes_on_once_without_a_turn() -> None:
+    turns = Turns(asyncio.get_running_loop())
+    work = Work(turns, wanted, TINY_REQUEST_BYTES)
+    coroutine = work.pause()
+    with pytest.raises(StopIteration):
+        coroutine.send(None)
+    second = asyncio.ensure_future(work.pause())
+    await asyncio.sleep(0)
+    assert not second.done()
+    await second

@@ -32,12 +32,10 @@ from .handlers import (
 from .produce import ProduceRequests
 from .refusals import error_codes
 from .share import ShareRequests
-from .turns import Work
+from .turns import TINY_REQUEST_BYTES, Work
 
 # Only Produce carries data; decoding anything else takes many times its size in memory.
 MAX_PLAIN_REQUEST_BYTES = 8 << 20
-# A request of no more is decoded at once: it can hardly name enough to take long.
-SMALL_BYTES = 1 << 10
 # Clients take no larger response, and building one costs memory.
 MAX_RESPONSE_BYTES = 100 << 20
 # Entries of messages that are freed without a stop.
@@ -125,7 +123,7 @@ class KafkaRequests:
             self._fetch.handle(connection, header, frame)
         elif api.key in SHARING:
             self._share.handle(connection, header, frame)
-        elif len(frame) > SMALL_BYTES:
+        elif len(frame) > TINY_REQUEST_BYTES:  # smaller ones can hardly name enough to take long
             frame = connection.kept(frame)
             work = Work(connection.turns, _always, len(frame))
             rest = self._handle_large(connection, connection.reserve(), api, header, frame, work)

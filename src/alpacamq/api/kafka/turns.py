@@ -25,6 +25,8 @@ MAX_SMALL_REQUESTS = 32
 SMALL_REQUEST_BYTES = 64 << 10
 # So many slices of a small request need no place.
 FREE_SLICES = 10
+# One of up to this size goes on after its first slice: mostly that was taken from it, and it is nearly done.
+TINY_REQUEST_BYTES = 1 << 10
 
 
 class Abandoned(Exception):
@@ -71,13 +73,14 @@ class Turns:
 class Work:
     """The work on one request, which stops when a slice is over."""
 
-    __slots__ = ("_free_slices", "_has_place", "_is_wanted", "_places", "_turns", "_until")
+    __slots__ = ("_free_slices", "_goes_on", "_has_place", "_is_wanted", "_places", "_turns", "_until")
 
     def __init__(self, turns: Turns, is_wanted: Callable[[], bool], request_bytes: int) -> None:
         self._turns = turns
         self._places = turns.places(request_bytes)
         self._is_wanted = is_wanted
         self._free_slices = FREE_SLICES if request_bytes <= SMALL_REQUEST_BYTES else 0
+        self._goes_on = request_bytes <= TINY_REQUEST_BYTES
         self._has_place = False
         self._until = monotonic() + SLICE_SECONDS
 
@@ -94,6 +97,10 @@ class Work:
     async def pause(self) -> None:
         """Let others have their turn if the slice is over; Abandoned if the client has hung up meanwhile."""
         if monotonic() < self._until:
+            return
+        if self._goes_on:
+            self._goes_on = False
+            self._until = monotonic() + SLICE_SECONDS
             return
         if self._free_slices:
             self._free_slices -= 1
