@@ -2,9 +2,10 @@
 
     python -m tests.hostile [part of a request's name ...]
 
-For each request: what another client's produce waited at most in the second before it and while it was
-served, how much of the broker's work lay in such a wait at most (by processor time: what other processes do
-to the wait does not count), and the resident memory of the broker before, during and after.
+For each request: what another client's produce and OffsetCommit waited at most in the second before it and
+while it was served, how much of the broker's work lay in the wait of a produce at most (by processor time:
+what other processes do to the wait does not count), and the resident memory of the broker before, during and
+after.
 `HOSTILE_SOURCE` names the `src` directory of another version to measure.
 """
 
@@ -24,17 +25,17 @@ from typing import Self
 from alpacamq.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tests.brokers import Broker
 
-from .attacks import ATTACKS, TARGET, TARGET_PARTITIONS, Attack, framed
-from .bystander import TIMEOUT_S, TOPIC, Bystander, receive_frame, standing_by
+from .attacks import ATTACKS, LOOPS, TARGET, TARGET_PARTITIONS, Attack, Loop, framed
+from .bystander import TIMEOUT_S, TOPIC, Bystander, Wait, receive_frame, standing_by
 
 MIB = 1 << 20
-# Few enough to be served, so that it is the work itself that others may have to wait for.
-SERVED_ENTRIES = 80_000
 ANNOUNCED_BYTES = 100 * MIB
 SENT_BYTES = 60_000
+LOOP_SECONDS = 10
 COLUMNS = (
     "request", "entries", "size", "answer", "took",
-    "a produce waits without it / during it", "for work of", "resident before / during / after",
+    "a produce waits without it / during it", "for work of", "a commit waits",
+    "resident before / during / after",
 )  # fmt: skip
 
 
@@ -48,9 +49,9 @@ class Measurement:
         self._watching = threading.Thread(target=self._watch)
 
     def __enter__(self) -> Self:
-        self._bystander.take_longest()
+        self._take_longest()
         time.sleep(1)
-        self._idle = self._bystander.take_longest()
+        self._idle = self._take_longest()
         self._before = self._highest = self._broker.resident_bytes
         self._watching.start()
         self._began_at = time.monotonic()
@@ -59,9 +60,12 @@ class Measurement:
     def __exit__(self, *_: object) -> None:
         self._took_s = time.monotonic() - self._began_at
         time.sleep(0.2)
-        self._during = self._bystander.take_longest()
+        self._during = self._take_longest()
         self._ending.set()
         self._watching.join()
+
+    def _take_longest(self) -> tuple[Wait, Wait]:
+        return self._bystander.producing.take_longest(), self._bystander.committing.take_longest()
 
     def _watch(self) -> None:
         while not self._ending.wait(0.01):
@@ -71,11 +75,14 @@ class Measurement:
     def print(self, *columns: str) -> None:
         """One line of the table."""
         memory = (self._before, self._highest, self._broker.resident_bytes)
+        idle_produce, idle_commit = self._idle
+        produce, commit = self._during
         cells = [
             *columns,
             f"{self._took_s:.2f} s",
-            f"{self._idle.waited_ms:.0f} / {self._during.waited_ms:.0f} ms",
-            f"{self._during.work_ms:.0f} ms",
+            f"{idle_produce.waited_ms:.0f} / {produce.waited_ms:.0f} ms",
+            f"{produce.work_ms:.0f} ms",
+            f"{idle_commit.waited_ms:.0f} / {commit.waited_ms:.0f} ms",
             " / ".join(f"{size_bytes / MIB:.0f}" for size_bytes in memory) + " MiB",
         ]
         print(f"| {' | '.join(cells)} |", flush=True)
@@ -130,6 +137,34 @@ def measure_announcements(broker: Broker, bystander: Bystander, count: int, *, t
     )
 
 
+def measure_loop(broker: Broker, bystander: Bystander, loop: Loop) -> None:
+    """Connections that send the same request over and over."""
+    frame = loop.attack.frame(loop.entries)
+    answered = 0
+
+    def repeat(until: float) -> None:
+        nonlocal answered
+        with socket.create_connection(broker.host_and_port, timeout=TIMEOUT_S) as connection:
+            while time.monotonic() < until:
+                connection.sendall(frame)
+                receive_frame(connection)
+                answered += 1
+
+    with Measurement(broker, bystander) as measurement:
+        until = time.monotonic() + LOOP_SECONDS
+        threads = [threading.Thread(target=repeat, args=(until,)) for _ in range(loop.connections)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    measurement.print(
+        f"{loop.attack.name}, {loop.connections} connections in loops",
+        f"{loop.entries:,}",
+        f"{len(frame) / MIB:.1f} MiB",
+        f"{answered} answers",
+    )
+
+
 @contextlib.contextmanager
 def attacked(directory: Path) -> Iterator[tuple[Broker, Bystander]]:
     """A broker of its own, and another client of it."""
@@ -156,8 +191,12 @@ def main(parts: list[str]) -> None:
         for number, attack in enumerate(ATTACKS):
             if not parts or any(part in attack.name for part in parts):
                 with attacked(directory / f"request-{number}") as (broker, bystander):
-                    for entries in sorted({min(SERVED_ENTRIES, attack.entries), attack.entries}):
+                    for entries in sorted({min(attack.served_entries, attack.entries), attack.entries}):
                         measure(broker, bystander, attack, entries)
+        for number, loop in enumerate(LOOPS):
+            if not parts or any(part in f"{loop.attack.name}, loops" for part in parts):
+                with attacked(directory / f"loop-{number}") as (broker, bystander):
+                    measure_loop(broker, bystander, loop)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """Requests that name as many things as their size allows, for every API whose arrays a client controls."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
 from uuid import UUID
 
+from alpacamq.model.records import Record, write_batch
 from alpacamq.protocol.apis import APIS
 from alpacamq.protocol.messages import (
     cluster,
@@ -34,6 +36,9 @@ TARGET = "target"
 TARGET_PARTITIONS = 1000
 GROUP = "hostile"
 NOWHERE = UUID(int=7)
+# A Produce or Fetch with more partitions is refused.
+SERVED_PARTITIONS = 20_000
+_TRANSACTIONAL = 0x10
 
 
 def framed(request: Message, version: int | None = None, correlation_id: int = 1) -> bytes:
@@ -56,9 +61,20 @@ class Attack:
     # As many as fit into the largest request, or as the fault was found with.
     entries: int
     version: int | None = None
+    # Few enough to be served, so that it is the work itself that others may have to wait for.
+    served_entries: int = 80_000
 
     def frame(self, entries: int) -> bytes:
         return framed(self.build(entries), self.version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """Connections that each send one request again and again."""
+
+    attack: Attack
+    entries: int
+    connections: int
 
 
 def _names(count: int) -> list[str]:
@@ -158,6 +174,34 @@ def _produce_topics(count: int) -> Message:
         timeout_ms=1000,
         topic_data=[produce.TopicProduceData(name=name, partition_data=[]) for name in _names(count)],
     )
+
+
+def _produce_batches(transactional_id: str | None) -> Callable[[int], Message]:
+    """A small batch for each entry, of a transaction that the broker does not know if it is of one."""
+
+    def build(count: int) -> Message:
+        record = Record(0, int(time.time() * 1000), None, b"x")
+        if transactional_id is None:
+            batch = write_batch([record])
+        else:
+            batch = write_batch(
+                [record], attributes=_TRANSACTIONAL, producer_id=7, producer_epoch=0, base_sequence=0
+            )
+        return produce.ProduceRequest(
+            transactional_id=transactional_id,
+            acks=1,
+            timeout_ms=1000,
+            topic_data=[
+                produce.TopicProduceData(
+                    name=TARGET,
+                    partition_data=[
+                        produce.PartitionProduceData(index=index, records=batch) for index in _targets(count)
+                    ],
+                )
+            ],
+        )
+
+    return build
 
 
 def _create_topics(count: int) -> Message:
@@ -444,10 +488,57 @@ ATTACKS = (
     Attack(name="ListOffsets, latest", build=_list_offsets(-1), entries=450_000),
     Attack(name="ListOffsets, by time", build=_list_offsets(5), entries=450_000),
     Attack(name="OffsetForLeaderEpoch", build=_leader_epochs, entries=600_000),
-    Attack(name="Produce, empty partitions", build=_produce(TARGET), entries=1_000_000, version=9),
-    Attack(name="Produce, 100 MiB of empty partitions", build=_produce("x"), entries=14_000_000, version=9),
-    Attack(name="Produce, empty topics", build=_produce_topics, entries=800_000, version=9),
-    Attack(name="Fetch", build=_fetch, entries=250_000, version=12),
+    Attack(
+        name="ListOffsets, topics without partitions",
+        build=lambda n: offsets.ListOffsetsRequest(
+            topics=[offsets.ListOffsetsTopic(name=name, partitions=[]) for name in _names(n)]
+        ),
+        entries=800_000,
+    ),
+    Attack(
+        name="OffsetCommit, topics without partitions",
+        build=lambda n: committed.OffsetCommitRequest(
+            group_id=GROUP, topics=[committed.OffsetCommitRequestTopic(name=name) for name in _names(n)]
+        ),
+        entries=800_000,
+        version=9,
+    ),
+    Attack(
+        name="Produce, empty partitions",
+        build=_produce(TARGET),
+        entries=1_000_000,
+        version=9,
+        served_entries=SERVED_PARTITIONS,
+    ),
+    Attack(
+        name="Produce, 100 MiB of empty partitions",
+        build=_produce("x"),
+        entries=14_000_000,
+        version=9,
+        served_entries=SERVED_PARTITIONS,
+    ),
+    Attack(
+        name="Produce, empty topics",
+        build=_produce_topics,
+        entries=800_000,
+        version=9,
+        served_entries=SERVED_PARTITIONS,
+    ),
+    Attack(
+        name="Produce, many batches",
+        build=_produce_batches(None),
+        entries=80_000,
+        version=9,
+        served_entries=SERVED_PARTITIONS,
+    ),
+    Attack(
+        name="Produce, many batches of a transaction",
+        build=_produce_batches("hostile"),
+        entries=80_000,
+        version=9,
+        served_entries=SERVED_PARTITIONS,
+    ),
+    Attack(name="Fetch", build=_fetch, entries=250_000, version=12, served_entries=SERVED_PARTITIONS),
     Attack(
         name="DescribeConfigs",
         build=lambda n: configs.DescribeConfigsRequest(
@@ -578,3 +669,8 @@ ATTACKS = (
         entries=2_000_000,
     ),
 )
+
+_BY_NAME = {attack.name: attack for attack in ATTACKS}
+
+# More connections than long requests may be under way at once, so that there is always one that waits.
+LOOPS = (Loop(attack=_BY_NAME["DescribeGroups"], entries=10_000, connections=40),)

@@ -1,16 +1,16 @@
-"""A client that produces small batches all the time, and how long it waited for the slowest of them."""
+"""A client that produces and commits offsets all the time, and how long it waited for the slowest of each."""
 
-import itertools
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
 from alpacamq.model.records import Record, write_batch
+from alpacamq.protocol.messages import committed_offsets as committed
 from alpacamq.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 from .attacks import framed
@@ -18,6 +18,7 @@ from .attacks import framed
 _SIZE = Struct(">i")
 TIMEOUT_S = 200.0
 TOPIC = "bystander"
+_COMMIT_VERSION = 7
 
 
 def receive_frame(connection: socket.socket) -> bytes:
@@ -44,40 +45,42 @@ class Wait(NamedTuple):
     work_ms: float
 
 
-class Bystander:
-    """Produces one record after the other until it is stopped."""
+class Repeated:
+    """Sends one request again and again on a connection of its own until it is stopped."""
 
-    def __init__(self, address: tuple[str, int], broker_pid: int | None = None) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        frame: bytes,
+        read_error: Callable[[bytes], int],
+        broker_pid: int | None,
+    ) -> None:
         # Linux counts there, in nanoseconds, how long the broker's main thread has had a processor.
         self._work = None if broker_pid is None else Path(f"/proc/{broker_pid}/schedstat")
         self._socket = socket.create_connection(address, timeout=TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        batch = write_batch([Record(0, int(time.time() * 1000), None, b"x" * 100)])
-        topic = TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=0, records=batch)])
-        self._frame = framed(ProduceRequest(acks=1, timeout_ms=1000, topic_data=[topic]), 9)
+        self._frame = frame
+        self._read_error = read_error
         self._stopping = threading.Event()
         self._longest_s = 0.0
         self._most_work_ms = 0.0
         self._began_at: float | None = None
-        self.count = 0
 
-    def produce(self) -> None:
-        """Produce one record and wait for its acknowledgement."""
+    def send(self) -> None:
+        """Send the request once and wait for its answer."""
         worked_ms = self._work_ms()
         self._began_at = began_at = time.monotonic()
         self._socket.sendall(self._frame)
         answer = receive_frame(self._socket)
         self._longest_s = max(self._longest_s, time.monotonic() - began_at)
         self._most_work_ms = max(self._most_work_ms, self._work_ms() - worked_ms)
-        self.count += 1
-        # Behind the header, the topic's name and the partition's index.
-        error = int.from_bytes(answer[4 + 1 + 1 + 1 + len(TOPIC) + 1 + 4 :][:2], "big")
-        assert error == 0, f"the bystander's produce failed with error {error}"
+        error = self._read_error(answer)
+        assert error == 0, f"the bystander's request failed with error {error}"
 
     def run(self) -> None:
-        """Produce until stopped."""
-        for _ in itertools.takewhile(lambda _: not self._stopping.is_set(), itertools.count()):
-            self.produce()
+        """Send the request until stopped."""
+        while not self._stopping.is_set():
+            self.send()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -98,16 +101,43 @@ class Bystander:
         return int(self._work.read_bytes().split()[0]) / 1e6
 
 
+def producing(address: tuple[str, int], broker_pid: int | None = None) -> Repeated:
+    """A client that produces one record after the other."""
+    batch = write_batch([Record(0, int(time.time() * 1000), None, b"x" * 100)])
+    topic = TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=0, records=batch)])
+    frame = framed(ProduceRequest(acks=1, timeout_ms=1000, topic_data=[topic]), 9)
+    # Behind the header, the topic's name and the partition's index.
+    error_at = 4 + 1 + 1 + 1 + len(TOPIC) + 1 + 4
+    return Repeated(
+        address, frame, lambda answer: int.from_bytes(answer[error_at : error_at + 2], "big"), broker_pid
+    )
+
+
+def committing(address: tuple[str, int], broker_pid: int | None = None) -> Repeated:
+    """A client that commits one offset after the other."""
+    partition = committed.OffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    topic = committed.OffsetCommitRequestTopic(name=TOPIC, partitions=[partition])
+    frame = framed(committed.OffsetCommitRequest(group_id=TOPIC, topics=[topic]), _COMMIT_VERSION)
+    return Repeated(address, frame, lambda answer: int.from_bytes(answer[-2:], "big"), broker_pid)
+
+
+class Bystander(NamedTuple):
+    """What another client does while the broker is attacked."""
+
+    producing: Repeated
+    committing: Repeated
+
+
 @contextmanager
 def standing_by(address: tuple[str, int], broker_pid: int) -> Iterator[Bystander]:
     """A bystander at work."""
-    bystander = Bystander(address, broker_pid)
-    bystander.produce()
-    thread = threading.Thread(target=bystander.run)
-    thread.start()
-    try:
+    bystander = Bystander(producing(address, broker_pid), committing(address, broker_pid))
+    with ExitStack() as stack:
+        for repeated in bystander:
+            stack.callback(repeated.close)
+            repeated.send()
+            thread = threading.Thread(target=repeated.run)
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(repeated.stop)
         yield bystander
-    finally:
-        bystander.stop()
-        thread.join()
-        bystander.close()

@@ -13,7 +13,7 @@ from tests.integration.raw import connected
 from tests.waiting import eventually
 
 from .__main__ import prepare
-from .bystander import TOPIC, Bystander
+from .bystander import TOPIC, producing
 
 MIB = 1 << 20
 ANNOUNCED_BYTES = 100 * MIB
@@ -40,11 +40,11 @@ def announce(stack: ExitStack, broker: Broker, size: int, sent: int) -> socket.s
 
 def test_a_frame_takes_the_memory_of_what_has_arrived_of_it(broker: Broker) -> None:
     before = broker.resident_bytes
-    bystander = Bystander(broker.host_and_port)
+    bystander = producing(broker.host_and_port)
     with ExitStack() as stack:
         for _ in range(CONNECTIONS):
             announce(stack, broker, ANNOUNCED_BYTES, SENT_BYTES)
-        bystander.produce()  # on a connection that came after them: what they sent has been read
+        bystander.send()  # on a connection that came after them: what they sent has been read
         assert broker.resident_bytes < before + CONNECTIONS * 2 * SENT_BYTES + 16 * MIB
     bystander.close()
     eventually(lambda: broker.resident_bytes < before + 8 * MIB, what="their memory is free")
@@ -71,8 +71,8 @@ def test_frames_that_never_come_keep_no_large_one_out(tmp_path_factory: pytest.T
                 announce(stack, broker, 4 * MIB, MIB)
             with connected(broker.host_and_port) as honest:
                 assert honest.produce(TOPIC, batch).error == 0
-            bystander = Bystander(broker.host_and_port)
-            bystander.produce()
+            bystander = producing(broker.host_and_port)
+            bystander.send()
             bystander.close()
     finally:
         broker.end()

@@ -2,20 +2,25 @@
 
 import asyncio
 import socket
-from contextlib import suppress
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
+from alpacamq.model.records import Record, write_batch
 from alpacamq.protocol.decoder import MAX_ENTRIES
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import committed_offsets as committed
-from alpacamq.protocol.messages import groups, metadata, offsets, topics
+from alpacamq.protocol.messages import groups, metadata, offsets, produce, topics, transactions
+from alpacamq.protocol.messages.producers import InitProducerIdRequest
 from alpacamq.protocol.notation import Message
 from tests.api.kafka.wire import wired
+from tests.waiting import eventually
 
-from .attacks import ATTACKS, TARGET, TARGET_PARTITIONS, Attack, framed
-from .bystander import receive_frame
+from .attacks import ATTACKS, LOOPS, TARGET, TARGET_PARTITIONS, Attack, framed
+from .bystander import TOPIC, committing, receive_frame
 from .in_process import LoopTurns, served
 
 # What another client may wait for at most. Processor time: what other processes do does not count.
@@ -64,16 +69,13 @@ async def test_no_request_keeps_the_event_loop_busy_for_long(tmp_path: Path) -> 
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("entries", [80_000, None], ids=["just served", "largest"])
+@pytest.mark.parametrize("is_served", [True, False], ids=["just served", "largest"])
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
-async def test_the_largest_request_does_not_either(
-    attack: Attack, entries: int | None, tmp_path: Path
-) -> None:
+async def test_the_largest_request_does_not_either(attack: Attack, is_served: bool, tmp_path: Path) -> None:
+    entries = min(attack.served_entries, attack.entries) if is_served else attack.entries
     async with served(tmp_path) as (address, turns):
         await asyncio.to_thread(create, address)
-        longest_ms = await longest_turn_ms(
-            address, turns, attack, min(entries or attack.entries, attack.entries)
-        )
+        longest_ms = await longest_turn_ms(address, turns, attack, entries)
     assert longest_ms <= LONGEST_TURN_MS
 
 
@@ -87,6 +89,43 @@ async def test_several_at_once_take_turns(tmp_path: Path) -> None:
         await asyncio.gather(*(asyncio.to_thread(send, address, frame) for _ in range(12)))
         assert turns.take_longest_ms() <= LONGEST_TURN_MS
         assert turns.count - before > 12 * 10
+
+
+async def test_a_commit_does_not_wait_for_long_requests_of_others(tmp_path: Path) -> None:
+    """Each of them takes far longer than a commit, and there are more than may be under way at once."""
+    frame = LOOPS[0].attack.frame(3000)
+    commits = 40
+    answered = 0
+    ending = threading.Event()
+
+    def loop(address: Address) -> None:
+        nonlocal answered
+        while not ending.is_set():
+            send(address, frame)
+            answered += 1
+
+    def commit(address: Address) -> tuple[int, int]:
+        """How many of the long requests had been answered before the commits and after them."""
+        with closing(committing(address)) as client:
+            eventually(lambda: answered > LOOPS[0].connections, what="the loops are under way")
+            before = answered
+            for _ in range(commits):
+                client.send()
+            return before, answered
+
+    async with served(tmp_path) as (address, _):
+        new = topics.CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
+        await asyncio.to_thread(send, address, framed(topics.CreateTopicsRequest(topics=[new])))
+        with ThreadPoolExecutor(LOOPS[0].connections + 1) as threads:
+            running = asyncio.get_running_loop()
+            loops = [running.run_in_executor(threads, loop, address) for _ in range(LOOPS[0].connections)]
+            try:
+                before, after = await running.run_in_executor(threads, commit, address)
+            finally:
+                ending.set()
+                await asyncio.gather(*loops)
+    # A commit that waited for a place would wait for ten of them.
+    assert after - before < 3 * commits
 
 
 async def test_many_small_requests_in_one_packet_take_several_turns(tmp_path: Path) -> None:
@@ -195,6 +234,56 @@ async def test_a_large_request_is_answered_as_a_small_one_is(tmp_path: Path) -> 
 
     async with served(tmp_path) as (address, _):
         await asyncio.to_thread(ask, address)
+
+
+async def test_a_transaction_may_write_to_many_partitions_in_one_request(tmp_path: Path) -> None:
+    count = 600
+
+    def ask(address: Address) -> tuple[list[int], int, list[int]]:
+        create(address, count)
+        with wired(address) as wire:
+            producer = wire.ask(InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=60_000), 4)
+            batch = write_batch(
+                [Record(0, 0, None, b"x")],
+                attributes=0x10,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                base_sequence=0,
+            )
+            data = [produce.PartitionProduceData(index=index, records=batch) for index in range(count)]
+            request = produce.ProduceRequest(
+                transactional_id="t",
+                acks=-1,
+                timeout_ms=1000,
+                topic_data=[produce.TopicProduceData(name=TARGET, partition_data=data)],
+            )
+            produced = wire.ask(request, 12)
+            ended = wire.ask(
+                transactions.EndTxnRequest(
+                    transactional_id="t",
+                    producer_id=producer.producer_id,
+                    producer_epoch=producer.producer_epoch,
+                    committed=True,
+                ),
+                4,
+            )
+            wanted = [
+                offsets.ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(count)
+            ]
+            listed = wire.ask(
+                offsets.ListOffsetsRequest(
+                    isolation_level=0, topics=[offsets.ListOffsetsTopic(name=TARGET, partitions=wanted)]
+                )
+            )
+        results = produced.responses[0].partition_responses
+        ends = [each.offset for each in listed.topics[0].partitions]
+        return [each.error_code for each in results], ended.error_code, ends
+
+    async with served(tmp_path) as (address, _):
+        codes, end_code, ends = await asyncio.to_thread(ask, address)
+    assert codes == [0] * count
+    assert end_code == 0
+    assert set(ends) <= {1, 2}  # the batch, and the marker behind it where it is written already
 
 
 async def test_a_partition_that_is_named_twice_is_an_error_as_in_kafka(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from alpacamq.api.kafka import turns as turns_module
 from alpacamq.api.kafka.share_fetch import SharedFetch
 from alpacamq.api.kafka.share_sessions import ShareSession
 from alpacamq.api.kafka.turns import Turns, Work
@@ -13,9 +14,31 @@ from alpacamq.broker.partition import append
 from alpacamq.coordinator.share_config import ShareConfig
 from alpacamq.model.errors import DiskFull
 from alpacamq.model.records import Record, write_batch
+from alpacamq.model.topics import Topic
 from alpacamq.protocol.messages.share_fetch import ShareFetchRequest
 from alpacamq.queues.messages import QueueId
 from tests.broker.open_brokers import running
+
+
+def share_session(topic: Topic) -> ShareSession:
+    session = ShareSession(("group", "member"), lambda _: None)
+    session.update([(topic.id, 0)], ())
+    return session
+
+
+def share_fetch(max_wait_ms: int) -> ShareFetchRequest:
+    return ShareFetchRequest(
+        group_id="group",
+        member_id="member",
+        share_session_epoch=0,
+        max_wait_ms=max_wait_ms,
+        min_bytes=1 << 20,
+        max_bytes=1 << 20,
+        max_records=10,
+        batch_size=10,
+        topics=[],
+        forgotten_topics_data=[],
+    )
 
 
 async def test_what_was_acquired_before_something_went_wrong_is_sent(
@@ -24,20 +47,6 @@ async def test_what_was_acquired_before_something_went_wrong_is_sent(
     async with running(tmp_path) as broker:
         topic = await broker.topics.create("t", partitions=1)
         await append(broker.topics.partition("t", 0), write_batch([Record(0, 1000, None, b"x")]))
-        session = ShareSession(("group", "member"), lambda _: None)
-        session.update([(topic.id, 0)], ())
-        request = ShareFetchRequest(
-            group_id="group",
-            member_id="member",
-            share_session_epoch=0,
-            max_wait_ms=2000,
-            min_bytes=1 << 20,
-            max_bytes=1 << 20,
-            max_records=10,
-            batch_size=10,
-            topics=[],
-            forgotten_topics_data=[],
-        )
         acquire = broker.queues.acquire
         # The first queue of a broker takes its time.
         await acquire(QueueId("another", "t"), consumer="", partitions=(0,), max_messages=1)
@@ -52,8 +61,36 @@ async def test_what_was_acquired_before_something_went_wrong_is_sent(
         monkeypatch.setattr(broker.queues, "acquire", acquire_once)
         config = ShareConfig(auto_offset_reset="earliest")
         work = Work(Turns(asyncio.get_running_loop()), lambda: True, 100)
-        (taken,) = await SharedFetch(broker, session, request, config, work).run()
+        (taken,) = await SharedFetch(broker, share_session(topic), share_fetch(2000), config, work).run()
         told = taken.shared(10)
         assert [entry.offset for entry in taken.acquired] == [0]
         assert (told.error_code, told.records_bytes) == (0, taken.covering.length)
         taken.covering.release()
+
+
+async def test_others_have_its_place_while_it_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns_module, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(turns_module, "FREE_SLICES", 0)
+    monkeypatch.setattr(turns_module, "TINY_REQUEST_BYTES", 0)
+    monkeypatch.setattr(turns_module, "MAX_SMALL_REQUESTS", 1)
+    sleep = asyncio.sleep
+    pauses: list[bool] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(turns.places(100).locked())
+        await sleep(seconds)
+
+    async def wait_for_nothing(*_: object) -> None:
+        """Be woken for messages that another member takes."""
+
+    async with running(tmp_path) as broker:
+        topic = await broker.topics.create("t", partitions=1)
+        monkeypatch.setattr(broker.queues, "wait_for_messages", wait_for_nothing)
+        turns = Turns(asyncio.get_running_loop())
+        work = Work(turns, lambda: True, 100)
+        fetch = SharedFetch(broker, share_session(topic), share_fetch(50), ShareConfig(), work)
+        with monkeypatch.context() as patches:
+            patches.setattr("alpacamq.api.kafka.share_fetch.asyncio.sleep", pause)
+            assert await fetch.run() == []
+    assert pauses
+    assert not any(pauses)

@@ -8,11 +8,11 @@ together. A turn that takes long is cut short, and goes on when others have had 
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from mmap import mmap
 from time import monotonic
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from alpacamq.api.listening import ConnectionLimit
 from alpacamq.protocol.errors import ProtocolError
@@ -249,11 +249,11 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self.forget_on_close(cancel)
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Awaitable[None]) -> None:
         """Run the rest of a request as a task; a bug in it costs this connection, not the broker."""
         self._shared.tasks.create_task(self._guarded(work))
 
-    def spawn_while_open(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn_while_open(self, work: Awaitable[None]) -> None:
         """Like `spawn`, for what nobody needs once the connection has ended: it ends then, too."""
         task = self._shared.tasks.create_task(self._guarded(work))
 
@@ -297,13 +297,16 @@ class Connection(asyncio.BufferedProtocol):
             self.close("the client hung up while it waited")
 
     def check_pace(self, now: float) -> None:
-        """Hang up on a client that takes up room others wait for and does not send."""
-        if self._inbox.frame_bytes and not (self._held or self._paused):
+        """Hang up on a client that takes up room others wait for and does not send.
+
+        One that is not read from because it does not read its answers counts as such.
+        """
+        if self._inbox.frame_bytes and not (self._held or self._awaits_room):
             hurried_seconds = now - self._frame_began_at - HURRIED_AFTER_SECONDS
             if self._inbox.received_bytes < hurried_seconds * HURRIED_BYTES_PER_SECOND:
                 self.close("others wait for the room its request takes up (kafka.in_flight_bytes)")
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, work: Awaitable[None]) -> None:
         try:
             await work
         except Abandoned:
@@ -399,7 +402,13 @@ class Connection(asyncio.BufferedProtocol):
         if size is None:
             self._inbox.extend(taken)
             return
-        self._large = self._shared.buffers.take(size)
+        try:
+            self._large = self._shared.buffers.take(size)
+        except (OSError, MemoryError) as error:
+            # Not closed here, where the connection that gave the room back is at work.
+            self._loop.call_soon(self.close, f"no memory for a request of {size} bytes: {error}")
+            self._awaits_room = True
+            return
         self._inbox.receive_into(self._large, taken)
         self._frame_began_at = monotonic()
 
@@ -442,6 +451,7 @@ class Connection(asyncio.BufferedProtocol):
         if pause:
             self._transport.pause_reading()
         else:
+            self._frame_began_at = monotonic()  # what it could not send meanwhile is not late
             self._transport.resume_reading()
             self._loop.call_soon(self._continue)
 

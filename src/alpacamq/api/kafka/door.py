@@ -1,10 +1,12 @@
 """What a handler of the Kafka door has to work with."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from alpacamq.broker.broker import Broker
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,3 +30,11 @@ class Call(NamedTuple):
     client_host: str
     # To be awaited once for each entry a client has named: lets others have their turn when it is time.
     pause: Callable[[], Awaitable[None]]
+
+    async def each_once(self, entries: Iterable[T], key: Callable[[T], object]) -> Collection[T]:
+        """The entries a client has named, each once: an answer may be much larger than its question."""
+        found: dict[object, T] = {}
+        for entry in entries:
+            await self.pause()
+            found[key(entry)] = entry
+        return found.values()

@@ -129,6 +129,8 @@ class PendingFetch:
                 self._answer.begin_now()
         finally:
             self._leave()
+        if not _is_verified(found):
+            work.leave()  # the disk may take long
         found = await self._verified(found, partial(self._gather_in_slices, work))
         await self._respond_in_slices(found, work)
 
@@ -396,8 +398,10 @@ class FetchRequests:
         except ManyEntries:
             # Held: the next request of a session belongs behind this one.
             connection.hold()
+            work = Work(connection.turns, connection.is_wanted, len(frame))
+            frame = connection.kept(frame)
             connection.spawn_while_open(
-                self._decode_in_slices(connection, connection.reserve(), header, connection.kept(frame))
+                work.drive(self._decode_in_slices(connection, connection.reserve(), header, frame, work))
             )
             return
         answer = connection.reserve()
@@ -407,13 +411,18 @@ class FetchRequests:
             pending.start()
         else:
             work = Work(connection.turns, connection.is_wanted, len(frame))
-            connection.spawn_while_open(self._serve_in_slices(pending, work))
+            connection.spawn_while_open(work.drive(self._serve_in_slices(pending, work)))
 
     async def _decode_in_slices(
-        self, connection: "Connection", answer: "Answer", header: RequestHeader, frame: memoryview
+        self,
+        connection: "Connection",
+        answer: "Answer",
+        header: RequestHeader,
+        frame: memoryview,
+        work: Work,
     ) -> None:
-        work = Work(connection.turns, connection.is_wanted, len(frame))
         try:
+            await work.begin()
             call = await work.run(decode_fetch_in_slices(header.api_version, frame, header.body_at))
             del frame
             pending = self._pending(connection, answer, header, call)
@@ -425,6 +434,7 @@ class FetchRequests:
 
     async def _serve_in_slices(self, pending: PendingFetch, work: Work) -> None:
         try:
+            await work.begin()
             await pending.run(work)
         finally:
             work.leave()

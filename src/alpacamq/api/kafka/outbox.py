@@ -16,8 +16,8 @@ Piece = bytes | bytearray | memoryview | Readable
 
 # sendmsg takes 1024 buffers at most; far fewer already make the system call's cost vanish.
 _GATHERED = 64
-# How much one connection may send before others get their turn.
-_TURN_BYTES = 4 << 20
+# How much one connection may send before others get their turn: a few milliseconds of copying.
+_TURN_BYTES = 2 << 20
 
 
 def size_of(piece: Piece) -> int:
@@ -106,7 +106,9 @@ class Outbox:
                 if budget <= 0:
                     raise BlockingIOError
                 head = self._queue[0]
-                sent = self._send_slice(head) if isinstance(head, Readable) else self._send_bytes()
+                sent = (
+                    self._send_slice(head, budget) if isinstance(head, Readable) else self._send_bytes(budget)
+                )
                 self.sent_bytes += sent
                 budget -= sent
         except BlockingIOError:
@@ -115,12 +117,12 @@ class Outbox:
         except OSError as error:
             self._broken(error)
 
-    def _send_slice(self, head: Readable) -> int:
+    def _send_slice(self, head: Readable, most: int) -> int:
         sent = os.sendfile(
             self._socket.fileno(),
             head.handle.descriptor,
             head.position + self._sent_of_head,
-            head.length - self._sent_of_head,
+            min(head.length - self._sent_of_head, most),
         )
         if sent == 0:
             # The response's length is promised already: all that is left is to hang up.
@@ -133,30 +135,31 @@ class Outbox:
             head.release()
         return sent
 
-    def _send_bytes(self) -> int:
+    def _send_bytes(self, most: int) -> int:
         queue = self._queue
         if len(queue) == 1:
             head = queue[0]
             assert not isinstance(head, Readable)
-            sent = self._socket.send(memoryview(head)[self._sent_of_head :] if self._sent_of_head else head)
+            sent = self._socket.send(_part(head, self._sent_of_head, most))
         else:
-            sent = self._send_gathered()
+            sent = self._send_gathered(most)
         self.queued_bytes -= sent
         self._advance(sent)
         return sent
 
-    def _send_gathered(self) -> int:
+    def _send_gathered(self, most: int) -> int:
         buffers: list[bytes | bytearray | memoryview] = []
         flags = 0
+        start = self._sent_of_head
         for piece in self._queue:
             if isinstance(piece, Readable):
                 flags = socket.MSG_MORE  # the slice's bytes follow in the same packet
                 break
-            if len(buffers) == _GATHERED:
+            if len(buffers) == _GATHERED or most <= 0:
                 break
-            buffers.append(piece)
-        if self._sent_of_head:
-            buffers[0] = memoryview(buffers[0])[self._sent_of_head :]
+            buffers.append(_part(piece, start, most))
+            most -= len(buffers[-1])
+            start = 0
         return self._socket.sendmsg(buffers, (), flags)
 
     def _advance(self, sent: int) -> None:
@@ -167,3 +170,8 @@ class Outbox:
                 return
             self._sent_of_head -= len(head)
             self._queue.popleft()
+
+
+def _part(piece: bytes | bytearray | memoryview, start: int, most: int) -> bytes | bytearray | memoryview:
+    """At most so many bytes of a piece from `start` on, without a copy."""
+    return piece if not start and len(piece) <= most else memoryview(piece)[start : start + most]

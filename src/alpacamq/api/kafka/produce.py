@@ -68,6 +68,8 @@ if TYPE_CHECKING:
 MAX_PRODUCED_PARTITIONS = 20_000
 # A larger request is staged and written in slices.
 BYTES_AT_ONCE = 4 << 20
+# Batches that are appended without a stop after the coordinator has agreed to them.
+DEFERRED_AT_ONCE = 200
 
 ACKS_NONE = 0
 ACKS_LEADER = 1
@@ -251,7 +253,11 @@ class ProduceRequests:
             call = decode_produce(header.api_version, frame, header.body_at)
         except ManyEntries:
             connection.hold()
-            connection.spawn(self._handle_in_slices(connection, header, connection.kept(frame)))
+            # Not to be given up half-way: what has been staged so far is part of the log.
+            work = Work(connection.turns, lambda: True, len(frame))
+            connection.spawn(
+                work.drive(self._handle_in_slices(connection, header, connection.kept(frame), work))
+            )
             return
         answer = None if call.acks == ACKS_NONE else connection.reserve()
         pending = PendingProduce(connection, answer, header, call)
@@ -265,13 +271,12 @@ class ProduceRequests:
             pending.done()
 
     async def _handle_in_slices(
-        self, connection: "Connection", header: RequestHeader, frame: memoryview
+        self, connection: "Connection", header: RequestHeader, frame: memoryview, work: Work
     ) -> None:
         """Do for a request with much in it what `handle` does; what was staged is written at every stop."""
-        # Not to be given up half-way: what has been staged so far is part of the log.
-        work = Work(connection.turns, lambda: True, len(frame))
         try:
             with connection.cancelling_on_close():
+                await work.begin()
                 call = await work.run(decode_produce_in_slices(header.api_version, frame, header.body_at))
             if sum(max(len(partitions), 1) for _, partitions in call.topics) > MAX_PRODUCED_PARTITIONS:
                 raise ProtocolError(
@@ -285,8 +290,7 @@ class ProduceRequests:
                     self._broker.commit()
                     await work.pause()
             self._broker.commit()
-            if deferred:
-                await self._append_deferred(pending, header.api_version, call, deferred)
+            await self._append_in_slices(pending, header.api_version, call, deferred, work)
             pending.done()
             work.leave()
             del frame, call, deferred
@@ -304,6 +308,7 @@ class ProduceRequests:
         find = self._broker.topics.find
         for key, partitions in call.topics:
             entries = pending.topic(key)
+            yield
             for index, records in partitions:
                 yield
                 try:
@@ -347,6 +352,19 @@ class ProduceRequests:
         await self._append_deferred(pending, version, call, deferred)
         pending.done()
         connection.proceed()
+
+    async def _append_in_slices(
+        self,
+        pending: PendingProduce,
+        version: int,
+        call: ProduceCall,
+        deferred: Sequence[Deferred],
+        work: Work,
+    ) -> None:
+        for start in range(0, len(deferred), DEFERRED_AT_ONCE):
+            some = deferred[start : start + DEFERRED_AT_ONCE]
+            await self._append_deferred(pending, version, call, some)
+            await work.pause()
 
     async def _append_deferred(
         self, pending: PendingProduce, version: int, call: ProduceCall, deferred: Sequence[Deferred]

@@ -17,10 +17,9 @@ class _Plan(NamedTuple):
 
 
 def error_codes(response: Message) -> Iterator[int]:
-    """Every error code in a response, zeros included."""
+    """Every error code in a response; zero, which is an occasion to stop, for a part that has none."""
     plan = _plan(type(response))
-    if plan.has_code:
-        yield getattr(response, _ERROR_CODE)
+    yield getattr(response, _ERROR_CODE) if plan.has_code else 0
     for name in plan.parts:
         for part in getattr(response, name) or ():
             yield from error_codes(part)

@@ -1,12 +1,14 @@
 """From a frame to the handler that understands it, and from its answer back to a frame."""
 
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from functools import cache
 from typing import Any
 
 from alpacamq.protocol.apis import APIS, Api, ApiKey
 from alpacamq.protocol.errors import ProtocolError
 from alpacamq.protocol.framing import RequestHeader, read_request_header, response_frame
-from alpacamq.protocol.notation import Message
+from alpacamq.protocol.notation import Array, Message, fields_of
 from alpacamq.protocol.schema import decode, decode_in_slices, encode, encode_in_slices
 from alpacamq.telemetry.metrics import RequestFigures
 
@@ -30,14 +32,14 @@ from .handlers import (
 from .produce import ProduceRequests
 from .refusals import error_codes
 from .share import ShareRequests
-from .turns import Work
+from .turns import TINY_REQUEST_BYTES, Work
 
 # Only Produce carries data; decoding anything else takes many times its size in memory.
 MAX_PLAIN_REQUEST_BYTES = 8 << 20
-# A request of no more is decoded at once: it can hardly name enough to take long.
-SMALL_BYTES = 1 << 10
 # Clients take no larger response, and building one costs memory.
 MAX_RESPONSE_BYTES = 100 << 20
+# Entries of messages that are freed without a stop.
+FREED_AT_ONCE = 32
 
 # A handler answers at once, or returns a coroutine that holds up the connection's next requests.
 Handler = Callable[[Door, Any, Call], Message | Coroutine[Any, Any, Message]]
@@ -121,11 +123,11 @@ class KafkaRequests:
             self._fetch.handle(connection, header, frame)
         elif api.key in SHARING:
             self._share.handle(connection, header, frame)
-        elif len(frame) > SMALL_BYTES:
+        elif len(frame) > TINY_REQUEST_BYTES:  # smaller ones can hardly name enough to take long
             frame = connection.kept(frame)
-            self._later(
-                connection, api, self._handle_large(connection, connection.reserve(), api, header, frame)
-            )
+            work = Work(connection.turns, _always, len(frame))
+            rest = self._handle_large(connection, connection.reserve(), api, header, frame, work)
+            self._later(connection, api, work.drive(rest))
         else:
             work = Work(connection.turns, _always, len(frame))
             request = decode(api.request, header.api_version, frame, header.body_at)
@@ -133,23 +135,28 @@ class KafkaRequests:
             if isinstance(response, Message):
                 _answer(connection.reserve(), api, header, response)
             else:
-                self._later(
-                    connection, api, _finish(connection, connection.reserve(), api, header, response, work)
-                )
+                rest = _finish(connection, connection.reserve(), api, header, response, work, deque())
+                self._later(connection, api, work.drive(rest))
 
-    def _later(self, connection: Connection, api: Api, rest: Coroutine[Any, Any, None]) -> None:
+    def _later(self, connection: Connection, api: Api, rest: Awaitable[None]) -> None:
         """Do the rest of a request as a task, while the connection's next requests wait."""
         connection.hold()
         spawn = connection.spawn_while_open if api.key in RENDEZVOUS else connection.spawn
         spawn(rest)
 
     async def _handle_large(
-        self, connection: Connection, answer: Answer, api: Api, header: RequestHeader, frame: memoryview
+        self,
+        connection: Connection,
+        answer: Answer,
+        api: Api,
+        header: RequestHeader,
+        frame: memoryview,
+        work: Work,
     ) -> None:
-        work = Work(connection.turns, _always, len(frame))
         try:
             # A client that hangs up now leaves nothing behind, least of all its frame.
             with connection.cancelling_on_close():
+                await work.begin()
                 request = await work.run(
                     decode_in_slices(api.request, header.api_version, frame, header.body_at)
                 )
@@ -159,7 +166,9 @@ class KafkaRequests:
         except BaseException:
             work.leave()
             raise
-        await _finish(connection, answer, api, header, response, work)
+        used: deque[object] = deque((request,))
+        del request
+        await _finish(connection, answer, api, header, response, work, used)
 
     def _refuse_version(self, connection: Connection, api: Api, header: RequestHeader) -> None:
         if api.key is not ApiKey.API_VERSIONS:
@@ -196,7 +205,9 @@ async def _finish(
     header: RequestHeader,
     response: Message | Coroutine[Any, Any, Message],
     work: Work,
+    used: deque[object],
 ) -> None:
+    """Answer a request; `used` is what it leaves behind."""
     try:
         if not isinstance(response, Message):
             if api.key in RENDEZVOUS:
@@ -204,9 +215,36 @@ async def _finish(
             response = await response
         body = await work.run(_encoded(answer, header, response))
         answer.fill((response_frame(api, header.api_version, header.correlation_id, body),))
+        used.append(response)
+        del response, body
+        await work.run(_freed(used))
     finally:
         work.leave()
     connection.proceed()
+
+
+def _freed(used: deque[object]) -> Generator[None, None, None]:
+    """Free messages entry by entry, with stops in between: all at once takes as long as a few slices."""
+    count = 0
+    while used:
+        part = used.popleft()
+        if isinstance(part, Message):
+            for name in _arrays(type(part)):
+                used.extend(getattr(part, name) or ())
+        del part
+        count += 1
+        if not count % FREED_AT_ONCE:
+            yield
+
+
+@cache
+def _arrays(kind: type[Message]) -> tuple[str, ...]:
+    """The fields of a message that hold others."""
+    return tuple(
+        field.name
+        for field in fields_of(kind)
+        if isinstance(field.type, Array) and isinstance(field.type.element, type)
+    )
 
 
 def _encoded(answer: Answer, header: RequestHeader, response: Message) -> Generator[None, None, bytes]:

@@ -76,15 +76,21 @@ class ShareRequests:
         frame = connection.kept(frame)
         connection.hold()
         if header.api_key == ApiKey.SHARE_FETCH:
-            connection.spawn_while_open(self._fetch(connection, answer, header, frame))
+            work = Work(connection.turns, connection.is_wanted, len(frame))
+            connection.spawn_while_open(work.drive(self._fetch(connection, answer, header, frame, work)))
         else:
-            # Not given up with the connection: what was acknowledged should not be delivered again.
-            connection.spawn(self._acknowledge(connection, answer, header, frame))
+            # Not given up with the connection: what was acknowledged is not to be delivered again.
+            work = Work(connection.turns, lambda: True, len(frame))
+            connection.spawn(work.drive(self._acknowledge(connection, answer, header, frame, work)))
 
     async def _fetch(
-        self, connection: "Connection", answer: "Answer", header: RequestHeader, frame: memoryview
+        self,
+        connection: "Connection",
+        answer: "Answer",
+        header: RequestHeader,
+        frame: memoryview,
+        work: Work,
     ) -> None:
-        work = Work(connection.turns, connection.is_wanted, len(frame))
         try:
             request = await work.run(
                 decode_in_slices(ShareFetchRequest, header.api_version, frame, header.body_at)
@@ -106,10 +112,13 @@ class ShareRequests:
         connection.proceed()
 
     async def _acknowledge(
-        self, connection: "Connection", answer: "Answer", header: RequestHeader, frame: memoryview
+        self,
+        connection: "Connection",
+        answer: "Answer",
+        header: RequestHeader,
+        frame: memoryview,
+        work: Work,
     ) -> None:
-        # Not given up with the connection: what was acknowledged is not to be delivered again.
-        work = Work(connection.turns, lambda: True, len(frame))
         try:
             with connection.cancelling_on_close():
                 request = await work.run(

@@ -99,11 +99,11 @@ class SharedFetch:
             places = await self._acquire_all()
             if self._is_enough() or loop.time() + pause_seconds >= until:
                 break
+            self._work.leave()
             if pause_seconds:
                 await asyncio.sleep(pause_seconds)
             pause_seconds = min(max(pause_seconds * 2, MIN_PAUSE_SECONDS), MAX_PAUSE_SECONDS)
             left_ms = int((until - loop.time()) * 1000) + 1
-            self._work.leave()
             await self._broker.queues.wait_for_messages(places, max(left_ms, 1))
         return await self._read_all()
 

@@ -1,16 +1,21 @@
 """Shares the event loop among requests that take long.
 
 A request works in slices of a few milliseconds. Whatever their number, one slice of one request runs each
-time round the event loop, so that everybody else waits for one slice at a time and not for a request. Only
-a few of them may be beyond their first slice at once: a decoded request takes many times its size. Large
-and small ones have places of their own, so that the usual ones need not wait for those.
+time round the event loop, so that everybody else waits for one slice at a time and not for a request. A slice
+is time on the event loop: what a request waits for a coordinator or the disk does not count.
+
+Only a few requests may work on for long: a decoded request takes many times its size, and so does its
+response. Large ones need a place for that after their first slice, small ones after a few. Until then small
+ones take turns with each other, every second slice is theirs, and they wait for no place: the usual request
+is done by then, even if the garbage collector or another process took a slice from it.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from time import monotonic
-from typing import TypeVar
+from types import coroutine
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -18,6 +23,10 @@ SLICE_SECONDS = 0.002
 MAX_LARGE_REQUESTS = 8
 MAX_SMALL_REQUESTS = 32
 SMALL_REQUEST_BYTES = 64 << 10
+# So many slices of a small request need no place.
+FREE_SLICES = 10
+# One of up to this size goes on after its first slice: mostly that was taken from it, and it is nearly done.
+TINY_REQUEST_BYTES = 1 << 10
 
 
 class Abandoned(Exception):
@@ -25,46 +34,53 @@ class Abandoned(Exception):
 
 
 class Turns:
-    """The queue in which long requests wait for their next slice."""
+    """The queues in which long requests wait for their next slice."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._begun: deque[Callable[[], None]] = deque()
+        self._long: deque[Callable[[], None]] = deque()
         self._large = asyncio.Semaphore(MAX_LARGE_REQUESTS)
         self._small = asyncio.Semaphore(MAX_SMALL_REQUESTS)
 
     def call(self, slice_: Callable[[], None]) -> None:
         """Call `slice_` when those before it have had their turn and the loop has gone round."""
-        self._waiting.append(slice_)
-        if len(self._waiting) == 1:
-            self._loop.call_soon(self._run_one)
+        self._enqueue(self._long, slice_)
 
-    async def next(self) -> None:
+    async def next(self, *, has_place: bool) -> None:
         """Return when it is the caller's turn."""
         turn: asyncio.Future[None] = self._loop.create_future()
-        self.call(lambda: None if turn.done() else turn.set_result(None))
+        queue = self._long if has_place else self._begun
+        self._enqueue(queue, lambda: None if turn.done() else turn.set_result(None))
         await turn
 
     def places(self, request_bytes: int) -> asyncio.Semaphore:
         """The places among which a request of this size needs one to go on."""
         return self._small if request_bytes <= SMALL_REQUEST_BYTES else self._large
 
-    def _run_one(self) -> None:
-        slice_ = self._waiting.popleft()
-        if self._waiting:
-            self._loop.call_soon(self._run_one)
+    def _enqueue(self, queue: deque[Callable[[], None]], slice_: Callable[[], None]) -> None:
+        queue.append(slice_)
+        if len(self._begun) + len(self._long) == 1:
+            self._loop.call_soon(self._run_one, self._begun, self._long)
+
+    def _run_one(self, first: deque[Callable[[], None]], second: deque[Callable[[], None]]) -> None:
+        slice_ = (first or second).popleft()
+        if first or second:
+            self._loop.call_soon(self._run_one, second, first)
         slice_()
 
 
 class Work:
     """The work on one request, which stops when a slice is over."""
 
-    __slots__ = ("_has_place", "_is_wanted", "_places", "_turns", "_until")
+    __slots__ = ("_free_slices", "_goes_on", "_has_place", "_is_wanted", "_places", "_turns", "_until")
 
     def __init__(self, turns: Turns, is_wanted: Callable[[], bool], request_bytes: int) -> None:
         self._turns = turns
         self._places = turns.places(request_bytes)
         self._is_wanted = is_wanted
+        self._free_slices = FREE_SLICES if request_bytes <= SMALL_REQUEST_BYTES else 0
+        self._goes_on = request_bytes <= TINY_REQUEST_BYTES
         self._has_place = False
         self._until = monotonic() + SLICE_SECONDS
 
@@ -73,17 +89,48 @@ class Work:
         """Whether the slice is over."""
         return monotonic() >= self._until
 
+    async def begin(self) -> None:
+        """Wait for the first turn: any number of requests may have arrived at once."""
+        await self._turns.next(has_place=False)
+        self._until = monotonic() + SLICE_SECONDS
+
     async def pause(self) -> None:
         """Let others have their turn if the slice is over; Abandoned if the client has hung up meanwhile."""
         if monotonic() < self._until:
             return
-        if not self._has_place:
+        if self._goes_on:
+            self._goes_on = False
+            self._until = monotonic() + SLICE_SECONDS
+            return
+        if self._free_slices:
+            self._free_slices -= 1
+        elif not self._has_place:
             await self._places.acquire()
             self._has_place = True
-        await self._turns.next()
+        await self._turns.next(has_place=self._has_place)
         if not self._is_wanted():
             raise Abandoned
         self._until = monotonic() + SLICE_SECONDS
+
+    @coroutine
+    def drive(self, steps: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+        """Run a task that works on the request, without counting the time in which it waits."""
+        left_seconds = SLICE_SECONDS
+        error: BaseException | None = None
+        while True:
+            self._until = monotonic() + left_seconds
+            try:
+                waited_for = steps.send(None) if error is None else steps.throw(error)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            finally:
+                error = None  # it holds this frame
+            left_seconds = self._until - monotonic()
+            try:
+                yield waited_for
+            except BaseException as raised:  # noqa: BLE001 - for the coroutine to handle, a cancellation above all
+                error = raised
 
     async def run(self, slices: Generator[object, None, T]) -> T:
         """Drive a generator that stops now and then to its end; returns its result."""

@@ -74,13 +74,14 @@ async def describe_log_dirs(
     door: Door, request: DescribeLogDirsRequest, call: Call
 ) -> DescribeLogDirsResponse:
     broker = door.broker
-    wanted: dict[str, Iterable[int]]
+    wanted: Iterable[tuple[str, Iterable[int]]]
     if request.topics is None:
-        wanted = {name: range(topic.partitions) for name, topic in broker.topics.image.topics.items()}
+        wanted = [(name, range(topic.partitions)) for name, topic in broker.topics.image.topics.items()]
     else:
-        wanted = {topic.topic: topic.partitions for topic in request.topics}
+        named = await call.each_once(request.topics, lambda topic: topic.topic)
+        wanted = ((topic.topic, topic.partitions) for topic in named)
     topics = []
-    for name, indexes in wanted.items():
+    for name, indexes in wanted:
         partitions = []
         for index in indexes:
             await call.pause()

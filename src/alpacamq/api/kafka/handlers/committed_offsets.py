@@ -3,8 +3,8 @@
 A request names topics by name or, in its latest versions, by id; the coordinator knows names.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice, repeat
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -45,6 +45,7 @@ from alpacamq.telemetry import tracing
 from .asking import ask_group, ask_transaction
 
 T = TypeVar("T")
+ToCommit = wire.OffsetCommitRequestPartition | transaction_wire.TxnOffsetCommitRequestPartition
 
 _TOPIC_IDS_FROM = 10
 _MEMBER_EPOCHS_FROM = 9
@@ -57,55 +58,42 @@ _AT_ONCE = 1000
 
 
 class Wanted(NamedTuple):
-    """An offset to commit, and its place in the request."""
+    """An offset to commit, and where its result goes."""
 
-    place: tuple[int, int]
     offset: OffsetToCommit
+    results: list[ErrorCode]
+    place: int
 
 
 async def offset_commit(
     door: Door, request: wire.OffsetCommitRequest, call: Call
 ) -> wire.OffsetCommitResponse:
-    codes: dict[tuple[int, int], ErrorCode] = {}
-    wanted: list[Wanted] = []
-    for number, topic in enumerate(request.topics):
-        name = _name_of(door, topic, call)
-        for place, each in enumerate(topic.partitions):
-            await call.pause()
-            codes[number, place] = refusal = _refusal(door, name, each.partition_index)
-            if name is not None and not refusal:
-                wanted.append(Wanted((number, place), _to_commit(name, each)))
-    # Also if nothing is left to commit: the group may have something to say against the member.
-    for some in _batches(wanted):
+    async def commit(offsets: tuple[OffsetToCommit, ...]) -> Iterable[ErrorCode]:
         asked = CommitRequest(
             group=request.group_id,
-            offsets=tuple(each.offset for each in some),
+            offsets=offsets,
             generation=request.generation_id_or_member_epoch,
             member_id=request.member_id,
             instance_id=request.group_instance_id,
         )
         try:
             results: PartitionResults = await ask_group(door, GroupCoordinator.commit, asked)
-            _note(codes, some, _codes(results))
-            origin = Origin(tracing.Door.KAFKA, call.client_id, asked.group)
-            tell_committed(door.broker.topics, asked.offsets, results, origin)
         except StaleMemberEpoch as error:
             # Versions that know no member epochs know no such error either.
             known = call.version >= _MEMBER_EPOCHS_FROM
-            _note(codes, some, _same(code_of(error) if known else ErrorCode.UNSUPPORTED_VERSION))
+            return repeat(code_of(error) if known else ErrorCode.UNSUPPORTED_VERSION)
         except AlpacaError as error:
-            _note(codes, some, _same(code_of(error)))
-        await call.pause()
+            return repeat(code_of(error))
+        origin = Origin(tracing.Door.KAFKA, call.client_id, asked.group)
+        tell_committed(door.broker.topics, asked.offsets, results, origin)
+        return _codes(results)
+
+    named = ((_name_of(door, topic, call), topic.partitions) for topic in request.topics)
+    codes = await _commit_in_batches(door, named, call, commit)
     topics = []
-    for number, topic in enumerate(request.topics):
-        partitions = []
-        for place, each in enumerate(topic.partitions):
-            await call.pause()
-            partitions.append(
-                wire.OffsetCommitResponsePartition(
-                    partition_index=each.partition_index, error_code=codes[number, place]
-                )
-            )
+    for topic, results in zip(request.topics, codes, strict=True):
+        await call.pause()
+        partitions = await _results(wire.OffsetCommitResponsePartition, topic.partitions, results, call)
         topics.append(
             wire.OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
         )
@@ -115,47 +103,36 @@ async def offset_commit(
 async def txn_offset_commit(
     door: Door, request: transaction_wire.TxnOffsetCommitRequest, call: Call
 ) -> transaction_wire.TxnOffsetCommitResponse:
-    codes: dict[tuple[int, int], ErrorCode] = {}
-    wanted: list[Wanted] = []
-    for number, topic in enumerate(request.topics):
-        for place, each in enumerate(topic.partitions):
-            await call.pause()
-            codes[number, place] = refusal = _refusal(door, topic.name, each.partition_index)
-            if not refusal:
-                wanted.append(Wanted((number, place), _to_commit(topic.name, each)))
-    for some in _batches(wanted):
+    async def commit(offsets: tuple[OffsetToCommit, ...]) -> Iterable[ErrorCode]:
         asked = TxnCommitRequest(
             producer_id=request.producer_id,
             producer_epoch=request.producer_epoch,
             group=request.group_id,
-            offsets=tuple(each.offset for each in some),
+            offsets=offsets,
             generation=request.generation_id,
             member_id=request.member_id,
             instance_id=request.group_instance_id,
         )
         try:
             await _check_transaction(door, request, call)
-            results: PartitionResults = await ask_group(door, GroupCoordinator.txn_commit, asked)
-            _note(codes, some, _codes(results))
+            return _codes(await ask_group(door, GroupCoordinator.txn_commit, asked))
         except ProducerFenced:
             # What a partition would say: the offsets are on their way into one.
-            _note(codes, some, _same(ErrorCode.INVALID_PRODUCER_EPOCH))
+            return repeat(ErrorCode.INVALID_PRODUCER_EPOCH)
         except StaleMemberEpoch:
             # Producers know groups by their generations only.
-            _note(codes, some, _same(ErrorCode.ILLEGAL_GENERATION))
+            return repeat(ErrorCode.ILLEGAL_GENERATION)
         except AlpacaError as error:
-            _note(codes, some, _same(code_of(error)))
-        await call.pause()
+            return repeat(code_of(error))
+
+    named = ((topic.name, topic.partitions) for topic in request.topics)
+    codes = await _commit_in_batches(door, named, call, commit)
     topics = []
-    for number, topic in enumerate(request.topics):
-        partitions = []
-        for place, each in enumerate(topic.partitions):
-            await call.pause()
-            partitions.append(
-                transaction_wire.TxnOffsetCommitResponsePartition(
-                    partition_index=each.partition_index, error_code=codes[number, place]
-                )
-            )
+    for topic, results in zip(request.topics, codes, strict=True):
+        await call.pause()
+        partitions = await _results(
+            transaction_wire.TxnOffsetCommitResponsePartition, topic.partitions, results, call
+        )
         topics.append(transaction_wire.TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions))
     return transaction_wire.TxnOffsetCommitResponse(topics=topics)
 
@@ -164,26 +141,25 @@ async def offset_fetch(door: Door, request: wire.OffsetFetchRequest, call: Call)
     stable = request.require_stable
     if call.version >= _GROUPS_FROM:
         groups = []
-        # Each once, however often it is named: an answer may be much larger than its question.
-        for each in {each.group_id: each for each in request.groups}.values():
+        for each in await call.each_once(request.groups, lambda group: group.group_id):
             groups.append(await _fetched(door, each, call, require_stable=stable))
             await call.pause()
         return wire.OffsetFetchResponse(groups=groups)
     topics = None
     if request.topics is not None:
-        topics = [
-            wire.OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
-            for topic in request.topics
-        ]
+        topics = []
+        for topic in request.topics:
+            await call.pause()
+            topics.append(
+                wire.OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
+            )
     group = wire.OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
     fetched = await _fetched(door, group, call, require_stable=stable)
-    return wire.OffsetFetchResponse(
-        error_code=fetched.error_code,
-        topics=[
-            wire.OffsetFetchResponseTopic(name=topic.name, partitions=topic.partitions)
-            for topic in fetched.topics
-        ],
-    )
+    answered = []
+    for each_topic in fetched.topics:
+        await call.pause()
+        answered.append(wire.OffsetFetchResponseTopic(name=each_topic.name, partitions=each_topic.partitions))
+    return wire.OffsetFetchResponse(error_code=fetched.error_code, topics=answered)
 
 
 async def offset_delete(
@@ -192,6 +168,7 @@ async def offset_delete(
     codes: dict[TopicPartition, ErrorCode] = {}
     wanted: list[TopicPartition] = []
     for topic in request.topics:
+        await call.pause()
         for each in topic.partitions:
             await call.pause()
             partition = TopicPartition(TopicName(topic.name), each.partition_index)
@@ -211,6 +188,7 @@ async def offset_delete(
         return wire.OffsetDeleteResponse(error_code=code_of(error))
     topics = []
     for topic in request.topics:
+        await call.pause()
         partitions = []
         for each in topic.partitions:
             await call.pause()
@@ -222,6 +200,45 @@ async def offset_delete(
             )
         topics.append(wire.OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
     return wire.OffsetDeleteResponse(topics=topics)
+
+
+async def _commit_in_batches(
+    door: Door,
+    named: Iterable[tuple[str | None, Sequence[ToCommit]]],
+    call: Call,
+    commit: Callable[[tuple[OffsetToCommit, ...]], Awaitable[Iterable[ErrorCode]]],
+) -> list[list[ErrorCode]]:
+    """Commit the offsets of partitions that exist, some at a time; returns the result of each, by topic."""
+    codes: list[list[ErrorCode]] = []
+    wanted: list[Wanted] = []
+    for name, partitions in named:
+        await call.pause()
+        results: list[ErrorCode] = []
+        codes.append(results)
+        for each in partitions:
+            await call.pause()
+            refusal = _refusal(door, name, each.partition_index)
+            if name is not None and not refusal:
+                wanted.append(Wanted(_to_commit(name, each), results, len(results)))
+            results.append(refusal)
+    # Also if nothing is left to commit: the group may have something to say against the member.
+    for some in _batches(wanted):
+        committed = await commit(tuple(each.offset for each in some))
+        for (_, of_topic, place), code in zip(some, committed, strict=False):
+            of_topic[place] = code
+        await call.pause()
+    return codes
+
+
+async def _results(
+    kind: Callable[..., T], partitions: Sequence[ToCommit], codes: Sequence[ErrorCode], call: Call
+) -> list[T]:
+    """The results of a topic's partitions as the response has them."""
+    results = []
+    for each, code in zip(partitions, codes, strict=True):
+        await call.pause()
+        results.append(kind(partition_index=each.partition_index, error_code=code))
+    return results
 
 
 async def _check_transaction(
@@ -250,7 +267,10 @@ async def _fetched(
 ) -> wire.OffsetFetchResponseGroup:
     named = None
     if group.topics is not None:
-        named = [(topic, _name_of(door, topic, call)) for topic in group.topics]
+        named = []
+        for topic in group.topics:
+            await call.pause()
+            named.append((topic, _name_of(door, topic, call)))
     asked = FetchOffsetsRequest(
         group=group.group_id,
         partitions=None,
@@ -377,9 +397,7 @@ def _refusal(door: Door, name: str | None, index: int) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def _to_commit(
-    name: str, wanted: wire.OffsetCommitRequestPartition | transaction_wire.TxnOffsetCommitRequestPartition
-) -> OffsetToCommit:
+def _to_commit(name: str, wanted: ToCommit) -> OffsetToCommit:
     return OffsetToCommit(
         topic=name,
         partition=wanted.partition_index,
@@ -389,18 +407,9 @@ def _to_commit(
     )
 
 
-def _codes(results: PartitionResults) -> Iterator[ErrorCode]:
+def _codes(results: PartitionResults) -> list[ErrorCode]:
     """The results of the partitions that were not refused, in their order."""
-    return iter(
-        [ErrorCode.NONE if each.error is None else code_of(each.error) for each in results.partitions]
-    )
-
-
-def _note(
-    codes: dict[tuple[int, int], ErrorCode], some: Sequence[Wanted], results: Iterator[ErrorCode]
-) -> None:
-    for each in some:
-        codes[each.place] = next(results)
+    return [ErrorCode.NONE if each.error is None else code_of(each.error) for each in results.partitions]
 
 
 def _batches(wanted: Iterable[T]) -> Iterator[Sequence[T]]:
@@ -409,9 +418,3 @@ def _batches(wanted: Iterable[T]) -> Iterator[Sequence[T]]:
     yield list(islice(rest, _AT_ONCE))
     while batch := list(islice(rest, _AT_ONCE)):
         yield batch
-
-
-def _same(code: ErrorCode) -> Iterator[ErrorCode]:
-    """One result for all."""
-    while True:
-        yield code

@@ -10,6 +10,7 @@ from alpacamq.cluster.topics import with_words
 from alpacamq.model.errors import AlpacaError, InvalidConfig, InvalidRequest
 from alpacamq.model.topics import SETTINGS, ConfigKind, Topic, check_setting
 from alpacamq.protocol.messages.configs import (
+    AlterableConfig,
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
@@ -55,11 +56,10 @@ async def alter_configs(door: Door, request: AlterConfigsRequest, call: Call) ->
     responses = []
     for resource in request.resources:
         await call.pause()
-        overrides = {config.name: config.value for config in resource.configs if config.value is not None}
         if resource.resource_type == Resource.GROUP:
-            change = _replace_group(door, resource, overrides, request.validate_only)
+            change = _replace_group(door, resource, request.validate_only)
         else:
-            change = _configure(door, resource, partial(_replaced, overrides), request.validate_only)
+            change = _configure(door, resource, partial(_replaced, resource.configs), request.validate_only)
         responses.append(await _altered(resource, change))
     return AlterConfigsResponse(responses=responses)
 
@@ -124,10 +124,9 @@ async def _configure(
     await door.broker.topics.configure(name, change, dry_run=dry_run)
 
 
-async def _replace_group(
-    door: Door, resource: AlterConfigsResource, overrides: Mapping[str, str], dry_run: bool
-) -> None:
+async def _replace_group(door: Door, resource: AlterConfigsResource, dry_run: bool) -> None:
     check_settings_count(resource.configs)
+    overrides = _given(resource.configs)
     await configure_group(door, resource.resource_name, overrides, replace_all=True, dry_run=dry_run)
 
 
@@ -137,8 +136,12 @@ async def _configure_group(door: Door, resource: IncrementalAlterConfigsResource
     await configure_group(door, resource.resource_name, overrides, replace_all=False, dry_run=dry_run)
 
 
-def _replaced(overrides: Mapping[str, str], _topic: Topic) -> Mapping[str, str]:
-    return overrides
+def _given(configs: Sequence[AlterableConfig]) -> dict[str, str]:
+    return {config.name: config.value for config in configs if config.value is not None}
+
+
+def _replaced(configs: Sequence[AlterableConfig], _topic: Topic) -> Mapping[str, str]:
+    return _given(configs)
 
 
 def _changed(door: Door, changes: Sequence[IncrementallyAlterableConfig], topic: Topic) -> Mapping[str, str]:

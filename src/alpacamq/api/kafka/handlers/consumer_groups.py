@@ -74,8 +74,7 @@ async def consumer_group_describe(
     door: Door, request: wire.ConsumerGroupDescribeRequest, call: Call
 ) -> wire.ConsumerGroupDescribeResponse:
     groups = []
-    # Each once, however often it is named: an answer may be much larger than its question.
-    for group in dict.fromkeys(request.group_ids):
+    for group in await call.each_once(request.group_ids, str):
         groups.append(await _described(door, group))
         await call.pause()
     return wire.ConsumerGroupDescribeResponse(groups=groups)

@@ -196,8 +196,7 @@ async def describe_groups(
     door: Door, request: wire.DescribeGroupsRequest, call: Call
 ) -> wire.DescribeGroupsResponse:
     groups = []
-    # Each once, however often it is named: an answer may be much larger than its question.
-    for group in dict.fromkeys(request.groups):
+    for group in await call.each_once(request.groups, str):
         groups.append(await _described(door, group, call))
         await call.pause()
     return wire.DescribeGroupsResponse(groups=groups)
@@ -232,7 +231,7 @@ async def delete_groups(
     door: Door, request: wire.DeleteGroupsRequest, call: Call
 ) -> wire.DeleteGroupsResponse:
     results = []
-    for group in dict.fromkeys(request.groups_names):  # each once, as Kafka does
+    for group in await call.each_once(request.groups_names, str):
         await call.pause()
         code = ErrorCode.NONE
         try:

@@ -48,6 +48,7 @@ async def list_offsets(door: Door, request: ListOffsetsRequest, call: Call) -> L
     named = await _count_named(request, call)
     committed = request.isolation_level == _READ_COMMITTED
     for topic in request.topics:
+        await call.pause()
         found = []
         for wanted in topic.partitions:
             await call.pause()
@@ -67,6 +68,7 @@ async def offset_for_leader_epoch(
 ) -> OffsetForLeaderEpochResponse:
     topics = []
     for topic in request.topics:
+        await call.pause()
         ends = []
         for wanted in topic.partitions:
             await call.pause()
@@ -78,6 +80,7 @@ async def offset_for_leader_epoch(
 async def delete_records(door: Door, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
     topics = []
     for topic in request.topics:
+        await call.pause()
         results = []
         for wanted in topic.partitions:
             await call.pause()
@@ -90,6 +93,7 @@ async def _count_named(request: ListOffsetsRequest, call: Call) -> Counter[tuple
     """How often each partition is named."""
     named: Counter[tuple[str, int]] = Counter()
     for topic in request.topics:
+        await call.pause()
         for wanted in topic.partitions:
             named[topic.name, wanted.partition_index] += 1
             await call.pause()

@@ -70,7 +70,7 @@ async def share_group_describe(
     door: Door, request: wire.ShareGroupDescribeRequest, call: Call
 ) -> wire.ShareGroupDescribeResponse:
     groups = []
-    for group in dict.fromkeys(request.group_ids):
+    for group in await call.each_once(request.group_ids, str):
         groups.append(await _described(door, group))
         await call.pause()
     return wire.ShareGroupDescribeResponse(groups=groups)

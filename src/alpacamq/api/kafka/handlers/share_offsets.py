@@ -1,6 +1,6 @@
 """Where share groups are in their partitions: describing that, beginning elsewhere, forgetting a topic."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from uuid import UUID
 
 from alpacamq.api.kafka.door import Call, Door
@@ -23,10 +23,8 @@ from .share_groups import find_share_group, queue_topics
 async def describe_share_group_offsets(
     door: Door, request: wire.DescribeShareGroupOffsetsRequest, call: Call
 ) -> wire.DescribeShareGroupOffsetsResponse:
-    # Each once, however often it is named: an answer may be much larger than its question.
-    groups = {group.group_id: group for group in request.groups}
     described = []
-    for group in groups.values():
+    for group in await call.each_once(request.groups, lambda group: group.group_id):
         described.append(await _described_group(door, group, call))
         await call.pause()
     return wire.DescribeShareGroupOffsetsResponse(groups=described)
@@ -81,14 +79,15 @@ async def _described_group(
     group = request.group_id
     try:
         await find_share_group(door, group)
-        topics: Mapping[str, list[int] | None]
-        if request.topics is None:
-            topics = dict.fromkeys(await queue_topics(door, group))
-        else:
-            topics = {topic.topic_name: list(topic.partitions) for topic in request.topics}
         described = []
-        for name, wanted in topics.items():
-            described.append(await _described_topic(door, group, name, wanted, call))
+        if request.topics is None:
+            for name in await queue_topics(door, group):
+                described.append(await _described_topic(door, group, name, None, call))
+        else:
+            for topic in await call.each_once(request.topics, lambda topic: topic.topic_name):
+                described.append(
+                    await _described_topic(door, group, topic.topic_name, topic.partitions, call)
+                )
     except AlpacaError as error:
         return wire.DescribeShareGroupOffsetsResponseGroup(
             group_id=group, error_code=code_of(error), error_message=text_of(error)
@@ -97,7 +96,7 @@ async def _described_group(
 
 
 async def _described_topic(
-    door: Door, group: str, name: str, wanted: list[int] | None, call: Call
+    door: Door, group: str, name: str, wanted: Sequence[int] | None, call: Call
 ) -> wire.DescribeShareGroupOffsetsResponseTopic:
     """The partitions wanted of one topic, or all the group has been in."""
     try:

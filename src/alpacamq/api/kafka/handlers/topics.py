@@ -102,9 +102,9 @@ async def _create(door: Door, wanted: CreatableTopic, *, dry_run: bool) -> Topic
             raise InvalidRequest(
                 "give either an assignment or the numbers of partitions and replicas, not both"
             )
+        _check_replicas(door, [a.broker_ids for a in wanted.assignments])
         if sorted(a.partition_index for a in wanted.assignments) != list(range(len(wanted.assignments))):
             raise InvalidReplication("an assignment must name every partition from 0 on once")
-        _check_replicas(door, [a.broker_ids for a in wanted.assignments])
         partitions = len(wanted.assignments)
     overrides = {config.name: config.value for config in wanted.configs if config.value is not None}
     return await door.broker.topics.create(
@@ -126,6 +126,9 @@ def _check_added(door: Door, entry: CreatePartitionsTopic) -> None:
 
 
 def _check_replicas(door: Door, assigned: Sequence[Sequence[int]]) -> None:
+    most = door.broker.settings.limits.max_partitions
+    if len(assigned) > most:
+        raise InvalidReplication(f"{len(assigned)} partitions are assigned; this broker holds {most} at most")
     for replicas in assigned:
         if list(replicas) != [door.node_id]:
             raise InvalidReplication(

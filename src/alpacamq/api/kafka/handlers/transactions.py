@@ -141,8 +141,7 @@ async def describe_transactions(
     door: Door, request: wire.DescribeTransactionsRequest, call: Call
 ) -> wire.DescribeTransactionsResponse:
     states = []
-    # Each once, however often it is named: an answer may be much larger than its question.
-    for each in dict.fromkeys(request.transactional_ids):
+    for each in await call.each_once(request.transactional_ids, str):
         states.append(await _described(door, each))
         await call.pause()
     return wire.DescribeTransactionsResponse(transaction_states=states)
@@ -188,6 +187,7 @@ async def describe_producers(
     topics = []
     seen: set[tuple[str, int]] = set()
     for topic in request.topics:
+        await call.pause()
         partitions = []
         for index in topic.partition_indexes:
             await call.pause()
@@ -206,6 +206,7 @@ async def _added(
     codes: dict[TopicPartition, ErrorCode] = {}
     any_unknown = False
     for topic in wanted.topics:
+        await call.pause()
         for index in topic.partitions:
             await call.pause()
             is_known = door.broker.topics.find(topic.name.encode(), index) is not None
@@ -242,6 +243,7 @@ async def _results(
 ) -> list[wire.AddPartitionsToTxnTopicResult]:
     results = []
     for topic in topics:
+        await call.pause()
         partitions = []
         for index in topic.partitions:
             await call.pause()
