@@ -109,7 +109,8 @@ async def serve(config: NodeConfig, started_at: float) -> None:
                 await listener.listening.wait()
                 for door in http_doors:
                     await door.listener.listening.wait()
-                gc.freeze()  # what has been loaded lives as long as the process: 50 ms for each full collection
+                # What has been loaded stays: a full collection of it takes 50 ms.
+                gc.freeze()
                 announce(config, bound, http_doors, started_at)
                 await stop.wait()
                 log.info("stopping")
