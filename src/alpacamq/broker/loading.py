@@ -6,7 +6,7 @@ so that its clients need not wait for the rest: internal topics first, since gro
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import chain, islice
 
 from alpacamq.model.topics import Topic
@@ -15,10 +15,12 @@ from .partition import Partition
 
 THREADS = 4
 SLICE = 16
-# Threads take turns, a partition each: if every system call passed the interpreter's lock to another thread,
-# 10,000 near-empty partitions would take twice as long. A thread that needs longer than this waits for the
-# disk or scans a long tail, and the next one no longer waits for it.
-TURN_SECONDS = 0.005
+# Threads take turns, a slice each: if every system call passed the interpreter's lock to another thread,
+# 10,000 near-empty partitions would take twice as long. When none has been recovered for so long, the one
+# whose turn it is waits for the disk or scans a long tail, and others no longer wait for it.
+STALLED_SECONDS = 0.02
+# How long what is recovered waits for more, to share its syncs.
+SETTLE_EVERY_SECONDS = 0.05
 # Slices that may be recovered or waiting for it while others are synced.
 MAX_AHEAD = 128
 
@@ -45,6 +47,7 @@ class Loading:
         self._ready = ready
         self._stopped = threading.Event()
         self._turn = threading.Lock()
+        self._recovered_count = 0
 
     def stop(self) -> None:
         """Have `run` return soon; from any thread."""
@@ -70,7 +73,7 @@ class Loading:
                     }
                     if not pending:
                         return True
-                    done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                    done, pending = wait(pending, timeout=SETTLE_EVERY_SECONDS)
                     recovered = [each for future in done for each in future.result()]
                     self._settle([partition for _, partition in recovered])
                     self._hand_over(recovered)
@@ -81,17 +84,27 @@ class Loading:
 
     def _recover_slice(self, places: list[tuple[Topic, int]]) -> list[tuple[Topic, Partition]]:
         recovered: list[tuple[Topic, Partition]] = []
-        for topic, index in places:
-            has_turn = self._turn.acquire(timeout=TURN_SECONDS)
-            try:
+        has_turn = self._await_turn()
+        try:
+            for topic, index in places:
                 self.check_stopped()
                 recovered.append((topic, self._recover(topic, index)))
-            except LoadingStopped:
-                break
-            finally:
-                if has_turn:
-                    self._turn.release()
+                self._recovered_count += 1
+        except LoadingStopped:
+            pass  # with what there is
+        finally:
+            if has_turn:
+                self._turn.release()
         return recovered
+
+    def _await_turn(self) -> bool:
+        """Whether the turn is the caller's; if not, it may go on beside the one that has it."""
+        while True:
+            before = self._recovered_count
+            if self._turn.acquire(timeout=STALLED_SECONDS):
+                return True
+            if self._recovered_count == before:
+                return False
 
     def _hand_over(self, recovered: list[tuple[Topic, Partition]]) -> None:
         by_topic: dict[str, tuple[Topic, list[Partition]]] = {}
