@@ -33,6 +33,7 @@ from alpacamq.coordinator.transactions import TransactionCoordinator, Transactio
 from alpacamq.model.control import marker_batch
 from alpacamq.model.errors import (
     AlpacaError,
+    ConcurrentTransactions,
     DamagedLog,
     FencedProducer,
     TransactionalIdNotFound,
@@ -56,6 +57,8 @@ from .topics import Topics
 
 log = get_logger(__name__)
 
+# How long a request waits for the completion of its producer's last transaction.
+COMPLETION_SECONDS = 0.1
 RETRY_SECONDS = 0.2
 MAX_RETRY_SECONDS = 30.0
 MAX_OFFSET = 2**63 - 1
@@ -127,7 +130,7 @@ class Coordinators:
             {"flush.messages": "1"},
         )
         self.hanging_transactions = HangingTransactions(topics, self._transactions)
-        self._marking: set[tuple[str, int]] = set()
+        self._marking: dict[str, dict[int, asyncio.Event]] = {}
         self._tasks: asyncio.TaskGroup | None = None
         # Since the broker started.
         self.transactions_committed = self.transactions_aborted = 0
@@ -176,8 +179,16 @@ class Coordinators:
         transactional_id: str,
         event: TransactionEvent,
     ) -> Any:
-        """Ask the coordinator of one transactional id."""
+        """Ask the coordinator of one transactional id.
+
+        If the id's last transaction is still being completed, this waits for a while and asks once more: clients
+        that are told so come again after 20 ms at the earliest, and most completions take less.
+        """
         await self._producer_ids.replenish()  # the event may need one
+        try:
+            return await self._transactions.ask(transactional_id, event)
+        except ConcurrentTransactions:
+            await self._await_markers(transactional_id)
         return await self._transactions.ask(transactional_id, event)
 
     async def end_transaction(self, request: EndTransaction) -> ProducerIdentity:
@@ -347,8 +358,9 @@ class Coordinators:
             for markers in outcome.effects:
                 # A coordinator that was rebuilt asks again for what is still under way. A second marker
                 # could end the producer's next transaction.
-                if (markers.transactional_id, markers.number) not in self._marking:
-                    self._marking.add((markers.transactional_id, markers.number))
+                marking = self._marking.setdefault(markers.transactional_id, {})
+                if markers.number not in marking:
+                    marking[markers.number] = asyncio.Event()
                     self._tasks.create_task(self._write_markers(shard, markers))
 
     async def _flush_data(self, transactional_id: str) -> None:
@@ -371,10 +383,21 @@ class Coordinators:
     async def _write_markers(self, shard: Shard[TransactionCoordinator], markers: WriteMarkers) -> None:
         """Carry a decision to every partition."""
         await asyncio.gather(*(self._end_in(partition, markers) for partition in markers.partitions))
-        self._marking.discard((markers.transactional_id, markers.number))
         self.transactions_committed += markers.committed
         self.transactions_aborted += not markers.committed
         shard.tell(lambda machine, now_ms: machine.markers_written(markers, now_ms))
+        marking = self._marking[markers.transactional_id]
+        marking.pop(markers.number).set()
+        if not marking:
+            del self._marking[markers.transactional_id]
+
+    async def _await_markers(self, transactional_id: str) -> None:
+        """Return once the markers that are being written for an id are on disk, or if that takes too long."""
+        under_way = list(self._marking.get(transactional_id, {}).values())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(COMPLETION_SECONDS):
+                for written in under_way:
+                    await written.wait()
 
     async def _end_in(self, partition: TopicPartition, markers: WriteMarkers) -> None:
         """End a transaction in one partition. The decision is made, so this does not give up."""
