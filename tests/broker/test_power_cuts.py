@@ -1,5 +1,7 @@
 """A power cut between any two syncs leaves what was promised: a transaction or a move is done or not done."""
 
+import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -31,7 +33,7 @@ from alpacamq.queues.messages import Action, QueueId
 from .open_brokers import eventually, running, sent, stored
 from .power_cuts import RecordingDisk
 from .queue_steps import ORDERS, acknowledge, settle, values
-from .transactions import begun, end_with_new_epoch
+from .transactions import begun, end, end_with_new_epoch
 
 NEVER_FLUSHED = {"flush.ms": str(2**63 - 1)}
 COPIER = "copier"
@@ -322,14 +324,7 @@ async def copy(broker: Broker, producer: TransactionalProducer, number: int) -> 
         )
         if not isinstance(result, Published):
             raise result
-    joining = TransactionPartitions(
-        transactional_id=COPIER,
-        producer=ProducerIdentity(producer.producer_id, producer.producer_epoch),
-        partitions=(await broker.coordinators.offsets_partition(GROUP),),
-    )
-    await broker.coordinators.ask_transaction(
-        COPIER, lambda machine, ticket, now_ms: machine.add_partitions(joining, ticket, now_ms)
-    )
+    await added(broker, producer, await broker.coordinators.offsets_partition(GROUP))
     request = TxnCommitRequest(
         producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch,
@@ -394,3 +389,43 @@ async def is_redriven(broker: Broker) -> bool:
 async def flushed(broker: Broker, topic: str) -> None:
     for partition in broker.topics.partitions_of(topic):
         await partition.flush_to(partition.log.end_offset)
+
+
+async def test_a_producer_begins_its_next_transaction_while_the_last_one_is_completed(tmp_path: Path) -> None:
+    """Clients that are refused wait for 20 ms, which is longer than most completions take."""
+    target = TopicPartition(TopicName("t"), 0)
+    may_complete = threading.Event()
+
+    class HeldDisk(SystemDisk):
+        """Holds back the flush of the marker, which is the second of the partition."""
+
+        flushes = 0
+
+        def sync(self, descriptor: int) -> None:
+            if Path(f"/proc/self/fd/{descriptor}").readlink().parent.name.startswith("t-0."):
+                self.flushes += 1
+                assert self.flushes != 2 or may_complete.wait(30)
+            super().sync(descriptor)
+
+    async with running(tmp_path, disk=HeldDisk()) as broker:
+        await broker.topics.create("t", partitions=1, overrides=NEVER_FLUSHED)
+        producer = await begun(broker, COPIER)
+        (written,) = await broker.publisher.publish(
+            "t", [Message(value=b"v", partition=0)], producer=producer
+        )
+        assert isinstance(written, Published)
+        await end(broker, producer, committed=True)
+        asyncio.get_running_loop().call_later(0.01, may_complete.set)
+        await added(broker, producer, target)
+
+
+async def added(broker: Broker, producer: TransactionalProducer, partition: TopicPartition) -> None:
+    request = TransactionPartitions(
+        transactional_id=producer.transactional_id,
+        producer=ProducerIdentity(producer.producer_id, producer.producer_epoch),
+        partitions=(partition,),
+    )
+    await broker.coordinators.ask_transaction(
+        producer.transactional_id,
+        lambda machine, ticket, now_ms: machine.add_partitions(request, ticket, now_ms),
+    )

@@ -181,8 +181,8 @@ class Coordinators:
     ) -> Any:
         """Ask the coordinator of one transactional id.
 
-        If the id's last transaction is still being completed, this waits for a while and asks once more: clients
-        that are told so come again after 20 ms at the earliest, and most completions take less.
+        If the id's last transaction is still being completed, this waits for a while and asks once more:
+        clients that are told so come again after 20 ms at the earliest, and most completions take less.
         """
         await self._producer_ids.replenish()  # the event may need one
         try:
