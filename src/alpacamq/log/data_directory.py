@@ -271,9 +271,9 @@ def take_lock(disk: Disk, path: Path) -> int:
     try:
         disk.truncate(lock, 0)
         disk.write(lock, [f"{os.getpid()}\n".encode()], 0)
-    except OSError as error:
-        # The number of the process is for messages only.
-        if error.errno not in NO_ROOM:
+    except BaseException as error:
+        # The number of the process is for messages only: a full disk is no reason not to start.
+        if not (isinstance(error, OSError) and error.errno in NO_ROOM):
             disk.close(lock)
             raise
     return lock
