@@ -10,6 +10,7 @@ from alpacamq.api.kafka.turns import (
     FREE_SLICES,
     MAX_LARGE_REQUESTS,
     MAX_SMALL_REQUESTS,
+    SHORT_REQUEST_BYTES,
     SMALL_REQUEST_BYTES,
     TINY_REQUEST_BYTES,
     Abandoned,
@@ -80,6 +81,21 @@ async def test_few_large_requests_are_under_way_at_once_and_small_ones_do_not_wa
         await small.pause()
     assert not last.done()
     large[0].leave()
+    await last
+
+
+async def test_few_small_requests_are_under_way_at_once_and_short_ones_do_not_wait_for_them() -> None:
+    """Else only the number of connections would limit the memory that decoded requests take."""
+    turns = Turns(asyncio.get_running_loop())
+    small = [Work(turns, wanted, SHORT_REQUEST_BYTES + 1) for _ in range(MAX_SMALL_REQUESTS + 1)]
+    for work in small[:-1]:
+        await work.pause()
+    last = asyncio.ensure_future(small[-1].pause())
+    short = Work(turns, wanted, SHORT_REQUEST_BYTES)
+    for _ in range(FREE_SLICES):
+        await short.pause()
+    assert not last.done()
+    small[0].leave()
     await last
 
 

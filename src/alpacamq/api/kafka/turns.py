@@ -4,10 +4,10 @@ A request works in slices of a few milliseconds. Whatever their number, one slic
 time round the event loop, so that everybody else waits for one slice at a time and not for a request. A slice
 is time on the event loop: what a request waits for a coordinator or the disk does not count.
 
-Only a few requests may work on for long: a decoded request takes many times its size, and so does its
-response. Large ones need a place for that after their first slice, small ones after a few. Until then small
-ones take turns with each other, every second slice is theirs, and they wait for no place: the usual request
-is done by then, even if the garbage collector or another process took a slice from it.
+Only a few requests may work on after their first slice: a decoded request takes many times its size, and so
+does its response. Each needs a place for that, of which there are some for large and some for small ones.
+Short requests, the usual ones, need none before their tenth slice, and every second slice is for those that
+have none: they are done by then, even if the garbage collector or another process took a slice from them.
 """
 
 import asyncio
@@ -23,8 +23,9 @@ SLICE_SECONDS = 0.002
 MAX_LARGE_REQUESTS = 8
 MAX_SMALL_REQUESTS = 32
 SMALL_REQUEST_BYTES = 64 << 10
-# So many slices of a small request need no place.
+# So many slices of a request of up to this size need no place. Decoded, it takes little memory.
 FREE_SLICES = 10
+SHORT_REQUEST_BYTES = 4 << 10
 # One of up to this size goes on after its first slice: mostly that was taken from it, and it is nearly done.
 TINY_REQUEST_BYTES = 1 << 10
 
@@ -79,7 +80,7 @@ class Work:
         self._turns = turns
         self._places = turns.places(request_bytes)
         self._is_wanted = is_wanted
-        self._free_slices = FREE_SLICES if request_bytes <= SMALL_REQUEST_BYTES else 0
+        self._free_slices = FREE_SLICES if request_bytes <= SHORT_REQUEST_BYTES else 0
         self._goes_on = request_bytes <= TINY_REQUEST_BYTES
         self._has_place = False
         self._until = monotonic() + SLICE_SECONDS
