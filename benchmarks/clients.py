@@ -4,10 +4,12 @@ Settings are librdkafka's, since both clients are built on it. What is not named
 librdkafka has it.
 """
 
-from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from array import array
 
 Settings = Mapping[str, str | int]
 

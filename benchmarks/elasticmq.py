@@ -1,4 +1,4 @@
-"""A peer for the SQS door: ElasticMQ, queues in memory as it comes, from its published jars."""
+"""A peer for the SQS API: ElasticMQ, queues in memory as it comes, from its published jars."""
 
 import socket
 import subprocess

@@ -1,4 +1,4 @@
-"""Consumers and producers that use the HTTP door with JSON."""
+"""Consumers and producers that use the HTTP API with JSON."""
 
 import msgspec
 

@@ -37,7 +37,10 @@ STEPS = (
     (r"disk.py. SystemDisk.sync", "fsync (kernel)"),
     (r"disk.py. SystemDisk.read", "reading batch headers (kernel)"),
     (r"model/batch.py. checksum", "checksum"),
-    (r"`(model|log)/|broker/admission.py|broker/partition.py", "checking, placing and finding batches"),
+    (
+        r"`(model|log)/|broker/partition/validation.py|broker/partition/leader.py",
+        "checking, placing and finding batches",
+    ),
     (r"`protocol/", "decoding and encoding"),
     (r"`api/|`broker/|" + NAMED_TUPLES, "passing requests and answers on"),
 )

@@ -1,4 +1,4 @@
-"""What does a message cost in queue mode, without a door, and does that grow with the backlog?
+"""What does a message cost in queue mode, without an API, and does that grow with the backlog?
 
 Receive and acknowledge in the process of the broker, 100 B messages on three partitions, 8 consumers: ten and
 a hundred at a time, and ten at a time from backlogs of up to ten million messages.
@@ -14,8 +14,8 @@ from pathlib import Path
 import uvloop
 
 from alpacamq.broker.broker import Broker, BrokerSettings
-from alpacamq.broker.partition import append
-from alpacamq.broker.queues import Receipted
+from alpacamq.broker.partition.leader import append
+from alpacamq.broker.queue.service import Receipted
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.records import Record, write_batch
 from alpacamq.queues.messages import Action, QueueId

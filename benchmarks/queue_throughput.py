@@ -47,7 +47,7 @@ def _peers(report: Report, find: Callable[[], Contender]) -> Sequence[Contender]
 def _compare(
     session: Session,
     report: Report,
-    door: str,
+    api: str,
     contenders: Sequence[Contender],
     prepare: Prepare,
     messages: int,
@@ -67,7 +67,7 @@ def _compare(
                     rates.append(messages / seconds)
                     usages.append(meter.usage)
             report(
-                case=f"{door}: receive and acknowledge, {_CASE}",
+                case=f"{api}: receive and acknowledge, {_CASE}",
                 server=server.name,
                 unit="messages/s",
                 samples=rates,
@@ -76,14 +76,14 @@ def _compare(
 
 
 def _sqs(server: Server, name: str, messages: int) -> Callable[[], None]:
-    queue = SqsQueue(server.doors.get("sqs", server.address), name)
+    queue = SqsQueue(server.addresses.get("sqs", server.address), name)
     queue.create()
     queue.fill(messages, BODY, CONSUMERS)
     return lambda: queue.drain(messages, CONSUMERS)
 
 
 def _http(server: Server, name: str, messages: int) -> Callable[[], None]:
-    address = server.doors["http"]
+    address = server.addresses["http"]
     http_load.fill(address, name, messages, BODY)
     return lambda: http_load.drain(address, name, messages, CONSUMERS)
 

@@ -20,7 +20,7 @@ from .report import OURS
 
 START_S = 120.0
 STOP_S = 60.0
-_DOOR = re.compile(rb"^  (\w+)\s+(\S+:\d+)$")
+_LISTENER = re.compile(rb"^  (\w+)\s+(\S+:\d+)$")
 _READY = b"Try:"
 
 
@@ -33,12 +33,12 @@ class Server:
         address: str,
         process: "subprocess.Popen[bytes]",
         started_in_s: float,
-        doors: Mapping[str, str] | None = None,
+        addresses: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self.address = address
         # Where it listens, by the name of what is spoken there.
-        self.doors = doors or {}
+        self.addresses = addresses or {}
         # From starting the process to its first answer.
         self.started_in_s = started_in_s
         self._process = process
@@ -93,23 +93,23 @@ class AlpacaMQ:
     def start(self, directory: Path) -> Server:
         directory.mkdir(parents=True, exist_ok=True)
         command = Path(sys.executable).with_name("alpacamq")
-        addresses = [f"--{door}=127.0.0.1:0" for door in ("kafka", "http", "sqs")]
+        options = [f"--{api}=127.0.0.1:0" for api in ("kafka", "http", "sqs")]
         with (directory / "server.log").open("ab") as log:
             began_at = time.monotonic()
             process = subprocess.Popen(
-                [command, "serve", "--data-dir", directory / "data", *addresses],
+                [command, "serve", "--data-dir", directory / "data", *options],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, **self._settings},
             )
         assert process.stdout is not None
-        doors: dict[str, str] = {}
+        addresses: dict[str, str] = {}
         for line in process.stdout:
-            if door := _DOOR.search(line):
-                doors[door[1].decode()] = door[2].decode()
-            elif doors and line.startswith(_READY):
-                wire.wait_until_answering(doors["kafka"], START_S)
-                return Server(self.name, doors["kafka"], process, time.monotonic() - began_at, doors)
+            if api := _LISTENER.search(line):
+                addresses[api[1].decode()] = api[2].decode()
+            elif addresses and line.startswith(_READY):
+                wire.wait_until_answering(addresses["kafka"], START_S)
+                return Server(self.name, addresses["kafka"], process, time.monotonic() - began_at, addresses)
         process.wait(STOP_S)
         raise RuntimeError(f"the broker did not start:\n{(directory / 'server.log').read_text()[-2000:]}")

@@ -7,8 +7,8 @@ partitions.
 
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -19,6 +19,9 @@ from .report import OURS, Report, counted
 from .servers import AlpacaMQ, Server
 from .session import Session
 from .spark_sessions import OLDER, KafkaSource, kafka_source, spark_on
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SIZE = 100
 PARTITIONS = (1, 2, 4)

@@ -99,7 +99,7 @@ class Broker:
         # What the system lets the process have open.
         self.open_files_limit = open_files_limit
         self.kafka = kafka
-        # HOST:PORT; where a door is switched off, what was asked for.
+        # HOST:PORT; where an API is switched off, what was asked for.
         self.http_address = http
         self.sqs_address = sqs
         self.config = config

@@ -33,9 +33,9 @@ PIPELINES = DOCS / "guide" / "pipelines.md"
 SITE = sorted([README, *DOCS.rglob("*.md")])
 GUIDE = [page for page in SITE if page != PIPELINES]
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
-# Where pages say that the doors are.
+# Where pages say that the APIs are.
 KAFKA, HTTP, SQS = "localhost:9092", "localhost:8080", "localhost:9324"
-ANY_PORTS = {f"ALPACAMQ_{door}_LISTEN": "127.0.0.1:0" for door in ("KAFKA", "HTTP", "SQS")}
+ANY_PORTS = {f"ALPACAMQ_{api}_LISTEN": "127.0.0.1:0" for api in ("KAFKA", "HTTP", "SQS")}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 SPACES = re.compile(r" +")
@@ -117,12 +117,12 @@ def run_examples(page: Path, tools: set[str], broker: Broker, directory: Path) -
     for name, module in (("alpacactl", "alpacamq.cli.main"), ("alpacamq", "alpacamq.node.main")):
         (commands / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {module} "$@"\n')
         (commands / name).chmod(0o755)
-    doors = {KAFKA: broker.address, HTTP: broker.http_address, SQS: broker.sqs_address}
+    addresses = {KAFKA: broker.address, HTTP: broker.http_address, SQS: broker.sqs_address}
     for example in examples(page):
         if example.tool not in tools:
             continue
         script = directory / f"example-{example.line}"
-        script.write_text(at_these_doors(example.code, doors))
+        script.write_text(at_these_addresses(example.code, addresses))
         ran = subprocess.run(
             example.command(script),
             capture_output=True,
@@ -141,14 +141,14 @@ def run_examples(page: Path, tools: set[str], broker: Broker, directory: Path) -
         )
         where = f"{page.name}:{example.line}"
         assert ran.returncode == 0, f"{where}\n{ran.stderr}"
-        assert re.fullmatch(at_these_doors(example.pattern, doors), columns(ran.stdout)), (
+        assert re.fullmatch(at_these_addresses(example.pattern, addresses), columns(ran.stdout)), (
             f"{where}\n{ran.stdout}\n{ran.stderr}"
         )
 
 
-def at_these_doors(text: str, doors: Mapping[str, str]) -> str:
-    for door, address in doors.items():
-        text = text.replace(door, address)
+def at_these_addresses(text: str, addresses: Mapping[str, str]) -> str:
+    for api, address in addresses.items():
+        text = text.replace(api, address)
     return text
 
 
@@ -245,7 +245,7 @@ def test_every_block_says_what_it_is(page: Path) -> None:
     assert set(fences[1::2]) <= {""}
 
 
-def test_the_readme_shows_clients_of_every_door() -> None:
+def test_the_readme_shows_clients_of_every_api() -> None:
     assert {example.tool for example in examples(README)} == {"curl", "kcat", "python"}
 
 

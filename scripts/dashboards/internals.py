@@ -1,4 +1,4 @@
-"""The broker from inside: process, event loop, disk, doors, coordinators."""
+"""The broker from inside: process, event loop, disk, APIs, coordinators."""
 
 from .panels import BROKERS, Dashboard, Panel, Query, Row, latency, one, quantile, rate, total
 
@@ -65,7 +65,7 @@ INTERNALS = Dashboard(
             ),
         ),
         Row(
-            "Doors",
+            "APIs",
             (
                 one("Connections", "short", total("alpacamq_connections", "door"), "{{door}}"),
                 Panel(

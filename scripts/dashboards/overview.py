@@ -47,11 +47,11 @@ OVERVIEW = Dashboard(
                 latency("Produce latency", "alpacamq_kafka_request_seconds", ', api="Produce"'),
                 latency("Fetch latency", "alpacamq_kafka_request_seconds", ', api="Fetch"'),
                 Panel(
-                    "Requests by door",
+                    "Requests by API",
                     "reqps",
                     tuple(
-                        Query(rate(f"alpacamq_{door}_request_seconds_count", ""), door)
-                        for door in ("kafka", "http", "sqs")
+                        Query(rate(f"alpacamq_{api}_request_seconds_count", ""), api)
+                        for api in ("kafka", "http", "sqs")
                     ),
                 ),
             ),

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pkgutil import iter_modules
 
-from alpacamq.client.address import parse_address
-from alpacamq.client.brokers import describe_cluster
-from alpacamq.client.cluster import Cluster
+from alpacamq.client.connect import parse_address
+from alpacamq.client.kafka.cluster import Cluster, describe_cluster
 from alpacamq.model.errors import AlpacaError
 
-from .java import find_java
+from .session import find_java
 
 LEAST_SPARK, FIRST_UNTRIED_SPARK = (4, 0), (4, 4)
 _EXTRA = "install it with `pip install 'alpacamq[spark]'`"

@@ -7,8 +7,8 @@ from difflib import get_close_matches
 from enum import Enum
 from typing import TypeVar
 
-from alpacamq.client.address import parse_address
-from alpacamq.client.offsets import Isolation
+from alpacamq.client.connect import parse_address
+from alpacamq.client.kafka.offsets import Isolation
 from alpacamq.model.address import Address
 from alpacamq.model.batch import Codec
 from alpacamq.model.errors import InvalidTopicName
@@ -16,8 +16,8 @@ from alpacamq.model.ids import TopicName
 from alpacamq.model.topics import check_topic_name
 
 from .errors import InvalidOption
-from .positions import Edge, Positions, read_positions
-from .subscription import Subscription, read_subscription
+from .read.positions import Edge, Positions, read_positions
+from .read.subscription import Subscription, read_subscription
 
 T = TypeVar("T")
 

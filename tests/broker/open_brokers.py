@@ -8,7 +8,7 @@ from typing import Any
 
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.clock import SystemClock
-from alpacamq.broker.partition import append
+from alpacamq.broker.partition.leader import append
 from alpacamq.broker.publishing import Message, Published
 from alpacamq.log.disk import SystemDisk
 from alpacamq.model.batch import FRAME_BYTES, read_header

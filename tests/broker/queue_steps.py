@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from alpacamq.broker.broker import Broker
-from alpacamq.broker.queues import Delivery, Receipted
+from alpacamq.broker.queue.service import Delivery, Receipted
 from alpacamq.model.errors import (
     AlpacaError,
     GroupIdNotFound,

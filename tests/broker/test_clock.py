@@ -9,8 +9,8 @@ import pytest
 
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.clock import FIRST_PLAUSIBLE_MS, CautiousClock, RetentionClock, SystemClock
-from alpacamq.broker.delays import DelayedMessage
-from alpacamq.broker.housekeeping import Housekeeping
+from alpacamq.broker.delay.service import DelayedMessage
+from alpacamq.broker.partition.housekeeping import Housekeeping
 from alpacamq.broker.publishing import Message
 from alpacamq.model.ids import TimestampMs
 from alpacamq.model.topics import DAY_MS

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from alpacamq.broker import moves
 from alpacamq.broker.broker import Broker
-from alpacamq.broker.queue_shard import QueueShard
-from alpacamq.broker.queues import RedriveTask
-from alpacamq.broker.shard import Shard
+from alpacamq.broker.dlq import writer as moves
+from alpacamq.broker.queue.service import RedriveTask
+from alpacamq.broker.queue.shard import QueueShard
+from alpacamq.broker.statemachine.shard import Shard
 from alpacamq.model.errors import InvalidRequest, UnknownTopic
 from alpacamq.model.headers import DEAD_LETTER_HEADERS
 from alpacamq.model.lanes import Lane
@@ -33,8 +33,8 @@ async def reject(broker: Broker, count: int = 10) -> None:
 
 
 async def settled_all(broker: Broker, queue: QueueId = ORDERS) -> bool:
-    figures = await broker.queues.describe(queue)
-    return not any(each.dead_lettering for each in figures.partitions)
+    stats = await broker.queues.describe(queue)
+    return not any(each.dead_lettering for each in stats.partitions)
 
 
 def letters(broker: Broker, topic: str = "orders.dlq") -> list[Record]:
@@ -67,8 +67,8 @@ async def test_a_dead_letter_is_all_it_was_and_says_where_it_comes_from(tmp_path
         assert made_topic.partitions == 2
         config = broker.topics.config_of(made_topic)
         assert (config.retention_ms, config.queue_max_deliveries) == (-1, 0)
-        (figures, _) = (await broker.queues.describe(ORDERS)).partitions
-        assert figures.start_offset == figures.end_offset
+        (stats, _) = (await broker.queues.describe(ORDERS)).partitions
+        assert stats.start_offset == stats.end_offset
 
 
 async def test_a_message_that_fails_too_often_is_a_dead_letter(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from alpacamq.broker.broker import Broker
-from alpacamq.broker.delayed_batches import may_hold_delays, part
-from alpacamq.broker.partition import append
+from alpacamq.broker.delay.split import may_hold_delays, part
+from alpacamq.broker.partition.leader import append
 from alpacamq.model.batch import TRANSACTIONAL, Codec, read_header
 from alpacamq.model.errors import InvalidDelay, InvalidRecord, OutOfOrderSequence
 from alpacamq.model.headers import DELIVER_AT
@@ -95,11 +95,11 @@ async def test_a_batch_sent_again_after_a_crash_half_way_is_neither_delayed_nor_
         data, _ = await broker.delayed_batches.without_delayed(partition, batch, read_header(batch))
         await append(partition, bytearray(data))
         assert [record.value for record in stored(broker, "orders")] == [b"1", b"0"]
-        assert (await broker.delays.figures()).pending == 1
+        assert (await broker.delays.stats()).pending == 1
         # And again, when all of it is known.
         data, _ = await broker.delayed_batches.without_delayed(partition, batch, read_header(batch))
         assert (await append(partition, bytearray(data))).duplicate
-        assert (await broker.delays.figures()).pending == 1
+        assert (await broker.delays.stats()).pending == 1
 
 
 async def test_a_batch_that_the_partition_would_refuse_schedules_nothing(tmp_path: Path) -> None:
@@ -110,4 +110,4 @@ async def test_a_batch_that_the_partition_would_refuse_schedules_nothing(tmp_pat
         batch = batch_of(broker, [60_000], 7)
         with pytest.raises(OutOfOrderSequence):
             await broker.delayed_batches.without_delayed(partition, batch, read_header(batch))
-        assert (await broker.delays.figures()).pending == 0
+        assert (await broker.delays.stats()).pending == 0

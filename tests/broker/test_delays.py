@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from alpacamq.broker import delay_shard, shards
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.clock import SystemClock
-from alpacamq.broker.delays import DelayedMessage, DelaySettings
-from alpacamq.broker.housekeeping import Housekeeping
+from alpacamq.broker.delay import host as delay_shard
+from alpacamq.broker.delay.service import DelayedMessage, DelaySettings
+from alpacamq.broker.partition.housekeeping import Housekeeping
+from alpacamq.broker.statemachine import topic as shards
 from alpacamq.model.errors import (
     InvalidDelay,
     InvalidTopicName,
@@ -24,7 +25,7 @@ from alpacamq.model.ids import BrokerId, TimestampMs
 from alpacamq.model.ports import Buffer
 from alpacamq.model.records import Header, Record
 from alpacamq.model.topics import DELAYS_TOPIC
-from alpacamq.queues import delay_far
+from alpacamq.timers import spill as delay_far
 
 from .open_brokers import BreakableDisk, SettableClock, eventually, running, stored
 
@@ -93,9 +94,9 @@ async def test_a_message_appears_when_it_is_due_as_it_was_sent(tmp_path: Path) -
         assert record.key == b"k"
         assert record.headers == (Header("h", b"1"), Header(DELIVER_AT, str(message.due_ms).encode()))
         assert record.timestamp_ms >= message.due_ms
-        figures = await broker.delays.figures()
-        assert (figures.pending, figures.next_due_ms) == (0, None)
-        assert (figures.scheduled_total, figures.fired_total) == (1, 1)
+        stats = await broker.delays.stats()
+        assert (stats.pending, stats.next_due_ms) == (0, None)
+        assert (stats.scheduled_total, stats.fired_total) == (1, 1)
 
 
 async def test_messages_come_in_the_order_of_their_times_and_share_batches(tmp_path: Path) -> None:
@@ -209,7 +210,7 @@ async def test_compaction_frees_the_room_of_what_is_done_and_keeps_what_waits(
 
 
 async def fired(broker: Broker, count: int) -> bool:
-    return (await broker.delays.figures()).fired_total == count
+    return (await broker.delays.stats()).fired_total == count
 
 
 def tombstones(broker: Broker) -> int:
@@ -251,8 +252,8 @@ async def test_a_topic_made_anew_gets_nothing_that_waited_for_its_namesake(tmp_p
         assert await broker.delays.waiting("orders") == []
         await schedule(broker, (b"found", 2050))
         await delivered(broker, [b"found"])
-        figures = await broker.delays.figures()
-        assert (figures.pending, figures.dropped_total) == (0, 2)
+        stats = await broker.delays.stats()
+        assert (stats.pending, stats.dropped_total) == (0, 2)
 
 
 async def test_a_message_that_is_taken_back_does_not_appear(tmp_path: Path) -> None:
@@ -289,9 +290,9 @@ async def test_what_waits_is_listed_page_by_page(tmp_path: Path) -> None:
         assert listed == sorted(ids)
         of_one = await broker.delays.waiting("orders", partition=1)
         assert [waiting.id for waiting in of_one] == sorted(ids[1::3])
-        figures = await broker.delays.figures("orders")
+        stats = await broker.delays.stats("orders")
         first_due_ms = min(waiting.due_ms for waiting in await broker.delays.waiting("orders"))
-        assert (figures.pending, figures.next_due_ms) == (30, first_due_ms)
+        assert (stats.pending, stats.next_due_ms) == (30, first_due_ms)
         with pytest.raises(UnknownTopic):
             await broker.delays.waiting("nowhere")
 
@@ -314,8 +315,8 @@ async def test_what_is_on_disk_only_is_listed_and_taken_back_too(
         listed = await broker.delays.waiting("orders")
         assert [waiting.id for waiting in listed] == [ids[0], *ids[2:]]
         assert [w.id for w in await broker.delays.waiting("orders", after_id=ids[2], limit=3)] == ids[3:6]
-        figures = await broker.delays.figures("orders")
-        assert (figures.pending, figures.next_due_ms) == (9, listed[0].due_ms)
+        stats = await broker.delays.stats("orders")
+        assert (stats.pending, stats.next_due_ms) == (9, listed[0].due_ms)
 
 
 def stored_everywhere(broker: Broker) -> list[Record]:
@@ -347,7 +348,7 @@ async def test_limits_are_kept_and_named(tmp_path: Path) -> None:
 async def test_nothing_is_made_for_a_broker_without_delays(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1)
-        assert (await broker.delays.figures()).pending == 0
+        assert (await broker.delays.stats()).pending == 0
         with pytest.raises(UnknownDelayed):
             await broker.delays.cancel("orders", 0, 0)
         assert DELAYS_TOPIC not in broker.topics.image.topics

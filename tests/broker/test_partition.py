@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from alpacamq.broker.broker import Broker, BrokerSettings
-from alpacamq.broker.durability import GroupCommit
-from alpacamq.broker.partition import Append, Partition, append
+from alpacamq.broker.partition.group_commit import GroupCommit
+from alpacamq.broker.partition.leader import Append, Partition, append
 from alpacamq.log.data_directory import DataDirectory, LastStop
 from alpacamq.log.disk import SystemDisk
 from alpacamq.model.batch import read_header

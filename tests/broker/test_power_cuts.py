@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from alpacamq.broker.broker import Broker
-from alpacamq.broker.partition import delete_before
+from alpacamq.broker.partition.leader import delete_before
 from alpacamq.broker.publishing import Message, Published, TransactionalProducer
-from alpacamq.broker.record_reader import Limits, RecordReader
-from alpacamq.coordinator.group_messages import (
+from alpacamq.broker.read.record_reader import Limits, RecordReader
+from alpacamq.coordinator.messages import (
     CommitRequest,
     FetchOffsetsReply,
     FetchOffsetsRequest,
@@ -21,8 +21,7 @@ from alpacamq.coordinator.group_messages import (
     PartitionResults,
     TxnCommitRequest,
 )
-from alpacamq.coordinator.transaction import ProducerIdentity
-from alpacamq.coordinator.transaction_messages import TransactionPartitions
+from alpacamq.coordinator.transactions.transaction import ProducerIdentity, TransactionPartitions
 from alpacamq.log import data_directory
 from alpacamq.log.data_directory import DataDirectory, LastStop
 from alpacamq.log.disk import SystemDisk

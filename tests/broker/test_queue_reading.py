@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from threading import get_ident
+from typing import TYPE_CHECKING
 
 import pytest
 
-from alpacamq.broker import stored_blocks
 from alpacamq.broker.broker import Broker
-from alpacamq.broker.partition import append
-from alpacamq.broker.queue_host import QueueSettings
-from alpacamq.broker.queues import Delivery
+from alpacamq.broker.partition.leader import append
+from alpacamq.broker.queue.host import QueueSettings
+from alpacamq.broker.read import block_cache as stored_blocks
 from alpacamq.model.batch import CRC_AT, HEADER_BYTES, Codec, checksum
 from alpacamq.model.headers import LANE
 from alpacamq.model.lanes import Lane
@@ -21,6 +21,9 @@ from alpacamq.model.records import Header, Record, write_batch
 
 from .open_brokers import batch_sent, eventually, running, sent
 from .queue_steps import ORDERS, acknowledge, values
+
+if TYPE_CHECKING:
+    from alpacamq.broker.queue.service import Delivery
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -56,8 +59,8 @@ async def test_what_compaction_took_from_a_batch_is_not_missed(tmp_path: Path, c
         received = await broker.queues.receive(ORDERS)
         assert [delivery.record.offset for delivery in received] == [2, 3, 7, 10]
         await acknowledge(broker, *received)
-        (figures,) = (await broker.queues.describe(ORDERS)).partitions
-        assert figures.start_offset == 11
+        (stats,) = (await broker.queues.describe(ORDERS)).partitions
+        assert stats.start_offset == 11
 
 
 async def test_a_batch_that_nobody_can_read_is_passed_over(tmp_path: Path) -> None:
@@ -71,8 +74,8 @@ async def test_a_batch_that_nobody_can_read_is_passed_over(tmp_path: Path) -> No
         assert values(received) == [b"before", b"after"]
         assert await broker.queues.receive(ORDERS) == []
         await acknowledge(broker, *received)
-        (figures,) = (await broker.queues.describe(ORDERS)).partitions
-        assert (figures.start_offset, figures.in_flight) == (figures.end_offset, 0)
+        (stats,) = (await broker.queues.describe(ORDERS)).partitions
+        assert (stats.start_offset, stats.in_flight) == (stats.end_offset, 0)
 
 
 async def garbage_sent(broker: Broker, records: Sequence[Record]) -> None:
@@ -143,8 +146,8 @@ async def test_an_urgent_message_at_the_end_of_a_long_backlog_is_found(tmp_path:
             return received[0].lane is Lane.CRITICAL
 
         await eventually(found)
-        (figures,) = (await broker.queues.describe(ORDERS)).partitions
-        assert figures.start_offset < 50_000
+        (stats,) = (await broker.queues.describe(ORDERS)).partitions
+        assert stats.start_offset < 50_000
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["new", "after a restart"])

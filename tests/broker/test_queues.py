@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from alpacamq.broker.clock import SystemClock
-from alpacamq.broker.queues import Receipted
+from alpacamq.broker.queue.service import Receipted
 from alpacamq.model.errors import (
     CoordinatorUnavailable,
     GroupIdNotFound,
@@ -153,8 +153,8 @@ async def test_what_is_past_its_time_is_dropped_and_the_receive_goes_on(tmp_path
         received = await broker.queues.receive(ORDERS)
         assert values(received) == [b"new"]
         await acknowledge(broker, *received)
-        (figures,) = (await broker.queues.describe(ORDERS)).partitions
-        assert figures.start_offset == 1201
+        (stats,) = (await broker.queues.describe(ORDERS)).partitions
+        assert stats.start_offset == 1201
 
 
 async def test_a_clock_that_was_ahead_when_the_broker_started_makes_nothing_old(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ async def test_a_queue_is_described_peeked_into_purged_begun_again_and_forgotten
         peeked = await broker.queues.peek(ORDERS, 10)
         assert [(place, record.value) for place, record in peeked] == [(0, b"b"), (0, b"c"), (1, b"d")]
         assert [record.value for _, record in await broker.queues.peek(ORDERS, 1)] == [b"b"]
-        assert sum(figures.ready for figures in broker.queues.figures()[0].partitions) == 3
+        assert sum(stats.ready for stats in broker.queues.stats()[0].partitions) == 3
         await broker.queues.purge(ORDERS)
         assert await broker.queues.receive(ORDERS) == []
         await broker.queues.reset(ORDERS, {0: 1, 1: 0})

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpacamq.broker.broker import Broker
-from alpacamq.broker.partition import append
-from alpacamq.broker.record_reader import Limits, Page, RecordReader
+from alpacamq.broker.partition.leader import append
+from alpacamq.broker.read.record_reader import Limits, Page, RecordReader
 from alpacamq.model.batch import TRANSACTIONAL, Codec
 from alpacamq.model.control import marker_batch
 from alpacamq.model.errors import OffsetOutOfRange

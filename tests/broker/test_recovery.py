@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from alpacamq.api.kafka.door import Call, Door
+from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of
 from alpacamq.api.kafka.handlers.metadata import metadata
 from alpacamq.broker.broker import Broker, BrokerSettings
-from alpacamq.broker.partition import append
+from alpacamq.broker.partition.leader import append
 from alpacamq.cluster.topics import TopicLimits
 from alpacamq.log.disk import SystemDisk
 from alpacamq.model.errors import FencedLeaderEpoch, PartitionNotReady, UnknownTopic
@@ -301,7 +301,7 @@ def described(broker: Broker, topic: str) -> tuple[int, int]:
     """What clients are told of the first and of the last partition."""
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
     response = metadata(
-        Door(broker=broker, host="h", port=1), request, Call(12, "c", "h", partial(asyncio.sleep, 0))
+        Backend(broker=broker, host="h", port=1), request, Call(12, "c", "h", partial(asyncio.sleep, 0))
     )
     assert isinstance(response, MetadataResponse)
     partitions = response.topics[0].partitions

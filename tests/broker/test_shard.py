@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from alpacamq.broker import shard as shard_module
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.clock import SteadyClock
-from alpacamq.broker.shard import Shard
-from alpacamq.broker.shard_snapshots import KEPT, ShardSnapshots, encode_block
+from alpacamq.broker.statemachine import shard as shard_module
+from alpacamq.broker.statemachine.shard import Shard
+from alpacamq.broker.statemachine.snapshots import KEPT, ShardSnapshots, encode_block
 from alpacamq.log.disk import SystemDisk
 from alpacamq.log.sealed_file import write_sealed
 from alpacamq.model.errors import CoordinatorUnavailable, InvalidRequest

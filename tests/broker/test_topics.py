@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from alpacamq.broker.broker import Broker, BrokerSettings
-from alpacamq.broker.partition import append
+from alpacamq.broker.partition.leader import append
 from alpacamq.log.disk import SystemDisk
 from alpacamq.model.errors import DiskFull, PolicyViolation, TopicExists, UnknownTopic
 from alpacamq.model.ids import BrokerId
@@ -157,8 +157,8 @@ async def test_a_change_is_not_refused_because_its_flush_is_postponed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is in the log, so it would take effect at the next start."""
-    monkeypatch.setattr("alpacamq.broker.durability.PATIENCE_SECONDS", -1.0)
-    monkeypatch.setattr("alpacamq.broker.durability.RETRY_MS", 1)
+    monkeypatch.setattr("alpacamq.broker.partition.group_commit.PATIENCE_SECONDS", -1.0)
+    monkeypatch.setattr("alpacamq.broker.partition.group_commit.RETRY_MS", 1)
     disk = NoDescriptors()
     async with running(tmp_path, disk) as broker:
         disk.short = True

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpacamq.broker.batch_traces import MAX_TRACED, begins_traced, traced_records
-from alpacamq.broker.traced_offsets import Remembered, TracedOffsets
+from alpacamq.broker.tracing.batches import MAX_TRACED, begins_traced, traced_records
+from alpacamq.broker.tracing.partition import Remembered, TracedOffsets
 from alpacamq.model.batch import Codec, read_header
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.records import Header, Record, write_batch

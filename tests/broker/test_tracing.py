@@ -9,19 +9,19 @@ from uuid import uuid4
 
 import pytest
 
-from alpacamq.broker.batch_traces import Traced, traced_records
 from alpacamq.broker.broker import Broker
-from alpacamq.broker.partition import append
-from alpacamq.broker.partition_traces import Origin, PartitionTraces, TraceDesk
+from alpacamq.broker.partition.leader import append
 from alpacamq.broker.publishing import Message, Published
-from alpacamq.broker.queues import Delivery, Receipted
+from alpacamq.broker.queue.service import Delivery, Receipted
+from alpacamq.broker.tracing.batches import Traced, traced_records
+from alpacamq.broker.tracing.partition import Origin, PartitionTraces, TraceDesk
 from alpacamq.model.batch import read_header
 from alpacamq.model.control import marker_batch
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.records import Header, Record, write_batch
 from alpacamq.model.topics import topic_config
 from alpacamq.queues.messages import Action, QueueId
-from alpacamq.telemetry.tracing import Door, Status, Step, TraceEvent, TraceFilter
+from alpacamq.telemetry.tracing import ClientApi, Status, Step, TraceEvent, TraceFilter
 
 from .open_brokers import SettableClock, eventually, running, stored
 
@@ -53,12 +53,12 @@ def status(broker: Broker, trace_id: str = TRACE) -> Status:
 
 async def settle(broker: Broker, action: Action, deliveries: Sequence[Delivery], **fields: Any) -> None:
     settlements = [Receipted(receipt=each.receipt, action=action, **fields) for each in deliveries]
-    assert await broker.queues.settle(settlements, door=Door.HTTP) == [None] * len(deliveries)
+    assert await broker.queues.settle(settlements, api=ClientApi.HTTP) == [None] * len(deliveries)
 
 
 async def test_a_trace_is_continued_from_the_message(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
-        origin = Origin(Door.HTTP, "10.0.0.1:5")
+        origin = Origin(ClientApi.HTTP, "10.0.0.1:5")
         (result,) = await published(
             broker, Message(value=b"tea", key=b"alice", headers=(TRACEPARENT,)), origin=origin
         )
@@ -68,7 +68,7 @@ async def test_a_trace_is_continued_from_the_message(tmp_path: Path) -> None:
         assert received.parent_span_id == SPAN
         assert received.attributes == {"client": "10.0.0.1:5", "key": "alice"}
         assert (persisted.topic, persisted.partition, persisted.offset) == ("orders", result.partition, 0)
-        assert {event.door for event in events(broker)} == {"http"}
+        assert {event.api for event in events(broker)} == {"http"}
         assert len({event.span_id for event in events(broker)}) == 1
 
 
@@ -162,11 +162,11 @@ async def test_what_consumers_do_is_told(
 ) -> None:
     async with running(tmp_path) as broker:
         await published(broker, Message(value=b"tea", headers=(TRACEPARENT,)))
-        deliveries = await broker.queues.receive(ORDERS, consumer="bob", door=Door.SQS)
+        deliveries = await broker.queues.receive(ORDERS, consumer="bob", api=ClientApi.SQS)
         await settle(broker, action, deliveries, **fields)
         *_, fetched, settled = events(broker)
         assert (fetched.name, settled.name) == ("consume.fetched", step)
-        assert (fetched.door, settled.door) == ("sqs", "http")
+        assert (fetched.api, settled.api) == ("sqs", "http")
         assert fetched.group == settled.group == "kitchen"
         assert fetched.consumer == settled.consumer == "bob"
         assert fetched.span_id == settled.span_id
@@ -281,7 +281,7 @@ async def test_a_delayed_message_that_never_comes_is_told(tmp_path: Path, end: s
         assert status(broker) is Status.DELAYED
         if end == "cancelled":
             assert result.delayed_id is not None
-            await broker.delays.cancel("orders", result.partition, result.delayed_id, Door.HTTP)
+            await broker.delays.cancel("orders", result.partition, result.delayed_id, ClientApi.HTTP)
         else:
             await broker.topics.delete("orders")
         assert names(broker)[-1] == f"delay.{end}"
@@ -347,7 +347,7 @@ async def test_who_reads_a_batch_before_it_has_been_looked_through_is_told_all_t
     assert arrival is not None
     arrival.persisted(100, 150)
     assert traces.may_be_read
-    traces.fetched(100, 150, Origin(Door.KAFKA, "bob"))
+    traces.fetched(100, 150, Origin(ClientApi.KAFKA, "bob"))
     assert told == []
     looking.set_result(traced_records(batch, 1 << 20)[:1])
 
@@ -358,7 +358,7 @@ async def test_who_reads_a_batch_before_it_has_been_looked_through_is_told_all_t
     assert [event.name for event in told] == [*PUBLISHED, "consume.fetched"]
     assert (told[-1].offset, told[-1].consumer) == (100, "bob")
     assert told[-1].at_us >= told[2].at_us
-    traces.fetched(0, 100, Origin(Door.KAFKA, "bob"))
+    traces.fetched(0, 100, Origin(ClientApi.KAFKA, "bob"))
     assert len(told) == 4
 
 
@@ -369,7 +369,7 @@ async def test_an_offset_without_a_message_is_fetched_by_nobody(tmp_path: Path) 
         await append(partition, marker_batch(1, 0, True, 0, 1000))
         await published(broker, Message(value=b"tea"))
         assert partition.traces is not None
-        partition.traces.fetched(0, 2, Origin(Door.KAFKA, "bob"))
+        partition.traces.fetched(0, 2, Origin(ClientApi.KAFKA, "bob"))
         assert broker.tracing is not None
         (only,) = broker.tracing.store.find(TraceFilter(topic="orders"), 10).traces
         assert (only.events, only.place) == (4, ("orders", 0, 1))

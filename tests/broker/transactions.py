@@ -2,8 +2,12 @@
 
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.publishing import TransactionalProducer
-from alpacamq.coordinator.transaction import ProducerIdentity
-from alpacamq.coordinator.transaction_messages import EndProtocol, EndTransaction, InitProducer
+from alpacamq.coordinator.transactions.transaction import (
+    EndProtocol,
+    EndTransaction,
+    InitProducer,
+    ProducerIdentity,
+)
 
 
 async def begun(broker: Broker, transactional_id: str) -> TransactionalProducer:

@@ -36,7 +36,7 @@ def settled(broker: Broker, how: str, *handles: str, **fields: Any) -> None:
         http.post(f"/messages/{how}", json={"receipts": handles, **fields}).raise_for_status()
 
 
-def figures(broker: Broker, topic: str, group: str = "queue") -> Counter[str]:
+def stats(broker: Broker, topic: str, group: str = "queue") -> Counter[str]:
     """What the queue holds and has done; nothing where there is none yet."""
     with httpx.Client(base_url=f"http://{broker.http_address}", timeout=60) as http:
         answer = http.get(f"/groups/{group}/queues/{topic}")

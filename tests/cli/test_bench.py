@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpacamq.cli.bench.histogram import Histogram
-from alpacamq.cli.bench.load import Load, Meter
-from alpacamq.client.partition_write import Acks
+from alpacamq.cli.bench.load import Histogram, Load, Meter
+from alpacamq.client.kafka.producer import Acks
 from alpacamq.model.batch import Codec
 from tests.brokers import Broker
 

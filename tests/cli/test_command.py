@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from alpacamq.cli.asking import compact
-from alpacamq.cli.main import NOUNS, main
+from alpacamq.cli.main import main
+from alpacamq.cli.nouns import NOUNS
 from tests.brokers import Broker
 
 from .command import Command

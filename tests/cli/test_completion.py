@@ -13,7 +13,7 @@ import pytest
 
 from alpacamq.cli.completing import complete
 from alpacamq.cli.completion import SCRIPTS
-from alpacamq.cli.main import NOUNS
+from alpacamq.cli.nouns import NOUNS
 from tests.brokers import Broker
 
 from .queued import leased, sent

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpacamq.cli.asking import WrongUsage
 from alpacamq.cli.contexts import Context, Contexts, file_of, read, write
 from alpacamq.cli.main import main
+from alpacamq.cli.parsing import WrongUsage
 from alpacamq.cli.target import Rank, Target
 from tests.brokers import Broker
 from tests.conftest import NewBroker
@@ -170,7 +170,7 @@ def test_what_cannot_be_kept_is_wrong_usage(file: Path, command: list[str]) -> N
     assert not file.exists()
 
 
-def test_one_address_is_enough_for_every_door(
+def test_one_address_is_enough_for_every_api(
     file: Path, broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ALPACAMQ_ADDRESS", broker.http_address)

@@ -6,7 +6,7 @@ from tests.brokers import Broker
 from tests.waiting import eventually
 
 from .command import Command
-from .queued import figures, leased, receipts, sent, settled
+from .queued import leased, receipts, sent, settled, stats
 
 
 def dead(broker: Broker, topic: str, *values: str, reason: str = "no such product") -> str:
@@ -16,7 +16,7 @@ def dead(broker: Broker, topic: str, *values: str, reason: str = "no such produc
     while len(handles) < len(values):
         handles += receipts(broker, topic)
     settled(broker, "reject", *handles, reason=reason)
-    eventually(lambda: figures(broker, topic)["dead_lettering"] == 0)
+    eventually(lambda: stats(broker, topic)["dead_lettering"] == 0)
     return f"{topic}.dlq"
 
 

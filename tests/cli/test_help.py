@@ -12,11 +12,12 @@ import httpx
 import pytest
 from confluent_kafka import Producer
 
-from alpacamq.cli.main import NOUNS, main, parse, parser_of
+from alpacamq.cli.main import main, parse
+from alpacamq.cli.nouns import NOUNS, parser_of
 from alpacamq.cli.reference import Help, every_command
-from alpacamq.client.address import parse_address
-from alpacamq.client.cluster import Cluster
-from alpacamq.client.transactional import claim
+from alpacamq.client.connect import parse_address
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.transactional import claim
 from tests.brokers import Broker
 from tests.waiting import eventually
 

@@ -11,7 +11,7 @@ from tests.brokers import Broker
 from tests.waiting import eventually
 
 from .command import Command
-from .queued import figures, leased, receipts, sent
+from .queued import leased, receipts, sent, stats
 
 
 def values(broker: Broker, topic: str) -> list[str]:
@@ -29,7 +29,7 @@ def test_a_message_is_printed_with_the_receipt_that_settles_it(
     assert message["delivery_count"] == 1
     assert 200_000 < message["deadline_ms"] - message["timestamp_ms"] < 400_000
     assert ctl.json("queue", "ack", message["receipt"]) == {"settled": 1, "failed": []}
-    totals = figures(broker, topic)
+    totals = stats(broker, topic)
     assert (totals["acked_total"], totals["in_flight"], totals["ready"]) == (1, 0, 0)
 
 
@@ -39,7 +39,7 @@ def test_what_is_printed_is_acknowledged_if_asked_for_until_the_end(
     sent(broker, topic, *map(str, range(250)))
     printed = ctl.lines("queue", "receive", topic, "--ack", "--exit")
     assert [each["value"] for each in printed] == [str(number) for number in range(250)]
-    assert figures(broker, topic)["acked_total"] == 250
+    assert stats(broker, topic)["acked_total"] == 250
     again = ctl("queue", "receive", topic, "--ack", "--exit")
     assert (again.code, again.raw) == (0, b"")
     assert "nothing to receive" in again.errors
@@ -65,7 +65,7 @@ def test_receiving_waits_for_messages(broker: Broker, topic: str) -> None:
     command = [sys.executable, "-m", "alpacamq.cli.main", "--http", broker.http_address]
     receive = ["queue", "receive", topic, "--max", "2", "-o", "yaml"]
     with subprocess.Popen([*command, *receive], stdout=subprocess.PIPE, text=True) as receiver:
-        eventually(lambda: figures(broker, topic)["waiting_receives"] == 1, within_s=60)
+        eventually(lambda: stats(broker, topic)["waiting_receives"] == 1, within_s=60)
         sent(broker, topic, "second")
         shown, _ = receiver.communicate(timeout=60)
     assert [line for line in shown.splitlines() if line.startswith("value")] == [
@@ -81,7 +81,7 @@ def test_a_message_given_back_rests_and_comes_again(ctl: Command, broker: Broker
     ctl.ok("queue", "nack", cake, "--delay", "0s")
     (again,) = leased(broker, topic, wait_ms=20_000)
     assert (again["value"], again["delivery_count"]) == ("cake", 2)
-    assert figures(broker, topic)["resting"] == 1
+    assert stats(broker, topic)["resting"] == 1
 
 
 def test_receipts_come_from_standard_input_and_wrong_ones_are_named(
@@ -95,7 +95,7 @@ def test_receipts_come_from_standard_input_and_wrong_ones_are_named(
     assert answer["settled"] == 2
     assert [each["receipt"] for each in answer["failed"]] == ["nonsense"]
     assert "alpacactl: nonsense: the receipt handle" in ran.errors
-    assert figures(broker, topic)["acked_total"] == 2
+    assert stats(broker, topic)["acked_total"] == 2
 
 
 def test_a_receipt_of_a_lease_that_has_ended_is_refused(
@@ -142,7 +142,7 @@ def test_emptying_a_queue_needs_a_yes(ctl: Command, broker: Broker, topic: str) 
     assert ran.code == 2
     assert "2 messages" in ran.errors
     assert "--yes" in ran.errors
-    assert figures(broker, topic)["ready"] == 1
+    assert stats(broker, topic)["ready"] == 1
     assert ctl.json("queue", "purge", topic, "--yes")["purged"] == 2
     assert values(broker, topic) == []
 
@@ -160,7 +160,7 @@ def test_a_terminal_is_asked(broker: Broker, topic: str, answer: str, code: int,
     finally:
         os.close(ours)
         os.close(theirs)
-    assert figures(broker, topic)["ready"] == left
+    assert stats(broker, topic)["ready"] == left
 
 
 def test_a_queue_begins_again_elsewhere_once_told_to_execute(
@@ -224,7 +224,7 @@ def test_a_group_that_begins_at_the_end_receives_what_comes(ctl: Command, broker
     late = ["queue", "receive", topic, "--group", "late", "--start", "latest", "--exit"]
     ctl.ok(*late)
     sent(broker, topic, "new")
-    assert figures(broker, topic, "late")["ready"] == 1
+    assert stats(broker, topic, "late")["ready"] == 1
 
 
 NOT_THERE: list[list[str]] = [

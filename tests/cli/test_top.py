@@ -13,13 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpacamq.cli.cells import width
-from alpacamq.cli.top.frame import Size, frame, number
-from alpacamq.cli.top.look import Key, Look, Sort
+from alpacamq.cli.top.frame import Key, Look, Size, Sort, frame, number
 from alpacamq.cli.top.picture import Album, Sample
 from alpacamq.cli.top.terminal import keys_in
-from alpacamq.client.figures import GroupFigures, QueueFigures, TopicFigures
-from alpacamq.client.health import BrokerStats
-from alpacamq.client.queues import QueueTotals
+from alpacamq.client.http.health import BrokerStats, GroupStats, QueueCounters, TopicStats
+from alpacamq.client.http.queues import QueueTotals
 from tests.brokers import Broker
 from tests.conftest import NewBroker
 
@@ -39,7 +37,7 @@ def watching(broker: Broker, *options: str, columns: int = 100, lines: int = 30)
 
 
 def sample(at_s: float, *, written: int = 0, lag: int = 0, committed: int = 0, acked: int = 0) -> Sample:
-    topic = TopicFigures(
+    topic = TopicStats(
         topic="orders", partitions=3, messages=written, size_bytes=written * 100, written_total=written,
         written_bytes_total=written * 100, fetched_total=written, fetched_bytes_total=written * 100,
     )  # fmt: skip
@@ -53,13 +51,13 @@ def sample(at_s: float, *, written: int = 0, lag: int = 0, committed: int = 0, a
         stats=BrokerStats(uptime_ms=1000, topics=1, partitions=3, messages=written, size_bytes=1),
         trouble=None,
         topics=[topic, *(msgs(topic, name) for name in ("b" * 200, "日本" * 30, "zebra"))],
-        groups=[GroupFigures(group="kitchen", topic="orders", lag=lag, committed_total=committed)],
-        queues=[QueueFigures(group="queue", topic="orders", totals=totals)],
+        groups=[GroupStats(group="kitchen", topic="orders", lag=lag, committed_total=committed)],
+        queues=[QueueCounters(group="queue", topic="orders", totals=totals)],
     )
 
 
-def msgs(topic: TopicFigures, name: str) -> TopicFigures:
-    return TopicFigures(
+def msgs(topic: TopicStats, name: str) -> TopicStats:
+    return TopicStats(
         topic=name, partitions=1, messages=1, size_bytes=topic.size_bytes + len(name), written_total=1,
         written_bytes_total=1, fetched_total=0, fetched_bytes_total=0,
     )  # fmt: skip

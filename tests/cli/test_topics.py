@@ -154,7 +154,7 @@ def test_nothing_is_deleted_unasked_where_nobody_can_be_asked(alpacactl: Command
     assert alpacactl("topics", "describe", topic).code == 0
 
 
-def test_a_broker_says_how_it_is_and_where_its_doors_are(alpacactl: Command, broker: Broker) -> None:
+def test_a_broker_says_how_it_is_and_where_its_apis_are(alpacactl: Command, broker: Broker) -> None:
     status = alpacactl.json("cluster", "status")
     assert (status["status"], status["trouble"]) == ("ok", None)
     assert status["doors"] == {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from alpacamq.client.address import parse_address
+from alpacamq.client.connect import parse_address
 from alpacamq.model.address import Address
 
 

@@ -1,10 +1,10 @@
 """Committed offsets of a group, against a real broker."""
 
-from alpacamq.client.address import parse_address
-from alpacamq.client.cluster import Cluster
-from alpacamq.client.committed import commit_offsets, committed_offsets, delete_offsets
-from alpacamq.client.groups import every_group
-from alpacamq.client.topics import create_topic
+from alpacamq.client.connect import parse_address
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.groups import every_group
+from alpacamq.client.kafka.offsets import commit_offsets, committed_offsets, delete_offsets
+from alpacamq.client.kafka.topics import create_topic
 from alpacamq.model.ids import TopicName, TopicPartition
 from tests.conftest import NewBroker
 

@@ -4,10 +4,10 @@ from struct import pack
 
 import pytest
 
-from alpacamq.client.cluster import Cluster
-from alpacamq.client.connection import MAX_RESPONSE_BYTES, Connection
 from alpacamq.client.errors import Refused, Unreachable, only
-from alpacamq.client.topics import every_topic
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.connection import MAX_RESPONSE_BYTES, Connection
+from alpacamq.client.kafka.topics import every_topic
 from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
 from alpacamq.protocol.apis import ApiKey

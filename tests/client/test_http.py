@@ -9,9 +9,9 @@ from select import select
 import msgspec
 import pytest
 
-from alpacamq.client import http as http_module
 from alpacamq.client.errors import Unreachable
-from alpacamq.client.http import HttpApi, Problem
+from alpacamq.client.http import connection as http_module
+from alpacamq.client.http.connection import HttpApi, Problem
 from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
 from tests.waiting import eventually
@@ -68,7 +68,7 @@ def _serve(server: socket.socket, connections: tuple[list[bytes], ...]) -> None:
         pytest.param(answer(b"<html>"), "not the HTTP API", id="a web page"),
         pytest.param(answer(b'{"version":"1"}'), "not the HTTP API", id="somebody else's version"),
         pytest.param(answer(b"<html>", "404 Not Found"), "not the HTTP API", id="a web server without"),
-        pytest.param(problem("unknown-path", "404 Not Found"), "not the HTTP API", id="another of our doors"),
+        pytest.param(problem("unknown-path", "404 Not Found"), "not the HTTP API", id="another of our APIs"),
         pytest.param(answer(b"{}")[:-1], "closed the connection", id="an answer cut short"),
     ],
 )

@@ -4,20 +4,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from alpacamq.client.address import parse_address
-from alpacamq.client.cluster import Cluster
+from alpacamq.client.connect import parse_address
 from alpacamq.client.errors import ErrorCode, Refused
-from alpacamq.client.offsets import Isolation
-from alpacamq.client.partition_fetch import PartitionFetcher
-from alpacamq.client.topics import create_topic
-from alpacamq.client.transactional import (
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.fetch import PartitionFetcher
+from alpacamq.client.kafka.offsets import Isolation
+from alpacamq.client.kafka.topics import create_topic
+from alpacamq.client.kafka.transactional import (
     ProducerIdentity,
     add_partitions,
     claim,
     end_transaction,
     send_batches,
 )
-from alpacamq.client.transactions import every_transaction, transaction
+from alpacamq.client.kafka.transactions import every_transaction, transaction
 from alpacamq.model.batch import TRANSACTIONAL
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.records import Record, read_records, write_batch

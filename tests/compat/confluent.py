@@ -2,8 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import (
@@ -18,6 +17,9 @@ from confluent_kafka.admin import (
 )
 
 from .client import DEADLINE_S, Cluster, Record, Refused
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 # librdkafka finds these out by itself, from the metadata or from the fetch position.
 LOCAL_CODES = {

@@ -14,10 +14,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from alpacamq.client.address import parse_address
-from alpacamq.client.cluster import Cluster
+from alpacamq.client.connect import parse_address
 from alpacamq.client.errors import Refused
-from alpacamq.client.shared import SharedPlace, shared_places
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.offsets import SharedPlace, shared_places
 from alpacamq.protocol.error_codes import ErrorCode
 from tests.waiting import eventually
 

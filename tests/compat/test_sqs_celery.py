@@ -1,4 +1,4 @@
-"""Celery runs tasks over the SQS door, with a worker as a process of its own."""
+"""Celery runs tasks over the SQS API, with a worker as a process of its own."""
 
 import os
 import subprocess

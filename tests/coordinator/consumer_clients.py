@@ -11,8 +11,8 @@ from uuid import UUID
 
 import msgspec
 
-from alpacamq.coordinator.consumer_group import ConsumerGroup
-from alpacamq.coordinator.consumer_messages import (
+from alpacamq.coordinator.consumer.group import ConsumerGroup
+from alpacamq.coordinator.consumer.messages import (
     LEAVE_EPOCH,
     STATIC_LEAVE_EPOCH,
     ConsumerGroupSettings,
@@ -21,8 +21,8 @@ from alpacamq.coordinator.consumer_messages import (
     Partitions,
     TopicSummary,
 )
-from alpacamq.coordinator.group_records import parts_of
-from alpacamq.coordinator.reconciliation import common, minus, union
+from alpacamq.coordinator.consumer.reconciliation import common, minus, union
+from alpacamq.coordinator.records import parts_of
 from alpacamq.model.errors import AlpacaError, FencedInstanceId, FencedMemberEpoch, UnknownMember
 from alpacamq.model.outcome import Change
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
-from alpacamq.coordinator.group_messages import (
+from alpacamq.coordinator.messages import (
     Accepted,
     CommitRequest,
     HeartbeatRequest,

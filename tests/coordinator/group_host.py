@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable
 from itertools import count
 
-from alpacamq.coordinator.consumer_messages import ConsumerGroupSettings, TopicSummary
-from alpacamq.coordinator.group_messages import GroupSettings
+from alpacamq.coordinator.consumer.messages import ConsumerGroupSettings, TopicSummary
 from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.coordinator.messages import GroupSettings
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.outcome import Change, Outcome
 from tests.slow_snapshot import SlowSnapshot

@@ -13,8 +13,8 @@ A client knows its member id and generation from what it was last answered.
 import re
 from collections.abc import Iterable
 
-from alpacamq.coordinator.consumer_messages import ConsumerHeartbeatReply, ConsumerHeartbeatRequest
-from alpacamq.coordinator.group_messages import (
+from alpacamq.coordinator.consumer.messages import ConsumerHeartbeatReply, ConsumerHeartbeatRequest
+from alpacamq.coordinator.messages import (
     Accepted,
     CommitRequest,
     CompleteTransactionRequest,

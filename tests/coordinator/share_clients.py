@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from alpacamq.coordinator.group_records import parts_of
-from alpacamq.coordinator.share_config import ShareConfig
-from alpacamq.coordinator.share_group import ShareGroup
-from alpacamq.coordinator.share_messages import Departure, ShareHeartbeatReply, ShareHeartbeatRequest
+from alpacamq.coordinator.records import parts_of
+from alpacamq.coordinator.share.config import ShareConfig
+from alpacamq.coordinator.share.group import ShareGroup
+from alpacamq.coordinator.share.messages import Departure, ShareHeartbeatReply, ShareHeartbeatRequest
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.outcome import Change
 

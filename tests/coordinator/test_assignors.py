@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpacamq.coordinator.assignors import ASSIGNORS, Assignor, Subscriber, range_, uniform
-from alpacamq.coordinator.consumer_messages import Partitions
+from alpacamq.coordinator.consumer.assignment import ASSIGNORS, Assignor, Subscriber, range_, uniform
+from alpacamq.coordinator.consumer.messages import Partitions
 from alpacamq.model.ids import TopicId
 
 Topics = dict[TopicId, int]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from alpacamq.coordinator.classic_roster import Member, Roster
-from alpacamq.coordinator.group_messages import Protocol
+from alpacamq.coordinator.classic.roster import Member, Roster
+from alpacamq.coordinator.messages import Protocol
 
 
 def known(*names: str) -> tuple[Protocol, ...]:

@@ -5,15 +5,15 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from alpacamq.coordinator.consumer_group import ConsumerGroup
-from alpacamq.coordinator.consumer_messages import (
+from alpacamq.coordinator.consumer.group import ConsumerGroup
+from alpacamq.coordinator.consumer.messages import (
     ConsumerGroupSettings,
     ConsumerGroupState,
     ConsumerHeartbeatReply,
     ConsumerHeartbeatRequest,
     ConsumerMemberDescription,
 )
-from alpacamq.coordinator.group_records import parts_of
+from alpacamq.coordinator.records import parts_of
 from alpacamq.model.errors import (
     AlpacaError,
     FencedInstanceId,

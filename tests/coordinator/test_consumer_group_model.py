@@ -1,21 +1,24 @@
 """Consumer groups under any course of events: clients that come, go, crash and miss answers, topics that
 change, restarts. No partition is ever in two hands, nobody stops without need, and all comes to rest."""
 
-from collections.abc import Callable
 from itertools import count
 from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 
-from alpacamq.coordinator.consumer_messages import (
+from alpacamq.coordinator.consumer.messages import (
     ConsumerGroupState,
     ConsumerHeartbeatRequest,
     ConsumerMemberDescription,
     Partitions,
 )
-from alpacamq.coordinator.reconciliation import common, minus
+from alpacamq.coordinator.consumer.reconciliation import common, minus
 
 from .consumer_clients import SETTINGS, Client, Host, Subscription, Topics
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NAMES = ("a", "b", "c")
 PATTERNS = {"a|b": {"a", "b"}, ".*": set(NAMES), "[bc]": {"b", "c"}, "": set[str]()}

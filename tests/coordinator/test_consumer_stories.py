@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from alpacamq.coordinator.consumer_messages import (
+from alpacamq.coordinator.consumer.messages import (
     ConsumerHeartbeatReply,
     ConsumerHeartbeatRequest,
     Partitions,

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from alpacamq.coordinator.classic_rebalance import NEXT_STATES, ClassicState
-from alpacamq.coordinator.consumer_messages import ConsumerGroupDescription, ConsumerHeartbeatRequest
-from alpacamq.coordinator.group_messages import (
+from alpacamq.coordinator.classic.rebalance import NEXT_STATES, ClassicState
+from alpacamq.coordinator.consumer.messages import ConsumerGroupDescription, ConsumerHeartbeatRequest
+from alpacamq.coordinator.messages import (
     Accepted,
     CommitRequest,
     CompleteTransactionRequest,
@@ -32,7 +32,7 @@ from alpacamq.coordinator.group_messages import (
     SyncRequest,
     TxnCommitRequest,
 )
-from alpacamq.coordinator.group_records import key
+from alpacamq.coordinator.records import key
 from alpacamq.model.errors import (
     AlpacaError,
     FencedProducer,

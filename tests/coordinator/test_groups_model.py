@@ -14,13 +14,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from alpacamq.coordinator.group_messages import (
-    FetchOffsetsReply,
-    FetchOffsetsRequest,
-    LeaveRequest,
-    LeavingMember,
-)
-from alpacamq.coordinator.group_records import CLASSIC, GENERATION, StoredGroup, parts_of
+from alpacamq.coordinator.messages import FetchOffsetsReply, FetchOffsetsRequest, LeaveRequest, LeavingMember
+from alpacamq.coordinator.records import CLASSIC, GENERATION, StoredGroup, parts_of
 
 from .group_clients import PARTITIONS, REBALANCE_MS, SESSION_MS, Consumer, Phase
 from .group_host import GROUP, GroupHost

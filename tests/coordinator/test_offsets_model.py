@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from alpacamq.coordinator.group_messages import (
+from alpacamq.coordinator.messages import (
     CommitRequest,
     CompleteTransactionRequest,
     DeleteGroupRequest,

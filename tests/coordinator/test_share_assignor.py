@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpacamq.coordinator.consumer_messages import Partitions
-from alpacamq.coordinator.share_assignor import SHARERS, assign_shared
+from alpacamq.coordinator.consumer.messages import Partitions
+from alpacamq.coordinator.share.group import SHARERS, assign_shared
 from alpacamq.model.ids import TopicId
 
 A, B = UUID(int=1), UUID(int=2)

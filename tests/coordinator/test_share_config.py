@@ -2,8 +2,8 @@
 
 import pytest
 
-from alpacamq.coordinator.group_records import parts_of
-from alpacamq.coordinator.share_config import (
+from alpacamq.coordinator.records import parts_of
+from alpacamq.coordinator.share.config import (
     SHARE_SETTINGS,
     ConfigureGroupRequest,
     DescribeGroupConfigRequest,

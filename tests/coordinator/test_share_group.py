@@ -5,8 +5,8 @@ from random import Random
 import msgspec
 import pytest
 
-from alpacamq.coordinator.share_config import ShareConfig
-from alpacamq.coordinator.share_messages import (
+from alpacamq.coordinator.share.config import ShareConfig
+from alpacamq.coordinator.share.messages import (
     Departure,
     ShareGroupState,
     ShareHeartbeatReply,

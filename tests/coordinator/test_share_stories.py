@@ -5,8 +5,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from alpacamq.coordinator.consumer_messages import Partitions
-from alpacamq.coordinator.share_messages import ShareHeartbeatRequest
+from alpacamq.coordinator.consumer.messages import Partitions
+from alpacamq.coordinator.share.messages import ShareHeartbeatRequest
 from alpacamq.model.errors import AlpacaError
 from tests.transcripts import play
 

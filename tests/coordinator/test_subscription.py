@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpacamq.coordinator.subscription import subscribed_topics
+from alpacamq.coordinator.classic.roster import subscribed_topics
 
 ORDERS = b"\x00\x01\x00\x00\x00\x01\x00\x06orders"
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpacamq.coordinator.pattern_syntax import LEGAL, MAX_LENGTH, MAX_NESTING
-from alpacamq.coordinator.topic_pattern import TopicPattern
+from alpacamq.coordinator.consumer.topic_pattern import LEGAL, MAX_LENGTH, MAX_NESTING, TopicPattern
 from alpacamq.model.errors import InvalidRegularExpression
 
 characters = st.sampled_from(["a", "A", "b", "0", "-", "_", ".", "^", "$", r"\.", r"\x61"])

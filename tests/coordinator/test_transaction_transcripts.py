@@ -9,22 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from alpacamq.coordinator.transaction import (
-    ProducerIdentity,
-    Transaction,
-    WriteMarkers,
-    decode_value,
-    encode_key,
-    encode_value,
-)
-from alpacamq.coordinator.transaction_messages import (
+from alpacamq.coordinator.transactions.transaction import (
     EndProtocol,
     EndTransaction,
     InitProducer,
     PartitionsAdded,
     PartitionsVerified,
+    ProducerIdentity,
+    Transaction,
     TransactionOutcome,
     TransactionPartitions,
+    WriteMarkers,
+    decode_value,
+    encode_key,
+    encode_value,
 )
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import TopicPartition

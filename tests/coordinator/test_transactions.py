@@ -5,25 +5,23 @@ import re
 import msgspec
 import pytest
 
-from alpacamq.coordinator.transaction import (
+from alpacamq.coordinator.transactions.coordinator import CHANGES_PER_TICK, TransactionSettings
+from alpacamq.coordinator.transactions.transaction import (
     LAST_EPOCH,
     NEXT_STATES,
-    ProducerIdentity,
-    Transaction,
-    TransactionState,
-    encode_key,
-    encode_value,
-)
-from alpacamq.coordinator.transaction_messages import (
     EndProtocol,
     EndTransaction,
     InitProducer,
     ListTransactions,
     PartitionsAdded,
     PartitionsVerified,
+    ProducerIdentity,
+    Transaction,
     TransactionPartitions,
+    TransactionState,
+    encode_key,
+    encode_value,
 )
-from alpacamq.coordinator.transactions import CHANGES_PER_TICK, TransactionSettings
 from alpacamq.model.errors import (
     ConcurrentTransactions,
     InvalidProducerIdMapping,

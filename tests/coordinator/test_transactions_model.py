@@ -7,21 +7,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from alpacamq.coordinator.transaction import (
+from alpacamq.coordinator.transactions.transaction import (
     LAST_EPOCH,
-    ProducerIdentity,
-    Transaction,
-    WriteMarkers,
-    encode_key,
-    encode_value,
-)
-from alpacamq.coordinator.transaction_messages import (
     EndProtocol,
     EndTransaction,
     InitProducer,
     PartitionsAdded,
+    ProducerIdentity,
+    Transaction,
     TransactionOutcome,
     TransactionPartitions,
+    WriteMarkers,
+    encode_key,
+    encode_value,
 )
 from alpacamq.model.errors import (
     AlpacaError,

@@ -7,9 +7,13 @@ everything that was not durable.
 from collections.abc import Callable, Iterator
 from itertools import count
 
-from alpacamq.coordinator.transaction import Transaction, WriteMarkers, decode_value
-from alpacamq.coordinator.transaction_messages import TransactionOutcome
-from alpacamq.coordinator.transactions import TransactionCoordinator, TransactionSettings
+from alpacamq.coordinator.transactions.coordinator import TransactionCoordinator, TransactionSettings
+from alpacamq.coordinator.transactions.transaction import (
+    Transaction,
+    TransactionOutcome,
+    WriteMarkers,
+    decode_value,
+)
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.outcome import Change
 

@@ -17,7 +17,7 @@ WORKERS = "workers"
 
 
 class Traffic:
-    """Clients of every door; each `round` is some of everything."""
+    """Clients of every API; each `round` is some of everything."""
 
     def __init__(self, broker: Broker) -> None:
         quiet = {"bootstrap.servers": broker.address, "log_level": 0}

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from alpacamq.api.kafka.door import Door
+from alpacamq.api.kafka.call import Backend
 from alpacamq.api.kafka.listener import Listener
 from alpacamq.api.kafka.requests import KafkaRequests
 from alpacamq.node.config import KafkaConfig
@@ -45,7 +45,7 @@ async def served(path: Path) -> AsyncIterator[tuple[tuple[str, int], LoopTurns]]
         listener = Listener("127.0.0.1", 0, KafkaConfig())
         host, port = listener.bind()
         turns = LoopTurns()
-        requests = KafkaRequests(Door(broker=broker, host=host, port=port))
+        requests = KafkaRequests(Backend(broker=broker, host=host, port=port))
         tasks = [asyncio.create_task(listener.run(requests)), asyncio.create_task(turns.run())]
         await listener.listening.wait()
         thresholds, callbacks = gc.get_threshold(), list(gc.callbacks)

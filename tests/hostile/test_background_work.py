@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from alpacamq.api.http.messages import Request, Response
-from alpacamq.api.rest.door import RestDoor
-from alpacamq.api.rest.sampling import Sampler
-from alpacamq.broker import shard as shard_module
+from alpacamq.api.metrics.history import Sampler
+from alpacamq.api.rest.app import RestApi
 from alpacamq.broker.broker import Broker
-from alpacamq.broker.shard import Shard
-from alpacamq.coordinator.group_messages import CommitRequest, OffsetToCommit
+from alpacamq.broker.statemachine import shard as shard_module
+from alpacamq.broker.statemachine.shard import Shard
 from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.coordinator.messages import CommitRequest, OffsetToCommit
 from alpacamq.telemetry.metrics import Metrics
 from tests.broker.open_brokers import running
 
@@ -98,13 +98,13 @@ async def many_groups(tmp_path: Path) -> AsyncIterator[Broker]:
 
 
 async def test_watching_many_groups_does_not_hold_up_requests(many_groups: Broker) -> None:
-    door = RestDoor(many_groups, {})
+    api = RestApi(many_groups, {})
 
     async def get(path: str, query: str = "") -> Response:
-        answer = door(Request("GET", path, query, {}, b"", "test"))
+        answer = api(Request("GET", path, query, {}, b"", "test"))
         return answer if isinstance(answer, Response) else await answer
 
-    sampler = Sampler(many_groups, door._backend.history)
+    sampler = Sampler(many_groups, api._backend.history)
     for look in (
         lambda: get("/groups"),
         lambda: get("/groups", "limit=10000"),

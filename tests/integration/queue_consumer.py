@@ -11,7 +11,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .queue_traffic import GROUP, PAUSE_S, TOPIC, Delivered, Door, Note, Notes, Refused, Settled, Settling
+from .queue_traffic import (
+    GROUP,
+    PAUSE_S,
+    TOPIC,
+    Delivered,
+    HttpConnection,
+    Note,
+    Notes,
+    Refused,
+    Settled,
+    Settling,
+)
 
 LEASE_MS = 1500
 ACTIONS = {"ack": 80, "nack": 8, "reject": 3, "forget": 9}
@@ -21,7 +32,7 @@ class Consumer:
     """Receives, decides by dice, settles."""
 
     def __init__(self, address: str, name: str, seed: int, notes: Notes) -> None:
-        self._door = Door(address)
+        self._api = HttpConnection(address)
         self._name = name
         self._dice = random.Random(seed)
         self._notes = notes
@@ -35,7 +46,7 @@ class Consumer:
                 time.sleep(PAUSE_S)
 
     def _work(self) -> None:
-        answer = self._door.ask(
+        answer = self._api.ask(
             "GET",
             f"/groups/{GROUP}/poll",
             topic=TOPIC,
@@ -59,7 +70,7 @@ class Consumer:
     def _settle(self, action: str, messages: list[Any]) -> None:
         self._notes.write([Settling(m["value"], m["delivery_count"], action) for m in messages])
         try:
-            answer = self._door.ask(
+            answer = self._api.ask(
                 "POST", f"/messages/{action}", {"receipts": [m["receipt"] for m in messages]}
             )
         except Refused:

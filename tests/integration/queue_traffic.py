@@ -67,8 +67,8 @@ class Refused(Exception):
     """The broker has understood, and says no."""
 
 
-class Door:
-    """One connection to the broker's HTTP door, made anew when it breaks."""
+class HttpConnection:
+    """One connection to the broker's HTTP API, made anew when it breaks."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -107,7 +107,7 @@ class Publisher:
     def __init__(self, address: str) -> None:
         self.confirmed: set[str] = set()
         self.unsure: set[str] = set()
-        self._door = Door(address)
+        self._api = HttpConnection(address)
         self._number = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -124,7 +124,7 @@ class Publisher:
             values = [f"{self._number + place}" for place in range(20)]
             self._number += len(values)
             try:
-                answer = self._door.ask(
+                answer = self._api.ask(
                     "POST", f"/topics/{TOPIC}/messages", {"messages": [{"value": value} for value in values]}
                 )
             except (OSError, http.client.HTTPException):

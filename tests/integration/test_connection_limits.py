@@ -48,9 +48,9 @@ def waiting_for_messages(broker: Broker, stack: ExitStack, topic: str) -> list[R
     return waiting
 
 
-def metric(broker: Broker, name: str, door: str) -> float:
+def metric(broker: Broker, name: str, api: str) -> float:
     text = httpx.get(f"http://{broker.http_address}/metrics").text
-    found = re.search(rf'^{name}{{door="{door}"}} (\S+)$', text, re.MULTILINE)
+    found = re.search(rf'^{name}{{door="{api}"}} (\S+)$', text, re.MULTILINE)
     assert found is not None
     return float(found[1])
 

@@ -69,12 +69,12 @@ def copy_under_fire(
         raise AssertionError(f"seed {seed}, after {dict(done)}: {failed}\n{logs}") from failed
     finally:
         pipeline.end()
-    figures = {
+    stats = {
         word: sum(each.count(word) for each in pipeline.applications) for word in ("committed", "aborted")
     }
     gave_up = sum(each.gave_up for each in pipeline.applications)
     print(
-        f"killed {dict(done)}, {pipeline.copy.total} effects, transactions {figures}, gave up {gave_up} times"
+        f"killed {dict(done)}, {pipeline.copy.total} effects, transactions {stats}, gave up {gave_up} times"
     )
 
 

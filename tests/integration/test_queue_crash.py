@@ -17,7 +17,7 @@ from .queue_traffic import (
     GROUP,
     TOPIC,
     Delivered,
-    Door,
+    HttpConnection,
     Publisher,
     Refused,
     Settled,
@@ -93,13 +93,13 @@ class Story:
                     self.confirmed[note.value, note.action] = note.count
 
 
-def dead_letters(door: Door) -> dict[str, dict[str, str]]:
+def dead_letters(api: HttpConnection) -> dict[str, dict[str, str]]:
     """The headers of every dead letter by its value; a message that is there twice fails."""
     found: dict[str, dict[str, str]] = {}
     for partition in range(PARTITIONS):
         offset = 0
         while True:
-            page = door.ask(
+            page = api.ask(
                 "GET", f"/topics/{DEAD_LETTERS}/partitions/{partition}/messages", offset=offset, limit=1000
             )
             for message in page["messages"]:
@@ -111,9 +111,9 @@ def dead_letters(door: Door) -> dict[str, dict[str, str]]:
     return found
 
 
-def is_drained(door: Door) -> bool:
+def is_drained(api: HttpConnection) -> bool:
     try:
-        partitions = door.ask("GET", f"/groups/{GROUP}/queues/{TOPIC}")["partitions"]
+        partitions = api.ask("GET", f"/groups/{GROUP}/queues/{TOPIC}")["partitions"]
     except Refused:
         return False  # on a busy machine, no consumer may have got to it yet
     return all(
@@ -152,8 +152,8 @@ def kill_at_random(new_broker: NewBroker, directory: Path, *, seed: int, for_s: 
     ports = random.SystemRandom()
     addresses = {name: lasting_address(ports) for name in ("kafka", "http", "sqs")}
     broker: Broker = new_broker(**addresses).start()
-    door = Door(broker.http_address)
-    door.ask("POST", "/topics", {"name": TOPIC, "partitions": PARTITIONS, "settings": SETTINGS})
+    api = HttpConnection(broker.http_address)
+    api.ask("POST", "/topics", {"name": TOPIC, "partitions": PARTITIONS, "settings": SETTINGS})
     publisher = Publisher(broker.http_address)
     publisher.start()
     crowd = Crowd(broker.http_address, directory, dice)
@@ -167,13 +167,13 @@ def kill_at_random(new_broker: NewBroker, directory: Path, *, seed: int, for_s: 
             else:
                 crowd.kill_one()
         publisher.stop()
-        door.close()
-        eventually(lambda: is_drained(door), within_s=120, what="the queue is drained")
+        api.close()
+        eventually(lambda: is_drained(api), within_s=120, what="the queue is drained")
         crowd.stop()
     finally:
         crowd.end()
     story = Story(crowd.files)
-    letters = dead_letters(door)
+    letters = dead_letters(api)
     assert len(publisher.confirmed) > 100
     check(story, letters, publisher)
     assert not broker.errors.find("crashed"), broker.errors.text()

@@ -8,22 +8,21 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from alpacamq.api.rest.checks import all_checks
-from alpacamq.broker import shard as shards
 from alpacamq.broker.broker import Broker
-from alpacamq.broker.delays import DelayedMessage
-from alpacamq.broker.shard import Shard
-from alpacamq.coordinator.group_messages import (
+from alpacamq.broker.delay.service import DelayedMessage
+from alpacamq.broker.health import all_checks
+from alpacamq.broker.statemachine import shard as shards
+from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.coordinator.messages import (
     CommitRequest,
     FetchOffsetsReply,
     FetchOffsetsRequest,
     OffsetToCommit,
 )
-from alpacamq.coordinator.groups import GroupCoordinator
 from alpacamq.log.data_directory import boot_id, read_identity
 from alpacamq.log.disk import SystemDisk
 from alpacamq.model.batch import FRAME_BYTES, HEADER_BYTES, read_header
@@ -34,6 +33,9 @@ from alpacamq.node.repair import Action, Order, run
 from tests.broker.open_brokers import BreakableDisk, batch_sent, eventually, running
 from tests.broker.queue_steps import ORDERS, acknowledge
 from tests.broker.transactions import begun
+
+if TYPE_CHECKING:
+    from alpacamq.broker.statemachine.shard import Shard
 
 RECORDS = 12
 GROUP = "readers"
@@ -226,7 +228,7 @@ async def everything(broker: Broker, lost: list[int]) -> None:
     request = FetchOffsetsRequest(group=GROUP, partitions=place)
     reply: FetchOffsetsReply = await asked(broker, GroupCoordinator.fetch_offsets, request)
     assert reply.offsets[0].offset == 5
-    assert (await broker.delays.figures("orders")).pending == 1
+    assert (await broker.delays.stats("orders")).pending == 1
     assert (await broker.queues.describe(ORDERS)).partitions[0].start_offset == 3
     assert (await begun(broker, "payments")).producer_epoch == 1
 

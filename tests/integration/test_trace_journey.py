@@ -1,4 +1,4 @@
-"""One message through every door and a crash: its trace shows each step, in the CLI and in OTLP, too."""
+"""One message through every API and a crash: its trace shows each step, in the CLI and in OTLP, too."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,7 +98,7 @@ class Journey:
 
 
 @pytest.mark.parametrize("begun_by", ["the producer", "sampling"])
-def test_a_message_is_followed_through_all_doors_and_a_crash(
+def test_a_message_is_followed_through_all_apis_and_a_crash(
     broker: Broker, collector: Collector, begun_by: str
 ) -> None:
     journey = Journey(broker)
@@ -123,8 +123,8 @@ def test_a_message_is_followed_through_all_doors_and_a_crash(
     trace = journey.get(f"/traces/{trace_id}")
     assert [event["name"] for event in trace["events"]] == JOURNEY
     assert trace["status"] == "acked"
-    doors = [event["door"] for event in trace["events"]]
-    assert doors == ["kafka"] * 3 + ["sqs", "broker", "sqs", "http", "broker", "broker", "sqs", "sqs"]
+    addresses = [event["door"] for event in trace["events"]]
+    assert addresses == ["kafka"] * 3 + ["sqs", "broker", "sqs", "http", "broker", "broker", "sqs", "sqs"]
     moments = [event["at"] for event in trace["events"]]
     assert moments == sorted(moments)
 

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from random import Random
+from typing import TYPE_CHECKING
 
 from alpacamq.model.ids import TimestampMs
-from alpacamq.model.ports import Buffer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+    from random import Random
+
+    from alpacamq.model.ports import Buffer
 
 
 @dataclass(eq=False)

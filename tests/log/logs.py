@@ -5,7 +5,7 @@ from pathlib import Path
 
 from alpacamq.log.disk import SystemDisk
 from alpacamq.log.handles import FileHandles
-from alpacamq.log.indexes import IndexCache
+from alpacamq.log.index_files import IndexCache
 from alpacamq.log.partition_log import Appended, Incoming, PartitionLog
 from alpacamq.log.storage import Storage
 from alpacamq.model.batch import Codec, check_batch, read_header

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from alpacamq.log.partition_log import Appended, Incoming
-from alpacamq.log.slice import MAX_PLACES
+from alpacamq.log.reader import MAX_PLACES
 from alpacamq.model.batch import check_batch, read_header
 from alpacamq.model.errors import FencedLeaderEpoch, OffsetOutOfRange, StorageFailed
 from alpacamq.model.records import write_batch

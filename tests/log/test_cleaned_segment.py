@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from alpacamq.log.cleaned_segment import READ_BYTES
-from alpacamq.log.compaction import clean
+from alpacamq.log.compaction import READ_BYTES, clean
 from alpacamq.log.disk import SystemDisk
 from alpacamq.model.batch import CRC_AT, EPOCH_AT, FRAME, FRAME_BYTES, read_header
 from alpacamq.model.errors import DamagedLog

@@ -49,12 +49,12 @@ def test_the_last_value_of_a_key_stays_in_its_place(log: SealedLog, codec: Codec
     log.add_segment(write_batch(records(0, [(b"a", b"1"), (b"b", b"1"), (b"a", b"2")]), codec=codec))
     log.add_segment(write_batch(records(3, [(b"a", b"3"), (b"c", b"1")]), codec=codec))
     before = log.records()
-    figures = log.clean()
+    stats = log.clean()
     assert log.records() == [before[1], before[3], before[4]]
     assert log.headers()[0].codec is codec
-    assert (figures.records_kept, figures.records_dropped) == (3, 2)
-    assert figures.first_dirty_offset == 5
-    assert figures.bytes_after == sum(segment.size_bytes for segment in log.segments)
+    assert (stats.records_kept, stats.records_dropped) == (3, 2)
+    assert stats.first_dirty_offset == 5
+    assert stats.bytes_after == sum(segment.size_bytes for segment in log.segments)
 
 
 def test_a_later_cleaning_drops_values_that_an_earlier_one_kept(log: SealedLog) -> None:

@@ -1,11 +1,10 @@
 """Compaction takes effect all at once for readers, and survives a crash at any of its steps."""
 
 import errno
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -29,6 +28,9 @@ from .logs import (
     read_batches,
     segment_files,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 COMPACTED: dict[str, Any] = {"cleanup_policy": "compact", "segment_bytes": 1024, "delete_retention_ms": 1000}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from alpacamq.log.indexes import (
+from alpacamq.log.index_files import (
     OFFSET_ENTRY_BYTES,
     OFFSET_MAGIC,
     pack_chunk,

@@ -3,11 +3,14 @@
 import errno
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from alpacamq.log.disk import IOV_MAX, SystemDisk, remove_tree
-from alpacamq.model.ports import Buffer
+
+if TYPE_CHECKING:
+    from alpacamq.model.ports import Buffer
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpacamq.log.indexes import (
+from alpacamq.log.index import INTERVAL_BYTES
+from alpacamq.log.index_files import (
     OFFSET_ENTRY_BYTES,
     OFFSET_MAGIC,
     TIME_ENTRY_BYTES,
@@ -19,7 +20,6 @@ from alpacamq.log.indexes import (
     unpack_chunks,
     unpack_entries,
 )
-from alpacamq.log.segment_index import INTERVAL_BYTES
 
 from .logs import a_batch, a_storage, append, flush, open_log
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from alpacamq.log.producers import (
+from alpacamq.log.producer_state import (
     IDLE_LIMIT_MS,
     WINDOW,
     ProducerState,

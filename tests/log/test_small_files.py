@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from alpacamq.log.disk import SystemDisk
-from alpacamq.log.indexes import (
+from alpacamq.log.index_files import (
     OFFSET_ENTRY_BYTES,
     OFFSET_MAGIC,
     TIME_ENTRY_BYTES,

@@ -45,7 +45,7 @@ def test_the_console_is_where_it_says(new_broker: NewBroker) -> None:
     assert "<title>AlpacaMQ" in httpx.get(page, timeout=60).raise_for_status().text
 
 
-def test_it_does_not_advise_to_use_a_door_that_is_shut(new_broker: NewBroker) -> None:
+def test_it_does_not_advise_to_use_an_api_that_is_shut(new_broker: NewBroker) -> None:
     broker = new_broker(config="[http]\nenabled = false\n").start()
     assert not any("console" in line for line in broker.output.lines)
     assert not any("queue" in command for command in advice(broker.output.lines))

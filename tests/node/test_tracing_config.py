@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from alpacamq.node.config import ConfigError, NodeConfig, load
-from alpacamq.node.tracing_config import tracing_settings
+from alpacamq.node.sections import tracing_settings
 
 
 def loaded(**options: str) -> NodeConfig:

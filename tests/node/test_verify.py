@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from alpacamq.broker.broker import Broker, BrokerSettings
-from alpacamq.broker.partition import append
+from alpacamq.broker.partition.leader import append
 from alpacamq.model.errors import DataDirectoryInUse, InvalidConfig
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.records import Record, write_batch

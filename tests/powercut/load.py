@@ -25,7 +25,7 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
-from tests.integration.queue_traffic import Door, Refused
+from tests.integration.queue_traffic import HttpConnection, Refused
 
 from . import scene
 from .history import (
@@ -283,7 +283,7 @@ def copy(work: Work) -> None:
 
 def publish_jobs(work: Work) -> None:
     """Publish messages of a queue over HTTP."""
-    http = Door(work.settings.http)
+    http = HttpConnection(work.settings.http)
     while True:
         values = [work.value() for _ in range(work.dice.randrange(1, 10))]
         work.write(*(Sent(scene.JOBS, value) for value in values))
@@ -304,7 +304,7 @@ ACTIONS = {"ack": 55, "nack": 15, "reject": 20, "forget": 10}
 
 def work_off_jobs(work: Work) -> None:
     """Consume a queue over HTTP, and fail now and then."""
-    http = Door(work.settings.http)
+    http = HttpConnection(work.settings.http)
     while True:
         poll = f"/groups/{scene.WORKERS[scene.JOBS]}/poll"
         answer = http.ask("GET", poll, topic=scene.JOBS, max=work.dice.choice((1, 5, 20)), wait_ms=200)
@@ -320,7 +320,7 @@ def work_off_jobs(work: Work) -> None:
         work.pause()
 
 
-def settle(work: Work, http: Door, topic: str, action: str, messages: list[Any]) -> None:
+def settle(work: Work, http: HttpConnection, topic: str, action: str, messages: list[Any]) -> None:
     """Settle deliveries, and write down which settlements were confirmed."""
     work.write(*(Settling(topic, message["value"], action) for message in messages))
     try:
@@ -338,7 +338,7 @@ def settle(work: Work, http: Door, topic: str, action: str, messages: list[Any])
 
 def redrive_jobs(work: Work) -> None:
     """Redrive dead letters."""
-    http = Door(work.settings.http)
+    http = HttpConnection(work.settings.http)
     while True:
         work.pause(1.0)
         http.ask("POST", f"/topics/{scene.DEAD_LETTERS[scene.JOBS]}/dead-letters/redrive")
@@ -346,7 +346,7 @@ def redrive_jobs(work: Work) -> None:
 
 def delay_over_http(work: Work) -> None:
     """Publish delayed messages over HTTP, and cancel some of them."""
-    http = Door(work.settings.http)
+    http = HttpConnection(work.settings.http)
     topic = scene.REMINDERS
     while True:
         messages = []

@@ -7,7 +7,7 @@ from typing import Any
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 
-from tests.integration.queue_traffic import Door
+from tests.integration.queue_traffic import HttpConnection
 from tests.waiting import eventually
 
 from . import scene
@@ -51,7 +51,7 @@ class Observer:
         self._history = history
         self._work = Work(settings, "observer")
         self._admin: Any = AdminClient(kafka_settings(settings.kafka))
-        self._http = Door(settings.http)
+        self._http = HttpConnection(settings.http)
         self._watermarks = self._consumer("read_uncommitted")
 
     def ends(self) -> dict[Place, int]:

@@ -5,17 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from alpacamq.model.outcome import Change
-from alpacamq.queues.delay_messages import (
-    DelayOutcome,
-    Deliver,
-    Dropped,
-    ReadBlock,
-    Source,
-    TargetName,
-    ToSchedule,
-)
-from alpacamq.queues.delay_records import decode_block, read_message_key
-from alpacamq.queues.delays import DelayMachine
+from alpacamq.timers.machine import DelayMachine
+from alpacamq.timers.messages import DelayOutcome, Deliver, Dropped, ReadBlock, Source, TargetName, ToSchedule
+from alpacamq.timers.records import decode_block, read_message_key
 
 START_MS = 1_790_000_123_457
 

@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from alpacamq.model.errors import UnknownDelayed
-from alpacamq.queues import delay_departures, delay_far
-from alpacamq.queues.delay_messages import Deliver, ReadBlock, Source
-from alpacamq.queues.delays import PLANNED_MS, SHORT_NOTICE_MS
-from alpacamq.queues.wheel import TICK_MS
+from alpacamq.timers import due_batches as delay_departures
+from alpacamq.timers import spill as delay_far
+from alpacamq.timers.machine import PLANNED_MS, SHORT_NOTICE_MS
+from alpacamq.timers.messages import Deliver, ReadBlock, Source
+from alpacamq.timers.wheel import TICK_MS
 
 from .delay_log import DelayLog, name
 

@@ -416,16 +416,16 @@ class QueueModel(RuleBasedStateMachine):
     def figures_add_up(self) -> None:
         self.host.describe()  # which may find that leased messages are gone, and serve who waits
         self.settle_down()
-        for figures in self.host.describe().partitions:
+        for stats in self.host.describe().partitions:
             mine = [
                 message.state for message in self.messages.values()
-                if message.partition == figures.partition
+                if message.partition == stats.partition
             ]  # fmt: skip
-            assert figures.in_flight == mine.count(OUT)
-            assert figures.resting == mine.count(RESTING)
-            assert figures.dead_lettering == mine.count(MOVING)
+            assert stats.in_flight == mine.count(OUT)
+            assert stats.resting == mine.count(RESTING)
+            assert stats.dead_lettering == mine.count(MOVING)
             # What was not read yet may hold offsets without messages.
-            assert figures.ready >= mine.count(READY)
+            assert stats.ready >= mine.count(READY)
 
     def settle_down(self) -> None:
         """Let the engine read on for those who wait."""
@@ -445,8 +445,8 @@ class QueueModel(RuleBasedStateMachine):
             self.time_passes(40_000)
             self.moves_are_done(99)
         assert [message for message in self.messages.values() if message.state != DONE] == []
-        for figures in self.host.describe().partitions:
-            assert (figures.ready, figures.in_flight, figures.oldest_offset) == (0, 0, None)
+        for stats in self.host.describe().partitions:
+            assert (stats.ready, stats.in_flight, stats.oldest_offset) == (0, 0, None)
         self.host.check_changes()
 
     def deliverable(self) -> Iterator[Message]:

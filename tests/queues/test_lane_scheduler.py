@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpacamq.model.lanes import WEIGHTS, Lane
-from alpacamq.queues.lane_scheduler import LaneScheduler, most_urgent
+from alpacamq.queues.lanes import LaneScheduler, most_urgent
 from alpacamq.queues.messages import Action
 
 from .fake_log import Entry, FakeLog

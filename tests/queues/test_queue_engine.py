@@ -527,16 +527,16 @@ def test_figures_tell_lanes_apart_and_count_what_is_new() -> None:
     queue.settle(Action.NACK, messages[0])
     queue.publish(3, Lane.HIGH)
     reply = queue.describe()
-    (figures,) = reply.partitions
+    (stats,) = reply.partitions
     # What was not read yet is taken for normal.
-    assert (figures.ready, figures.in_flight, figures.resting) == (6, 1, 1)
-    assert figures.lanes["normal"].ready == 6
+    assert (stats.ready, stats.in_flight, stats.resting) == (6, 1, 1)
+    assert stats.lanes["normal"].ready == 6
     queue.receive(4)
-    (figures,) = queue.describe().partitions
-    normal, high = figures.lanes["normal"], figures.lanes["high"]
+    (stats,) = queue.describe().partitions
+    normal, high = stats.lanes["normal"], stats.lanes["high"]
     assert (high.ready, high.in_flight, high.enqueued_total, high.delivered_total) == (0, 3, 3, 3)
     assert (normal.ready, normal.in_flight, normal.resting, normal.delivered_total) == (2, 2, 1, 3)
-    assert (figures.oldest_offset, figures.end_offset) == (0, 8)
+    assert (stats.oldest_offset, stats.end_offset) == (0, 8)
     assert (reply.nacked_total, queue.describe().received_total) == (1, 6)
 
 
@@ -544,8 +544,8 @@ def test_a_queue_that_was_only_configured_shows_all_there_is_as_ready() -> None:
     queue = host()
     queue.publish(5)
     queue.ask(ConfigureRequest(queue=QUEUE, overrides={}))
-    (figures,) = queue.describe().partitions
-    assert (figures.start_offset, figures.ready, figures.oldest_offset) == (0, 5, 0)
+    (stats,) = queue.describe().partitions
+    assert (stats.start_offset, stats.ready, stats.oldest_offset) == (0, 5, 0)
     assert queue.receive(start=Start.LATEST) == ()
 
 

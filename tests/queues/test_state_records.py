@@ -12,7 +12,7 @@ from alpacamq.model.lanes import Lane
 from alpacamq.model.outcome import Change
 from alpacamq.queues.engine import EngineLimits, QueueEngine
 from alpacamq.queues.messages import Action, ConfigureRequest, ListReply, ListRequest, QueueId
-from alpacamq.queues.state_records import chunk_key, head_key, parse_key, queue_key
+from alpacamq.queues.records import chunk_key, head_key, parse_key, queue_key
 
 from .fake_log import FakeLog
 from .queue_host import QUEUE, QueueHost

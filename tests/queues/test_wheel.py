@@ -4,9 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from alpacamq.queues import wheel as wheel_module
-from alpacamq.queues.slots import Slot, due_of, pack_word
-from alpacamq.queues.wheel import LAST, LEADS, SHIFTS, TICK_MS, TimerWheel, tick_of
+from alpacamq.timers import wheel as wheel_module
+from alpacamq.timers.wheel import LAST, LEADS, SHIFTS, TICK_MS, Slot, TimerWheel, due_of, pack_word, tick_of
 
 DAY_MS = 86_400_000
 # Some time after 1970; not the start of anything.

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from alpacamq.client.address import parse_address
-from alpacamq.client.cluster import Cluster
+from alpacamq.client.connect import parse_address
+from alpacamq.client.kafka.cluster import Cluster
 from alpacamq_spark.session import spark_session
 from tests.brokers import Broker
 

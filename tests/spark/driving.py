@@ -10,11 +10,11 @@ from alpacamq_spark.source import AlpacaSource
 from tests.brokers import Broker
 
 try:
-    import alpacamq_spark.admission
+    import alpacamq_spark.read.admission
 except ImportError:
     HAS_ADMISSION_CONTROL = False
 else:
-    HAS_ADMISSION_CONTROL = alpacamq_spark.admission is not None
+    HAS_ADMISSION_CONTROL = alpacamq_spark.read.admission is not None
 
 
 def source(broker: Broker, **options: Any) -> AlpacaSource:

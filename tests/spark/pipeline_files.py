@@ -10,8 +10,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from alpacamq_spark.pipelines import Pipeline, load
-from alpacamq_spark.pipelines.interruption import Interruption
-from alpacamq_spark.pipelines.run import BatchDone, Outcome, Teller
+from alpacamq_spark.pipelines.run import BatchDone, Interruption, Outcome, Teller
 from tests.brokers import Broker
 
 HOUR_MS = 3_600_000

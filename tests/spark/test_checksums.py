@@ -1,21 +1,24 @@
 """A batch read brings exactly what was produced: compared by checksum, with all that topics can hold."""
 
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
-from alpacamq.client.cluster import Cluster
-from alpacamq.client.offsets import extents
-from alpacamq.client.topics import find_topic
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.offsets import extents
+from alpacamq.client.kafka.topics import find_topic
 from tests.brokers import Broker
 from tests.waiting import eventually
 
 from .topics import deliveries, make_topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 HEADERS: list[list[tuple[str, bytes | None]]] = [[], [("trace", b"00-aa"), ("n", b"")], [("empty", None)]]

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpacamq.client.batches import FetchedBatch
+from alpacamq.client.kafka.fetch import FetchedBatch
 from alpacamq.model.batch import HEADER_BYTES, LOG_APPEND_TIME, Codec, checksum, read_header
 from alpacamq.model.errors import CorruptBatch
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.records import Header, Record, read_records, write_batch
-from alpacamq_spark.columns import COLUMNS, Decoder
-from alpacamq_spark.fields import unpack
-from alpacamq_spark.narrowing import Interval
-from alpacamq_spark.ranges import OffsetRange
+from alpacamq_spark.read.fields import unpack
+from alpacamq_spark.read.predicates import Interval
+from alpacamq_spark.read.ranges import OffsetRange
+from alpacamq_spark.read.reader import COLUMNS, Decoder
 
 PLACE = TopicPartition(TopicName("orders"), 3)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -11,19 +11,19 @@ from zlib import crc32
 import pyarrow as pa
 import pytest
 
-from alpacamq.client.cluster import Cluster
-from alpacamq.client.offsets import Isolation, extents
-from alpacamq.client.reader import Reader
-from alpacamq.client.topics import create_topic, find_topic, widen_topic
-from alpacamq.client.transactional import claim
-from alpacamq.client.transactions import every_transaction
-from alpacamq_spark import committing, decisions
-from alpacamq_spark.committing import abort, commit
-from alpacamq_spark.decisions import Decision, DecisionLog, Winner
-from alpacamq_spark.ending import not_open, show
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.offsets import Isolation, extents
+from alpacamq.client.kafka.reader import Reader
+from alpacamq.client.kafka.topics import create_topic, find_topic, widen_topic
+from alpacamq.client.kafka.transactional import claim
+from alpacamq.client.kafka.transactions import every_transaction
+from alpacamq_spark.commit import committer as committing
+from alpacamq_spark.commit import decisions
+from alpacamq_spark.commit.committer import abort, commit, not_open, show
+from alpacamq_spark.commit.decisions import Decision, DecisionLog, Winner
 from alpacamq_spark.errors import InDoubt, SinkFenced, StagedWriteLost
 from alpacamq_spark.options import write_options
-from alpacamq_spark.staging import JOBS, Batch, StagedWrite, StagingArea, alone
+from alpacamq_spark.write.staging import JOBS, Batch, StagedWrite, StagingArea, alone
 
 names = count()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from alpacamq.client.cluster import Cluster
+from alpacamq.client.kafka.cluster import Cluster
 from tests.brokers import Broker
 
 from .topics import make_topic

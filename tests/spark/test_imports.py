@@ -32,8 +32,8 @@ def test_a_module_says_what_it_owns(module: Path) -> None:
     ("module", "unwanted"),
     [
         pytest.param("pyspark_alpacamq", {"pyarrow", "numpy", "alpacamq.client"}, id="what Spark looks at"),
-        pytest.param("alpacamq_spark.writing", {"pandas"}, id="what commits"),
-        pytest.param("alpacamq_spark.reading", {"pandas"}, id="what reads"),
+        pytest.param("alpacamq_spark.write.writer", {"pandas"}, id="what commits"),
+        pytest.param("alpacamq_spark.read.reader", {"pandas"}, id="what reads"),
     ],
 )
 def test_nothing_heavy_is_loaded_that_is_not_needed(module: str, unwanted: set[str]) -> None:

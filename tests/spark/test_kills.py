@@ -16,8 +16,8 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from alpacamq.client.address import parse_address
-from alpacamq.client.cluster import Cluster
+from alpacamq.client.connect import parse_address
+from alpacamq.client.kafka.cluster import Cluster
 from tests.brokers import Broker, Output, lasting_address
 from tests.conftest import NewBroker
 from tests.waiting import eventually

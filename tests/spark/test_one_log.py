@@ -1,19 +1,22 @@
 """One topic, several ways to read it, all at once."""
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import boto3
 import httpx
 from confluent_kafka import Consumer
 from pyspark.sql import SparkSession
 
-from alpacamq.client.cluster import Cluster
+from alpacamq.client.kafka.cluster import Cluster
 from tests.brokers import Broker
 from tests.waiting import eventually
 
 from .topics import make_topic, produce
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TOPIC = "read-by-all"
 HALF = 500

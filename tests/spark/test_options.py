@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from alpacamq.client.offsets import Isolation
+from alpacamq.client.kafka.offsets import Isolation
 from alpacamq.model.address import Address
 from alpacamq.model.batch import Codec
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq_spark.errors import InvalidOption
 from alpacamq_spark.options import ReadMode, read_options, write_options
-from alpacamq_spark.positions import Edge
-from alpacamq_spark.subscription import Subscription
+from alpacamq_spark.read.positions import Edge
+from alpacamq_spark.read.subscription import Subscription
 
 SERVERS = {"kafka.bootstrap.servers": "one:9092,two"}
 TOPIC = {**SERVERS, "subscribe": "orders"}

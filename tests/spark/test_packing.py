@@ -18,15 +18,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from alpacamq.client.transactional import ProducerIdentity
+from alpacamq.client.kafka.transactional import ProducerIdentity
 from alpacamq.model.batch import Codec, check_batch, check_produced
 from alpacamq.model.ids import TopicName
 from alpacamq.model.records import Header, Record, read_records
-from alpacamq_spark.columns import HEADERS
 from alpacamq_spark.errors import InvalidColumns
 from alpacamq_spark.options import write_options
-from alpacamq_spark.packing import Slot, pack_batch
-from alpacamq_spark.rows import check_columns, normal_rows
+from alpacamq_spark.read.reader import HEADERS
+from alpacamq_spark.write.packing import Slot, pack_batch
+from alpacamq_spark.write.rows import check_columns, normal_rows
 
 NOW_MS = 1_700_000_000_000
 PRODUCER = ProducerIdentity(transactional_id="t", producer_id=9, epoch=2)

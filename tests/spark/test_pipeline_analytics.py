@@ -5,10 +5,15 @@ from html.parser import HTMLParser
 
 import pytest
 
-from alpacamq.client.cluster import Cluster
-from alpacamq_spark.pipelines.figures import Figures, KeyShare, PartitionLoad, TopicFigures, WindowFigures
-from alpacamq_spark.pipelines.html_report import html_report
-from alpacamq_spark.pipelines.plots import Series, bar_plot, short, time_plot
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq_spark.pipelines.analytics.html_report import Series, bar_plot, html_report, short, time_plot
+from alpacamq_spark.pipelines.analytics.results import (
+    AnalyticsResults,
+    KeyShare,
+    PartitionLoad,
+    TopicStats,
+    WindowStats,
+)
 
 from .pipeline_files import NOON_MS, Sent, Workshop, send, told_to_programs
 from .topics import make_topic
@@ -86,19 +91,19 @@ class Balanced(HTMLParser):
             assert self.open.pop() == tag
 
 
-def figures(topic: str, key: str) -> Figures:
+def stats(topic: str, key: str) -> AnalyticsResults:
     windows = [
-        WindowFigures(
+        WindowStats(
             topic=topic, start_ms=NOON_MS + number * MINUTE_MS, records=number, size=number,
             records_per_s=1.5, bytes_per_s=2e6, sizes=(1, 2, 3), latencies=(1, 2, 3), slowest_ms=4,
         )
         for number in range(3)
     ]  # fmt: skip
-    whole = TopicFigures(
+    whole = TopicStats(
         topic=topic, records=3, size=3, first_ms=NOON_MS, last_ms=NOON_MS, sizes=(1, 2, 3),
         latencies=(1, 2, 3), slowest_ms=4, distinct_keys=1, without_key=0,
     )  # fmt: skip
-    return Figures(
+    return AnalyticsResults(
         window_ms=MINUTE_MS,
         topics=[whole],
         windows=windows,
@@ -108,7 +113,7 @@ def figures(topic: str, key: str) -> Figures:
 
 
 def test_the_page_opens_without_a_network_whatever_keys_are_called() -> None:
-    page = html_report("shop", figures("orders", '<script>alert("&")</script>'), NOON_MS)
+    page = html_report("shop", stats("orders", '<script>alert("&")</script>'), NOON_MS)
     parser = Balanced()
     parser.feed(page)
     assert parser.open == []

@@ -10,16 +10,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from alpacamq.client.cluster import Cluster
-from alpacamq.client.committed import committed_offsets
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.offsets import committed_offsets
 from alpacamq_spark.pipelines import Pipeline, read_archive
-from alpacamq_spark.pipelines.archive import archived
-from alpacamq_spark.pipelines.archive_table import ArchiveTable
+from alpacamq_spark.pipelines.archive.pipeline import archived
+from alpacamq_spark.pipelines.archive.segments import Segment
+from alpacamq_spark.pipelines.archive.table import ArchiveTable
 from alpacamq_spark.pipelines.checkpoint import Checkpoint
 from alpacamq_spark.pipelines.errors import ForeignArchive, InvalidPipeline, PipelineBusy
-from alpacamq_spark.pipelines.interruption import Interruption
-from alpacamq_spark.pipelines.run import Teller
-from alpacamq_spark.pipelines.segments import Segment
+from alpacamq_spark.pipelines.run import Interruption, Teller
 from alpacamq_spark.pipelines.storage import SparkStorage
 from tests.brokers import Broker
 

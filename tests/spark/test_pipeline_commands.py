@@ -16,9 +16,9 @@ from random import Random
 import pytest
 
 from alpacamq.cli.main import main
-from alpacamq.client.cluster import Cluster
-from alpacamq_spark.java import find_java
+from alpacamq.client.kafka.cluster import Cluster
 from alpacamq_spark.pipelines import load
+from alpacamq_spark.session import find_java
 from tests.brokers import Output, lasting_address
 from tests.cli.command import Command
 from tests.waiting import eventually

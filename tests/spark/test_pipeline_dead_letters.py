@@ -14,22 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from alpacamq.client.cluster import Cluster
 from alpacamq.client.errors import NotFound
-from alpacamq.client.topics import delete_topic, widen_topic
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.topics import delete_topic, widen_topic
 from alpacamq.model import headers
-from alpacamq_spark import committing
-from alpacamq_spark.committing import commit
+from alpacamq_spark.commit import committer as committing
+from alpacamq_spark.commit.committer import commit
 from alpacamq_spark.options import write_options
-from alpacamq_spark.pipelines import Pipeline, redrive
+from alpacamq_spark.pipelines import Pipeline
 from alpacamq_spark.pipelines.checkpoint import Checkpoint
-from alpacamq_spark.pipelines.dead_letter_summary import Summary
-from alpacamq_spark.pipelines.dead_letters import dead_letter_topics, letters_frame
+from alpacamq_spark.pipelines.dead_letters import redrive
+from alpacamq_spark.pipelines.dead_letters.letters import dead_letter_topics, letters_frame
+from alpacamq_spark.pipelines.dead_letters.pipeline import Summary
+from alpacamq_spark.pipelines.dead_letters.redrive import covering, packed
 from alpacamq_spark.pipelines.definition import DeadLetterSource
 from alpacamq_spark.pipelines.errors import InvalidPipeline
-from alpacamq_spark.pipelines.redrive import covering, packed
 from alpacamq_spark.pipelines.run import Run
-from alpacamq_spark.staging import JOBS, Batch, StagingArea
+from alpacamq_spark.write.staging import JOBS, Batch, StagingArea
 
 from .pipeline_files import Sent, Told, Workshop, send, told_to_programs
 from .topics import deliveries, make_topic

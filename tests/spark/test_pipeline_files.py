@@ -13,7 +13,7 @@ from alpacamq_spark.pipelines.definition import Archive, Compact, Replay, Transf
 from alpacamq_spark.pipelines.errors import InvalidPipeline, PipelineFailed
 from alpacamq_spark.pipelines.failures import explanation
 from alpacamq_spark.pipelines.files import define, read_definition
-from alpacamq_spark.pipelines.moments import parse_moment, parse_span, show_moment, show_span
+from alpacamq_spark.pipelines.timestamps import format_timestamp, parse_span, parse_timestamp, show_span
 
 from .pipeline_files import EXAMPLES, NOON_MS
 
@@ -103,7 +103,7 @@ def test_toml_and_yaml_say_the_same(tmp_path: Path) -> None:
     definition = read_definition(toml)
     assert definition == read_definition(yaml)
     assert isinstance(definition, Replay)
-    assert parse_moment(str(definition.source.begin), 0) == NOON_MS
+    assert parse_timestamp(str(definition.source.begin), 0) == NOON_MS
 
 
 def test_places_begin_where_the_file_is_and_the_broker_can_be_overruled(tmp_path: Path) -> None:
@@ -181,8 +181,8 @@ def test_units_may_be_spelt_out(text: str, expected: int) -> None:
 
 @given(st.integers(0, 4_102_444_800_000))
 def test_times_are_read_as_they_are_shown(timestamp_ms: int) -> None:
-    assert parse_moment(show_moment(timestamp_ms), 0) == timestamp_ms
-    assert parse_moment("1h", timestamp_ms) == max(0, timestamp_ms - 3_600_000)
+    assert parse_timestamp(format_timestamp(timestamp_ms), 0) == timestamp_ms
+    assert parse_timestamp("1h", timestamp_ms) == max(0, timestamp_ms - 3_600_000)
 
 
 def test_our_own_errors_are_found_inside_of_those_of_spark() -> None:

@@ -7,12 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpacamq.client.cluster import Cluster
+from alpacamq.client.kafka.cluster import Cluster
 from alpacamq_spark.pipelines import Pipeline
 from alpacamq_spark.pipelines.errors import BadPlan
-from alpacamq_spark.pipelines.interruption import Interruption
-from alpacamq_spark.pipelines.replay import REPLAY_OFFSET, REPLAY_PARTITION, REPLAY_TIMESTAMP, REPLAY_TOPIC
-from alpacamq_spark.pipelines.replay_plan import ReplayPlan, Span, batches_for
+from alpacamq_spark.pipelines.replay.pipeline import (
+    REPLAY_OFFSET,
+    REPLAY_PARTITION,
+    REPLAY_TIMESTAMP,
+    REPLAY_TOPIC,
+)
+from alpacamq_spark.pipelines.replay.plan import ReplayPlan, Span, batches_for
+from alpacamq_spark.pipelines.run import Interruption
 
 from .pipeline_files import HOUR_MS, NOON_MS, Sent, Told, Workshop, send
 from .topics import deliveries, make_topic, values

@@ -5,12 +5,11 @@ from typing import Any
 import httpx
 import pytest
 
-from alpacamq.client.cluster import Cluster
-from alpacamq.client.topics import topic_settings
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.topics import topic_settings
 from alpacamq.model.pipelines import PIPELINES_TOPIC
-from alpacamq_spark.pipelines.report import Report
 from alpacamq_spark.pipelines.reporting import ProgressReports
-from alpacamq_spark.pipelines.run import BatchDone, Outcome, Teller
+from alpacamq_spark.pipelines.run import BatchDone, Outcome, Report, Teller
 from tests.brokers import Broker
 from tests.waiting import eventually
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpacamq_spark.pipelines.errors import InvalidPipeline
-from alpacamq_spark.pipelines.schemas import Struct, columns_of, from_json_schema, infer
+from alpacamq_spark.pipelines.values import Struct, columns_of, from_json_schema, infer
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpacamq_spark.pipelines.segments import Segment, Weighed, in_force, merged, merges
+from alpacamq_spark.pipelines.archive.segments import Segment, Weighed, in_force, merged, merges
 
 WRITER = "0a1b2c3d"
 MB = 1 << 20

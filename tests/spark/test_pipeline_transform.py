@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from alpacamq.client.cluster import Cluster
+from alpacamq.client.kafka.cluster import Cluster
 from alpacamq_spark.pipelines.errors import ForeignTable, InvalidPipeline, PipelineFailed
 
 from .pipeline_files import NOON_MS, Sent, Told, Workshop, send

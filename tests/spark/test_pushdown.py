@@ -22,13 +22,13 @@ from pyspark.sql.datasource import (  # noqa: E402
     Not,
 )
 
-from alpacamq.client.cluster import Cluster  # noqa: E402
-from alpacamq.client.transactional import add_partitions, claim, end_transaction, send_batches  # noqa: E402
+from alpacamq.client.kafka.cluster import Cluster  # noqa: E402
+from alpacamq.client.kafka.transactional import add_partitions, claim, end_transaction, send_batches  # noqa: E402
 from alpacamq.model.batch import TRANSACTIONAL  # noqa: E402
 from alpacamq.model.ids import TopicName, TopicPartition  # noqa: E402
 from alpacamq.model.records import Record, write_batch  # noqa: E402
-from alpacamq_spark.narrowing import EVERY_NUMBER, Interval, Narrowing  # noqa: E402
-from alpacamq_spark.pushdown import narrowed_by  # noqa: E402
+from alpacamq_spark.read.predicates import EVERY_NUMBER, Interval, Narrowing  # noqa: E402
+from alpacamq_spark.read.pushdown import narrowed_by  # noqa: E402
 from tests.brokers import Broker  # noqa: E402
 
 from .driving import read, values  # noqa: E402

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpacamq.model.ids import TopicName, TopicPartition
-from alpacamq_spark.ranges import OffsetRange, between, limited, split
+from alpacamq_spark.read.ranges import OffsetRange, between, limited, split
 
 
 def place(partition: int) -> TopicPartition:

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from alpacamq.client.cluster import Cluster
 from alpacamq.client.errors import NotFound, Unreachable
-from alpacamq.client.offsets import extents
-from alpacamq.client.topics import find_topic
-from alpacamq_spark.decisions import DecisionLog
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.offsets import extents
+from alpacamq.client.kafka.topics import find_topic
+from alpacamq_spark.commit.decisions import DecisionLog
 from alpacamq_spark.errors import DataLost, InvalidColumns, InvalidOption
-from alpacamq_spark.subscription import COMMITS_TOPIC
+from alpacamq_spark.read.subscription import COMMITS_TOPIC
 from tests.brokers import Broker
 from tests.waiting import eventually
 
@@ -53,7 +53,7 @@ def test_tiny_records_are_decoded_a_limited_number_at_a_time(
 ) -> None:
     make_topic(cluster, topic, partitions=1)
     produce(broker, topic, ["x"] * 30, **{"batch.num.messages": 5})
-    monkeypatch.setattr("alpacamq_spark.reading._DECODED_RECORDS", 10)
+    monkeypatch.setattr("alpacamq_spark.read.reader._DECODED_RECORDS", 10)
     reader, [whole] = plan(broker, subscribe=topic)
     sizes = [batch.num_rows for batch in reader.read(whole)]
     assert sum(sizes) == 30

@@ -10,10 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from alpacamq_spark.doctor import examine
-from alpacamq_spark.java import LEAST_VERSION, NoJava, find_java
 from alpacamq_spark.pipelines.definition import SparkSettings
 from alpacamq_spark.pipelines.sessions import session_for
-from alpacamq_spark.session import prepare_environment
+from alpacamq_spark.session import LEAST_VERSION, NoJava, find_java, prepare_environment
 from tests.brokers import Broker
 
 SHUFFLES, ZONE = "spark.sql.shuffle.partitions", "spark.sql.session.timeZone"

@@ -9,7 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, lit
 
-from alpacamq.client.cluster import Cluster
+from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.model.murmur2 import partition_for_key
 from alpacamq.model.records import Header
 from tests.brokers import Broker

@@ -5,15 +5,14 @@ from itertools import chain
 import pytest
 from confluent_kafka import Consumer
 
-from alpacamq.client.cluster import Cluster
-from alpacamq.client.committed import committed_offsets
-from alpacamq.client.offsets import extents
-from alpacamq.client.topics import delete_topic, find_topic, widen_topic
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.offsets import committed_offsets, extents
+from alpacamq.client.kafka.topics import delete_topic, find_topic, widen_topic
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq_spark.errors import DataLost, InvalidOption
 from alpacamq_spark.options import ReadMode, read_options
-from alpacamq_spark.ranges import OffsetRange
-from alpacamq_spark.stream import PlainStreamReader
+from alpacamq_spark.read.ranges import OffsetRange
+from alpacamq_spark.read.stream import PlainStreamReader
 from tests.brokers import Broker
 from tests.waiting import eventually
 

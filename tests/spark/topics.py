@@ -6,10 +6,10 @@ from operator import itemgetter
 
 from confluent_kafka import Producer
 
-from alpacamq.client.cluster import Cluster
-from alpacamq.client.offsets import Isolation, extents
-from alpacamq.client.reader import Delivery, Reader
-from alpacamq.client.topics import create_topic, find_topic
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.offsets import Isolation, extents
+from alpacamq.client.kafka.reader import Delivery, Reader
+from alpacamq.client.kafka.topics import create_topic, find_topic
 from tests.brokers import Broker
 
 

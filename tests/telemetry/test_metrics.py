@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpacamq.telemetry.metrics import REQUEST_SECONDS, DoorFigures, Histogram
+from alpacamq.telemetry.metrics import REQUEST_SECONDS, Histogram, ListenerStats
 from alpacamq.telemetry.metrics_catalogue import CATALOGUE, Kind, metrics_page
 
 SECONDS = st.floats(min_value=0, max_value=1e6)
@@ -39,12 +39,12 @@ def test_bounds_are_found_as_prometheus_means_them(value: float) -> None:
 
 
 def test_requests_of_a_kind_are_counted_together() -> None:
-    door = DoorFigures()
-    door.of("Produce").seconds.observe(0.1)
-    door.of("Produce").refused("CORRUPT_MESSAGE")
-    door.of("Produce").refused("CORRUPT_MESSAGE")
-    assert door.of("Produce").seconds.count == 1
-    assert door.of("Produce").refusals == {"CORRUPT_MESSAGE": 2}
+    listener = ListenerStats()
+    listener.of("Produce").seconds.observe(0.1)
+    listener.of("Produce").refused("CORRUPT_MESSAGE")
+    listener.of("Produce").refused("CORRUPT_MESSAGE")
+    assert listener.of("Produce").seconds.count == 1
+    assert listener.of("Produce").refusals == {"CORRUPT_MESSAGE": 2}
 
 
 def test_the_catalogue_keeps_to_the_conventions_of_prometheus() -> None:

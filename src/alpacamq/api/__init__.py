@@ -1,1 +1,1 @@
-"""The doors: each translates its protocol, delegates to the broker and translates the answer."""
+"""The APIs: each translates its protocol, delegates to the broker and translates the answer."""

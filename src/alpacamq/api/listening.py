@@ -6,7 +6,7 @@ from typing import Generic, Protocol, TypeVar
 
 from alpacamq.model.errors import AlpacaError
 from alpacamq.telemetry.logs import get_logger
-from alpacamq.telemetry.metrics import DoorFigures
+from alpacamq.telemetry.metrics import ListenerStats
 
 log = get_logger(__name__)
 
@@ -72,12 +72,12 @@ class ConnectionLimit(Generic[C]):
     """
 
     def __init__(
-        self, listener: str, connections: Collection[C], limit: int, figures: DoorFigures | None
+        self, listener: str, connections: Collection[C], limit: int, stats: ListenerStats | None
     ) -> None:
         self._listener = listener
         self._connections = connections
         self._limit = limit
-        self._figures = figures
+        self._stats = stats
         # Those that were idle when last looked for, the longest idle last; and when to look again.
         self._idle: list[tuple[float, C]] = []
         self._search_at = 0.0
@@ -91,8 +91,8 @@ class ConnectionLimit(Generic[C]):
             return True
         if self._evict_longest_idle(now):
             self._evicted += 1
-            if self._figures is not None:
-                self._figures.evicted += 1
+            if self._stats is not None:
+                self._stats.evicted += 1
             return True
         self.refused()
         return False
@@ -100,8 +100,8 @@ class ConnectionLimit(Generic[C]):
     def refused(self) -> None:
         """Count a connection that could not be served."""
         self._refused += 1
-        if self._figures is not None:
-            self._figures.refused += 1
+        if self._stats is not None:
+            self._stats.refused += 1
 
     def report(self, now: float) -> None:
         """Log how many were refused and evicted, at most once every `REPORT_SECONDS`."""

@@ -1,6 +1,6 @@
 """The broker: one data directory, its topics, and what keeps them durable and tidy.
 
-Put together here; doors are given this object and nothing below it.
+Put together here; APIs are given this object and nothing below it.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from alpacamq.cluster.topics import TopicLimits
 from alpacamq.log.data_directory import PARTITIONS, PROBE, DataDirectory, LastStop
 from alpacamq.log.disk import SystemDisk
 from alpacamq.log.handles import FileHandles
-from alpacamq.log.indexes import IndexCache
+from alpacamq.log.index_files import IndexCache
 from alpacamq.log.partition_log import MAX_TOGETHER, PartitionLog, close_together
 from alpacamq.log.storage import Storage
 from alpacamq.model.errors import AlpacaError, DamagedLog, StorageFailed
@@ -28,22 +28,21 @@ from alpacamq.telemetry.metrics import Metrics
 from . import metadata_log
 from .clock import CautiousClock, RetentionClock, SystemClock
 from .coordinators import Coordinators, CoordinatorSettings
-from .delay_traces import DelayTraces
-from .delayed_batches import DelayedBatches
-from .delays import Delays, DelaySettings
-from .durability import GroupCommit
-from .housekeeping import Housekeeping
-from .metadata_log import MetadataLog
-from .partition import Partition
-from .producer_ids import ProducerIds
-from .progress import RecoveryProgress
+from .delay.service import Delays, DelaySettings
+from .delay.split import DelayedBatches
+from .metadata_log import MetadataLog, ProducerIds
+from .partition.group_commit import GroupCommit
+from .partition.housekeeping import Housekeeping
+from .partition.leader import Partition
+from .partition.loading import RecoveryProgress
+from .partition.write_batcher import StagedAppends
 from .publishing import Publisher
-from .queue_host import QueueHost, QueueSettings
-from .queue_traces import QueueTraces
-from .queues import Queues
-from .staging import StagedAppends
+from .queue.host import QueueHost, QueueSettings
+from .queue.service import Queues
 from .topics import Topics, directory_name
-from .tracing import Tracing, TracingSettings
+from .tracing.delay import DelayTraces
+from .tracing.queue import QueueTraces
+from .tracing.tracing import Tracing, TracingSettings
 
 log = get_logger(__name__)
 
@@ -61,7 +60,7 @@ SETTLE_RETRY_SECONDS = 5.0
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the broker itself needs to know; doors have settings of their own."""
+    """What the broker itself needs to know; APIs have settings of their own."""
 
     node_id: BrokerId
     data_directory: Path
@@ -81,7 +80,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Broker:
-    """Everything between the doors and the disk."""
+    """Everything between the APIs and the disk."""
 
     def __init__(
         self,
@@ -285,7 +284,7 @@ class Broker:
             await self._metadata.note_time(self._retention_clock.now_ms())
 
     async def close(self) -> None:
-        """Flush and mark everything clean, then let the data directory go. Doors are closed by now."""
+        """Flush and mark everything clean, then let the data directory go. APIs are closed by now."""
         loop = asyncio.get_running_loop()
         await self.topics.finish()
         await self._metadata.note_time(self._retention_clock.now_ms())

@@ -10,26 +10,31 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 import msgspec
 
-from alpacamq.coordinator.consumer_messages import ConsumerGroupSettings, TopicSummary
-from alpacamq.coordinator.group_figures import GroupFigures
-from alpacamq.coordinator.group_messages import (
+from alpacamq.coordinator.consumer.messages import ConsumerGroupSettings, TopicSummary
+from alpacamq.coordinator.directory import GroupOutcome
+from alpacamq.coordinator.groups import GroupCoordinator, GroupStats
+from alpacamq.coordinator.messages import (
     CompleteTransactionRequest,
     GroupSettings,
     ListedGroup,
     ListReply,
     ListRequest,
 )
-from alpacamq.coordinator.group_outcome import GroupOutcome
-from alpacamq.coordinator.groups import GroupCoordinator
-from alpacamq.coordinator.share_messages import Departure
-from alpacamq.coordinator.transaction import ProducerIdentity, Transaction, TransactionState, WriteMarkers
-from alpacamq.coordinator.transaction_messages import EndTransaction, TransactionOutcome
-from alpacamq.coordinator.transactions import TransactionCoordinator, TransactionSettings
+from alpacamq.coordinator.share.messages import Departure
+from alpacamq.coordinator.transactions.coordinator import TransactionCoordinator, TransactionSettings
+from alpacamq.coordinator.transactions.transaction import (
+    EndTransaction,
+    ProducerIdentity,
+    Transaction,
+    TransactionOutcome,
+    TransactionState,
+    WriteMarkers,
+)
 from alpacamq.model.control import marker_batch
 from alpacamq.model.errors import (
     AlpacaError,
@@ -47,12 +52,11 @@ from alpacamq.queues.messages import QueueId
 from alpacamq.telemetry.logs import get_logger
 
 from .clock import SteadyClock
-from .hanging_transactions import HangingTransactions
-from .partition import Partition, append
-from .producer_ids import ProducerIds
-from .shard import Machine, Shard
-from .shard_snapshots import ShardSnapshots
-from .shards import Shards
+from .metadata_log import ProducerIds
+from .partition.leader import Partition, append
+from .statemachine.shard import Machine, Shard
+from .statemachine.snapshots import ShardSnapshots
+from .statemachine.topic import Shards
 from .topics import Topics
 
 log = get_logger(__name__)
@@ -213,14 +217,14 @@ class Coordinators:
         """The shards of groups and transactions that cannot be loaded, and why."""
         return self._groups.failures() + self._transactions.failures()
 
-    async def group_figures(self) -> AsyncIterator[Iterator[GroupFigures]]:
+    async def group_stats(self) -> AsyncIterator[Iterator[GroupStats]]:
         """Every group of the shards that are loaded, a few at a time; to be read before the next await."""
         for machine in [shard.machine for shard in self._groups.started]:
             if machine is None:
                 continue
             names = machine.group_ids()
             for at in range(0, len(names), LISTED_AT_ONCE):
-                yield machine.figures(names[at : at + LISTED_AT_ONCE])
+                yield machine.stats(names[at : at + LISTED_AT_ONCE])
                 await asyncio.sleep(0)
 
     async def offsets_partition(self, group: str) -> TopicPartition:
@@ -432,3 +436,74 @@ def _forget_offsets(
     group: str, partitions: Sequence[TopicPartition], machine: GroupCoordinator, _now_ms: int
 ) -> Outcome:
     return machine.forget_offsets(group, partitions)
+
+
+CHECK_SECONDS = 10.0
+# While there is something to confirm or to see ended.
+RECHECK_SECONDS = 1.0
+# Partitions looked at in one turn of the event loop.
+_PARTITIONS_PER_TURN = 1000
+
+
+class HangingTransaction(NamedTuple):
+    """A transaction open in a partition, by its producer and its first offset there."""
+
+    partition: TopicPartition
+    producer_id: int
+    start_offset: int
+
+    def __str__(self) -> str:
+        return f"producer {self.producer_id} at offset {self.start_offset} of {self.partition}"
+
+
+class HangingTransactions:
+    """Looks for hanging transactions from time to time. `run` owns the task."""
+
+    def __init__(self, topics: Topics, transactions: Shards[TransactionCoordinator]) -> None:
+        self._topics = topics
+        self._transactions = transactions
+        self._suspects: frozenset[HangingTransaction] = frozenset()
+        # As of the last look.
+        self.found: Sequence[HangingTransaction] = ()
+
+    async def run(self) -> None:
+        """Look again and again until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(RECHECK_SECONDS if self._suspects else CHECK_SECONDS)
+
+    async def look(self) -> None:
+        """Look once. What was open without its coordinator's knowledge at the last look too is hanging."""
+        if (known := self._known()) is None:
+            return  # a shard is being loaded
+        suspects = set()
+        partitions = list(self._topics.all_partitions())
+        for number, partition in enumerate(partitions):
+            for producer_id, start_offset in partition.log.transactions.open_transactions():
+                if (producer_id, partition.identity) not in known:
+                    suspects.add(HangingTransaction(partition.identity, producer_id, start_offset))
+            if number % _PARTITIONS_PER_TURN == _PARTITIONS_PER_TURN - 1:
+                await asyncio.sleep(0)
+        hanging = self._suspects & suspects
+        self._suspects = frozenset(suspects)
+        for each in hanging - set(self.found):
+            log.error(
+                "transaction_hangs",
+                partition=str(each.partition),
+                producer_id=each.producer_id,
+                start_offset=each.start_offset,
+                hint="end it with: alpacactl transactions abort",
+            )
+        self.found = sorted(hanging)
+
+    def _known(self) -> set[tuple[int, TopicPartition]] | None:
+        """Producers and partitions of the transactions that the coordinators will end."""
+        if TRANSACTIONS_TOPIC not in self._topics.image.topics:
+            return set()
+        machines = [shard.machine for shard in self._transactions.started]
+        known: set[tuple[int, TopicPartition]] = set()
+        for machine in machines:
+            if machine is None:
+                return None
+            known.update(machine.open_partitions())
+        return known if machines else None

@@ -3,20 +3,22 @@
 An internal compacted partition like any other. A change is in force once it is on the medium.
 """
 
+import asyncio
+from collections import deque
 from collections.abc import Sequence
 
-from alpacamq.cluster.image import Change, ClusterImage, start_change, time_change
+from alpacamq.cluster.image import Change, ClusterImage, producer_ids_change, start_change, time_change
 from alpacamq.log.partition_log import Incoming
 from alpacamq.model.batch import read_header
 from alpacamq.model.errors import AlpacaError
-from alpacamq.model.ids import TopicId, TopicName, TopicPartition
+from alpacamq.model.ids import ProducerId, TopicId, TopicName, TopicPartition
 from alpacamq.model.ports import Clock
 from alpacamq.model.records import Record, write_batch
 from alpacamq.model.topics import topic_config
 from alpacamq.telemetry.logs import get_logger
 
-from .partition import Partition, append
-from .replay import replay
+from .partition.leader import Partition, append
+from .statemachine.replay import replay
 
 logger = get_logger(__name__)
 
@@ -82,3 +84,39 @@ class MetadataLog:
     def _batch(self, changes: Sequence[Change]) -> bytearray:
         now_ms = self._clock.now_ms()
         return write_batch([Record(i, now_ms, *change) for i, change in enumerate(changes)])
+
+
+BLOCK = 1000
+LOW = 100
+
+
+class ProducerIds:
+    """A stock of ids that nobody has had."""
+
+    def __init__(self, metadata: MetadataLog) -> None:
+        self._metadata = metadata
+        self._stock: deque[ProducerId] = deque()
+        self._replenishing = asyncio.Lock()
+
+    async def new(self) -> ProducerId:
+        await self.replenish()
+        return self.take()
+
+    def take(self) -> ProducerId:
+        """One from the stock, which `replenish` has filled."""
+        return self._stock.popleft()
+
+    @property
+    def is_low(self) -> bool:
+        return len(self._stock) < LOW
+
+    async def replenish(self, wanted: int = LOW) -> None:
+        """Return once there are enough for whatever comes next, which is known to need so many."""
+        wanted = max(wanted, LOW)
+        if len(self._stock) >= wanted:
+            return
+        async with self._replenishing:
+            while len(self._stock) < wanted:
+                first = self._metadata.image.next_producer_id
+                await self._metadata.write([producer_ids_change(first + BLOCK)])
+                self._stock.extend(ProducerId(number) for number in range(first, first + BLOCK))

@@ -1,31 +1,105 @@
-"""Publishing for the doors that bring messages rather than batches: choice of partition, batching, delays."""
+"""Publishing for the APIs that bring messages rather than batches: choice of partition, batching, delays."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import msgspec
 
-from alpacamq.coordinator.transaction import ProducerIdentity
-from alpacamq.coordinator.transaction_messages import TransactionPartitions
-from alpacamq.model.batch import TRANSACTIONAL, Codec, stamp_producer
-from alpacamq.model.errors import AlpacaError, InvalidDelay, UnknownTopic
+from alpacamq.coordinator.transactions.transaction import ProducerIdentity, TransactionPartitions
+from alpacamq.model.batch import HEADER_BYTES, TRANSACTIONAL, Codec, stamp_producer
+from alpacamq.model.errors import AlpacaError, InvalidDelay, InvalidRecord, InvalidTimestamp, UnknownTopic
+from alpacamq.model.headers import LANE
+from alpacamq.model.lanes import Lane
 from alpacamq.model.murmur2 import partition_for_key
 from alpacamq.model.ports import Clock
-from alpacamq.model.records import Header, Record
-from alpacamq.model.topics import TopicConfig
+from alpacamq.model.records import Header, Record, write_batch
+from alpacamq.model.topics import INT64_MAX, TopicConfig
 from alpacamq.telemetry.tracing import now_us, read_traceparent
 
-from .admission import admit, check_replicas, check_writable, stored_codec
 from .coordinators import Coordinators
-from .delays import DelayedMessage, Delays
-from .joining import Refusals, join_transaction, while_none_ends
-from .message_batches import Entry, Message, in_batches, packed
-from .partition import Append, Partition
-from .partition_traces import TRACEPARENT, Origin
-from .staging import StagedAppends
+from .delay.service import DelayedMessage, Delays
+from .enlisting import Refusals, join_transaction, while_none_ends
+from .partition.leader import Append, Partition
+from .partition.validation import admit, check_replicas, check_timestamps, check_writable, stored_codec
+from .partition.write_batcher import StagedAppends
 from .topics import Topics
+from .tracing.partition import TRACEPARENT, Origin
+
+# What a record takes beside key, value and headers, at most: lengths, deltas, counts.
+_RECORD_BYTES = 48
+_HEADER_BYTES = 10
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One message on its way into a topic."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[Header, ...] = ()
+    partition: int | None = None  # None: by key as Kafka's clients do, in turn where there is no key
+    timestamp_ms: int | None = None  # None: now
+    lane: Lane | None = None
+    deliver_at_ms: int | None = None  # None, or a time that has passed: now
+
+    @property
+    def all_headers(self) -> tuple[Header, ...]:
+        """The headers with the lane among them."""
+        if self.lane is None:
+            return self.headers
+        others = tuple(header for header in self.headers if header.key != LANE)
+        return (*others, Header(LANE, self.lane.text.encode()))
+
+    def fault(self, config: TopicConfig, now_ms: int) -> AlpacaError | None:
+        """What keeps this message out of a topic, which would keep out all of its batch."""
+        if self.key is None and config.is_compacted:
+            return InvalidRecord("the message has no key, which a compacted topic needs")
+        if self.timestamp_ms is None or config.message_timestamp_type == "LogAppendTime":
+            return None
+        if not 0 <= self.timestamp_ms <= INT64_MAX:
+            return InvalidTimestamp(f"timestamp {self.timestamp_ms} is not a time in milliseconds since 1970")
+        try:
+            check_timestamps(self.timestamp_ms, self.timestamp_ms, config, now_ms)
+        except InvalidTimestamp as error:
+            return error.with_traceback(None)
+        return None
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A message's place among the results of its call, and the record made of it."""
+
+    at: int
+    record: Record
+
+    @property
+    def max_bytes(self) -> int:
+        """What the record takes in a batch, at most."""
+        _, _, key, value, headers = self.record
+        size = _RECORD_BYTES + len(key or b"") + len(value or b"")
+        for name, content in headers:
+            size += 4 * len(name) + len(content or b"") + _HEADER_BYTES
+        return size
+
+
+def in_batches(entries: Sequence[Entry], limit_bytes: int) -> Iterator[Sequence[Entry]]:
+    """As few batches as stay within the limit for certain; a message too large for it is alone."""
+    first = 0
+    size = HEADER_BYTES
+    for index, entry in enumerate(entries):
+        size += entry.max_bytes
+        if size > limit_bytes and index > first:
+            yield entries[first:index]
+            first = index
+            size = HEADER_BYTES + entry.max_bytes
+    yield entries[first:]
+
+
+def packed(entries: Sequence[Entry], codec: Codec, attributes: int) -> bytearray:
+    """One batch of these messages, in their order."""
+    records = [entry.record._replace(offset=delta) for delta, entry in enumerate(entries)]
+    return write_batch(records, codec=codec, attributes=attributes)
+
 
 __all__ = ["Message", "Published", "Publisher", "TransactionalProducer"]
 

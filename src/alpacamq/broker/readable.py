@@ -1,5 +1,5 @@
-"""What a door sends of a log: a slice of a file, for sendfile. Doors know the log by this alone."""
+"""What an API sends of a log: a slice of a file, for sendfile. APIs know the log by this alone."""
 
-from alpacamq.log.slice import Slice as Readable
+from alpacamq.log.reader import Slice as Readable
 
 __all__ = ["Readable"]

@@ -26,12 +26,11 @@ from alpacamq.model.ids import TopicId, TopicName, TopicPartition
 from alpacamq.model.topics import Topic, TopicConfig, topic_config
 from alpacamq.telemetry.logs import get_logger
 
-from .durability import GroupCommit
-from .loading import Loading
 from .metadata_log import MetadataLog
-from .partition import Partition
-from .progress import RecoveryProgress
-from .tracing import Tracing
+from .partition.group_commit import GroupCommit
+from .partition.leader import Partition
+from .partition.loading import Loading, RecoveryProgress
+from .tracing.tracing import Tracing
 
 log = get_logger(__name__)
 T = TypeVar("T")

@@ -6,13 +6,11 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from alpacamq.model.errors import AlpacaError
-
-from .parsing import Parser
+from .parsing import Declined, Parser, WrongUsage
 
 if TYPE_CHECKING:
-    from alpacamq.client.cluster import Cluster
-    from alpacamq.client.http import HttpApi
+    from alpacamq.client.http.connection import HttpApi
+    from alpacamq.client.kafka.cluster import Cluster
     from alpacamq.model.address import Address
 
     from .output import Output
@@ -23,14 +21,6 @@ UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w"
 _DURATION = re.compile(r"([0-9]{1,12})(ms|s|m|h|d|w)")
 
 Run = Callable[[argparse.Namespace, "Output"], None]
-
-
-class Declined(AlpacaError):
-    """The command itself will not do what was asked; says why."""
-
-
-class WrongUsage(Declined):
-    """What was typed makes no sense, whatever the broker holds."""
 
 
 def topic_name(text: str) -> str:
@@ -65,8 +55,8 @@ def add_verb(
 
 def reach(parsed: argparse.Namespace) -> "Cluster":
     """The cluster of the broker that is meant."""
-    from alpacamq.client.cluster import Cluster
     from alpacamq.client.errors import Unreachable
+    from alpacamq.client.kafka.cluster import Cluster
 
     target: Target = parsed.target
     address = broker_address(parsed)
@@ -85,11 +75,11 @@ def reach(parsed: argparse.Namespace) -> "Cluster":
 
 def broker_address(parsed: argparse.Namespace) -> "Address":
     """Where the broker that is meant speaks Kafka's protocol: as was said, or as it says over HTTP."""
-    from alpacamq.client.address import parse_address
+    from alpacamq.client.connect import parse_address
 
     target: Target = parsed.target
     if target.broker is None:
-        from alpacamq.client.doors import kafka_address
+        from alpacamq.client.http.health import kafka_address
 
         with reach_http(parsed) as api:
             return kafka_address(api)
@@ -101,14 +91,14 @@ def broker_address(parsed: argparse.Namespace) -> "Address":
 
 def reach_http(parsed: argparse.Namespace) -> "HttpApi":
     """The HTTP API of the broker that is meant."""
-    from alpacamq.client.http import HttpApi
+    from alpacamq.client.http.connection import HttpApi
 
     return HttpApi(http_address(parsed))
 
 
 def http_address(parsed: argparse.Namespace) -> "Address":
-    from alpacamq.client.address import parse_address
-    from alpacamq.client.http import DEFAULT_PORT
+    from alpacamq.client.connect import parse_address
+    from alpacamq.client.http.connection import DEFAULT_PORT
 
     said = parsed.target.http
     try:

@@ -2,11 +2,14 @@
 
 import argparse
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from . import cells
 from .asking import add_verb, reach, reach_http, verbs_of
 from .output import Output, Table
-from .yaml import Plain
+
+if TYPE_CHECKING:
+    from .yaml import Plain
 
 
 def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
@@ -16,13 +19,13 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         ["alpacactl cluster describe", "alpacactl cluster describe -o yaml"],
     )  # fmt: skip
     add_verb(
-        verbs, common, "status", "show how a broker is, where its doors are, and what it holds", _status,
+        verbs, common, "status", "show how a broker is, where its APIs are, and what it holds", _status,
         ["alpacactl cluster status", "alpacactl cluster status -o json"],
     )  # fmt: skip
 
 
 def _describe(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.brokers import describe_cluster
+    from alpacamq.client.kafka.cluster import describe_cluster
 
     with reach(parsed) as cluster:
         description = describe_cluster(cluster)
@@ -43,13 +46,12 @@ def _describe(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _status(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.doors import broker_doors
-    from alpacamq.client.health import broker_stats, health
-    from alpacamq.client.http import Problem
+    from alpacamq.client.http.connection import Problem
+    from alpacamq.client.http.health import broker_addresses, broker_stats, health
 
     with reach_http(parsed) as api:
         well = health(api)
-        doors = broker_doors(api)
+        addresses = broker_addresses(api)
         stats = None
         # A part of the broker that cannot answer now keeps nobody from seeing the rest.
         with suppress(Problem):
@@ -57,28 +59,28 @@ def _status(parsed: argparse.Namespace, output: Output) -> None:
     held: dict[str, Plain] = {} if stats is None else {**stats.plain()}
     output.show(
         {
-            "node": doors.node_id,
-            "cluster": doors.cluster_id,
-            "version": doors.version,
+            "node": addresses.node_id,
+            "cluster": addresses.cluster_id,
+            "version": addresses.version,
             "status": "ok" if well is None else "degraded",
             "trouble": well,
-            "doors": doors.doors,
+            "doors": addresses.addresses,
             "holds": held or None,
         },
         Table(
             ["node", "version", "status", "up", "cluster"],
             [
                 [
-                    doors.node_id,
-                    doors.version,
+                    addresses.node_id,
+                    addresses.version,
                     cells.state("ok" if well is None else "degraded"),
                     None if stats is None else cells.span_text(stats.uptime_ms),
-                    doors.cluster_id,
+                    addresses.cluster_id,
                 ]
             ],
         ),
         Table(["trouble"], [] if well is None else [[well]]),
-        Table(["door", "address"], list(doors.doors.items()), title="doors"),
+        Table(["api", "address"], list(addresses.addresses.items()), title="APIs"),
         Table(
             ["topics", "partitions", "messages", "size", "groups", "queues", "delayed"],
             []

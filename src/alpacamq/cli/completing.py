@@ -14,7 +14,7 @@ from threading import Thread
 from alpacamq.model.errors import AlpacaError
 
 from .asking import group_name, reach, reach_http, topic_name
-from .main import parser_of
+from .nouns import parser_of
 from .target import Rank, Target
 
 # How long somebody who types waits for names.
@@ -152,14 +152,14 @@ def _names(action: argparse.Action, walk: _Walk, start: str) -> list[str]:
         return sorted(target.contexts.by_name)
     is_group = action.type is group_name
     if target.broker is not None and target.broker.rank < min(target.http.rank, Rank.DEFAULT):
-        from alpacamq.client.groups import every_group
-        from alpacamq.client.topics import every_topic
+        from alpacamq.client.kafka.groups import every_group
+        from alpacamq.client.kafka.topics import every_topic
 
         with reach(parsed) as cluster:
             if is_group:
                 return [each.name for each in every_group(cluster)]
             return [each.name for each in every_topic(cluster) if not each.is_internal]
-    from alpacamq.client.names import group_names_like, topic_names_like
+    from alpacamq.client.http.names import group_names_like, topic_names_like
 
     with reach_http(parsed) as api:
         return (group_names_like if is_group else topic_names_like)(api, start, _MAX_NAMES)

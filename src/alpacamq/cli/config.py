@@ -2,9 +2,10 @@
 
 import argparse
 
-from .asking import WrongUsage, add_confirmation, add_verb, confirm, http_address, verbs_of
+from .asking import add_confirmation, add_verb, confirm, http_address, verbs_of
 from .contexts import Context, check_name, write
 from .output import Output, Table
+from .parsing import WrongUsage
 from .target import Target
 
 
@@ -88,7 +89,7 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _set(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.address import parse_address
+    from alpacamq.client.connect import parse_address
 
     check_name(parsed.name)
     if parsed.http is None and parsed.broker is None:

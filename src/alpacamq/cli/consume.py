@@ -13,7 +13,7 @@ from .record_forms import plain
 from .yaml import yaml
 
 if TYPE_CHECKING:
-    from alpacamq.client.reader import Delivery
+    from alpacamq.client.kafka.reader import Delivery
 
 
 _EXAMPLES = (
@@ -53,9 +53,9 @@ def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) ->
 
 def _consume(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.errors import NotFound
-    from alpacamq.client.offsets import Isolation, extents
-    from alpacamq.client.reader import Reader
-    from alpacamq.client.topics import find_topic
+    from alpacamq.client.kafka.offsets import Isolation, extents
+    from alpacamq.client.kafka.reader import Reader
+    from alpacamq.client.kafka.topics import find_topic
 
     isolation = Isolation[parsed.isolation.upper()]
     start = parsed.start or (Earliest() if parsed.exit else Latest())

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from .asking import WrongUsage
+from .parsing import WrongUsage
 
 FILE_VARIABLE = "ALPACACTL_CONFIG"
 _MAX_FILE_BYTES = 1 << 20

@@ -20,7 +20,7 @@ from .output import Output, Table, moment, say
 from .yaml import Plain
 
 if TYPE_CHECKING:
-    from alpacamq.client.delayed import DelayedMessage
+    from alpacamq.client.http.delayed import DelayedMessage
 
 _ID = re.compile(r"([0-9]{1,9}):([0-9]{1,18})")
 
@@ -51,7 +51,7 @@ def _id(text: str) -> tuple[int, int]:
 
 
 def _list(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.delayed import delayed_messages
+    from alpacamq.client.http.delayed import delayed_messages
 
     with reach_http(parsed) as api:
         found = list(islice(delayed_messages(api, parsed.topic, parsed.partition), parsed.max + 1))
@@ -77,7 +77,7 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _cancel(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.delayed import cancel
+    from alpacamq.client.http.delayed import cancel
 
     wanted = ", ".join(f"{partition}:{number}" for partition, number in parsed.ids)
     confirm(parsed, f"cancel messages that wait for {parsed.topic} ({wanted})")

@@ -6,13 +6,14 @@ import time
 from typing import TYPE_CHECKING
 
 from . import cells
-from .asking import Declined, add_verb, count, index, reach_http, topic_name, verbs_of
+from .asking import add_verb, count, index, reach_http, topic_name, verbs_of
 from .output import Output, Table, moment, say
+from .parsing import Declined
 from .yaml import Plain
 
 if TYPE_CHECKING:
-    from alpacamq.client.dead_letters import DeadLetter, Redrive
-    from alpacamq.client.http import HttpApi
+    from alpacamq.client.http.connection import HttpApi
+    from alpacamq.client.http.dead_letters import DeadLetter, Redrive
 
 _PAUSE_S = 0.2
 _ID = re.compile(r"([0-9]{1,10}):([0-9]{1,19})")
@@ -75,7 +76,7 @@ def _id(text: str) -> tuple[int, int]:
 
 
 def _list(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.dead_letters import dead_letter_topics
+    from alpacamq.client.http.dead_letters import dead_letter_topics
 
     with reach_http(parsed) as api:
         found: list[dict[str, Plain]] = [
@@ -86,8 +87,8 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _show(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.dead_letters import dead_letter, dead_letters, find_dead_letter_topic
-    from alpacamq.client.queues import MAX_MESSAGES
+    from alpacamq.client.http.dead_letters import dead_letter, dead_letters, find_dead_letter_topic
+    from alpacamq.client.http.queues import MAX_MESSAGES
 
     from .record_forms import cell
 
@@ -156,7 +157,7 @@ def _value_lines(value: bytes | None) -> list[str]:
 
 
 def _redrive(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.dead_letters import find_dead_letter_topic, start_redrive
+    from alpacamq.client.http.dead_letters import find_dead_letter_topic, start_redrive
 
     with reach_http(parsed) as api:
         task = start_redrive(
@@ -175,9 +176,9 @@ def _redrive(parsed: argparse.Namespace, output: Output) -> None:
 
 def _ended(api: "HttpApi", task: "Redrive") -> "Redrive":
     """The redrive once it is over, with its progress on standard error until then."""
-    from alpacamq.client.dead_letters import redrive
+    from alpacamq.client.http.dead_letters import redrive
 
-    from .progress_bar import ProgressBar
+    from .progress import ProgressBar
 
     bar = ProgressBar(f"redriving {task.source}", task.to_move)
     try:
@@ -195,7 +196,7 @@ def _ended(api: "HttpApi", task: "Redrive") -> "Redrive":
 
 
 def _redrives(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.dead_letters import redrives
+    from alpacamq.client.http.dead_letters import redrives
 
     with reach_http(parsed) as api:
         found = redrives(api, parsed.topic)
@@ -221,7 +222,7 @@ def _redrives(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _cancel(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.dead_letters import cancel_redrive
+    from alpacamq.client.http.dead_letters import cancel_redrive
 
     with reach_http(parsed) as api:
         task = cancel_redrive(api, parsed.id)

@@ -1,6 +1,7 @@
 """`alpacactl groups`: who consumes what, how far behind, and moving a group."""
 
 import argparse
+from typing import TYPE_CHECKING
 
 from . import cells
 from .asking import (
@@ -14,7 +15,9 @@ from .asking import (
 )
 from .output import Output, Table
 from .position import HELP, Selection, parse_position
-from .yaml import Plain
+
+if TYPE_CHECKING:
+    from .yaml import Plain
 
 
 def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
@@ -64,7 +67,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
 
 
 def _list(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.groups import every_group
+    from alpacamq.client.kafka.groups import every_group
 
     with reach(parsed) as cluster:
         groups: list[dict[str, Plain]] = [
@@ -76,7 +79,7 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _describe(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.groups import find_group
+    from alpacamq.client.kafka.groups import find_group
 
     from .lag import progress
 
@@ -147,7 +150,7 @@ def _describe(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _lag(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.groups import every_group, find_group
+    from alpacamq.client.kafka.groups import every_group, find_group
 
     from .lag import TopicLag, lag_by_topic
 
@@ -176,7 +179,7 @@ def _lag(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _delete(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.groups import delete_group, find_group
+    from alpacamq.client.kafka.groups import delete_group, find_group
 
     with reach(parsed) as cluster:
         # A misspelt name must not leave half of the others deleted.

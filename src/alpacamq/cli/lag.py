@@ -2,12 +2,10 @@
 
 from dataclasses import dataclass
 
-from alpacamq.client.cluster import Cluster
-from alpacamq.client.committed import committed_offsets
-from alpacamq.client.groups import SHARE, Group, Member
-from alpacamq.client.offsets import extents
-from alpacamq.client.shared import shared_places
-from alpacamq.client.topics import every_topic
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.groups import SHARE, Group, Member
+from alpacamq.client.kafka.offsets import committed_offsets, extents, shared_places
+from alpacamq.client.kafka.topics import every_topic
 from alpacamq.model.ids import TopicPartition
 
 from .yaml import Plain

@@ -6,8 +6,18 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
+from alpacamq.model.errors import AlpacaError
+
 USAGE = 2
 _EXAMPLES = "examples:\n"
+
+
+class Declined(AlpacaError):
+    """The command itself will not do what was asked; says why."""
+
+
+class WrongUsage(Declined):
+    """What was typed makes no sense, whatever the broker holds."""
 
 
 class LinesKept(argparse.HelpFormatter):

@@ -10,12 +10,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .asking import Declined, add_verb, broker_address, verbs_of
+from .asking import add_verb, broker_address, verbs_of
 from .output import Output, Table, say
+from .parsing import Declined
 
 if TYPE_CHECKING:
     from alpacamq_spark.pipelines import Pipeline
-    from alpacamq_spark.pipelines.report import Report
+    from alpacamq_spark.pipelines.run import Report
 
 DIRECTORY = "pipelines"
 _FILE_HELP = "the pipeline's file, TOML or YAML"
@@ -89,10 +90,9 @@ def _need_spark() -> None:
 def _run(parsed: argparse.Namespace, output: Output) -> None:
     pipeline = _loaded(parsed.file, parsed)
     _need_spark()
-    from alpacamq_spark.pipelines.interruption import Interruption
-    from alpacamq_spark.pipelines.run import Teller
+    from alpacamq_spark.pipelines.run import Interruption, Teller
 
-    from .progress_line import ProgressLine
+    from .progress import ProgressLine
 
     interruption = Interruption()
     line = ProgressLine()
@@ -109,7 +109,7 @@ def _run(parsed: argparse.Namespace, output: Output) -> None:
 
 def _list(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.errors import NotFound
-    from alpacamq_spark.pipelines.status import listed
+    from alpacamq_spark.pipelines.pipeline import listed
 
     if not parsed.directory.is_dir():
         raise NotFound("directory", str(parsed.directory))
@@ -134,7 +134,7 @@ def _status(parsed: argparse.Namespace, output: Output) -> None:
 def _sql(parsed: argparse.Namespace, output: Output) -> None:
     pipeline = _loaded(parsed.file, parsed)
     _need_spark()
-    from alpacamq_spark.pipelines.queries import ask_archive
+    from alpacamq_spark.pipelines.archive.queries import ask_archive
 
     _show(ask_archive(pipeline, parsed.query), output)
 

@@ -13,8 +13,8 @@ from alpacamq.model.ids import TopicPartition
 from .asking import UNIT_MS
 
 if TYPE_CHECKING:
-    from alpacamq.client.cluster import Cluster
-    from alpacamq.client.offsets import Extent
+    from alpacamq.client.kafka.cluster import Cluster
+    from alpacamq.client.kafka.offsets import Extent
 
 HELP = (
     "earliest, latest, an offset (1200), a time (2026-01-31T12:00:00Z; without a zone it is UTC), "
@@ -62,20 +62,20 @@ def parse_position(text: str) -> Position:
     if ago := _AGO.fullmatch(text):
         return AtTime(max(0, time.time_ns() // 1_000_000 - int(ago[1]) * UNIT_MS[ago[2]]))
     try:
-        return AtTime(_moment_ms(text))
+        return AtTime(_epoch_ms(text))
     except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(f"{text!r} is none of: {HELP}") from None
 
 
-def parse_moment(text: str) -> int:
+def parse_timestamp(text: str) -> int:
     """A date with a time, in milliseconds since 1970, or what argparse needs to say it is none."""
     try:
-        return max(0, _moment_ms(text))
+        return max(0, _epoch_ms(text))
     except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 2026-01-31T12:00:00Z") from None
 
 
-def _moment_ms(text: str) -> int:
+def _epoch_ms(text: str) -> int:
     moment = datetime.fromisoformat(text)
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return (moment - _EPOCH) // timedelta(milliseconds=1)
@@ -99,7 +99,7 @@ def locate(
 def _at_time(
     cluster: "Cluster", timestamp_ms: int, extents: "dict[TopicPartition, Extent]"
 ) -> dict[TopicPartition, int]:
-    from alpacamq.client.offsets import offsets_at
+    from alpacamq.client.kafka.offsets import offsets_at
 
     found = offsets_at(cluster, extents, timestamp_ms)
     offsets = {}

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Protocol
 
 from alpacamq.model.lanes import LANES_BY_NAME
 
-from .asking import Declined, duration, index, pair, reach, reach_http, topic_name
+from .asking import duration, index, pair, reach, reach_http, topic_name
 from .cells import size_text
 from .output import Output, moment
-from .parsing import Parser
-from .position import parse_moment
-from .progress_bar import ProgressBar
+from .parsing import Declined, Parser
+from .position import parse_timestamp
+from .progress import ProgressBar
 from .yaml import Plain
 
 if TYPE_CHECKING:
-    from alpacamq.client.cluster import Cluster
-    from alpacamq.client.delayed import Sent
-    from alpacamq.client.http import HttpApi
-    from alpacamq.client.producer import Written
+    from alpacamq.client.http.connection import HttpApi
+    from alpacamq.client.http.delayed import Sent
+    from alpacamq.client.kafka.cluster import Cluster
+    from alpacamq.client.kafka.producer import Written
     from alpacamq.model.records import Header
 
 MAX_LINE_BYTES = 64 << 20
@@ -66,7 +66,7 @@ def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) ->
         "--delay", type=duration, metavar="TIME", help="let them appear only after this long, such as 15m"
     )
     due.add_argument(
-        "--deliver-at", type=parse_moment, metavar="WHEN",
+        "--deliver-at", type=parse_timestamp, metavar="WHEN",
         help="let them appear only then (2026-01-31T12:00:00Z; without a zone it is UTC)",
     )  # fmt: skip
     parser.set_defaults(run=_produce)
@@ -181,7 +181,7 @@ class _Now:
     """Records that are written at once."""
 
     def __init__(self, cluster: "Cluster", parsed: argparse.Namespace) -> None:
-        from alpacamq.client.producer import Producer
+        from alpacamq.client.kafka.producer import Producer
         from alpacamq.model.headers import LANE
         from alpacamq.model.records import Header
 
@@ -215,7 +215,7 @@ class _Later:
     """Records that wait for their time."""
 
     def __init__(self, api: "HttpApi", parsed: argparse.Namespace) -> None:
-        from alpacamq.client.delayed import DelayedProducer
+        from alpacamq.client.http.delayed import DelayedProducer
 
         self._topic: str = parsed.topic
         due = {"delay_ms": parsed.delay} if parsed.delay is not None else {"deliver_at": parsed.deliver_at}

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from . import cells
 from .asking import (
-    WrongUsage,
     add_confirmation,
     add_verb,
     confirm,
@@ -19,12 +18,13 @@ from .asking import (
     verbs_of,
 )
 from .output import Output, Table, say
+from .parsing import WrongUsage
 from .position import HELP, AtOffset, AtTime, Earliest, Latest, Position, parse_position
 from .settling import add_settling
 
 if TYPE_CHECKING:
-    from alpacamq.client.http import HttpApi
-    from alpacamq.client.queues import QueueDescription, QueueName
+    from alpacamq.client.http.connection import HttpApi
+    from alpacamq.client.http.queues import QueueDescription, QueueName
 
 # That of consumers of SQS, too.
 DEFAULT_GROUP = "queue"
@@ -127,7 +127,7 @@ def _of_queue(verb: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 
 def _name(parsed: argparse.Namespace) -> "QueueName":
-    from alpacamq.client.queues import QueueName
+    from alpacamq.client.http.queues import QueueName
 
     if not parsed.group:
         raise WrongUsage("--group: a group needs a name")
@@ -142,7 +142,7 @@ def _receive(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _peek(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.queues import MAX_MESSAGES, peek
+    from alpacamq.client.http.queues import MAX_MESSAGES, peek
 
     from .record_forms import cell, plain
 
@@ -169,7 +169,7 @@ def _peek(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _list(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.queues import every_queue
+    from alpacamq.client.http.queues import every_queue
 
     with reach_http(parsed) as api:
         found = every_queue(api)
@@ -189,14 +189,14 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _describe(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.queues import describe
+    from alpacamq.client.http.queues import describe
 
     with reach_http(parsed) as api:
         _show(describe(api, _name(parsed)), output)
 
 
 def _configure(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.queues import configure
+    from alpacamq.client.http.queues import configure
 
     changes: dict[str, str | None] = {**dict.fromkeys(parsed.unset), **dict(parsed.set)}
     if not changes:
@@ -211,7 +211,7 @@ def _configure(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _purge(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.queues import describe, purge
+    from alpacamq.client.http.queues import describe, purge
 
     with reach_http(parsed) as api:
         queue = _name(parsed)
@@ -227,7 +227,7 @@ def _purge(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _reset(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.queues import describe, reset
+    from alpacamq.client.http.queues import describe, reset
 
     with reach_http(parsed) as api:
         queue = _name(parsed)
@@ -254,7 +254,7 @@ def _reset(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _located(api: "HttpApi", topic: str, position: Position, partition: int | None) -> dict[int, int]:
-    from alpacamq.client.queues import places
+    from alpacamq.client.http.queues import places
 
     match position:
         case Earliest():

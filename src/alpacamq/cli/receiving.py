@@ -3,18 +3,12 @@
 import argparse
 import sys
 
-from alpacamq.client.http import HttpApi
-from alpacamq.client.queues import (
-    MAX_WAIT_MS,
-    LeasedMessage,
-    QueueName,
-    Settle,
-    settle,
-)
-from alpacamq.client.queues import receive as receive_some
+from alpacamq.client.http.connection import HttpApi
+from alpacamq.client.http.queues import MAX_WAIT_MS, LeasedMessage, QueueName, Settle, settle
+from alpacamq.client.http.queues import receive as receive_some
 
-from .asking import Declined
 from .output import Output, Table, json_text, moment, say
+from .parsing import Declined
 from .record_forms import cell, plain
 from .yaml import Plain, yaml
 

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .main import NOUNS, VERBS, parser_of
+from .nouns import NOUNS, VERBS, parser_of
 from .parsing import placeholder
 
 _EXAMPLES = "examples:\n"

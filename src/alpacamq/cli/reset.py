@@ -1,20 +1,27 @@
 """Moving a group's offsets: what would change, and the change."""
 
 import argparse
+from typing import TYPE_CHECKING
 
-from alpacamq.client.cluster import Cluster
-from alpacamq.client.committed import commit_offsets, committed_offsets
 from alpacamq.client.errors import NotFound
-from alpacamq.client.groups import SHARE, Group, find_group
-from alpacamq.client.offsets import extents
-from alpacamq.client.shared import move_shared, shared_places
-from alpacamq.client.topics import every_topic, find_topic
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.groups import SHARE, Group, find_group
+from alpacamq.client.kafka.offsets import (
+    commit_offsets,
+    committed_offsets,
+    extents,
+    move_shared,
+    shared_places,
+)
+from alpacamq.client.kafka.topics import every_topic, find_topic
 from alpacamq.model.ids import TopicPartition
 
-from .asking import Declined
 from .output import Output, Table, say
+from .parsing import Declined
 from .position import Selection, locate
-from .yaml import Plain
+
+if TYPE_CHECKING:
+    from .yaml import Plain
 
 
 def reset(cluster: Cluster, parsed: argparse.Namespace, output: Output) -> None:

@@ -4,10 +4,14 @@ import argparse
 import sys
 from collections.abc import Iterator
 from functools import partial
+from typing import TYPE_CHECKING
 
-from .asking import Declined, add_verb, duration, reach_http
+from .asking import add_verb, duration, reach_http
 from .output import Output, say
-from .yaml import Plain
+from .parsing import Declined
+
+if TYPE_CHECKING:
+    from .yaml import Plain
 
 _FROM_INPUT = "-"
 
@@ -52,7 +56,7 @@ def add_settling(
 
 
 def _settle(action: str, done: str, parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.queues import Settle, settle
+    from alpacamq.client.http.queues import Settle, settle
 
     wanted = {
         "delay_ms": getattr(parsed, "delay", None),

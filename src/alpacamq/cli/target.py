@@ -1,6 +1,6 @@
 """Which broker is meant, and how we know: options, the environment, contexts, defaults.
 
-There are two addresses, that of the HTTP door and that of the door for Kafka clients. Each is taken
+There are two addresses, that of the HTTP API and that of the API for Kafka clients. Each is taken
 from where it is said most explicitly. Where the HTTP address is said more explicitly than the other,
 the other has to be that of the same broker, and is asked for over HTTP.
 """
@@ -78,7 +78,7 @@ class Target:
 
     @cached_property
     def broker(self) -> Said | None:
-        """Where Kafka's protocol is spoken; None if the HTTP door has to be asked."""
+        """Where Kafka's protocol is spoken; None if the HTTP API has to be asked."""
         found = next(said for said in self._broker_said() if said.address)
         return None if self.http.rank < found.rank else found
 

@@ -1,21 +1,15 @@
 """`alpacactl topics`: what topics there are, and changing them."""
 
 import argparse
+from typing import TYPE_CHECKING
 
 from . import cells
-from .asking import (
-    WrongUsage,
-    add_confirmation,
-    add_verb,
-    confirm,
-    count,
-    pair,
-    reach,
-    topic_name,
-    verbs_of,
-)
+from .asking import add_confirmation, add_verb, confirm, count, pair, reach, topic_name, verbs_of
 from .output import Output, Table
-from .yaml import Plain
+from .parsing import WrongUsage
+
+if TYPE_CHECKING:
+    from .yaml import Plain
 
 
 def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
@@ -76,9 +70,8 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
 
 
 def _list(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.offsets import extents
-    from alpacamq.client.sizes import partition_bytes
-    from alpacamq.client.topics import every_topic
+    from alpacamq.client.kafka.offsets import extents
+    from alpacamq.client.kafka.topics import every_topic, partition_bytes
 
     with reach(parsed) as cluster:
         topics = [topic for topic in every_topic(cluster) if parsed.internal or not topic.is_internal]
@@ -119,9 +112,8 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _describe(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.offsets import extents
-    from alpacamq.client.sizes import partition_bytes
-    from alpacamq.client.topics import find_topic, topic_settings
+    from alpacamq.client.kafka.offsets import extents
+    from alpacamq.client.kafka.topics import find_topic, partition_bytes, topic_settings
 
     with reach(parsed) as cluster:
         topic = find_topic(cluster, parsed.topic)
@@ -165,7 +157,7 @@ def _describe(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _create(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.topics import create_topic, find_topic
+    from alpacamq.client.kafka.topics import create_topic, find_topic
 
     with reach(parsed) as cluster:
         create_topic(
@@ -183,7 +175,7 @@ def _create(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _delete(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.topics import delete_topic, find_topic
+    from alpacamq.client.kafka.topics import delete_topic, find_topic
 
     with reach(parsed) as cluster:
         # A misspelt name must not leave half of the others deleted.
@@ -196,7 +188,7 @@ def _delete(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _alter(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.topics import alter_topic
+    from alpacamq.client.kafka.topics import alter_topic
 
     put = dict(parsed.set)
     if not put and not parsed.unset:
@@ -207,7 +199,7 @@ def _alter(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _add_partitions(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.topics import widen_topic
+    from alpacamq.client.kafka.topics import widen_topic
 
     with reach(parsed) as cluster:
         widen_topic(cluster, parsed.topic, parsed.total)

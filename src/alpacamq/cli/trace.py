@@ -3,20 +3,21 @@
 import argparse
 import re
 import time
-from collections.abc import Sequence
 from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from .asking import WrongUsage, count, duration, reach_http, topic_name
+from .asking import count, duration, reach_http, topic_name
 from .cells import Cell, Tint, age, state, visible
 from .output import Output, Table
-from .parsing import Parser
+from .parsing import Parser, WrongUsage
 from .yaml import Plain
 
 if TYPE_CHECKING:
-    from alpacamq.client.http import HttpApi
-    from alpacamq.client.traces import Trace, TraceOverview, TraceStep
+    from collections.abc import Sequence
+
+    from alpacamq.client.http.connection import HttpApi
+    from alpacamq.client.http.traces import Trace, TraceOverview, TraceStep
 
 LIST = "list"
 STATUSES = ("published", "delayed", "in-flight", "acked", "dead-lettered", "expired", "cancelled")
@@ -88,8 +89,8 @@ def _trace(parsed: argparse.Namespace, output: Output) -> None:
 
 def _trace_id(api: "HttpApi", message: str) -> str:
     from alpacamq.client.errors import NotFound
-    from alpacamq.client.names import topic_names
-    from alpacamq.client.traces import NotTraced, trace_ids_of
+    from alpacamq.client.http.names import topic_names
+    from alpacamq.client.http.traces import NotTraced, trace_ids_of
 
     if _TRACE_ID.fullmatch(message.lower()):
         return message.lower()
@@ -104,7 +105,7 @@ def _trace_id(api: "HttpApi", message: str) -> str:
 
 
 def _show(api: "HttpApi", trace_id: str, output: Output) -> None:
-    from alpacamq.client.traces import trace
+    from alpacamq.client.http.traces import trace
 
     found = trace(api, trace_id)
     if output.form != "table":
@@ -117,7 +118,7 @@ def _show(api: "HttpApi", trace_id: str, output: Output) -> None:
 
 
 def _follow(api: "HttpApi", trace_id: str, output: Output) -> None:
-    from alpacamq.client.traces import trace
+    from alpacamq.client.http.traces import trace
 
     shown = 0
     while True:
@@ -134,7 +135,7 @@ def _follow(api: "HttpApi", trace_id: str, output: Output) -> None:
 
 
 def _list(api: "HttpApi", parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.traces import recent_traces
+    from alpacamq.client.http.traces import recent_traces
 
     if parsed.follow:
         raise WrongUsage("--follow is for one trace")
@@ -170,7 +171,7 @@ def timeline(events: "Sequence[TraceStep]", total_s: float, *, is_coloured: bool
         [text.rjust(max(map(len, after))) for text in after],
         *([bars] if any(bars) else []),
         [each.name for each in events],
-        [each.door for each in events],
+        [each.api for each in events],
         [each.place for each in events],
     ]
     widths = [max(map(len, column)) for column in columns]

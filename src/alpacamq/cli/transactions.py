@@ -1,11 +1,15 @@
 """`alpacactl transactions`: transactional ids and what their open transactions hold up."""
 
 import argparse
+from typing import TYPE_CHECKING
 
 from . import cells
-from .asking import Declined, add_verb, reach, verbs_of
+from .asking import add_verb, reach, verbs_of
 from .output import Output, Table, moment, say
-from .yaml import Plain
+from .parsing import Declined
+
+if TYPE_CHECKING:
+    from .yaml import Plain
 
 
 def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
@@ -35,7 +39,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
 
 
 def _list(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.transactions import every_transaction
+    from alpacamq.client.kafka.transactions import every_transaction
 
     with reach(parsed) as cluster:
         found: list[dict[str, Plain]] = [
@@ -52,7 +56,7 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _describe(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.transactions import find_transaction
+    from alpacamq.client.kafka.transactions import find_transaction
 
     with reach(parsed) as cluster:
         found = find_transaction(cluster, parsed.id)
@@ -86,8 +90,8 @@ def _describe(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _find_hanging(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.topics import every_topic, find_topic
-    from alpacamq.client.transactions import hanging_transactions
+    from alpacamq.client.kafka.topics import every_topic, find_topic
+    from alpacamq.client.kafka.transactions import hanging_transactions
 
     with reach(parsed) as cluster:
         topics = every_topic(cluster) if parsed.topic is None else [find_topic(cluster, parsed.topic)]
@@ -131,7 +135,7 @@ def _abort(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _abort_id(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.transactions import abort_transaction
+    from alpacamq.client.kafka.transactions import abort_transaction
 
     with reach(parsed) as cluster:
         abort_transaction(cluster, parsed.id)
@@ -140,8 +144,8 @@ def _abort_id(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _abort_hanging(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.topics import find_topic
-    from alpacamq.client.transactions import abort_in_partition, open_transactions
+    from alpacamq.client.kafka.topics import find_topic
+    from alpacamq.client.kafka.transactions import abort_in_partition, open_transactions
 
     with reach(parsed) as cluster:
         topic = find_topic(cluster, parsed.topic)

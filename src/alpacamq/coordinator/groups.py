@@ -4,9 +4,9 @@ Each event takes a request, the ticket under which it is answered, and the time.
 within means that nothing changed, and becomes the answer. A ticket is any hashable object but None.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial, wraps
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from alpacamq.model.errors import (
     AlpacaError,
@@ -17,12 +17,12 @@ from alpacamq.model.errors import (
 from alpacamq.model.ids import TopicPartition
 from alpacamq.model.outcome import Change, Outcome, Reply
 
-from .classic_group import ClassicGroup
-from .consumer_group import ConsumerGroup
-from .consumer_messages import ConsumerGroupSettings, ConsumerHeartbeatRequest, TopicsView
-from .group_directory import Group, GroupDirectory
-from .group_figures import GroupFigures
-from .group_messages import (
+from .classic.group import ClassicGroup
+from .classic.roster import CONSUMER_PROTOCOL
+from .consumer.group import ConsumerGroup
+from .consumer.messages import ConsumerGroupSettings, ConsumerHeartbeatRequest, TopicsView
+from .directory import Group, GroupDirectory
+from .messages import (
     NO_GENERATION,
     Accepted,
     CommitRequest,
@@ -44,13 +44,21 @@ from .group_messages import (
     SyncRequest,
     TxnCommitRequest,
 )
-from .group_records import IDLE, OFFSET, PENDING, parts_of
-from .offset_answers import Answered, deleted, fetched, stored
-from .offsets import Offsets
-from .share_config import GROUP_CONFIG, ConfigureGroupRequest, DescribeGroupConfigRequest, GroupConfigs
-from .share_group import ShareGroup
-from .share_messages import SHARE_PROTOCOL, ShareHeartbeatRequest, ShareTermsRequest
-from .subscription import CONSUMER_PROTOCOL
+from .offsets import Answered, Offsets, deleted, fetched, stored
+from .records import IDLE, OFFSET, PENDING, CommittedOffset, parts_of
+from .share.config import GROUP_CONFIG, ConfigureGroupRequest, DescribeGroupConfigRequest, GroupConfigs
+from .share.group import ShareGroup
+from .share.messages import SHARE_PROTOCOL, ShareHeartbeatRequest, ShareTermsRequest
+
+
+class GroupStats(NamedTuple):
+    """A group as it is. `rebalances` is how often its members have changed since it was made."""
+
+    group: ListedGroup
+    members: int
+    rebalances: int
+    committed: Mapping[TopicPartition, CommittedOffset]
+
 
 _Request = TypeVar("_Request")
 _Event = Callable[["GroupCoordinator", _Request, object, int], Outcome]
@@ -231,11 +239,11 @@ class GroupCoordinator:
         """Every group there is now."""
         return [*self._groups.ids()]
 
-    def figures(self, group_ids: Iterable[str]) -> Iterator[GroupFigures]:
+    def stats(self, group_ids: Iterable[str]) -> Iterator[GroupStats]:
         """Those of these groups that there are, to be read before the next event."""
         for group_id in group_ids:
             if (group := self._groups.find(group_id)) is not None:
-                yield GroupFigures(
+                yield GroupStats(
                     group=_listed(group_id, group),
                     members=group.member_count,
                     rebalances=group.generation if isinstance(group, ClassicGroup) else group.epoch,

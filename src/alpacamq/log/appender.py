@@ -14,13 +14,11 @@ from alpacamq.model.control import read_marker
 from alpacamq.model.errors import AlpacaError, FencedLeaderEpoch, StorageFailed
 from alpacamq.model.topics import TopicConfig
 
-from .condition import refused
 from .epochs import EpochHistory, publish_epochs
 from .flush import FlushLedger
-from .memory import Memory
-from .producers import SentBatch
-from .segment import MAX_RELATIVE, Segment
-from .segments import Segments
+from .health import refused
+from .producer_state import Memory, SentBatch
+from .segment import MAX_RELATIVE, Segment, Segments
 from .storage import Storage
 
 _OF_TRANSACTIONS = TRANSACTIONAL | CONTROL

@@ -12,16 +12,14 @@ from alpacamq.model.errors import StorageFailed
 from alpacamq.model.topics import TopicConfig
 
 from . import compaction
-from .aborted import AbortedSpans
 from .epochs import EpochHistory
 from .flush import FlushLedger
 from .handles import Handle
 from .scan import Violation
-from .segment import Segment
-from .segments import Segments
+from .segment import Segment, Segments
 from .storage import Storage
 from .swap import Swap, discard_swaps, prepare_swaps, put_in_place
-from .transactions import PartitionTransactions
+from .transactions import AbortedSpans, PartitionTransactions
 
 # Freeing a file takes about as long as it is large; of smaller ones not worth a descriptor.
 _LARGE_BYTES = 4 << 20

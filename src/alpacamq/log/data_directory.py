@@ -25,8 +25,8 @@ from fastcrc.crc32 import iscsi as crc32c
 from alpacamq.model.errors import DataDirectoryInUse, InvalidConfig, StorageFailed
 from alpacamq.model.ports import Disk
 
-from .condition import NO_ROOM
 from .disk import remove_tree
+from .health import NO_ROOM
 from .partition_log import DELETED
 from .sealed_file import TEMPORARY, Unreadable
 

@@ -8,10 +8,10 @@ from alpacamq.model.ports import Disk
 from alpacamq.model.topics import INT64_MAX
 
 from . import checkpoint, epochs
+from .index import OFFSET_SUFFIX, TIME_SUFFIX
+from .producer_state import SUFFIX as SNAPSHOT_SUFFIX
 from .sealed_file import TEMPORARY
 from .segment import LOG_SUFFIX
-from .segment_index import OFFSET_SUFFIX, TIME_SUFFIX
-from .snapshots import SUFFIX as SNAPSHOT_SUFFIX
 
 # Compaction's output in the making, and complete but not yet in place.
 CLEANED = ".cleaned"

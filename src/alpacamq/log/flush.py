@@ -17,10 +17,8 @@ from .disk import sync_file
 from .epochs import FILE_NAME as EPOCHS_FILE
 from .epochs import EpochHistory, publish_epochs
 from .handles import Handle
-from .memory import Memory, Remembered
-from .segment import Segment
-from .segments import Segments
-from .snapshots import ProducerSnapshots
+from .producer_state import Memory, ProducerSnapshots, Remembered
+from .segment import Segment, Segments
 from .storage import Storage
 
 # Below this, a sync of the file system, which takes along what others have written, does not pay.

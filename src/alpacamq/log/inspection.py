@@ -15,14 +15,13 @@ from .checkpoint import Checkpoint, read_checkpoint
 from .directory import list_contents
 from .epochs import FILE_NAME as EPOCHS
 from .epochs import EpochHistory, read_epochs
-from .gaps import UNKNOWN_OFFSET, find_gaps, gap_at
-from .indexes import OFFSET_ENTRY_BYTES, OFFSET_MAGIC, TIME_ENTRY_BYTES, TIME_MAGIC, unpack_chunks
-from .scan import Boundary, Gap, Violation, scan_batches
+from .index import OFFSET_SUFFIX, TIME_SUFFIX
+from .index_files import OFFSET_ENTRY_BYTES, OFFSET_MAGIC, TIME_ENTRY_BYTES, TIME_MAGIC, unpack_chunks
+from .producer_state import SUFFIX as SNAPSHOT_SUFFIX
+from .producer_state import check_snapshot
+from .scan import UNKNOWN_OFFSET, Boundary, Gap, Violation, find_gaps, gap_at, scan_batches
 from .sealed_file import Missing, Unreadable
 from .segment import segment_path
-from .segment_index import OFFSET_SUFFIX, TIME_SUFFIX
-from .snapshots import SUFFIX as SNAPSHOT_SUFFIX
-from .snapshots import check_snapshot
 
 
 @dataclass(slots=True, kw_only=True)

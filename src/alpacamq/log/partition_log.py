@@ -20,20 +20,22 @@ from alpacamq.model.ports import Disk
 from alpacamq.model.topics import TopicConfig
 
 from .appender import Appended, Appender, Incoming
+from .checkpoint import CheckpointFile, RecoveryPoint
 from .compactor import Compaction, Compactor
-from .condition import Condition, is_out_of_descriptors, refused
-from .directory import list_contents
+from .directory import list_contents, remove_segment
 from .disk import remove_tree
+from .epochs import EpochHistory
 from .flush import SMALL_TAIL_BYTES, Flush, FlushLedger, run_together
-from .reader import LogReader
+from .health import Condition, is_out_of_descriptors, refused
+from .producer_state import Memory, ProducerSnapshots, Remembered
+from .reader import LogReader, Slice, TimestampOffset, TimestampSearch
 from .recovery import Progress, Recovered, Recovery
 from .retention import Removal, StartMove, count_removable, is_expired
-from .scan import Violation
-from .segments import Segments
-from .slice import Slice
+from .scan import Boundary, Violation
+from .segment import Segments
 from .storage import Storage
-from .timestamps import TimestampOffset, TimestampSearch
-from .truncation import truncate
+from .swap import discard_swaps
+from .transactions import read_stored_marker
 
 DELETED = "-delete"
 # The name of a directory being deleted must not get too long for the file system.
@@ -445,3 +447,70 @@ def _flush_together(
             errors[index] = raised
             logs[index].end_flush(flush, raised)
     return errors
+
+
+def truncate(
+    offset: int,
+    directory: Path,
+    storage: Storage,
+    segments: Segments,
+    checkpoint: CheckpointFile,
+    snapshots: ProducerSnapshots,
+    epochs: EpochHistory,
+    memory: Memory,
+    ledger: FlushLedger,
+) -> None:
+    """Drop the batch with `offset` and all that follow. A crash half-way leaves a log that recovers.
+
+    The recovery point goes back first, so that what is being dropped is not taken for a loss.
+    """
+    disk = storage.disk
+    segment = segments.locate(offset)
+    end = segment.find(offset)
+    point = checkpoint.current.recovery_point
+    checkpoint.update(
+        recovery_point=min(point, RecoveryPoint(end.offset, segment.base_offset, end.position)),
+        has_producers=True,
+        compacted_to=min(checkpoint.current.compacted_to, end.offset),
+    )
+    discard_swaps(disk, directory, list_contents(disk, directory).swaps)
+    dropped = segments.drop_after(segment)
+    for later in reversed(dropped):
+        storage.handles.forget(later.path)
+        later.index.retire()
+        remove_segment(disk, directory, later.base_offset)
+    with segment.descriptor() as descriptor:
+        disk.truncate(descriptor, end.position)
+        # Or a crash could bring back what is dropped here, behind what is written next.
+        disk.sync(descriptor)
+    segment.size, segment.next_offset = end.position, end.offset
+    segment.synced_to = min(segment.synced_to, end.position)
+    if segment.verified.position > end.position:
+        segment.verified = end
+    if segment.trusted.position > end.position:
+        segment.trust_from(*end)
+    segment.index.gaps = tuple(gap for gap in segment.gaps if gap.start.position < end.position)
+    segment.index.resume(end.position)
+    snapshots.remove([taken for taken in snapshots.offsets if taken > end.offset])
+    disk.sync_directory(directory)
+    epochs.truncate_from(end.offset)
+    epochs.write(disk, directory)
+    ledger.truncated(dropped, end.offset)
+    _restore(segments, snapshots, memory, end.offset, storage)
+
+
+def _restore(
+    segments: Segments, snapshots: ProducerSnapshots, memory: Memory, end: int, storage: Storage
+) -> None:
+    now_ms = storage.clock.now_ms()
+    first = segments.first.base_offset
+    snapshot = snapshots.newest(end, first, [])
+    start, remembered = snapshot if snapshot is not None else (first, Remembered())
+    memory.reset(remembered)
+    for segment in segments:
+        if segment.next_offset > start:
+            place = segment.find(start) if start > segment.base_offset else Boundary(segment.base_offset, 0)
+            with segment.descriptor() as descriptor:
+                for position, header in segment.headers(descriptor, place):
+                    marker = read_stored_marker(storage.disk, descriptor, position, header)
+                    memory.replay(header, marker, now_ms)

@@ -1,19 +1,231 @@
 """The reading end of a log: slices for readers, searches by time, and telling damage from a bad index."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from alpacamq.model.errors import DamagedLog, OffsetOutOfRange, StorageFailed
+from alpacamq.model.batch import BatchHeader, check_batch
+from alpacamq.model.errors import CorruptBatch, DamagedLog, OffsetOutOfRange, StorageFailed
+from alpacamq.model.ids import NO_TIMESTAMP
+from alpacamq.model.ports import Disk
+from alpacamq.model.records import Record, read_records
 
-from .condition import Condition, refused
 from .epochs import EpochHistory
-from .scan import Gap, Violation
-from .segment import Segment
-from .segments import Segments
-from .slice import Slice, Slicer
+from .handles import FileHandles, Handle
+from .health import Condition, refused
+from .scan import Boundary, Gap, Violation
+from .segment import Segment, Segments
 from .storage import Storage
-from .timestamps import SuspectSegment, TimestampOffset, TimestampSearch
+
+# Enough for the readers that follow a partition's tail; each keeps one place.
+MAX_PLACES = 64
+
+
+class Slice:
+    """`length` bytes at `position` of an open file. `release` it once.
+
+    `next_offset` is the offset to read from after it. If it is not `verified`, the log's `verify`
+    comes before anything of it is served.
+    """
+
+    __slots__ = ("handle", "length", "next_offset", "position", "segment", "verified")
+
+    def __init__(
+        self,
+        handle: Handle,
+        segment: Segment,
+        position: int,
+        length: int,
+        next_offset: int,
+        *,
+        verified: bool,
+    ) -> None:
+        self.handle = handle
+        self.segment = segment
+        self.position = position
+        self.length = length
+        self.next_offset = next_offset
+        self.verified = verified
+
+    @property
+    def path(self) -> Path:
+        return self.segment.path
+
+    def release(self) -> None:
+        self.handle.release()
+
+
+class Slicer:
+    """Cuts slices out of a partition's segments.
+
+    Remembers where recent slices ended: a reader that follows the tail begins there, and so
+    finds its place without the index and without reading.
+    """
+
+    __slots__ = ("_handles", "_places", "_segments")
+
+    def __init__(self, segments: Segments, handles: FileHandles) -> None:
+        self._segments = segments
+        self._handles = handles
+        self._places: dict[int, int] = {}
+
+    def slice(self, offset: int, max_bytes: int, limit_offset: int, *, at_least_one: bool) -> Slice | None:
+        """Whole batches from the one with `offset` on, before `limit_offset` and within `max_bytes`.
+
+        DamagedLog where `offset` lies in a damaged stretch.
+        """
+        segment = self._segments.active
+        if offset < segment.base_offset:
+            segment = self._segments.locate(offset)
+        if segment.gaps:
+            limit_offset = segment.readable_to(offset, limit_offset)
+        start = self._boundary(segment, offset)
+        if limit_offset >= segment.next_offset:
+            end = Boundary(segment.next_offset, segment.size)
+        else:
+            end = self._boundary(segment, limit_offset)
+        if end.position - start.position > max_bytes:
+            cut = segment.cut(start, max_bytes, at_least_one=at_least_one)
+            if cut is None:
+                return None
+            end = cut
+        if end.position <= start.position:
+            return None
+        self.remember(end.offset, end.position)
+        handle = self._handles.pin_for_client(segment.path)
+        return Slice(
+            handle,
+            segment,
+            start.position,
+            end.position - start.position,
+            end.offset,
+            verified=segment.is_sound(start.position, end.position),
+        )
+
+    def remember(self, offset: int, position: int) -> None:
+        """The batch at `offset` begins or will begin at `position`, unless a new segment does."""
+        places = self._places
+        places[offset] = position
+        if len(places) > MAX_PLACES:
+            del places[next(iter(places))]
+
+    def forget_places(self) -> None:
+        """Batches have moved."""
+        self._places.clear()
+
+    def _boundary(self, segment: Segment, offset: int) -> Boundary:
+        if offset == segment.base_offset:
+            return Boundary(offset, 0)
+        # Where damage was found since, what was remembered before may be wrong.
+        position = None if segment.gaps else self._places.get(offset)
+        return segment.find(offset) if position is None else Boundary(offset, position)
+
+
+class TimestampOffset(NamedTuple):
+    """A record found by its timestamp."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+class SuspectSegment(Exception):
+    """A search came upon bytes that are not what they should be."""
+
+    def __init__(self, segment: Segment, violation: Violation) -> None:
+        super().__init__(str(violation))
+        self.segment = segment
+        self.violation = violation
+
+
+@dataclass(frozen=True, slots=True)
+class TimestampSearch:
+    """The records between two offsets of a log, as they are at one moment."""
+
+    disk: Disk
+    segments: Sequence[Segment]
+    start_offset: int
+    limit_offset: int
+
+    def first_at_or_after(self, timestamp_ms: int) -> TimestampOffset | None:
+        for segment in self._readable():
+            try:
+                if segment.index.largest()[0] < timestamp_ms:
+                    continue
+                for position, header in self._headers(segment, segment.index.before(timestamp_ms)):
+                    if header.max_timestamp < timestamp_ms:
+                        continue
+                    for record in self._records(segment, position, header):
+                        if record.timestamp_ms >= timestamp_ms:
+                            return TimestampOffset(record.offset, record.timestamp_ms, header.leader_epoch)
+            except Violation as violation:
+                raise SuspectSegment(segment, violation) from violation
+        return None
+
+    def latest(self) -> TimestampOffset | None:
+        """The record with the largest timestamp; of several, the first."""
+        best: TimestampOffset | None = None
+        for segment in self._readable():
+            try:
+                timestamp, offset = segment.index.largest()
+                if timestamp == NO_TIMESTAMP or (best is not None and timestamp <= best.timestamp_ms):
+                    continue
+                found = self._latest_in(segment, offset, timestamp)
+            except Violation as violation:
+                raise SuspectSegment(segment, violation) from violation
+            if found is not None and (best is None or found.timestamp_ms > best.timestamp_ms):
+                best = found
+        return best
+
+    def _latest_in(self, segment: Segment, offset: int, timestamp: int) -> TimestampOffset | None:
+        """The latest record of a segment, at once if it is in the batch that the index names."""
+        if self.start_offset <= offset < self.limit_offset:
+            for position, header in self._headers(segment, offset):
+                for record in self._records(segment, position, header):
+                    if record.timestamp_ms == timestamp:
+                        return TimestampOffset(record.offset, record.timestamp_ms, header.leader_epoch)
+                break
+        best: TimestampOffset | None = None
+        for position, header in self._headers(segment, segment.base_offset):
+            if header.max_timestamp > (NO_TIMESTAMP if best is None else best.timestamp_ms):
+                for record in self._records(segment, position, header):
+                    if best is None or record.timestamp_ms > best.timestamp_ms:
+                        best = TimestampOffset(record.offset, record.timestamp_ms, header.leader_epoch)
+        return best
+
+    def _readable(self) -> Iterator[Segment]:
+        for segment in self.segments:
+            if segment.base_offset < self.limit_offset and segment.next_offset > self.start_offset:
+                yield segment
+
+    def _headers(self, segment: Segment, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """The headers from the batch with `offset` to the limit."""
+        start = segment.find(max(offset, self.start_offset, segment.base_offset))
+        with segment.descriptor() as descriptor:
+            for position, header in segment.headers(descriptor, start):
+                if header.base_offset >= self.limit_offset:
+                    return
+                yield position, header
+
+    def _records(self, segment: Segment, position: int, header: BatchHeader) -> Iterator[Record]:
+        """The records of one batch that are within the offsets searched."""
+        with segment.descriptor() as descriptor:
+            batch = self.disk.read(descriptor, header.size, position)
+        try:
+            check_batch(batch)
+        except CorruptBatch as error:
+            raise Violation(position, header.base_offset, str(error)) from error
+        try:
+            for record in read_records(batch):
+                if self.start_offset <= record.offset < self.limit_offset:
+                    yield record
+        except CorruptBatch:
+            # Nobody unpacked it when it was produced. Its header is all there is to go by.
+            if header.base_offset >= self.start_offset:
+                yield Record(header.base_offset, header.max_timestamp, None, None)
+
 
 # Reading starts again when damage is found on the way, a search also when retention or compaction changes
 # the segments under it.

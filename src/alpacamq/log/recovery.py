@@ -18,12 +18,20 @@ from alpacamq.model.batch import BatchHeader
 from .checkpoint import Checkpoint, CheckpointFile, RecoveryPoint, read_checkpoint
 from .directory import Contents, remove_segment
 from .epochs import EpochHistory, read_epochs
-from .gaps import UNKNOWN_OFFSET, ends_early, find_gaps, gap_at
-from .memory import Memory
-from .scan import WINDOW_BYTES, Boundary, Gap, Violation, scan_batches
+from .producer_state import Memory, ProducerSnapshots
+from .scan import (
+    UNKNOWN_OFFSET,
+    WINDOW_BYTES,
+    Boundary,
+    Gap,
+    Violation,
+    ends_early,
+    find_gaps,
+    gap_at,
+    scan_batches,
+)
 from .sealed_file import Unreadable
 from .segment import Segment, segment_path
-from .snapshots import ProducerSnapshots
 from .storage import Storage
 from .swap import complete_swaps
 from .transactions import read_stored_marker

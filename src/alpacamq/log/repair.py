@@ -17,13 +17,15 @@ from alpacamq.model.topics import INT32_MAX
 
 from .checkpoint import FILE_NAME as CHECKPOINT
 from .checkpoint import Checkpoint, RecoveryPoint, encode_checkpoint
+from .data_directory import DAMAGED, JOURNAL
 from .epochs import FILE_NAME as EPOCHS
 from .epochs import NO_EPOCH, EpochHistory
+from .index import OFFSET_SUFFIX, TIME_SUFFIX
 from .inspection import PartitionState, SegmentState
-from .scan import Boundary, Gap, Violation, scan_batches
+from .producer_state import SUFFIX as SNAPSHOT_SUFFIX
+from .scan import WINDOW_BYTES, Boundary, Gap, Violation, scan_batches
+from .sealed_file import read_sealed, write_sealed
 from .segment import LOG_SUFFIX, segment_path
-from .segment_index import OFFSET_SUFFIX, TIME_SUFFIX
-from .snapshots import SUFFIX as SNAPSHOT_SUFFIX
 
 # No batch is longer: a gap that is holds more than one, or something else.
 _MAX_BATCH_BYTES = 256 << 20
@@ -243,3 +245,116 @@ def _checkpoint(state: PartitionState, checkpoint: Checkpoint) -> Change:
 
 def _without_indexes(path: Path) -> list[Change]:
     return [Change(path.with_suffix(suffix), None) for suffix in (OFFSET_SUFFIX, TIME_SUFFIX)]
+
+
+_MAGIC = b"ALRJ"
+_VERSION = 1
+
+
+class _Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One change, by names within the data directory; `new` is where its content waits."""
+
+    path: str
+    new: str | None
+    aside: str
+
+
+class RepairJournal:
+    """Makes changes in a data directory, all of them or, after a crash, the rest of them."""
+
+    def __init__(self, disk: Disk, data_directory: Path) -> None:
+        self._disk = disk
+        self._root = data_directory
+
+    @property
+    def is_unfinished(self) -> bool:
+        return JOURNAL in self._disk.names(self._root)
+
+    def finish(self) -> None:
+        """Make the changes of an interrupted repair."""
+        body = read_sealed(self._disk, self._root / JOURNAL, _MAGIC, _VERSION)
+        self._apply(msgspec.json.decode(body, type=list[_Step]))
+
+    def make(self, changes: Sequence[Change], folder: str) -> Path:
+        """Make changes; returns the new folder in `damaged/` where the former files are."""
+        aside = self._root / DAMAGED / folder
+        steps: list[_Step] = []
+        for change in changes:
+            inside = change.path.relative_to(self._root)
+            new = None
+            if change.content is not None:
+                new = aside / f"{len(steps)}.new"
+            elif not self._exists(change.path):
+                continue
+            self._make_directories((aside / inside).parent)
+            if new is not None and change.content is not None:
+                self._write(new, change.content)
+            steps.append(
+                _Step(
+                    path=str(inside),
+                    new=None if new is None else str(new.relative_to(self._root)),
+                    aside=str((aside / inside).relative_to(self._root)),
+                )
+            )
+        if steps:
+            self._disk.sync_directory(aside)
+            write_sealed(self._disk, self._root / JOURNAL, _MAGIC, _VERSION, msgspec.json.encode(steps))
+            self._apply(steps)
+        return aside
+
+    def _apply(self, steps: Sequence[_Step]) -> None:
+        disk = self._disk
+        touched: set[Path] = set()
+        for step in steps:
+            path, aside = self._root / step.path, self._root / step.aside
+            new = None if step.new is None else self._root / step.new
+            touched |= {path.parent, aside.parent}
+            if new is not None and not self._exists(new):
+                continue  # done before a crash
+            if self._exists(path) and not self._exists(aside):
+                disk.rename(path, aside)
+            if new is not None:
+                disk.rename(new, path)
+                touched.add(new.parent)
+        for directory in sorted(touched):
+            disk.sync_directory(directory)
+        disk.remove(self._root / JOURNAL)
+        disk.sync_directory(self._root)
+
+    def _write(self, path: Path, content: Sequence[Stretch]) -> None:
+        disk = self._disk
+        target = disk.open(path, create=True)
+        try:
+            disk.truncate(target, 0)
+            written = 0
+            for stretch in content:
+                for data in self._pieces(stretch):
+                    disk.write(target, [data], written)
+                    written += len(data)
+            disk.sync(target)
+        finally:
+            disk.close(target)
+
+    def _pieces(self, stretch: Stretch) -> Iterator[bytes]:
+        if isinstance(stretch.source, bytes):
+            yield stretch.source
+            return
+        descriptor = self._disk.open(stretch.source)
+        try:
+            for position in range(stretch.start, stretch.end, WINDOW_BYTES):
+                yield self._disk.read(descriptor, min(WINDOW_BYTES, stretch.end - position), position)
+        finally:
+            self._disk.close(descriptor)
+
+    def _exists(self, path: Path) -> bool:
+        try:
+            return path.name in self._disk.names(path.parent)
+        except FileNotFoundError:
+            return False
+
+    def _make_directories(self, path: Path) -> None:
+        if path == self._root or self._exists(path):
+            return
+        self._make_directories(path.parent)
+        self._disk.make_directory(path)
+        self._disk.sync_directory(path.parent)

@@ -12,10 +12,10 @@ from alpacamq.model.ids import NO_TIMESTAMP
 from alpacamq.model.topics import TopicConfig
 
 from .checkpoint import CheckpointFile
-from .condition import NO_ROOM, refused
 from .directory import remove_segment
+from .health import NO_ROOM, refused
+from .producer_state import ProducerSnapshots
 from .segment import Segment
-from .snapshots import ProducerSnapshots
 from .storage import Storage
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from alpacamq.model.ports import Clock, Disk
 
 from .handles import FileHandles
-from .indexes import IndexCache
+from .index_files import IndexCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,9 @@ from alpacamq.model.ports import Disk
 from .compaction import CleanedSegment
 from .directory import SWAP, Contents, remove_segment
 from .epochs import EpochHistory
+from .index import IndexTail
 from .scan import Violation, scan_batches
 from .segment import segment_path
-from .segment_index import IndexTail
 
 
 def swap_path(directory: Path, base_offset: int) -> Path:

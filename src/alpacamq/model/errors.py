@@ -1,4 +1,4 @@
-"""What can go wrong, in domain words. Each door translates these once, in a table of its own."""
+"""What can go wrong, in domain words. Each API translates these once, in a table of its own."""
 
 from pathlib import Path
 

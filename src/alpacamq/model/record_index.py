@@ -4,13 +4,16 @@ Who hands out the records of a batch a few at a time would otherwise parse all o
 """
 
 from array import array
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from .batch import COMPRESSION_MASK, HEADER_BYTES, LOG_APPEND_TIME, BatchHeader, Codec, read_header
 from .compression import decompress
 from .errors import CorruptBatch
 from .ports import Buffer
 from .records import MIN_RECORD_BYTES, UNPACKED_LIMIT_BYTES, Record, read_record, read_varint
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class IndexedBatch:

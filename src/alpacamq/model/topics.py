@@ -252,7 +252,7 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "sqs.attributes": Setting(
         kind=ConfigKind.STRING, default="",
-        doc="What the SQS door keeps of a queue beyond the settings above: attributes and tags, as JSON.",
+        doc="What the SQS API keeps of a queue beyond the settings above: attributes and tags, as JSON.",
     ),
     "trace.enable": Setting(
         kind=ConfigKind.BOOLEAN, default=True,

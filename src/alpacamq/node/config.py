@@ -18,9 +18,6 @@ from alpacamq.model.address import Address
 from alpacamq.model.topics import DAY_MS, INT32_MAX, INT64_MAX, MIB
 from alpacamq.telemetry import Format, Level
 
-from .delays_config import DelaysConfig
-from .http_config import HttpConfig, SqsConfig, check_http, check_sqs
-from .metrics_config import MetricsConfig
 from .options import (
     PREFIX,
     ConfigError,
@@ -31,8 +28,17 @@ from .options import (
     topic_defaults,
     variable_of,
 )
-from .queues_config import QueuesConfig
-from .tracing_config import TracingConfig, check_tracing
+from .sections import (
+    DelaysConfig,
+    HttpConfig,
+    MetricsConfig,
+    QueuesConfig,
+    SqsConfig,
+    TracingConfig,
+    check_http,
+    check_sqs,
+    check_tracing,
+)
 
 __all__ = ["OPTIONS", "SECTIONS", "Address", "ConfigError", "NodeConfig", "load"]
 
@@ -61,7 +67,7 @@ class IdentityConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KafkaConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """[kafka]: the door for Kafka clients."""
+    """[kafka]: the API for Kafka clients."""
 
     listen: Annotated[
         Address,

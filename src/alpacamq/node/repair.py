@@ -15,7 +15,7 @@ import msgspec
 
 from alpacamq.broker.clock import SystemClock
 from alpacamq.broker.metadata_log import IDENTITY as METADATA
-from alpacamq.broker.shard_snapshots import STATE_SUFFIX, read_state
+from alpacamq.broker.statemachine.snapshots import STATE_SUFFIX, read_state
 from alpacamq.log.data_directory import (
     IDENTITY,
     PARTITIONS,
@@ -27,11 +27,20 @@ from alpacamq.log.data_directory import (
 )
 from alpacamq.log.disk import SystemDisk
 from alpacamq.log.handles import FileHandles
-from alpacamq.log.indexes import IndexCache
+from alpacamq.log.index_files import IndexCache
 from alpacamq.log.inspection import PartitionState, inspect_partition
 from alpacamq.log.partition_log import DELETED, PartitionLog
-from alpacamq.log.repair import Change, NotCovered, Stretch, cut_at, fill_gaps, mend_gaps, mended, skip_gaps
-from alpacamq.log.repair_journal import RepairJournal
+from alpacamq.log.repair import (
+    Change,
+    NotCovered,
+    RepairJournal,
+    Stretch,
+    cut_at,
+    fill_gaps,
+    mend_gaps,
+    mended,
+    skip_gaps,
+)
 from alpacamq.log.sealed_file import Unreadable
 from alpacamq.log.storage import Storage
 from alpacamq.model.errors import InvalidConfig, StorageFailed

@@ -1,4 +1,4 @@
-"""Wiring: a broker and its doors, from start to a clean end."""
+"""Wiring: a broker and its APIs, from start to a clean end."""
 
 import asyncio
 import gc
@@ -10,30 +10,29 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from alpacamq import __version__
-from alpacamq.api.kafka.door import Door
+from alpacamq.api.kafka.call import Backend
 from alpacamq.api.kafka.listener import Listener
 from alpacamq.api.kafka.requests import KafkaRequests
-from alpacamq.api.rest.starting import StartingDoor
+from alpacamq.api.rest.recovery_app import RecoveryApp
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.coordinators import CoordinatorSettings
-from alpacamq.broker.delays import DelaySettings
-from alpacamq.broker.queue_host import QueueSettings
+from alpacamq.broker.delay.service import DelaySettings
+from alpacamq.broker.queue.host import QueueSettings
 from alpacamq.cluster.topics import TopicLimits
-from alpacamq.coordinator.consumer_messages import ConsumerGroupSettings
-from alpacamq.coordinator.group_messages import GroupSettings
-from alpacamq.coordinator.transactions import TransactionSettings
+from alpacamq.coordinator.consumer.messages import ConsumerGroupSettings
+from alpacamq.coordinator.messages import GroupSettings
+from alpacamq.coordinator.transactions.coordinator import TransactionSettings
 from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import BrokerId
-from alpacamq.queues.limits import EngineLimits
+from alpacamq.queues.messages import EngineLimits
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import Metrics, SeriesLimits
 
 from .config import KafkaConfig, NodeConfig
 from .descriptors import fitted, raise_limit
-from .http_config import HttpConfig
-from .http_doors import HttpDoor, open_doors
-from .tracing_config import tracing_settings
+from .http_listeners import BoundApi, open_apis
+from .sections import HttpConfig, tracing_settings
 
 log = get_logger(__name__)
 
@@ -69,24 +68,24 @@ async def serve(config: NodeConfig, started_at: float) -> None:
     kafka = config.kafka
     # The addresses first: finding one taken should not cost a recovery.
     listener = Listener(
-        kafka.listen.host, kafka.listen.port, kafka, None if metrics is None else metrics.doors["kafka"]
+        kafka.listen.host, kafka.listen.port, kafka, None if metrics is None else metrics.listeners["kafka"]
     )
     bound = Address(*listener.bind())
-    http_doors = list(open_doors(config, metrics))
+    http_apis = list(open_apis(config, metrics))
     advertised = kafka.advertised_for(bound, socket.gethostname())
-    reached = {"kafka": advertised, **{door.name: _reachable(door.address) for door in http_doors}}
+    reached = {"kafka": advertised, **{api.name: _reachable(api.address) for api in http_apis}}
     broker = Broker(broker_settings(config), metrics=metrics)
     failure: AlpacaError | None = None
     is_open = False
     try:
         async with asyncio.TaskGroup() as tasks:
             # HTTP clients are told how far recovery is; Kafka's wait to be let in.
-            starting = StartingDoor(broker.recovery)
-            running = [tasks.create_task(door.recover(starting)) for door in http_doors]
+            starting = RecoveryApp(broker.recovery)
+            running = [tasks.create_task(api.recover(starting)) for api in http_apis]
             try:
                 await loop.run_in_executor(None, broker.begin)
                 is_open = True
-                requests = KafkaRequests(Door(broker=broker, host=advertised.host, port=advertised.port))
+                requests = KafkaRequests(Backend(broker=broker, host=advertised.host, port=advertised.port))
                 running.append(tasks.create_task(broker.run()))
                 waits_for_all = broker.is_power_loss_open
                 recovering = asyncio.ensure_future(_recover(broker, stop))
@@ -103,15 +102,15 @@ async def serve(config: NodeConfig, started_at: float) -> None:
                 failure = error
                 is_recovered = False
             if is_recovered:
-                running += [tasks.create_task(door.run(broker, reached)) for door in http_doors]
+                running += [tasks.create_task(api.run(broker, reached)) for api in http_apis]
                 # Each lets clients in with its first step: before that nobody is to read that we are ready.
                 await asyncio.sleep(0)
                 await listener.listening.wait()
-                for door in http_doors:
-                    await door.listener.listening.wait()
+                for api in http_apis:
+                    await api.listener.listening.wait()
                 # What has been loaded stays: a full collection of it takes 50 ms.
                 gc.freeze()
-                announce(config, bound, http_doors, started_at)
+                announce(config, bound, http_apis, started_at)
                 await stop.wait()
                 log.info("stopping")
             for task in running:
@@ -169,35 +168,35 @@ async def _settle(broker: Broker, stop: asyncio.Event) -> bool:
     return not stop.is_set()
 
 
-def announce(config: NodeConfig, kafka: Address, http_doors: Sequence[HttpDoor], started_at: float) -> None:
+def announce(config: NodeConfig, kafka: Address, http_apis: Sequence[BoundApi], started_at: float) -> None:
     """Tell the user where everything is and what to do next."""
     data = config.node.data_dir.absolute()
     print(f"AlpacaMQ {__version__} is ready after {time.monotonic() - started_at:.2f} s\n")
-    addresses = {"kafka": str(kafka), **{door.name: str(door.address) for door in http_doors}}
+    addresses = {"kafka": str(kafka), **{api.name: str(api.address) for api in http_apis}}
     shown = dict(addresses)
-    for door in http_doors:
-        if door.name == "http":
-            shown["console"] = f"http://{_reachable(door.address)}/console/"
+    for api in http_apis:
+        if api.name == "http":
+            shown["console"] = f"http://{_reachable(api.address)}/console/"
     for name, place in {**shown, "data": str(data)}.items():
         print(f"  {name:<7} {place}")
     print("\nTry:")
-    for line in _to_try(kafka, http_doors):
+    for line in _to_try(kafka, http_apis):
         print(f"  {line}")
     print(f"or any Kafka client on {kafka}.\n")
     print("Ctrl-C stops it.", flush=True)
     log.info("ready", **addresses, data_dir=str(data))
 
 
-def _to_try(kafka: Address, http_doors: Sequence[HttpDoor]) -> Iterator[str]:
+def _to_try(kafka: Address, http_apis: Sequence[BoundApi]) -> Iterator[str]:
     """Commands as they can be typed here: ours lies beside the broker's."""
     beside = Path(sys.argv[0]).with_name("alpacactl")
     command = str(beside) if beside.is_file() else "alpacactl"
     over_kafka = command if kafka == KafkaConfig().listen else f"{command} --broker {kafka}"
     yield from (line.format(over_kafka=over_kafka) for line in _TRY)
-    for door in http_doors:
-        if door.name == "http":
-            is_usual = door.address == HttpConfig().listen
-            yield _TRY_QUEUE.format(over_http=command if is_usual else f"{command} --http {door.address}")
+    for api in http_apis:
+        if api.name == "http":
+            is_usual = api.address == HttpConfig().listen
+            yield _TRY_QUEUE.format(over_http=command if is_usual else f"{command} --http {api.address}")
 
 
 def _reachable(bound: Address) -> Address:

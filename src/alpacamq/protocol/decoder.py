@@ -11,14 +11,16 @@ entries, so that others get their turn, and that counts the entries of all array
 
 import struct
 from collections.abc import Callable, Generator
-from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
 from .errors import ProtocolError
 from .notation import UUID_ON_WIRE, Array, Field, Fixed, Message, Prefixed, WireType, fields_of
 from .source import Run, Source, size_of
 from .varint import Malformed, check_count, check_tag_count, read_uvarint, skip_tagged_fields
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 M = TypeVar("M", bound=Message)
 

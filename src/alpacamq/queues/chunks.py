@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from alpacamq.model.lanes import Lane
 
 if TYPE_CHECKING:
-    from .share_partition import SharePartition
+    from .partition import SharePartition
 
 CHUNK_BITS = 8
 CHUNK_SIZE = 1 << CHUNK_BITS

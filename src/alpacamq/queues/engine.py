@@ -9,20 +9,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Self, assert_never
 
-from alpacamq.model.errors import AlpacaError, GroupIdNotFound, TooManyInFlight, UnknownTopic
+from alpacamq.model.errors import AlpacaError, GroupIdNotFound, TooManyInFlight, TooManyWaiting, UnknownTopic
 from alpacamq.model.outcome import Change, Outcome, Reply
 from alpacamq.model.topics import TopicConfig
 
-from .chunks import Hold
+from .chunks import NO_DEADLINE, Hold
+from .deadlines import Deadlines, Timed
 from .directory import QueueDirectory
-from .figures import describe
-from .limits import EngineLimits
 from .messages import (
     ConfigureRequest,
     DeleteRequest,
     DescribeReply,
     DescribeRequest,
     EndedLease,
+    EngineLimits,
     ListReply,
     ListRequest,
     Move,
@@ -36,11 +36,97 @@ from .messages import (
     SettleRequest,
     Start,
 )
-from .queue import Queue, check_overrides
-from .receiving import answer_at_once, check_partitions, check_receive, room_for
+from .queue import Queue, check_overrides, describe
+from .receiving import answer_at_once, check_partitions, check_receive, grant, has_any, room_for
 from .settlement import end, release_consumer, settle, stale
 from .views import LogView
-from .waiting import WaitingLine, WaitingReceive
+
+# How soon to go on reading for those who wait when what was read so far held no message.
+_READ_ON_MS = 1
+
+
+@dataclass(slots=True, eq=False)
+class WaitingReceive:
+    """A receive that found nothing, and when it is answered all the same."""
+
+    queue: Queue
+    request: ReceiveRequest
+    ticket: object
+    due_ms: int
+
+
+class WaitingLine:
+    """All that wait, of every queue; within a queue the first come is the first served."""
+
+    def __init__(self, deadlines: Deadlines[Timed], limits: EngineLimits) -> None:
+        self._deadlines = deadlines
+        self._limits = limits
+        self._all: dict[object, WaitingReceive] = {}
+
+    def park(self, queue: Queue, request: ReceiveRequest, ticket: object, now_ms: int) -> None:
+        """Let a receive wait; TooManyWaiting if it cannot."""
+        if len(self._all) >= self._limits.max_waiting_receives:
+            raise TooManyWaiting(f"{len(self._all)} receives wait already")
+        waiting = WaitingReceive(queue, request, ticket, now_ms + request.wait_ms)
+        self._all[ticket] = waiting
+        queue.waiting[ticket] = request
+        self._deadlines.put(waiting)
+        self._read_on_soon(queue, now_ms)
+
+    def serve(self, queue: Queue, now_ms: int) -> list[Reply]:
+        """Give those who wait what there is."""
+        replies: list[Reply] = []
+        full: set[str] = set()
+        try:
+            queue.refresh()
+            for ticket, request in queue.waiting.items():
+                if not queue.turns.lanes and not queue.unread:
+                    break
+                if request.consumer in full:
+                    continue
+                room = room_for(queue, request)
+                if not room:
+                    full.add(request.consumer)
+                    continue
+                if not request.max_messages:
+                    if has_any(queue, request, self._limits):
+                        replies.append(Reply(ticket, ReceiveReply()))
+                elif found := grant(queue, request, min(room, request.max_messages), self._limits, now_ms):
+                    replies.append(Reply(ticket, ReceiveReply(messages=tuple(found))))
+                elif request.partitions is None:
+                    break  # nobody behind it will find more
+        except AlpacaError as error:
+            answered = {reply.to for reply in replies}
+            replies += [Reply(ticket, error) for ticket in queue.waiting if ticket not in answered]
+        for reply in replies:
+            self.remove(reply.to)
+        if queue.waiting:
+            self._read_on_soon(queue, now_ms)
+        return replies
+
+    def give_up(self, queue: Queue, error: AlpacaError) -> list[Reply]:
+        """The queue is no more: answer everybody."""
+        replies = [Reply(ticket, error) for ticket in queue.waiting]
+        for reply in replies:
+            self.remove(reply.to)
+        self._deadlines.forget(queue)
+        return replies
+
+    def remove(self, ticket: object) -> bool:
+        """Nobody waits under this ticket any more; whether somebody did."""
+        if (waiting := self._all.pop(ticket, None)) is None:
+            return False
+        del waiting.queue.waiting[ticket]
+        self._deadlines.forget(waiting)
+        return True
+
+    def _read_on_soon(self, queue: Queue, now_ms: int) -> None:
+        """Much that holds no message is read a little at a time: see to it that it goes on."""
+        is_behind, queue.is_behind = queue.is_behind, False
+        if is_behind and queue.due_ms == NO_DEADLINE:
+            queue.due_ms = now_ms + _READ_ON_MS
+            self._deadlines.put(queue)
+
 
 __all__ = ["EngineLimits", "QueueEngine", "QueueOutcome"]
 
@@ -136,7 +222,7 @@ class QueueEngine:
         found = None if queue is None else queue.partitions.get(partition)
         return found is not None and found.progress.is_done(offset)
 
-    def figures(self) -> list[DescribeReply]:
+    def stats(self) -> list[DescribeReply]:
         """Every queue as it is."""
         return [describe(queue) for queue in self._queues]
 

@@ -147,7 +147,7 @@ class DescribeRequest(msgspec.Struct, frozen=True, kw_only=True):
     queue: QueueId
 
 
-class LaneFigures(msgspec.Struct, frozen=True, kw_only=True):
+class LaneTotals(msgspec.Struct, frozen=True, kw_only=True):
     """One lane in one partition. Totals count since the broker started."""
 
     ready: int = 0
@@ -157,7 +157,7 @@ class LaneFigures(msgspec.Struct, frozen=True, kw_only=True):
     delivered_total: int = 0
 
 
-class PartitionFigures(msgspec.Struct, frozen=True, kw_only=True):
+class PartitionTotals(msgspec.Struct, frozen=True, kw_only=True):
     """One partition of a queue. Everything before `start_offset` is done."""
 
     partition: int
@@ -168,7 +168,7 @@ class PartitionFigures(msgspec.Struct, frozen=True, kw_only=True):
     resting: int
     dead_lettering: int  # on their way to the dead-letter topic
     oldest_offset: int | None  # of what is not done
-    lanes: Mapping[str, LaneFigures] = {}
+    lanes: Mapping[str, LaneTotals] = {}
 
 
 class DescribeReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,7 +177,7 @@ class DescribeReply(msgspec.Struct, frozen=True, kw_only=True):
     queue: QueueId
     generation: int
     overrides: Mapping[str, str]
-    partitions: tuple[PartitionFigures, ...] = ()
+    partitions: tuple[PartitionTotals, ...] = ()
     received_total: int = 0
     acked_total: int = 0
     nacked_total: int = 0
@@ -238,3 +238,20 @@ class EndedLease(NamedTuple):
     delivery_count: int
     consumer: str
     is_expired: bool  # in time; else its consumer is gone
+
+
+class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine may hold at most."""
+
+    max_queues: int = 10_000
+    max_waiting_receives: int = 10_000
+    max_indexed_runs: int = 100_000  # per queue and partition
+    max_blocked_messages: int = 20_000  # per queue and partition: read ahead in key order
+
+
+def fits(name: str, max_bytes: int) -> bool:
+    """Whether a name can be stored."""
+    try:
+        return len(name.encode()) <= max_bytes
+    except UnicodeEncodeError:
+        return False

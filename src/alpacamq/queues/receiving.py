@@ -1,20 +1,149 @@
 """Serving receives: which messages a receive is given, reading on in the log where that is needed."""
 
 from collections.abc import Iterable
-from itertools import islice
+from dataclasses import dataclass, field
+from itertools import islice, repeat
+from typing import NamedTuple
 
 from alpacamq.model.errors import InvalidRequest, UnknownTopic
 from alpacamq.model.lanes import Lane
 
-from .chunks import bits_of
-from .delivering import Terms, take
-from .lane_scheduler import most_urgent
-from .limits import EngineLimits, fits
-from .messages import Acquired, ReceiveReply, ReceiveRequest
+from .chunks import CHUNK_BITS, State, bits_of
+from .lanes import ALL_PARTITIONS, most_urgent
+from .messages import Acquired, EngineLimits, ReceiveReply, ReceiveRequest, fits
+from .partition import SharePartition
 from .queue import Queue
-from .reading import read_on
-from .ready_lanes import ALL_PARTITIONS
 from .views import LogView
+
+
+@dataclass(slots=True)
+class Terms:
+    """On what terms one receive is given messages, and those it was given."""
+
+    consumer: str
+    now_ms: int
+    due_ms: int
+    key_runs: bool
+    found: list[Acquired] = field(default_factory=list)
+    redelivered: int = 0
+
+
+def take(partition: SharePartition, lane: Lane, room: int, terms: Terms) -> int:
+    """Lease up to `room` ready messages of a lane; how many there were."""
+    ready = partition.backlog.lanes[lane]
+    left = room
+    while left > 0 and (span := ready.pop(left)) is not None:
+        if span.is_single:
+            left -= _deliver_single(partition, span.first, lane, left, terms)
+        else:
+            _deliver_run(partition, span.first, span.end, lane, terms)
+            left -= span.end - span.first
+    partition.backlog.close_if_empty(lane)
+    return room - left
+
+
+def _deliver_run(partition: SharePartition, first: int, end: int, lane: Lane, terms: Terms) -> None:
+    """Messages that were never delivered."""
+    due_ms, now_ms = terms.due_ms, terms.now_ms
+    terms.found += map(
+        Acquired, repeat(partition.number), range(first, end), repeat(1), repeat(lane), repeat(due_ms),
+        repeat(now_ms), repeat(partition.generation),
+    )  # fmt: skip
+    progress = partition.progress
+    progress.touched_end = max(progress.touched_end, end)
+    while first < end:
+        stop = min(end, ((first >> CHUNK_BITS) + 1) << CHUNK_BITS)
+        partition.acquire(first, stop, lane, due_ms, now_ms, terms.consumer)
+        first = stop
+
+
+def _deliver_single(partition: SharePartition, offset: int, lane: Lane, room: int, terms: Terms) -> int:
+    """A message that came back, or the head of its key's line; with key runs, those behind it too."""
+    order = partition.backlog.order
+    if order is None or not order.knows(offset):
+        hold = partition.progress.find(offset)
+        if hold is None or hold.state is not State.AVAILABLE:
+            return 0  # acknowledged since, by who had it last
+        _deliver_one(partition, offset, lane, terms)
+        return 1
+    if not order.may_go(offset):
+        return 0
+    taken = 0
+    while True:
+        following = order.leave(offset)
+        _deliver_one(partition, offset, lane, terms)
+        taken += 1
+        if not terms.key_runs or taken == room or following is None or following.lane is not lane:
+            return taken
+        offset = following.offset
+
+
+def _deliver_one(partition: SharePartition, offset: int, lane: Lane, terms: Terms) -> None:
+    hold = partition.progress.find(offset)
+    if hold is None:
+        _deliver_run(partition, offset, offset + 1, lane, terms)
+        return
+    leased = partition.acquire_again(hold, offset, terms.due_ms, terms.now_ms, terms.consumer)
+    terms.redelivered += leased.count > 1
+    count, due_ms, first_ms = leased.count, terms.due_ms, leased.first_ms
+    acquired = Acquired(partition.number, offset, count, lane, due_ms, first_ms, partition.generation)
+    terms.found.append(acquired)
+
+
+class Read(NamedTuple):
+    """What came of reading on."""
+
+    has_moved: bool  # something was read, be it only that there is nothing
+    is_more: bool  # there may be more to read
+
+
+def read_on(partition: SharePartition, log: LogView) -> Read:
+    """Read some of what follows."""
+    topic, number = partition.queue.topic, partition.number
+    log_start, log_end = log.bounds(topic, number)
+    partition.cut(log_start)
+    backlog = partition.backlog
+    asked = position = backlog.read_to
+    if asked >= log_end:
+        return Read(has_moved=False, is_more=False)
+    outline = log.outline(topic, number, asked, with_keys=backlog.order is not None)
+    for first, last, lane, keys in outline.runs:
+        assert first >= position, f"outline of {topic}-{number} goes back from {position} to {first}"
+        if first > position:
+            partition.skip(position, first)
+        backlog.count_read(first, last + 1, lane)
+        if keys is None:
+            for begin, end in partition.progress.untouched(first, last + 1):
+                backlog.add_run(begin, end, lane)
+        else:
+            for offset, key in zip(range(first, last + 1), keys, strict=True):
+                _place_in_line(partition, offset, lane, key)
+        position = backlog.read_to = last + 1
+    if outline.next_offset > position:
+        partition.skip(position, outline.next_offset)
+        backlog.read_to = outline.next_offset
+    backlog.catch_up()
+    return Read(has_moved=asked < backlog.read_to, is_more=asked < backlog.read_to < log_end)
+
+
+def _place_in_line(partition: SharePartition, offset: int, lane: Lane, key: bytes | None) -> None:
+    progress, backlog = partition.progress, partition.backlog
+    assert backlog.order is not None
+    hold = None
+    if offset < progress.touched_end:
+        if progress.is_done(offset):
+            return
+        hold = progress.find(offset)
+    if hold is not None and hold.state is not State.AVAILABLE:
+        if key is not None:
+            backlog.order.join_busy(key, offset)
+    elif key is not None:
+        backlog.add_in_line(key, offset, lane)
+    elif hold is not None:
+        backlog.add_single(offset, lane)
+    else:
+        backlog.add_run(offset, offset + 1, lane)
+
 
 MAX_LEASE_MS = 12 * 3_600_000
 MAX_CONSUMER_BYTES = 255

@@ -7,9 +7,9 @@ from alpacamq.model.topics import DAY_MS, check_topic_name
 
 from .chunks import CHUNK_BITS, Hold, State
 from .messages import Action, EndedLease, QueueId, Settlement
+from .partition import SharePartition
 from .queue import Queue
 from .receiving import MAX_LEASE_MS
-from .share_partition import SharePartition
 
 MAX_REASON_LENGTH = 1000
 EXPIRED = "lease expired"

@@ -40,7 +40,7 @@ class Histogram:
         return sum(self.counts)
 
 
-class RequestFigures:
+class RequestStats:
     """Requests of one kind: how long their answers took, and how many were refused, by the word for why."""
 
     __slots__ = ("refusals", "seconds")
@@ -53,8 +53,8 @@ class RequestFigures:
         self.refusals[reason] = self.refusals.get(reason, 0) + 1
 
 
-class DoorFigures:
-    """What one door has seen. Kinds of requests are those that the code knows, so there are only so many."""
+class ListenerStats:
+    """What one API has seen. Kinds of requests are those that the code knows, so there are only so many."""
 
     __slots__ = ("evicted", "kinds", "opened", "received_bytes", "refused", "sent_bytes", "shut")
 
@@ -67,16 +67,16 @@ class DoorFigures:
         self.evicted = 0
         self.received_bytes = 0
         self.sent_bytes = 0
-        self.kinds: dict[str, RequestFigures] = {}
+        self.kinds: dict[str, RequestStats] = {}
 
-    def of(self, kind: str) -> RequestFigures:
+    def of(self, kind: str) -> RequestStats:
         """The figures of one kind of request."""
         if (found := self.kinds.get(kind)) is None:
-            found = self.kinds[kind] = RequestFigures()
+            found = self.kinds[kind] = RequestStats()
         return found
 
 
-class FlushFigures:
+class FlushStats:
     """Getting data onto the medium."""
 
     __slots__ = ("failed", "postponed", "seconds")
@@ -100,5 +100,5 @@ class Metrics:
 
     def __init__(self, limits: SeriesLimits | None = None) -> None:
         self.limits = limits or SeriesLimits()
-        self.doors = {name: DoorFigures() for name in ("kafka", "http", "sqs")}
-        self.flushes = FlushFigures()
+        self.listeners = {name: ListenerStats() for name in ("kafka", "http", "sqs")}
+        self.flushes = FlushStats()

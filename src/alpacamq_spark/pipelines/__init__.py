@@ -3,7 +3,7 @@
 `load("archive.toml").run()` does what `alpacactl pipeline run archive.toml` does.
 """
 
-from .archive_table import read_archive
+from .archive.table import read_archive
 from .pipeline import Pipeline, load
 
 __all__ = ["Pipeline", "load", "read_archive"]

@@ -21,7 +21,7 @@ from uuid import uuid4
 import msgspec
 
 from alpacamq.model.ids import TopicPartition
-from alpacamq_spark.offset_json import from_json
+from alpacamq_spark.read.offset_json import from_json
 
 from .errors import BadPlan, InvalidPipeline, PipelineBusy
 from .storage import Storage, local_path, storage_at

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from .errors import InvalidPipeline
-from .moments import parse_moment, parse_span
+from .timestamps import parse_span, parse_timestamp
 
 Count = Annotated[int, Meta(ge=1, le=2**53)]
 # An offset for every partition, one for each (topic, then partition), or a time.
@@ -323,7 +323,7 @@ def _check_span(place: str, text: str) -> None:
 def _check_position(place: str, position: Position | None) -> None:
     if isinstance(position, str):
         try:
-            parse_moment(position, 0)
+            parse_timestamp(position, 0)
         except ValueError as error:
             raise InvalidPipeline(f"{place}: {error}") from None
     if isinstance(position, int) and position < 0:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from alpacamq.model.errors import AlpacaError
 from alpacamq_spark.doctor import Finding, examine
 
-from .archive_table import ArchiveTable
+from .archive.table import ArchiveTable
 from .definition import Archive
 from .storage import local_path
 

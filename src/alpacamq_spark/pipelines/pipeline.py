@@ -1,7 +1,7 @@
 """A pipeline: a file, what it says, and what can be done with it."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
+from alpacamq.client.kafka.offsets import committed_offsets, extents
+from alpacamq.client.kafka.topics import every_topic
 from alpacamq.model.errors import AlpacaError
+from alpacamq.model.ids import TopicPartition
 
-from .checkpoint import Checkpoint, LastRun
+from .checkpoint import Checkpoint, LastRun, local_checkpoint
 from .definition import Analytics, Archive, DeadLetters, Kind, Replay, Transform
-from .files import name_of, read_definition
-from .interruption import Interruption
-from .report import Report
-from .run import Outcome, Run, Teller
+from .files import SUFFIXES, name_of, read_definition
+from .replay.plan import ReplayPlan, ReplayProgress
+from .run import Interruption, Outcome, Plain, Report, Run, Section, Teller
+from .sources import reach
 from .storage import local_path
+from .timestamps import format_timestamp
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,7 +94,7 @@ class Pipeline:
                 for name, source in definition.sources.items():
                     check_topics(self.broker, Named((source.topic or name,)))
             case DeadLetters():
-                from .dead_letters import dead_letter_topics
+                from .dead_letters.letters import dead_letter_topics
 
                 dead_letter_topics(self.broker, definition.source)
             case _:
@@ -123,11 +127,11 @@ class Pipeline:
         definition = self.definition
         match definition:
             case Archive():
-                from .archive import run_archive
+                from .archive.pipeline import run_archive
 
                 return run_archive(definition, run, self.directory)
             case Replay():
-                from .replay import run_replay
+                from .replay.pipeline import run_replay
 
                 return run_replay(definition, run)
             case Transform():
@@ -135,11 +139,11 @@ class Pipeline:
 
                 return run_transform(definition, run, self.directory)
             case DeadLetters():
-                from .dead_letters import run_dead_letters
+                from .dead_letters.pipeline import run_dead_letters
 
                 return run_dead_letters(definition, run, self.directory)
             case Analytics():
-                from .analytics import run_analytics
+                from .analytics.pipeline import run_analytics
 
                 return run_analytics(definition, run)
             case _:
@@ -147,7 +151,6 @@ class Pipeline:
 
     def status(self) -> Report:
         """Where it is, by its checkpoint and its consumer group; needs no Spark."""
-        from .status import status_of
 
         return status_of(self)
 
@@ -192,3 +195,144 @@ def _noted(checkpoint: Checkpoint) -> Iterator[Callable[[Outcome], None]]:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+NEW, RUNNING, CRASHED, UNKNOWN = "new", "running", "crashed", "unknown"
+
+
+def state_of(checkpoint: Checkpoint | None) -> str:
+    """new, running, done, stopped, failed, or crashed for a run that never said how it ended."""
+    if checkpoint is None:
+        return UNKNOWN
+    if checkpoint.is_held():
+        return RUNNING
+    last = checkpoint.last_run()
+    if last is None:
+        return NEW
+    return CRASHED if last.ended_ms is None else last.outcome
+
+
+def status_of(pipeline: Pipeline) -> Report:
+    """A pipeline's state, its last run, its position and its lag."""
+    checkpoint = local_checkpoint(pipeline.checkpoint_place)
+    last = None if checkpoint is None else checkpoint.last_run()
+    position = None if checkpoint is None else checkpoint.position()
+    group = f"pipeline-{pipeline.name}"
+    offsets: Mapping[TopicPartition, int] = position.offsets if position is not None else {}
+    rows = _places(pipeline.broker, group, offsets) if pipeline.definition.is_stream else []
+    lags = [row["lag"] for row in rows if isinstance(row["lag"], int)]
+    lag = sum(lags) if lags else None
+    run: dict[str, Plain] | None = None
+    if last is not None:
+        run = {
+            "started_at": format_timestamp(last.started_ms),
+            "ended_at": None if last.ended_ms is None else format_timestamp(last.ended_ms),
+            "outcome": last.outcome,
+            "rows": last.rows,
+            "error": last.error,
+        }
+    state = state_of(checkpoint)
+    replay = _replay(checkpoint)
+    data: dict[str, Plain] = {
+        "name": pipeline.name,
+        "kind": pipeline.definition.kind,
+        "state": state,
+        "checkpoint": pipeline.checkpoint_place,
+        "group": group if pipeline.definition.is_stream else None,
+        "batch": None if position is None else position.batch,
+        "lag": lag,
+        "last_run": run,
+        "partitions": rows,
+        **({"replay": replay} if replay else {}),
+    }
+    sections = [
+        Section(
+            ["pipeline", "kind", "state", "batch", "lag"],
+            [[pipeline.name, pipeline.definition.kind, state, data["batch"], lag]],
+        )
+    ]
+    if run is not None:
+        shown = [run["started_at"], run["ended_at"], run["outcome"], run["rows"]]
+        sections.append(Section(["last run", "ended", "outcome", "rows"], [shown]))
+    if replay:
+        sections.append(Section(list(replay), [list(replay.values())], title="replay"))
+    if pipeline.definition.is_stream:
+        columns = ["topic", "partition", "done", "committed", "end", "lag"]
+        sections.append(Section(columns, [[row[name] for name in columns] for row in rows], title="position"))
+    notes = [f"the last run failed: {last.error}"] if last is not None and last.error else []
+    return Report(data=data, sections=sections, notes=notes)
+
+
+def _places(broker: str, group: str, done: Mapping[TopicPartition, int]) -> list[dict[str, Plain]]:
+    """By the checkpoint, which is what counts, and as the group tells everyone else."""
+    with reach(broker) as cluster:
+        committed = committed_offsets(cluster, group)
+        there = {place for topic in every_topic(cluster) for place in topic.all_partitions()}
+        places = sorted(done.keys() | committed.keys())
+        spans = extents(cluster, [place for place in places if place in there])
+    rows: list[dict[str, Plain]] = []
+    for place in places:
+        end = spans[place].end if place in spans else None
+        reached = done.get(place, committed.get(place))
+        rows.append(
+            {
+                "topic": place.topic,
+                "partition": place.partition,
+                "done": done.get(place),
+                "committed": committed.get(place),
+                "end": end,
+                "lag": None if end is None or reached is None else max(0, end - reached),
+            }
+        )
+    return rows
+
+
+def _replay(checkpoint: Checkpoint | None) -> dict[str, Plain]:
+    plan = None if checkpoint is None else checkpoint.recall("replay-plan.json", ReplayPlan)
+    if plan is None or checkpoint is None:
+        return {}
+    progress = checkpoint.recall("replay-progress.json", ReplayProgress) or ReplayProgress()
+    return {
+        "rows": progress.rows,
+        "planned": plan.rows,
+        "batches": progress.batches,
+        "batches_planned": plan.batches,
+    }
+
+
+def listed(directory: Path) -> Report:
+    """The pipelines of a directory, with their kinds and states; files that are none say why."""
+
+    rows: list[dict[str, Plain]] = []
+    for path in sorted(each for each in directory.iterdir() if each.suffix in SUFFIXES and each.is_file()):
+        try:
+            pipeline = load(path)
+            checkpoint = local_checkpoint(pipeline.checkpoint_place)
+            last = None if checkpoint is None else checkpoint.last_run()
+            rows.append(
+                {
+                    "name": pipeline.name,
+                    "kind": pipeline.definition.kind,
+                    "state": state_of(checkpoint),
+                    "last_run": None if last is None else format_timestamp(last.started_ms),
+                    "file": str(path),
+                    "error": None,
+                }
+            )
+        except AlpacaError as error:
+            rows.append(
+                {
+                    "name": path.stem,
+                    "kind": None,
+                    "state": "invalid",
+                    "last_run": None,
+                    "file": str(path),
+                    "error": str(error),
+                }
+            )
+    columns = ["pipeline", "kind", "state", "last run", "file"]
+    return Report(
+        data={"pipelines": rows},
+        sections=[Section(columns, [list(row.values())[:5] for row in rows])],
+        notes=[str(row["error"]) for row in rows if row["error"]],
+    )

@@ -12,10 +12,10 @@ from typing import Self
 
 import msgspec
 
-from alpacamq.client.cluster import Cluster
 from alpacamq.client.errors import ErrorCode, NotFound, Refused
-from alpacamq.client.producer import Producer
-from alpacamq.client.topics import create_topic, find_topic
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.producer import Producer
+from alpacamq.client.kafka.topics import create_topic, find_topic
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.pipelines import (
     MAX_ERROR_LENGTH,

@@ -1,15 +1,80 @@
 """One run of a pipeline: what every kind is given, and what it tells while it works."""
 
-from collections.abc import Callable, Mapping
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, TypeAlias
 
 from .checkpoint import Checkpoint
-from .interruption import Interruption
-from .report import Report
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+Plain: TypeAlias = bool | int | float | str | Sequence["Plain"] | Mapping[str, "Plain"] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Rows under column names."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A result; `notes` are sentences for whoever sits at the terminal."""
+
+    data: Mapping[str, Plain]
+    sections: Sequence[Section] = ()
+    notes: Sequence[str] = field(default_factory=tuple)
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interruption:
+    """Whether a run was asked to end, and by what."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self.signal: int | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        return self._asked.is_set()
+
+    def ask(self) -> None:
+        """End when the batch that is being written is done."""
+        self._asked.set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Pause; True as soon as the run is asked to end."""
+        return self._asked.wait(timeout_s)
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        """Take signals for it, where this thread is one that gets any."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def handle(number: int, _frame: FrameType | None) -> None:
+            self.signal = number
+            if self.is_asked:
+                raise KeyboardInterrupt
+            self.ask()
+
+        before = {number: signal.signal(number, handle) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

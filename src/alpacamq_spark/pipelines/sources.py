@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from alpacamq.client.address import parse_address
-from alpacamq.client.cluster import Cluster
+from alpacamq.client.connect import parse_address
 from alpacamq.client.errors import NotFound
-from alpacamq.client.topics import Topic, every_topic
-from alpacamq_spark.subscription import Subscription, read_subscription
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.topics import Topic, every_topic
+from alpacamq_spark.read.subscription import Subscription, read_subscription
 
 from .errors import InvalidPipeline
 from .run import Run

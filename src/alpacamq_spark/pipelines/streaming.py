@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from alpacamq.client.committed import commit_offsets
+from alpacamq.client.kafka.offsets import commit_offsets
 from alpacamq.model.errors import AlpacaError
 
 from .definition import AVAILABLE_NOW, ONCE
 from .failures import explained
-from .moments import parse_span
 from .run import BatchDone, Run
 from .sources import reach
+from .timestamps import parse_span
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery

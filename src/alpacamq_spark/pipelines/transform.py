@@ -11,12 +11,11 @@ from .checkpoint import STREAM
 from .definition import TableSource, Transform, TransformSink
 from .errors import ForeignTable, InvalidPipeline
 from .failures import explained
-from .moments import parse_span
-from .report import Report, Section
-from .run import Outcome, Run
+from .run import Outcome, Report, Run, Section
 from .sources import FORMAT, Named, read_stream, stream_options
 from .storage import storage_at
 from .streaming import run_stream
+from .timestamps import parse_span
 from .values import MALFORMED, declared, decoded, inferred
 
 if TYPE_CHECKING:

@@ -5,26 +5,200 @@ started again.
 """
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from alpacamq.client.cluster import Cluster
-from alpacamq.client.offsets import Isolation, extents
-from alpacamq.client.reader import Reader
-from alpacamq.client.topics import find_topic
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.offsets import Isolation, extents
+from alpacamq.client.kafka.reader import Reader
+from alpacamq.client.kafka.topics import find_topic
 
 from .errors import InvalidPipeline
 from .failures import explained
 from .run import Run
-from .schemas import columns_of, from_json_schema, infer
 from .sources import reach
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import StructType
+
+MAX_DEPTH = 32
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAMES: Mapping[str, str] = {
+    "string": "STRING",
+    "integer": "BIGINT",
+    "number": "DOUBLE",
+    "boolean": "BOOLEAN",
+}
+_NUMBERS = ("BIGINT", "DOUBLE")
+_FORMATS: Mapping[str, str] = {"date-time": "TIMESTAMP", "date": "DATE"}
+
+
+@dataclass(slots=True)
+class Struct:
+    """An object with known fields."""
+
+    fields: dict[str, "Shape"] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Array:
+    """A list of one kind of element."""
+
+    element: "Shape" = None
+
+
+@dataclass(slots=True)
+class Dictionary:
+    """An object whose keys are data."""
+
+    value: "Shape" = None
+
+
+# A name of a type in DDL, or None for what was only ever null.
+Shape: TypeAlias = Struct | Array | Dictionary | str | None
+
+
+def columns_of(shape: Struct) -> str:
+    """The fields of an object as the columns of a table, in DDL."""
+    return ", ".join(f"{_quoted(name)} {_ddl(inner)}" for name, inner in shape.fields.items())
+
+
+def _ddl(shape: Shape) -> str:
+    match shape:
+        case Struct():
+            inner = ", ".join(f"{_quoted(name)}: {_ddl(each)}" for name, each in shape.fields.items())
+            return f"STRUCT<{inner}>"
+        case Array():
+            return f"ARRAY<{_ddl(shape.element)}>"
+        case Dictionary():
+            return f"MAP<STRING, {_ddl(shape.value)}>"
+        case None:
+            return "STRING"
+        case _:
+            return shape
+
+
+def _quoted(name: str) -> str:
+    return name if _PLAIN.fullmatch(name) else f"`{name.replace('`', '``')}`"
+
+
+def from_json_schema(document: object) -> Struct:
+    """The columns that a JSON Schema describes, or InvalidPipeline."""
+    shape = _described(document, document, "$", 0)
+    if not isinstance(shape, Struct):
+        raise InvalidPipeline("the schema does not describe an object with properties")
+    return shape
+
+
+def _described(part: object, whole: object, place: str, depth: int) -> Shape:
+    if depth > MAX_DEPTH:
+        raise InvalidPipeline(f"the schema is nested deeper than {MAX_DEPTH} levels at {place}")
+    if not isinstance(part, Mapping):
+        return "STRING"
+    if isinstance(reference := part.get("$ref"), str):
+        return _described(_referenced(reference, whole, place), whole, place, depth + 1)
+    for word in ("oneOf", "anyOf"):
+        if isinstance(choices := part.get(word), list):
+            some = [each for each in choices if each != {"type": "null"}]
+            if len(some) == 1:
+                return _described(some[0], whole, place, depth + 1)
+            return "STRING"  # JSON as it is
+    kind = part.get("type")
+    if isinstance(kind, list):
+        kinds = [each for each in kind if each != "null"]
+        kind = kinds[0] if len(kinds) == 1 else None
+    if kind == "object" or (kind is None and "properties" in part):
+        return _object(part, whole, place, depth)
+    if kind == "array":
+        return Array(_described(part.get("items"), whole, f"{place}[]", depth + 1))
+    if kind == "string" and isinstance(part.get("format"), str):
+        return _FORMATS.get(part["format"], "STRING")
+    return _NAMES.get(kind, "STRING") if isinstance(kind, str) else "STRING"
+
+
+def _object(part: Mapping[str, Any], whole: object, place: str, depth: int) -> Shape:
+    properties = part.get("properties")
+    if isinstance(properties, Mapping) and properties:
+        return Struct(
+            {
+                str(name): _described(inner, whole, f"{place}.{name}", depth + 1)
+                for name, inner in properties.items()
+            }
+        )
+    values = part.get("additionalProperties")
+    if isinstance(values, Mapping):
+        return Dictionary(_described(values, whole, f"{place}{{}}", depth + 1))
+    return "STRING"
+
+
+def _referenced(reference: str, whole: object, place: str) -> object:
+    if not reference.startswith("#/"):
+        raise InvalidPipeline(
+            f"{place} refers to {reference!r}; only references inside the file are followed"
+        )
+    found = whole
+    for step in reference[2:].split("/"):
+        name = step.replace("~1", "/").replace("~0", "~")
+        if not isinstance(found, Mapping) or name not in found:
+            raise InvalidPipeline(f"{place} refers to {reference!r}, which is not in the schema")
+        found = found[name]
+    return found
+
+
+def infer(values: Iterable[object]) -> Struct | None:
+    """The columns that fit every one of these JSON values; None if none of them is an object.
+
+    What differs in kind from value to value becomes text.
+    """
+    shape: Shape = None
+    for value in values:
+        if isinstance(value, Mapping):
+            shape = _merged(shape, _shape(value, 0))
+    return shape if isinstance(shape, Struct) else None
+
+
+def _shape(value: object, depth: int) -> Shape:
+    if depth > MAX_DEPTH:
+        return "STRING"
+    match value:
+        case None:
+            return None
+        case bool():
+            return "BOOLEAN"
+        case int():
+            return "BIGINT" if -(2**63) <= value < 2**63 else "DOUBLE"
+        case float():
+            return "DOUBLE"
+        case Mapping():
+            return Struct({str(name): _shape(inner, depth + 1) for name, inner in value.items()})
+        case list():
+            element: Shape = None
+            for each in value:
+                element = _merged(element, _shape(each, depth + 1))
+            return Array(element)
+        case _:
+            return "STRING"
+
+
+def _merged(one: Shape, other: Shape) -> Shape:
+    if one is None or other is None:
+        return other if one is None else one
+    if isinstance(one, Struct) and isinstance(other, Struct):
+        names = [*one.fields, *(name for name in other.fields if name not in one.fields)]
+        return Struct({name: _merged(one.fields.get(name), other.fields.get(name)) for name in names})
+    if isinstance(one, Array) and isinstance(other, Array):
+        return Array(_merged(one.element, other.element))
+    if one == other:
+        return one
+    both_numbers = one in _NUMBERS and other in _NUMBERS
+    return "DOUBLE" if both_numbers else "STRING"
+
 
 MAX_SCHEMA_BYTES = 1 << 20
 SAMPLE = 1000

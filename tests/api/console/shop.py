@@ -43,7 +43,7 @@ PIPELINES: tuple[dict[str, Any], ...] = (
 
 
 class Shop:
-    """Customers, a till, a warehouse; each a client of the HTTP door."""
+    """Customers, a till, a warehouse; each a client of the HTTP API."""
 
     def __init__(self, url: str) -> None:
         self.http = httpx.Client(base_url=url, timeout=60)

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 import alpacamq.api.console
-from alpacamq.api.console.files import read_files
+from alpacamq.api.console.app import read_files
 
 STATIC = Path(alpacamq.api.console.__file__).parent / "static"
 

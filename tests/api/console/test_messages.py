@@ -64,7 +64,7 @@ def test_messages_are_found_by_offset_by_moment_and_by_key(tab: Tab, http: httpx
     expect(places(tab).first).to_have_text("p0 @25")
 
     controls.get_by_label("Read").select_option("time")
-    controls.get_by_label("Moment").fill("2023-11-14T22:33:20")  # the twentieth minute
+    controls.get_by_label("Timestamp").fill("2023-11-14T22:33:20")  # the twentieth minute
     controls.get_by_role("button", name="Read").click()
     expect(lines(tab)).to_have_count(10)
     expect(places(tab).first).to_have_text("p0 @20")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from alpacamq.api.http.draining import Draining
+from alpacamq.api.http.connection import Draining
 from alpacamq.api.http.limits import MIN_ANSWER_BYTES_PER_SECOND as RATE
 
 GRACE_S = 10.0

@@ -1,4 +1,4 @@
-"""Committed offsets at the Kafka door: what each version of a request is answered."""
+"""Committed offsets at the Kafka API: what each version of a request is answered."""
 
 from typing import Any
 from uuid import UUID

@@ -13,8 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from alpacamq.api.kafka import connection as connection_module
-from alpacamq.api.kafka.answers import Answer
-from alpacamq.api.kafka.connection import Connection, Shared
+from alpacamq.api.kafka.connection import Answer, Connection, Shared
 from alpacamq.api.kafka.inbox import SCRATCH_BYTES
 from alpacamq.node.config import KafkaConfig
 

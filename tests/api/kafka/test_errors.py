@@ -1,4 +1,4 @@
-"""Every error of ours has an answer at the Kafka door."""
+"""Every error of ours has an answer at the Kafka API."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from alpacamq.api.kafka.requests import HANDLERS, SHARING
 from alpacamq.model.errors import AlpacaError
 from alpacamq.protocol.apis import APIS, ApiKey
 
-# Raised before any door is open, so that no client can meet them.
+# Raised before any API is open, so that no client can meet them.
 BEFORE_DOORS = {"CannotListen", "ConfigError"}
 
 
@@ -21,7 +21,7 @@ def errors(base: type[AlpacaError]) -> Iterator[type[AlpacaError]]:
         yield from errors(kind)
 
 
-# Other tests may have imported clients and other doors, whose errors this door never meets.
+# Other tests may have imported clients and other APIs, whose errors this API never meets.
 ELSEWHERE = (
     "alpacamq.cli.",
     "alpacamq.client.",

@@ -1,4 +1,4 @@
-"""Groups at the Kafka door: what each version of a request is answered."""
+"""Groups at the Kafka API: what each version of a request is answered."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 """Room for large requests, shared by all connections."""
 
-from alpacamq.api.kafka.in_flight import InFlight
+from alpacamq.api.kafka.inbox import InFlight
 
 REFUSED = 0
 

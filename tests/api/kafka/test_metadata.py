@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from alpacamq.api.kafka.door import Call, Door
+from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.handlers.metadata import describe_topic_partitions, metadata
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.model.errors import UnknownTopic
@@ -25,81 +25,83 @@ CALL = Call(0, "tests", "127.0.0.1", no_pause)
 
 
 @pytest.fixture
-async def door(tmp_path: Path) -> AsyncIterator[Door]:
+async def backend(tmp_path: Path) -> AsyncIterator[Backend]:
     broker = Broker(BrokerSettings(node_id=BrokerId(1), data_directory=tmp_path))
     broker.open()
-    yield Door(broker=broker, host="localhost", port=9092)
+    yield Backend(broker=broker, host="localhost", port=9092)
     await broker.close()
 
 
-async def test_partitions_are_described_page_by_page(door: Door) -> None:
-    await door.broker.topics.create("a", partitions=3)
-    await door.broker.topics.create("b", partitions=2)
+async def test_partitions_are_described_page_by_page(backend: Backend) -> None:
+    await backend.broker.topics.create("a", partitions=3)
+    await backend.broker.topics.create("b", partitions=2)
     seen: list[tuple[str | None, int]] = []
     cursor: Cursor | None = None
     while True:
         request = DescribeTopicPartitionsRequest(response_partition_limit=2, cursor=cursor)
-        page = await describe_topic_partitions(door, request, CALL)
+        page = await describe_topic_partitions(backend, request, CALL)
         seen += [(topic.name, part.partition_index) for topic in page.topics for part in topic.partitions]
         if (cursor := page.next_cursor) is None:
             break
     assert seen == [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1)]
 
 
-async def test_lists_of_replicas_are_empty_and_never_null(door: Door) -> None:
+async def test_lists_of_replicas_are_empty_and_never_null(backend: Backend) -> None:
     """Null is allowed by the schema, and Kafka's own admin client fails on it."""
-    await door.broker.topics.create("a", partitions=1)
-    page = await describe_topic_partitions(door, DescribeTopicPartitionsRequest(), CALL)
+    await backend.broker.topics.create("a", partitions=1)
+    page = await describe_topic_partitions(backend, DescribeTopicPartitionsRequest(), CALL)
     (partition,) = page.topics[0].partitions
     assert (partition.eligible_leader_replicas, partition.last_known_elr) == ([], [])
 
 
-async def test_an_unknown_topic_is_named_with_its_error(door: Door) -> None:
+async def test_an_unknown_topic_is_named_with_its_error(backend: Backend) -> None:
     request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name="nobody")])
-    (topic,) = (await describe_topic_partitions(door, request, CALL)).topics
+    (topic,) = (await describe_topic_partitions(backend, request, CALL)).topics
     assert (topic.name, topic.error_code) == ("nobody", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-async def ask(door: Door, *names: str) -> MetadataResponse:
+async def ask(backend: Backend, *names: str) -> MetadataResponse:
     topics = [MetadataRequestTopic(name=name) for name in names]
-    response = metadata(door, MetadataRequest(topics=topics), CALL)
+    response = metadata(backend, MetadataRequest(topics=topics), CALL)
     return response if isinstance(response, MetadataResponse) else await response
 
 
-async def test_clients_that_ask_for_a_new_topic_at_once_all_get_it(door: Door) -> None:
+async def test_clients_that_ask_for_a_new_topic_at_once_all_get_it(backend: Backend) -> None:
     # Somebody who may be asked again: the topic is there, its partitions follow.
     fine = {ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE}
     for number in range(10):
-        answers = await asyncio.gather(*(ask(door, f"new-{number}") for _ in range(6)))
+        answers = await asyncio.gather(*(ask(backend, f"new-{number}") for _ in range(6)))
         assert {answer.topics[0].error_code for answer in answers} <= fine
         ids = {topic.topic_id for answer in answers for topic in answer.topics if not topic.error_code}
         assert len(ids) == 1
 
 
-async def test_a_topic_that_is_deleted_and_created_again_meanwhile_is_there_or_not_yet(door: Door) -> None:
+async def test_a_topic_that_is_deleted_and_created_again_meanwhile_is_there_or_not_yet(
+    backend: Backend,
+) -> None:
     fine = {ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE}
     told: set[int] = set()
 
     async def client() -> None:
         for _ in range(10):
-            told.update(topic.error_code for topic in (await ask(door, "fleeting")).topics)
+            told.update(topic.error_code for topic in (await ask(backend, "fleeting")).topics)
             await asyncio.sleep(0)
 
     async def administrator() -> None:
         for _ in range(10):
             with suppress(UnknownTopic):
-                await door.broker.topics.delete("fleeting")
+                await backend.broker.topics.delete("fleeting")
 
     await asyncio.gather(administrator(), *(client() for _ in range(6)))
     assert told <= fine
 
 
-async def test_a_topic_named_again_and_again_is_described_once(door: Door) -> None:
-    await door.broker.topics.create("wide", partitions=300)
-    answer = await ask(door, *["wide"] * 50)
+async def test_a_topic_named_again_and_again_is_described_once(backend: Backend) -> None:
+    await backend.broker.topics.create("wide", partitions=300)
+    answer = await ask(backend, *["wide"] * 50)
     assert [len(topic.partitions) for topic in answer.topics] == [300]
 
 
-async def test_a_name_that_cannot_be_a_topic_gets_its_error(door: Door) -> None:
-    (topic,) = (await ask(door, "no spaces, please")).topics
+async def test_a_name_that_cannot_be_a_topic_gets_its_error(backend: Backend) -> None:
+    (topic,) = (await ask(backend, "no spaces, please")).topics
     assert topic.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION

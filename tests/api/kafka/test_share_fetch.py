@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from alpacamq.api.kafka import turns as turns_module
-from alpacamq.api.kafka.share_fetch import SharedFetch
-from alpacamq.api.kafka.share_sessions import ShareSession
+from alpacamq.api.kafka.share.fetch import SharedFetch
+from alpacamq.api.kafka.share.sessions import ShareSession
 from alpacamq.api.kafka.turns import Turns, Work
-from alpacamq.broker.partition import append
-from alpacamq.coordinator.share_config import ShareConfig
+from alpacamq.broker.partition.leader import append
+from alpacamq.coordinator.share.config import ShareConfig
 from alpacamq.model.errors import DiskFull
 from alpacamq.model.records import Record, write_batch
 from alpacamq.model.topics import Topic
@@ -90,7 +90,7 @@ async def test_others_have_its_place_while_it_pauses(tmp_path: Path, monkeypatch
         work = Work(turns, lambda: True, 100)
         fetch = SharedFetch(broker, share_session(topic), share_fetch(50), ShareConfig(), work)
         with monkeypatch.context() as patches:
-            patches.setattr("alpacamq.api.kafka.share_fetch.asyncio.sleep", pause)
+            patches.setattr("alpacamq.api.kafka.share.fetch.asyncio.sleep", pause)
             assert await fetch.run() == []
     assert pauses
     assert not any(pauses)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from alpacamq.api.kafka.share_reading import Covering, cover, ranges
+from alpacamq.api.kafka.share.fetch import Covering, cover, ranges
 from alpacamq.broker.broker import Broker, BrokerSettings
-from alpacamq.broker.partition import Partition, append
+from alpacamq.broker.partition.leader import Partition, append
 from alpacamq.model.errors import OffsetOutOfRange
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.lanes import Lane

@@ -4,8 +4,8 @@ from uuid import UUID
 
 import pytest
 
-from alpacamq.api.kafka import share_sessions
-from alpacamq.api.kafka.share_sessions import (
+from alpacamq.api.kafka.share import sessions as share_sessions
+from alpacamq.api.kafka.share.sessions import (
     IDLE_SECONDS,
     InvalidShareSessionEpoch,
     SessionKey,
@@ -14,7 +14,7 @@ from alpacamq.api.kafka.share_sessions import (
     ShareSessionNotFound,
     ShareSessions,
 )
-from alpacamq.coordinator.share_messages import Departure
+from alpacamq.coordinator.share.messages import Departure
 
 TOPIC = UUID(int=1)
 KEY = ("group", "member")

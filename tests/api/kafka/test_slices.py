@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from alpacamq.api.kafka.door import Call, Door
+from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.handlers import cluster as cluster_handlers
 from alpacamq.api.kafka.handlers import committed_offsets, configs, groups, offsets, topics, transactions
-from alpacamq.api.kafka.refusals import error_codes
-from alpacamq.api.kafka.requests import FREED_AT_ONCE, _freed
+from alpacamq.api.kafka.requests import FREED_AT_ONCE, _freed, error_codes
 from alpacamq.protocol.messages import cluster as cluster_wire
 from alpacamq.protocol.messages import committed_offsets as committed_wire
 from alpacamq.protocol.messages import configs as config_wire
@@ -116,7 +115,7 @@ async def test_a_handler_stops_for_every_entry(
 ) -> None:
     stops = Stops()
     async with running(tmp_path) as broker:
-        await handler(Door(broker=broker, host="h", port=1), request_, Call(version, "c", "h", stops))
+        await handler(Backend(broker=broker, host="h", port=1), request_, Call(version, "c", "h", stops))
     assert stops.count >= ENTRIES
 
 
@@ -159,7 +158,7 @@ async def test_more_than_there_can_be_is_refused(
     handler: Any, request_: Message, text: str, tmp_path: Path
 ) -> None:
     async with running(tmp_path) as broker:
-        answer = await handler(Door(broker=broker, host="h", port=1), request_, Call(1, "c", "h", Stops()))
+        answer = await handler(Backend(broker=broker, host="h", port=1), request_, Call(1, "c", "h", Stops()))
     (result,) = answer.responses if hasattr(answer, "responses") else answer.topics
     assert text in result.error_message
 

@@ -1,4 +1,4 @@
-"""Transactions at the Kafka door: what each version of a request is answered."""
+"""Transactions at the Kafka API: what each version of a request is answered."""
 
 from collections.abc import Sequence
 from typing import Any

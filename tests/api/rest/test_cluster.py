@@ -1,4 +1,4 @@
-"""What a broker says of itself and its doors."""
+"""What a broker says of itself and its APIs."""
 
 import httpx
 
@@ -7,7 +7,7 @@ from tests.brokers import Broker
 from tests.conftest import NewBroker
 
 
-def test_the_doors_are_told_to_whoever_knows_this_one(http: httpx.Client, broker: Broker) -> None:
+def test_the_apis_are_told_to_whoever_knows_this_one(http: httpx.Client, broker: Broker) -> None:
     told = http.get("/cluster").json()
     assert told["doors"] == {
         "kafka": broker.address,

@@ -70,7 +70,7 @@ def test_delayed_messages_are_listed_page_by_page_and_cancelled(http: httpx.Clie
     assert len(http.get(f"/topics/{made}/delayed").json()["messages"]) == 4
 
 
-def test_figures_of_delays_count(http: httpx.Client, made: str) -> None:
+def test_delay_stats_count_scheduled_and_delivered_messages(http: httpx.Client, made: str) -> None:
     before = http.get("/delay/stats").json()
     http.post(f"/topics/{made}/messages", json={"value": "x", "delay": "1h"}).raise_for_status()
     http.post(f"/topics/{made}/messages", json={"value": "x", "delay": "1ms"}).raise_for_status()
@@ -80,10 +80,11 @@ def test_figures_of_delays_count(http: httpx.Client, made: str) -> None:
         return bool(
             after["scheduled_total"] == before["scheduled_total"] + 2
             and after["delivered_total"] > before["delivered_total"]
-            and after["pending"] == before["pending"] + 1
+            and after["pending"] >= 1
         )
 
     eventually(delivered)
+    assert len(http.get(f"/topics/{made}/delayed").json()["messages"]) == 1
 
 
 def test_a_delayed_message_of_a_queue_is_received_when_due(http: httpx.Client, made: str) -> None:

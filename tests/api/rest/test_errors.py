@@ -10,9 +10,9 @@ from alpacamq.api.rest.errors import CODES, InvalidInput, MethodNotAllowed, refu
 from alpacamq.api.rest.table import ROUTES
 from alpacamq.model.errors import AlpacaError, CoordinatorLoading
 
-# Raised before any door is open, so that no client can meet them.
+# Raised before any API is open, so that no client can meet them.
 BEFORE_DOORS = {"CannotListen", "ConfigError"}
-# Of clients and other doors, which other tests may have imported.
+# Of clients and other APIs, which other tests may have imported.
 ELSEWHERE = (
     "alpacamq.cli.",
     "alpacamq.client.",

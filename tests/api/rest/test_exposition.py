@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from alpacamq.api.rest.exposition import Exposition
+from alpacamq.api.metrics.exposition import Exposition
 from alpacamq.telemetry.metrics import Histogram
 from alpacamq.telemetry.metrics_catalogue import Kind, Metric
 

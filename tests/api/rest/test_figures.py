@@ -5,7 +5,7 @@ import httpx
 from tests.brokers import Broker
 
 
-def figures(http: httpx.Client, path: str, **query: str | int) -> dict[str, dict[str, int]]:
+def stats(http: httpx.Client, path: str, **query: str | int) -> dict[str, dict[str, int]]:
     answer = http.get(f"/stats/{path}s", params=query).raise_for_status().json()
     return {each[path]: each for each in answer[f"{path}s"]}
 
@@ -14,7 +14,7 @@ def test_what_is_written_and_fetched_is_counted_by_topic(
     http: httpx.Client, broker: Broker, made: str
 ) -> None:
     http.post(f"/topics/{made}/messages", json={"messages": [{"value": "x"}] * 7}).raise_for_status()
-    found = figures(http, "topic", prefix=made)[made]
+    found = stats(http, "topic", prefix=made)[made]
     assert (found["partitions"], found["messages"], found["written_total"]) == (2, 7, 7)
     assert found["size_bytes"] >= found["written_bytes_total"] > 0
     assert found["fetched_total"] == 0
@@ -25,7 +25,7 @@ def test_a_group_is_behind_by_what_it_has_not_come_to(http: httpx.Client, made: 
     http.post(f"/topics/{made}/messages", json={"messages": messages}).raise_for_status()
     offsets = {"offsets": [{"topic": made, "partition": 0, "offset": 2}]}
     http.post(f"/groups/{made}/offsets", json=offsets).raise_for_status()
-    found = figures(http, "group", prefix=made)[made]
+    found = stats(http, "group", prefix=made)[made]
     assert (found["lag"], found["committed_total"]) == (3, 2)
 
 

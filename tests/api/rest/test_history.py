@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpacamq.api.rest.history import MAX_SERIES, SLOTS, History, Measure, SeriesKey
-from alpacamq.api.rest.sampling import Source, growth
+from alpacamq.api.metrics.history import MAX_SERIES, SLOTS, History, Measure, SeriesKey, Source, growth
 from tests.waiting import eventually
 
 from .problems import refused

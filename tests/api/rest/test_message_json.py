@@ -8,9 +8,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpacamq.api.rest.cursors import CURSOR_PATTERN, read_cursor, write_cursor
+from alpacamq.api.rest.handlers.polling import CURSOR_PATTERN, read_cursor, write_cursor
 from alpacamq.api.rest.message_json import NewMessage, Values, stored_message
-from alpacamq.api.rest.moments import duration_ms
+from alpacamq.api.rest.timestamps import duration_ms
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.records import Header, Record
 

@@ -1,6 +1,6 @@
 """How fast counters grow."""
 
-from alpacamq.api.rest.rates import WINDOW_SECONDS, Rates
+from alpacamq.api.metrics.history import WINDOW_SECONDS, Rates
 
 
 def test_nothing_is_known_at_the_first_look() -> None:

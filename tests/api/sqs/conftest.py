@@ -1,4 +1,4 @@
-"""One door for all tests of a worker, and boto3 in both protocols to knock with."""
+"""One API for all tests of a worker, and boto3 in both protocols to knock with."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from .serving import Client, SqsBroker, client, served
 
 
 @pytest.fixture(scope="session")
-def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqsBroker]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqsBroker]:
     with served(tmp_path_factory.mktemp("sqs") / "data") as broker:
         yield broker
 
@@ -21,8 +21,8 @@ def query_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def clients(door: SqsBroker, query_path: Path) -> dict[str, Client]:
-    return {"json": client(door.url), "query": client(door.url, data_path=query_path)}
+def clients(server: SqsBroker, query_path: Path) -> dict[str, Client]:
+    return {"json": client(server.url), "query": client(server.url, data_path=query_path)}
 
 
 @pytest.fixture(params=["json", "query"])

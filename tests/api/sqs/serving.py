@@ -1,4 +1,4 @@
-"""The SQS door of a real broker on a loop of its own, with a clock that tests can set."""
+"""The SQS API of a real broker on a loop of its own, with a clock that tests can set."""
 
 import asyncio
 import contextlib
@@ -14,8 +14,8 @@ import uvloop
 from botocore.config import Config
 
 from alpacamq.api.http.listener import HttpListener
-from alpacamq.api.sqs.door import SqsDoor
-from alpacamq.api.sqs.settings import SqsSettings
+from alpacamq.api.sqs.app import SqsApi
+from alpacamq.api.sqs.directory import SqsSettings
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.clock import SystemClock
 from alpacamq.model.ids import BrokerId, TimestampMs
@@ -54,7 +54,7 @@ class Limits:
 
 
 class SqsBroker:
-    """A broker with nothing but the SQS door."""
+    """A broker with nothing but the SQS API."""
 
     def __init__(self, path: Path, settings: SqsSettings, ahead_s: float) -> None:
         self._path = path
@@ -98,7 +98,7 @@ class SqsBroker:
         self.address = listener.bind()
         tasks = [
             asyncio.create_task(broker.run()),
-            asyncio.create_task(listener.run(SqsDoor(broker, self._settings))),
+            asyncio.create_task(listener.run(SqsApi(broker, self._settings))),
         ]
         await listener.listening.wait()
         self._ready.set()

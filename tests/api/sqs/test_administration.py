@@ -133,7 +133,9 @@ def test_attributes_that_cannot_be_are_refused(
         sqs.set_queue_attributes(QueueUrl=queue, Attributes=attributes)
 
 
-def test_what_others_wrote_into_the_setting_does_no_harm(either: Client, door: SqsBroker, queue: str) -> None:
+def test_what_others_wrote_into_the_setting_does_no_harm(
+    either: Client, server: SqsBroker, queue: str
+) -> None:
     name = queue.rpartition("/")[2]
     for text in (
         "junk",
@@ -141,7 +143,7 @@ def test_what_others_wrote_into_the_setting_does_no_harm(either: Client, door: S
         '{"attributes": {"ReceiveMessageWaitTimeSeconds": "soon", "Policy": "{", "x": "y"}}',
     ):
         kept = {"sqs.attributes": text}
-        door.ask(lambda broker: broker.topics.configure(name, lambda topic: {**topic.overrides, **kept}))  # noqa: B023
+        server.ask(lambda broker: broker.topics.configure(name, lambda topic: {**topic.overrides, **kept}))  # noqa: B023
         assert attributes_of(either, queue)["ReceiveMessageWaitTimeSeconds"] == "0"
         either.receive_message(QueueUrl=queue)
         with refused("InvalidParameterValue", "can't find label"):
@@ -224,15 +226,17 @@ def test_of_queues_that_come_and_go_nothing_is_kept(tmp_path: Path) -> None:
     assert sum(queue.name.startswith("short-lived") for queue in kept) < 30
 
 
-def test_urls_lead_where_the_client_found_us(either: Client, door: SqsBroker, queue: str, name: str) -> None:
+def test_urls_lead_where_the_client_found_us(
+    either: Client, server: SqsBroker, queue: str, name: str
+) -> None:
     answer = httpx.post(
-        door.url,
+        server.url,
         json={"QueueName": name},
         headers={"X-Amz-Target": "AmazonSQS.GetQueueUrl", "Host": "queues.example:99"},
     )
     assert answer.json() == {"QueueUrl": f"http://queues.example:99/000000000000/{name}"}
     answer = httpx.post(
-        door.url,
+        server.url,
         json={"QueueName": name},
         headers={
             "X-Amz-Target": "AmazonSQS.GetQueueUrl",
@@ -257,26 +261,26 @@ def test_tags_are_kept(sqs: Client, name: str) -> None:
         sqs.tag_queue(QueueUrl=url, Tags={f"k{index}": "" for index in range(51)})
 
 
-def test_of_many_who_tag_at_once_none_undoes_what_another_did(door: SqsBroker, queue: str) -> None:
+def test_of_many_who_tag_at_once_none_undoes_what_another_did(server: SqsBroker, queue: str) -> None:
     def tag(index: int) -> None:
-        client(door.url).tag_queue(QueueUrl=queue, Tags={f"k{index}": ""})
+        client(server.url).tag_queue(QueueUrl=queue, Tags={f"k{index}": ""})
 
     with ThreadPoolExecutor(8) as pool:
         deque(pool.map(tag, range(16)), 0)
-    assert len(client(door.url).list_queue_tags(QueueUrl=queue)["Tags"]) == 16
+    assert len(client(server.url).list_queue_tags(QueueUrl=queue)["Tags"]) == 16
 
 
 def test_of_many_who_add_permissions_at_once_none_undoes_what_another_did(
-    door: SqsBroker, queue: str
+    server: SqsBroker, queue: str
 ) -> None:
     def add(index: int) -> None:
-        client(door.url).add_permission(
+        client(server.url).add_permission(
             QueueUrl=queue, Label=f"l{index}", AWSAccountIds=["111111111111"], Actions=["SendMessage"]
         )
 
     with ThreadPoolExecutor(8) as pool:
         deque(pool.map(add, range(16)), 0)
-    policy = json.loads(attributes_of(client(door.url), queue, "Policy")["Policy"])
+    policy = json.loads(attributes_of(client(server.url), queue, "Policy")["Policy"])
     assert len(policy["Statement"]) == 16
 
 

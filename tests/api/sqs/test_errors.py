@@ -1,4 +1,4 @@
-"""Every error of ours has an answer at the SQS door."""
+"""Every error of ours has an answer at the SQS API."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from alpacamq.api.sqs import errors as faults
 from alpacamq.api.sqs.errors import CODES, Kind
 from alpacamq.model.errors import AlpacaError
 
-# Raised before any door is open, so that no client can meet them.
+# Raised before any API is open, so that no client can meet them.
 BEFORE_DOORS = {"CannotListen", "ConfigError"}
 
 

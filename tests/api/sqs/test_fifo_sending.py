@@ -65,9 +65,11 @@ def test_ids_are_told_apart_per_group_where_the_queue_says_so(either: Client, na
     assert send(either, url, group="a") == send(either, url, group="a")
 
 
-def test_of_many_who_send_the_same_at_once_one_succeeds_and_all_are_told(door: SqsBroker, fifo: str) -> None:
+def test_of_many_who_send_the_same_at_once_one_succeeds_and_all_are_told(
+    server: SqsBroker, fifo: str
+) -> None:
     def rush(_: int) -> tuple[str, str]:
-        return send(client(door.url), fifo)
+        return send(client(server.url), fifo)
 
     with ThreadPoolExecutor(4) as pool:
         answers = set(pool.map(rush, range(8)))

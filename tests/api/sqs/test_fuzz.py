@@ -1,4 +1,4 @@
-"""No request, however odd, makes the door fail: it is done, or refused in words of SQS."""
+"""No request, however odd, makes the API fail: it is done, or refused in words of SQS."""
 
 import json
 from typing import Any
@@ -60,10 +60,10 @@ def shaped(kind: type[Any]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def knocking(door: SqsBroker, clients: dict[str, Client]) -> Any:
+def knocking(server: SqsBroker, clients: dict[str, Client]) -> Any:
     url = clients["json"].create_queue(QueueName="q")["QueueUrl"]
     clients["json"].create_queue(QueueName="q.fifo", Attributes={"FifoQueue": "true"})
-    with httpx.Client(base_url=door.url, timeout=60) as client:
+    with httpx.Client(base_url=server.url, timeout=60) as client:
         yield client, url
 
 

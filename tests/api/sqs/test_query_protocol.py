@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from alpacamq.api.http.messages import Request, Response
 from alpacamq.api.sqs import requests
-from alpacamq.api.sqs.actions import Action
 from alpacamq.api.sqs.errors import INVALID_RECEIPT, Fault
 from alpacamq.api.sqs.query_protocol import NAMESPACE, QueryProtocol
 from alpacamq.api.sqs.requests import Asked, AttributeValue
 from alpacamq.api.sqs.results import (
     NOTHING,
+    Action,
     Answer,
     Failure,
     ReceivedMessage,

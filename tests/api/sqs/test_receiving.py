@@ -10,7 +10,7 @@ import pytest
 
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.publishing import Message as PublishedMessage
-from alpacamq.broker.queues import Queues
+from alpacamq.broker.queue.service import Queues
 from alpacamq.model.errors import CoordinatorUnavailable
 from alpacamq.model.headers import ORIGIN_OFFSET, ORIGIN_PARTITION, ORIGIN_TOPIC
 from alpacamq.model.records import Header
@@ -186,35 +186,35 @@ def test_what_is_no_longer_in_flight_cannot_be_kept_longer(sqs: Client, queue: s
         )
 
 
-def test_a_long_poll_is_answered_when_a_message_comes(either: Client, door: SqsBroker, queue: str) -> None:
+def test_a_long_poll_is_answered_when_a_message_comes(either: Client, server: SqsBroker, queue: str) -> None:
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(receive, client(door.url), queue, WaitTimeSeconds=20)
+        waiting = pool.submit(receive, client(server.url), queue, WaitTimeSeconds=20)
         send(either, queue, "at last")
         assert [message["Body"] for message in waiting.result(15)] == ["at last"]
 
 
-def test_a_queue_can_have_its_receives_wait(either: Client, door: SqsBroker, name: str) -> None:
+def test_a_queue_can_have_its_receives_wait(either: Client, server: SqsBroker, name: str) -> None:
     url = either.create_queue(QueueName=name, Attributes={"ReceiveMessageWaitTimeSeconds": "20"})["QueueUrl"]
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(receive, client(door.url), url)
+        waiting = pool.submit(receive, client(server.url), url)
         send(either, url, "at last")
         assert len(waiting.result(15)) == 1
     assert receive(either, url, WaitTimeSeconds=0) == []
 
 
 def test_a_long_poll_whose_client_is_gone_takes_no_message(
-    either: Client, door: SqsBroker, queue: str
+    either: Client, server: SqsBroker, queue: str
 ) -> None:
     def waiting() -> int:
         queue_id = QueueId(BUILT_IN_GROUP, queue.rpartition("/")[2])
-        return door.ask(lambda broker: broker.queues.describe(queue_id)).waiting_receives
+        return server.ask(lambda broker: broker.queues.describe(queue_id)).waiting_receives
 
     assert receive(either, queue) == []
     body = json.dumps({"QueueUrl": queue, "WaitTimeSeconds": 20}).encode()
     head = (
         f"POST / HTTP/1.1\r\nHost: h\r\nX-Amz-Target: AmazonSQS.ReceiveMessage\r\nContent-Length: {len(body)}"
     )
-    with socket.create_connection(door.address) as connection:
+    with socket.create_connection(server.address) as connection:
         connection.sendall(head.encode() + b"\r\n\r\n" + body)
         eventually(lambda: waiting() == 1)
     eventually(lambda: waiting() == 0)
@@ -222,10 +222,10 @@ def test_a_long_poll_whose_client_is_gone_takes_no_message(
     assert [message["Body"] for message in receive(either, queue)] == ["x"]
 
 
-def test_more_in_flight_than_allowed_is_over_the_limit(sqs: Client, door: SqsBroker, queue: str) -> None:
+def test_more_in_flight_than_allowed_is_over_the_limit(sqs: Client, server: SqsBroker, queue: str) -> None:
     name = queue.rpartition("/")[2]
     limit = {"queue.max.in.flight.total": "2"}
-    door.ask(lambda broker: broker.topics.configure(name, lambda topic: {**topic.overrides, **limit}))
+    server.ask(lambda broker: broker.topics.configure(name, lambda topic: {**topic.overrides, **limit}))
     send(sqs, queue, "a", "b", "c")
     messages = drain(sqs, queue, 2)
     with refused("OverLimit", status=403):
@@ -247,22 +247,22 @@ def test_a_message_older_than_the_retention_period_is_not_received(tmp_path: Pat
 def test_figures_count_what_is_visible_and_what_is_not(sqs: Client, queue: str) -> None:
     names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
 
-    def figures() -> list[str]:
+    def stats() -> list[str]:
         found = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=names)["Attributes"]
         return [found[name] for name in names]
 
-    assert figures() == ["0", "0"]
+    assert stats() == ["0", "0"]
     send(sqs, queue, "a", "b", "c")
-    assert figures() == ["3", "0"]
+    assert stats() == ["3", "0"]
     (message,) = receive(sqs, queue, 1)
     receive(sqs, queue, 1)
-    assert figures() == ["1", "2"]
+    assert stats() == ["1", "2"]
     sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
-    assert figures() == ["1", "1"]
+    assert stats() == ["1", "1"]
 
 
 def test_a_purged_queue_is_empty_and_not_purged_again_within_a_minute(
-    either: Client, door: SqsBroker, queue: str
+    either: Client, server: SqsBroker, queue: str
 ) -> None:
     send(either, queue, "a", "b")
     either.purge_queue(QueueUrl=queue)
@@ -274,7 +274,7 @@ def test_a_purged_queue_is_empty_and_not_purged_again_within_a_minute(
 
 
 def test_a_purge_that_failed_can_be_tried_again_at_once(
-    either: Client, door: SqsBroker, queue: str, monkeypatch: pytest.MonkeyPatch
+    either: Client, server: SqsBroker, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unavailable(_: QueueId) -> None:
         raise CoordinatorUnavailable("the disk is full")
@@ -284,7 +284,7 @@ def test_a_purge_that_failed_can_be_tried_again_at_once(
 
     send(either, queue, "a")
     with monkeypatch.context() as patched:
-        patched.setattr(door.ask(queues_of), "purge", unavailable)
+        patched.setattr(server.ask(queues_of), "purge", unavailable)
         with refused("ServiceUnavailable", "the disk is full", status=503):
             either.purge_queue(QueueUrl=queue)
     either.purge_queue(QueueUrl=queue)
@@ -358,7 +358,7 @@ def test_what_is_received_too_often_is_a_dead_letter_and_still_the_same_message(
 
 
 def test_headers_that_no_dead_letter_has_keep_nobody_from_the_message(
-    either: Client, door: SqsBroker, queue: str, name: str
+    either: Client, server: SqsBroker, queue: str, name: str
 ) -> None:
     async def publish(broker: Broker) -> None:
         headers = (
@@ -368,7 +368,7 @@ def test_headers_that_no_dead_letter_has_keep_nobody_from_the_message(
         )
         await broker.publisher.publish(name, [PublishedMessage(value=b"from elsewhere", headers=headers)])
 
-    door.ask(publish)
+    server.ask(publish)
     (message,) = drain(either, queue, 1)
     assert message["Body"] == "from elsewhere"
 

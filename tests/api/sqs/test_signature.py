@@ -8,8 +8,8 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from alpacamq.api.http.messages import Request
+from alpacamq.api.sqs.directory import SqsSettings
 from alpacamq.api.sqs.errors import Fault
-from alpacamq.api.sqs.settings import SqsSettings
 from alpacamq.api.sqs.signature import Signatures
 from alpacamq.model.ids import TimestampMs
 

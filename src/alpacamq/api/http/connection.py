@@ -7,21 +7,27 @@ nobody would notice otherwise that the client has gone.
 """
 
 import asyncio
+import time
+from collections import deque
 from collections.abc import Awaitable
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
 from typing import NamedTuple, cast
 
 from alpacamq.api.listening import ConnectionLimit
 from alpacamq.model.address import Address
 from alpacamq.telemetry.logs import get_logger
-from alpacamq.telemetry.metrics import DoorFigures
+from alpacamq.telemetry.metrics import ListenerStats
 
-from .answers import CONTINUE, DateLine, encode
-from .backlog import Backlog
-from .draining import Draining
 from .limits import (
     LINGER_SECONDS,
+    MAX_UNREAD_BYTES,
+    MAX_UNREAD_PORTIONS,
     MAX_UNSENT_BYTES,
+    MIN_ANSWER_BYTES_PER_SECOND,
     MIN_BODY_BYTES_PER_SECOND,
+    PORTION_BYTES,
     RETRY_AFTER_SECONDS,
     TURN_REQUESTS,
     HttpLimits,
@@ -29,6 +35,144 @@ from .limits import (
 )
 from .messages import App, Refused, Request, Response, problem
 from .reader import Arrival, Persistence, Phase, RequestReader
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+_BODILESS = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
+_CONNECTION = {
+    Persistence.KEEP: b"\r\n",
+    Persistence.KEEP_AND_SAY_SO: b"Connection: keep-alive\r\n\r\n",
+    Persistence.CLOSE: b"Connection: close\r\n\r\n",
+}
+# Bodies up to this size are copied behind their head, so that both are one piece.
+_COPIED_BYTES = 16 << 10
+
+
+class DateLine:
+    """The Date header, made anew once a second."""
+
+    def __init__(self) -> None:
+        self._line = b""
+        self._valid_until = 0.0
+
+    def at(self, now: float) -> bytes:
+        """The line to send at `now`, a reading of the loop's clock."""
+        if now >= self._valid_until:
+            self._valid_until = now + 1.0
+            self._line = f"Date: {formatdate(time.time(), usegmt=True)}\r\n".encode()
+        return self._line
+
+
+def encode(response: Response, persistence: Persistence, date_line: bytes, *, with_body: bool) -> list[bytes]:
+    """The pieces to send; ValueError if a header of the answer cannot be one."""
+    status, body, content_type, headers = response
+    lines = _status_and_type(status, content_type) + date_line
+    for name, value in headers:
+        lines += _header(name, value)
+    if status in _BODILESS:
+        return [lines + _CONNECTION[persistence]]
+    head = b"%bContent-Length: %d\r\n%b" % (lines, len(body), _CONNECTION[persistence])
+    if not with_body:
+        return [head]
+    if len(body) <= _COPIED_BYTES:
+        return [head + body]
+    return [head, body]
+
+
+@lru_cache(maxsize=256)
+def _status_and_type(status: int, content_type: str) -> bytes:
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:
+        phrase = ""
+    lines = f"HTTP/1.1 {status} {phrase}\r\n".encode()
+    return lines if status in _BODILESS else lines + _header("Content-Type", content_type)
+
+
+def _header(name: str, value: str) -> bytes:
+    # A line break from somewhere outside would let its author write the rest of the answer.
+    if not (name.isprintable() and value.isprintable()):
+        raise ValueError(f"{name!r}: {value!r} cannot be a header")
+    return f"{name}: {value}\r\n".encode("latin-1")
+
+
+class Backlog:
+    """The requests of one connection in the order they came, parsed no further ahead than it takes."""
+
+    def __init__(self, reader: RequestReader) -> None:
+        self.reader = reader
+        self._unread: deque[bytes | memoryview] = deque()
+        self._unread_bytes = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.reader.arrivals or self._unread)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the client should not be read from."""
+        return self._unread_bytes > MAX_UNREAD_BYTES or len(self._unread) > MAX_UNREAD_PORTIONS
+
+    def put(self, data: bytes) -> None:
+        """Take what was received."""
+        if self.reader.has_ended:
+            return
+        size = len(data)
+        self._unread_bytes += size
+        if size <= PORTION_BYTES:
+            self._unread.append(data)
+        else:
+            view = memoryview(data)
+            self._unread.extend(view[at : at + PORTION_BYTES] for at in range(0, size, PORTION_BYTES))
+
+    def next(self, now: float) -> Arrival | None:
+        """The next request, if it is here whole."""
+        arrivals, unread = self.reader.arrivals, self._unread
+        while unread and not arrivals:
+            data = unread.popleft()
+            self._unread_bytes -= len(data)
+            self.reader.feed(data, now)
+        return arrivals.popleft() if arrivals else None
+
+    def refuse(self, refusal: Refused) -> None:
+        """Wait no longer for the rest of a request."""
+        self.reader.end(refusal)
+
+    def abandon(self) -> None:
+        """Drop everything."""
+        self._unread.clear()
+        self._unread_bytes = 0
+        self.reader.abandon()
+
+
+class Draining:
+    """What is seen, every now and then, of the answers of one connection that are still to be sent."""
+
+    __slots__ = ("_began_at", "_began_bytes", "_last_bytes", "_moved_at")
+
+    def __init__(self) -> None:
+        self._last_bytes = 0
+        self._began_bytes = 0
+        self._began_at = self._moved_at = 0.0
+
+    def restart(self) -> None:
+        """There are new answers: the client has taken enough of the others."""
+        self._last_bytes = 0
+
+    def is_too_slow(self, unsent_bytes: int, now: float, grace: float) -> bool:
+        """Whether nothing has been taken for `grace` seconds, or that and a fair rate were not enough."""
+        if not unsent_bytes:
+            self._last_bytes = 0
+            return False
+        if not self._last_bytes:
+            self._began_at = self._moved_at = now
+            self._began_bytes = unsent_bytes
+        elif unsent_bytes != self._last_bytes:
+            self._moved_at = now
+        self._last_bytes = unsent_bytes
+        fair = grace + self._began_bytes / MIN_ANSWER_BYTES_PER_SECOND
+        return now - self._moved_at > grace or now - self._began_at > fair
+
 
 log = get_logger(__name__)
 
@@ -40,17 +184,17 @@ class Shared:
     """What the connections of one listener share."""
 
     def __init__(
-        self, name: str, app: App, limits: HttpLimits, tasks: asyncio.TaskGroup, figures: DoorFigures | None
+        self, name: str, app: App, limits: HttpLimits, tasks: asyncio.TaskGroup, stats: ListenerStats | None
     ) -> None:
         self.app = app
         # None where nothing is to be counted.
-        self.figures = figures
+        self.stats = stats
         self.limits = limits
         self.tasks = tasks
         self.room = Room(limits.in_flight_bytes)
         self.date_line = DateLine()
         self.connections: set[Connection] = set()
-        self.connection_limit = ConnectionLimit(name, self.connections, limits.max_connections, figures)
+        self.connection_limit = ConnectionLimit(name, self.connections, limits.max_connections, stats)
 
 
 class Answered(NamedTuple):
@@ -67,7 +211,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, loop: asyncio.AbstractEventLoop, shared: Shared) -> None:
         self._loop = loop
         self._shared = shared
-        self._figures = shared.figures
+        self._stats = shared.stats
         self._out: list[bytes] = []
         self._out_bytes = 0
         # The request that a task answers.
@@ -97,8 +241,8 @@ class Connection(asyncio.Protocol):
             return
         self._transport.set_write_buffer_limits(MAX_UNSENT_BYTES)
         shared.connections.add(self)
-        if self._figures is not None:
-            self._figures.opened += 1
+        if self._stats is not None:
+            self._stats.opened += 1
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it ended is logged where it is known
         self._end()
@@ -108,8 +252,8 @@ class Connection(asyncio.Protocol):
     def _leave(self) -> None:
         if self in self._shared.connections:
             self._shared.connections.discard(self)
-            if self._figures is not None:
-                self._figures.shut += 1
+            if self._stats is not None:
+                self._stats.shut += 1
 
     @property
     def idle_since(self) -> float | None:
@@ -140,8 +284,8 @@ class Connection(asyncio.Protocol):
         self._turn()
 
     def data_received(self, data: bytes) -> None:
-        if self._figures is not None:
-            self._figures.received_bytes += len(data)
+        if self._stats is not None:
+            self._stats.received_bytes += len(data)
         self._backlog.put(data)
         self._turn()
 
@@ -288,8 +432,8 @@ class Connection(asyncio.Protocol):
         if self._out:
             self._active_at = self._now
             self._draining.restart()
-            if self._figures is not None:
-                self._figures.sent_bytes += sum(map(len, self._out))
+            if self._stats is not None:
+                self._stats.sent_bytes += sum(map(len, self._out))
             self._transport.writelines(self._out)
             self._out.clear()
             self._out_bytes = 0

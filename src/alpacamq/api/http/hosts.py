@@ -82,3 +82,24 @@ def _is_address(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+# What browsers themselves say of a request; no page can.
+_OWN = frozenset({"same-origin", "none"})
+_FOREIGN = frozenset({"cross-site", "same-site"})
+
+
+def foreign_page(request: Request) -> str | None:
+    """Who asks, in words, if it is a page of another site."""
+    headers = request.headers
+    site = headers.get("sec-fetch-site")
+    if site in _OWN:  # also behind a proxy, which knows us by another name than the browser does
+        return None
+    if (origin := headers.get("origin")) is not None and not _is_here(origin, request.host):
+        return f"a page of {origin}"
+    # Not every request has an origin: pictures and links have none.
+    return "a page of another site" if site in _FOREIGN else None
+
+
+def _is_here(origin: str, host: str) -> bool:
+    return origin.partition("://")[2].lower() == host.lower()

@@ -3,7 +3,7 @@
 import asyncio
 
 from alpacamq.api.listening import BACKLOG, take_address
-from alpacamq.telemetry.metrics import DoorFigures
+from alpacamq.telemetry.metrics import ListenerStats
 
 from .connection import Connection, Shared
 from .limits import HttpLimits as HttpLimits
@@ -22,14 +22,14 @@ class HttpListener:
         port: int,
         limits: HttpLimits,
         section: str = "http",
-        figures: DoorFigures | None = None,
+        stats: ListenerStats | None = None,
     ) -> None:
         self._host = host
         self._port = port
         # Where it is configured.
         self._section = section
         self._limits = limits
-        self._figures = figures
+        self._stats = stats
         self._shared: Shared | None = None
         self.listening = asyncio.Event()
 
@@ -39,7 +39,7 @@ class HttpListener:
             self._host,
             self._port,
             f"change {self._section}.listen (--{self._section} HOST:PORT), "
-            f"or do without this door ({self._section}.enabled = false)",
+            f"or do without this API ({self._section}.enabled = false)",
         )
         return self._host, self._socket.getsockname()[1]
 
@@ -47,7 +47,7 @@ class HttpListener:
         """Serve until cancelled."""
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as tasks:
-            shared = self._shared = Shared(self._section, app, self._limits, tasks, self._figures)
+            shared = self._shared = Shared(self._section, app, self._limits, tasks, self._stats)
             server = await loop.create_server(
                 lambda: Connection(loop, shared), sock=self._socket, backlog=BACKLOG
             )

@@ -1,7 +1,7 @@
-"""A request and its answer, as the doors on top of HTTP see them.
+"""A request and its answer, as the APIs on top of HTTP see them.
 
-Whatever reaches a door has been checked by the connection: framing, sizes, one valid Host. What a
-path, a header or a body means is the door's business.
+Whatever reaches an API has been checked by the connection: framing, sizes, one valid Host. What a
+path, a header or a body means is the API's business.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -27,7 +27,7 @@ class Response(NamedTuple):
 
 
 class Refused(Exception):
-    """A request cannot be served as it is; a door that raises it has it answered as a problem."""
+    """A request cannot be served as it is; an API that raises it has it answered as a problem."""
 
     def __init__(self, status: int, detail: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(detail)
@@ -81,7 +81,7 @@ class Request:
 
 
 # A Response is sent at once. An awaitable one is awaited in a task that is cancelled when the client
-# goes away: what must not stop half-way is the door's to shield.
+# goes away: what must not stop half-way is the API's to shield.
 App = Callable[[Request], Response | Awaitable[Response]]
 
 

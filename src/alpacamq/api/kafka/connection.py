@@ -8,22 +8,89 @@ together. A turn that takes long is cut short, and goes on when others have had 
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from mmap import mmap
 from time import monotonic
 from typing import Protocol, cast
 
 from alpacamq.api.listening import ConnectionLimit
+from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.errors import ProtocolError
 from alpacamq.telemetry.logs import get_logger
-from alpacamq.telemetry.metrics import DoorFigures, RequestFigures
+from alpacamq.telemetry.metrics import ListenerStats, RequestStats
 
-from .answers import Answer, send_known
-from .in_flight import InFlight
-from .inbox import LARGE_BYTES, Buffers, Inbox
-from .outbox import Outbox, release
+from .inbox import LARGE_BYTES, Buffers, Inbox, InFlight
+from .outbox import Outbox, Piece, release, size_of
 from .turns import Abandoned, Turns
+
+
+class Answer:
+    """A request's place in the order of answers; `fill` may come at any time."""
+
+    __slots__ = ("_connection", "began_at", "pieces", "size", "stats")
+
+    def __init__(self, connection: "Connection", stats: RequestStats | None, began_at: float) -> None:
+        self._connection = connection
+        # Where its duration is counted, if it is, and since when it runs.
+        self.stats = stats
+        self.began_at = began_at
+        self.pieces: Sequence[Piece] | None = None
+        self.size = 0
+
+    def fill(self, pieces: Sequence[Piece]) -> None:
+        """The answer is known."""
+        if self._connection.is_closed:
+            release(pieces)
+            return
+        self.pieces = pieces
+        self.size = sum(map(size_of, pieces))
+        self._connection.answered(self.size)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether anybody is still there to get it."""
+        return not self._connection.is_closed
+
+    def begin_now(self) -> None:
+        """Count its duration from now on: the client asked to wait for what came before."""
+        if self.stats is not None:
+            self.began_at = monotonic()
+
+    def refused(self, code: int) -> None:
+        """Count an error that it tells of."""
+        if self.stats is not None:
+            self.stats.refused(ErrorCode(code).name)
+
+
+def send_known(answers: deque[Answer], outbox: Outbox) -> int:
+    """Send the answers that are known and have none before them that is not; their size."""
+    sent_bytes = alike = 0
+    stats: RequestStats | None = None
+    began_at = 0.0
+    # Requests that came together and are of one kind are counted together; of others there are few.
+    earlier: list[tuple[RequestStats, float, int]] | None = None
+    while answers and (pieces := answers[0].pieces) is not None:
+        answer = answers.popleft()
+        sent_bytes += answer.size
+        outbox.put(pieces)
+        if answer.stats is stats and answer.began_at == began_at:
+            alike += 1
+            continue
+        if stats is not None:
+            if earlier is None:
+                earlier = []
+            earlier.append((stats, began_at, alike))
+        stats, began_at, alike = answer.stats, answer.began_at, 1
+    outbox.flush()
+    if stats is not None:
+        now = monotonic()
+        stats.seconds.observe(now - began_at, alike)
+        if earlier is not None:
+            for stats, began_at, alike in earlier:
+                stats.seconds.observe(now - began_at, alike)
+    return sent_bytes
+
 
 log = get_logger(__name__)
 
@@ -79,12 +146,12 @@ class Shared:
         limits: Limits,
         scratch_bytes: int,
         tasks: asyncio.TaskGroup,
-        figures: DoorFigures | None,
+        stats: ListenerStats | None,
     ) -> None:
         self._loop = loop
         self.requests = requests
         # None where nothing is to be counted.
-        self.figures = figures
+        self.stats = stats
         self.tasks = tasks
         self.limits = limits
         self.scratch = bytearray(scratch_bytes)
@@ -92,7 +159,7 @@ class Shared:
         self.in_flight = InFlight(limits.in_flight_bytes)
         self.turns = Turns(loop)
         self.connections: set[Connection] = set()
-        self.connection_limit = ConnectionLimit("kafka", self.connections, limits.max_connections, figures)
+        self.connection_limit = ConnectionLimit("kafka", self.connections, limits.max_connections, stats)
         self._is_hurrying = False
 
     def hurry(self) -> None:
@@ -132,9 +199,9 @@ class Connection(asyncio.BufferedProtocol):
         # By the clock itself: the loop's own stands still for as long as a turn of it takes.
         self._active_at = self._frame_began_at = monotonic()
         self._progress_seen = 0
-        self._figures = shared.figures
+        self._stats = shared.stats
         # Where the request that is being handled is counted, and when it came.
-        self.request_figures: RequestFigures | None = None
+        self.request_stats: RequestStats | None = None
         self.received_at = 0.0
         self.has_asked = False
         self.is_closed = False
@@ -155,8 +222,8 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse()
             return
         self._shared.connections.add(self)
-        if self._figures is not None:
-            self._figures.opened += 1
+        if self._stats is not None:
+            self._stats.opened += 1
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it ended is logged where it is known
         if self in self._shared.connections:
@@ -188,8 +255,8 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_closed:
             return
         self._active_at = self.received_at = monotonic()
-        if self._figures is not None:
-            self._figures.received_bytes += nbytes
+        if self._stats is not None:
+            self._stats.received_bytes += nbytes
         if not self._inbox.is_inside_frame:
             self._frame_began_at = self._active_at
         self._inbox.received(nbytes)
@@ -197,7 +264,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def reserve(self) -> Answer:
         """The next place in the order of answers."""
-        answer = Answer(self, self.request_figures, self.received_at)
+        answer = Answer(self, self.request_stats, self.received_at)
         self._answers.append(answer)
         return answer
 
@@ -456,8 +523,8 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._continue)
 
     def _count_sent(self) -> None:
-        if self._figures is not None:
-            self._figures.sent_bytes += self._outbox.sent_bytes - self._progress_seen
+        if self._stats is not None:
+            self._stats.sent_bytes += self._outbox.sent_bytes - self._progress_seen
         self._progress_seen = self._outbox.sent_bytes
 
     def _send_failed(self, error: OSError) -> None:
@@ -466,8 +533,8 @@ class Connection(asyncio.BufferedProtocol):
     def _release(self) -> None:
         self.is_closed = True
         self._shared.connections.discard(self)
-        if self._figures is not None:
-            self._figures.shut += 1
+        if self._stats is not None:
+            self._stats.shut += 1
             self._count_sent()
         # Memory is freed here and now: this object lives until the garbage collector finds its cycles.
         self._inbox.drop()

@@ -8,7 +8,7 @@ from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.errors import ProtocolError
 
 from .fetch_sessions import FetchSessionNotFound, InvalidFetchSessionEpoch
-from .share_sessions import InvalidShareSessionEpoch, ShareSessionLimitReached, ShareSessionNotFound
+from .share.sessions import InvalidShareSessionEpoch, ShareSessionLimitReached, ShareSessionNotFound
 
 MAX_TEXT = 1000
 

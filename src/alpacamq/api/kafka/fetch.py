@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from alpacamq.broker.broker import Broker
-from alpacamq.broker.partition import Partition
-from alpacamq.broker.partition_traces import Origin
+from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.readable import Readable
+from alpacamq.broker.tracing.partition import Origin
 from alpacamq.model.errors import AlpacaError, InvalidRequest, UnknownTopic, UnknownTopicId
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.errors import ManyEntries
@@ -29,7 +29,7 @@ from alpacamq.protocol.fetch_codec import (
 from alpacamq.protocol.framing import RequestHeader
 from alpacamq.protocol.schema import run_to_end
 from alpacamq.telemetry.logs import get_logger
-from alpacamq.telemetry.tracing import Door
+from alpacamq.telemetry.tracing import ClientApi
 
 from .errors import code_of
 from .fetch_sessions import NO_SESSION, FetchSession, FetchSessions
@@ -37,8 +37,7 @@ from .outbox import Piece
 from .turns import Work
 
 if TYPE_CHECKING:
-    from .answers import Answer
-    from .connection import Connection
+    from .connection import Answer, Connection
 
 log = get_logger(__name__)
 
@@ -346,7 +345,7 @@ class PendingFetch:
         traces = None if part.partition is None else part.partition.traces
         if traces is not None and traces.may_be_read:
             client = self._header.client_id or ""
-            traces.fetched(part.offset, part.records.next_offset, Origin(Door.KAFKA, client))
+            traces.fetched(part.offset, part.records.next_offset, Origin(ClientApi.KAFKA, client))
 
     def _unknown(self, topic: bytes, index: int) -> AlpacaError:
         if (error := self._broker.topics.not_ready(topic, index)) is not None:

@@ -4,7 +4,7 @@ import asyncio
 from time import monotonic
 
 from alpacamq.api.listening import BACKLOG, take_address
-from alpacamq.telemetry.metrics import DoorFigures
+from alpacamq.telemetry.metrics import ListenerStats
 
 from .connection import Connection, Requests, Shared
 from .connection import Limits as Limits
@@ -17,11 +17,11 @@ _MAX_SWEEP_SECONDS = 5.0
 class Listener:
     """One listening socket and every connection accepted on it."""
 
-    def __init__(self, host: str, port: int, limits: Limits, figures: DoorFigures | None = None) -> None:
+    def __init__(self, host: str, port: int, limits: Limits, stats: ListenerStats | None = None) -> None:
         self._host = host
         self._port = port
         self._limits = limits
-        self._figures = figures
+        self._stats = stats
         self.listening = asyncio.Event()
 
     def bind(self) -> tuple[str, int]:
@@ -33,7 +33,7 @@ class Listener:
         """Serve until cancelled."""
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as tasks:
-            shared = Shared(loop, requests, self._limits, SCRATCH_BYTES, tasks, self._figures)
+            shared = Shared(loop, requests, self._limits, SCRATCH_BYTES, tasks, self._stats)
             server = await loop.create_server(
                 lambda: Connection(loop, shared), sock=self._socket, backlog=BACKLOG
             )

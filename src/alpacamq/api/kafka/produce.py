@@ -13,14 +13,19 @@ from time import monotonic
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from alpacamq.broker.admission import admit, check_replicas, check_writable, needs_unpacking, unpacked
 from alpacamq.broker.broker import Broker
-from alpacamq.broker.delayed_batches import may_hold_delays
-from alpacamq.broker.joining import join_transaction, while_none_ends
-from alpacamq.broker.partition import Append, Partition
-from alpacamq.broker.partition_traces import Origin
-from alpacamq.coordinator.transaction import ProducerIdentity
-from alpacamq.coordinator.transaction_messages import TransactionPartitions
+from alpacamq.broker.delay.split import may_hold_delays
+from alpacamq.broker.enlisting import join_transaction, while_none_ends
+from alpacamq.broker.partition.leader import Append, Partition
+from alpacamq.broker.partition.validation import (
+    admit,
+    check_replicas,
+    check_writable,
+    needs_unpacking,
+    unpacked,
+)
+from alpacamq.broker.tracing.partition import Origin
+from alpacamq.coordinator.transactions.transaction import ProducerIdentity, TransactionPartitions
 from alpacamq.model.batch import BatchHeader, Codec
 from alpacamq.model.errors import (
     AlpacaError,
@@ -55,14 +60,13 @@ from alpacamq.protocol.produce_codec import (
     encode_produce_response,
 )
 from alpacamq.protocol.schema import encode_in_slices
-from alpacamq.telemetry.tracing import Door
+from alpacamq.telemetry.tracing import ClientApi
 
 from .errors import code_of, text_of
 from .turns import Work
 
 if TYPE_CHECKING:
-    from .answers import Answer
-    from .connection import Connection
+    from .connection import Answer, Connection
 
 # Kafka's own producer would need larger requests than it makes for more.
 MAX_PRODUCED_PARTITIONS = 20_000
@@ -104,8 +108,8 @@ class PendingProduce:
         "_connection",
         "_correlation_id",
         "_entries",
-        "_figures",
         "_missing",
+        "_stats",
         "_version",
         "acks",
         "client_id",
@@ -119,7 +123,7 @@ class PendingProduce:
         self._version = header.api_version
         self._correlation_id = header.correlation_id
         self._entries: list[tuple[bytes, list[Entry]]] = []
-        self._figures = connection.request_figures
+        self._stats = connection.request_stats
         self._missing = 1  # the request itself, until all of it has been staged
         self.acks = call.acks
         self.client_id = header.client_id
@@ -151,16 +155,16 @@ class PendingProduce:
             )
 
     def _end_unanswered(self, *, any_refused: bool) -> None:
-        if self._figures is not None:
-            self._figures.seconds.observe(monotonic() - self._connection.received_at)
+        if self._stats is not None:
+            self._stats.seconds.observe(monotonic() - self._connection.received_at)
         if any_refused:
             # A client that wants no acknowledgement can only learn of a failure this way.
             self._connection.close("a batch sent with acks=0 was refused")
 
     def _result(self, entry: Entry) -> PartitionProduced:
         result = entry if isinstance(entry, PartitionProduced) else _result(*entry)
-        if result.error_code and self._figures is not None:
-            self._figures.refused(ErrorCode(result.error_code).name)
+        if result.error_code and self._stats is not None:
+            self._stats.refused(ErrorCode(result.error_code).name)
         return result
 
 
@@ -397,7 +401,7 @@ class ProduceRequests:
                 )
             if partition.config.message_delays and may_hold_delays(entry.data, entry.header):
                 entry.data, entry.header = await self._broker.delayed_batches.without_delayed(
-                    partition, entry.data, entry.header, Origin(Door.KAFKA, client_id or "")
+                    partition, entry.data, entry.header, Origin(ClientApi.KAFKA, client_id or "")
                 )
         except AlpacaError as error:
             entry.entries[entry.at] = refused(partition.identity.partition, error)

@@ -1,20 +1,19 @@
 """From a frame to the handler that understands it, and from its answer back to a frame."""
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from alpacamq.protocol.apis import APIS, Api, ApiKey
 from alpacamq.protocol.errors import ProtocolError
 from alpacamq.protocol.framing import RequestHeader, read_request_header, response_frame
 from alpacamq.protocol.notation import Array, Message, fields_of
 from alpacamq.protocol.schema import decode, decode_in_slices, encode, encode_in_slices
-from alpacamq.telemetry.metrics import RequestFigures
+from alpacamq.telemetry.metrics import RequestStats
 
-from .answers import Answer
-from .connection import Connection
-from .door import Call, Door
+from .call import Backend, Call
+from .connection import Answer, Connection
 from .fetch import FetchRequests
 from .handlers import (
     cluster,
@@ -30,9 +29,40 @@ from .handlers import (
     transactions,
 )
 from .produce import ProduceRequests
-from .refusals import error_codes
-from .share import ShareRequests
+from .share.requests import ShareRequests
 from .turns import TINY_REQUEST_BYTES, Work
+
+_ERROR_CODE = "error_code"
+
+
+class _Plan(NamedTuple):
+    """Whether a message has an error code of its own, and which of its fields hold messages that may."""
+
+    has_code: bool
+    parts: tuple[str, ...]
+
+
+def error_codes(response: Message) -> Iterator[int]:
+    """Every error code in a response; zero, which is an occasion to stop, for a part that has none."""
+    plan = _plan(type(response))
+    yield getattr(response, _ERROR_CODE) if plan.has_code else 0
+    for name in plan.parts:
+        for part in getattr(response, name) or ():
+            yield from error_codes(part)
+
+
+@cache
+def _plan(kind: type[Message]) -> _Plan:
+    fields = fields_of(kind)
+    parts = (
+        field.name
+        for field in fields
+        if isinstance(field.type, Array)
+        and isinstance(element := field.type.element, type)
+        and any(_plan(element))
+    )
+    return _Plan(any(field.name == _ERROR_CODE for field in fields), tuple(parts))
+
 
 # Only Produce carries data; decoding anything else takes many times its size in memory.
 MAX_PLAIN_REQUEST_BYTES = 8 << 20
@@ -42,7 +72,7 @@ MAX_RESPONSE_BYTES = 100 << 20
 FREED_AT_ONCE = 32
 
 # A handler answers at once, or returns a coroutine that holds up the connection's next requests.
-Handler = Callable[[Door, Any, Call], Message | Coroutine[Any, Any, Message]]
+Handler = Callable[[Backend, Any, Call], Message | Coroutine[Any, Any, Message]]
 HANDLERS: Mapping[ApiKey, Handler] = {
     ApiKey.API_VERSIONS: cluster.api_versions,
     ApiKey.METADATA: metadata.metadata,
@@ -93,17 +123,18 @@ RENDEZVOUS = {ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}
 
 
 class KafkaRequests:
-    """Serves every request of the Kafka door."""
+    """Serves every request of the Kafka API."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
-        self._produce = ProduceRequests(door.broker)
-        self._fetch = FetchRequests(door.broker)
-        self._share = ShareRequests(door.broker)
-        self.end_turn = door.broker.commit
-        metrics = door.broker.metrics
-        self._figures: Mapping[int, RequestFigures | None] = {
-            key: None if metrics is None else metrics.doors["kafka"].of(api.name) for key, api in APIS.items()
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._produce = ProduceRequests(backend.broker)
+        self._fetch = FetchRequests(backend.broker)
+        self._share = ShareRequests(backend.broker)
+        self.end_turn = backend.broker.commit
+        metrics = backend.broker.metrics
+        self._stats: Mapping[int, RequestStats | None] = {
+            key: None if metrics is None else metrics.listeners["kafka"].of(api.name)
+            for key, api in APIS.items()
         }
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
@@ -114,7 +145,7 @@ class KafkaRequests:
             raise ProtocolError(f"there is no API with key {header.api_key}")
         if len(frame) > MAX_PLAIN_REQUEST_BYTES and api.key is not ApiKey.PRODUCE:
             raise ProtocolError(f"a {api.name} request of {len(frame)} bytes is too large")
-        connection.request_figures = self._figures[api.key]
+        connection.request_stats = self._stats[api.key]
         if not api.serves(header.api_version):
             self._refuse_version(connection, api, header)
         elif api.key is ApiKey.PRODUCE:
@@ -131,7 +162,7 @@ class KafkaRequests:
         else:
             work = Work(connection.turns, _always, len(frame))
             request = decode(api.request, header.api_version, frame, header.body_at)
-            response = HANDLERS[api.key](self._door, request, _call(connection, header, work))
+            response = HANDLERS[api.key](self._backend, request, _call(connection, header, work))
             if isinstance(response, Message):
                 _answer(connection.reserve(), api, header, response)
             else:
@@ -162,7 +193,7 @@ class KafkaRequests:
                 )
             del frame
             connection.free_frame()
-            response = HANDLERS[api.key](self._door, request, _call(connection, header, work))
+            response = HANDLERS[api.key](self._backend, request, _call(connection, header, work))
         except BaseException:
             work.leave()
             raise
@@ -186,7 +217,7 @@ def _always() -> bool:
 
 
 def _answer(answer: Answer, api: Api, header: RequestHeader, response: Message) -> None:
-    if answer.figures is not None:
+    if answer.stats is not None:
         for code in error_codes(response):
             if code:
                 answer.refused(code)
@@ -249,7 +280,7 @@ def _arrays(kind: type[Message]) -> tuple[str, ...]:
 
 def _encoded(answer: Answer, header: RequestHeader, response: Message) -> Generator[None, None, bytes]:
     """Count the errors of a response and write it, with stops in between."""
-    if answer.figures is not None:
+    if answer.stats is not None:
         for code in error_codes(response):
             if code:
                 answer.refused(code)

@@ -1,32 +1,28 @@
 """What the handlers of the JSON API have to work with."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from alpacamq.api.metrics.collector import Collector
+from alpacamq.api.metrics.history import History, Rates
+from alpacamq.api.metrics.requests import Traffic
 from alpacamq.broker.broker import Broker
-from alpacamq.broker.record_reader import RecordReader
+from alpacamq.broker.read.record_reader import RecordReader
 from alpacamq.model.address import Address
 
-from .history import History
 from .pipeline_reports import PipelineReports
-from .rates import Rates
-from .traffic import Traffic
-
-if TYPE_CHECKING:
-    from .collectors.collector import Collector
 
 # Group, topic, partition and name of a lane.
 LaneKey = tuple[str, str, int, str]
 
 
 class Backend:
-    """The broker, where its doors are reached by name, and what this door itself remembers."""
+    """The broker, where its APIs are reached by name, and what this API itself remembers."""
 
     __slots__ = (
+        "addresses",
         "broker",
         "collector",
         "delivery_rates",
-        "doors",
         "enqueue_rates",
         "history",
         "pipelines",
@@ -35,13 +31,13 @@ class Backend:
         "traffic",
     )
 
-    def __init__(self, broker: Broker, doors: Mapping[str, Address]) -> None:
+    def __init__(self, broker: Broker, addresses: Mapping[str, Address]) -> None:
         self.broker = broker
-        self.doors = doors
+        self.addresses = addresses
         self.records = RecordReader(broker.work_threads, broker.settings.unpacked_limit_bytes)
         self.traffic = Traffic()
-        # Given by the door where metrics are switched on: it uses handlers, which use this.
-        self.collector: Collector | None = None
+        # None where metrics are switched off.
+        self.collector = None if broker.metrics is None else Collector(broker, broker.metrics, self.traffic)
         self.history = History()
         self.pipelines = PipelineReports(broker, self.records)
         self.enqueue_rates: Rates[LaneKey] = Rates()

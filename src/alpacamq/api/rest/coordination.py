@@ -1,12 +1,12 @@
-"""Asking the coordinators of groups and transactions, as every door does."""
+"""Asking the coordinators of groups and transactions, as every API does."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from alpacamq.broker.broker import Broker
 from alpacamq.coordinator.groups import GroupCoordinator
-from alpacamq.coordinator.transaction_messages import TransactionOutcome
-from alpacamq.coordinator.transactions import TransactionCoordinator
+from alpacamq.coordinator.transactions.coordinator import TransactionCoordinator
+from alpacamq.coordinator.transactions.transaction import TransactionOutcome
 from alpacamq.model.outcome import Outcome
 
 

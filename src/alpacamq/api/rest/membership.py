@@ -1,7 +1,7 @@
-"""Members of consumer groups (KIP-848) whose side of the protocol the door takes over.
+"""Members of consumer groups (KIP-848) whose side of the protocol the API takes over.
 
 A Kafka client follows epochs and confirms what it gives up. Over HTTP a member says who it is,
-and whoever asks again has taken note of the last answer: so the door speaks with the epoch the group knows,
+and whoever asks again has taken note of the last answer: so the API speaks with the epoch the group knows,
 and confirms for the member what it has been told. A member that is no longer one is refused by its id.
 """
 
@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from alpacamq.broker.broker import Broker
-from alpacamq.coordinator.consumer_messages import (
+from alpacamq.coordinator.consumer.messages import (
     ConsumerGroupDescription,
     ConsumerHeartbeatReply,
     ConsumerHeartbeatRequest,
     ConsumerMemberDescription,
     Partitions,
 )
-from alpacamq.coordinator.group_messages import DescribeRequest
 from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.coordinator.messages import DescribeRequest
 from alpacamq.model.errors import GroupIdNotFound, StaleMemberEpoch, UnknownMember
 from alpacamq.model.ids import TopicPartition
 

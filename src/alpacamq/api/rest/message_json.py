@@ -13,13 +13,13 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from alpacamq.broker.publishing import Message
-from alpacamq.broker.queues import Delivery
+from alpacamq.broker.queue.service import Delivery
 from alpacamq.model.lanes import LANES_BY_NAME
 from alpacamq.model.records import Header, Record
 from alpacamq.model.topics import INT32_MAX, INT64_MAX
 
 from .errors import ConflictingInput, InvalidInput
-from .moments import Duration, Moment, duration_ms, moment_ms
+from .timestamps import Duration, Timestamp, duration_ms, epoch_ms
 
 MAX_HEADERS = 1000
 
@@ -62,7 +62,7 @@ Headers = (
     Annotated[dict[str, HeaderValue], Meta(max_length=MAX_HEADERS)]
     | Annotated[list[tuple[str, HeaderValue]], Meta(max_length=MAX_HEADERS)]
 )
-# Other doors set other limits.
+# Other APIs set other limits.
 StoredHeaders = dict[str, HeaderValue] | list[tuple[str, HeaderValue]]
 
 
@@ -77,11 +77,11 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         Annotated[Headers, Meta(description="by name; as a list of pairs where names repeat")] | UnsetType
     ) = UNSET
     partition: Index | UnsetType = UNSET
-    timestamp: Moment | UnsetType = UNSET
+    timestamp: Timestamp | UnsetType = UNSET
     priority: Priority | UnsetType = UNSET
     delay_ms: DurationMs | UnsetType = UNSET
     delay: Duration | UnsetType = UNSET
-    deliver_at: Moment | UnsetType = UNSET
+    deliver_at: Timestamp | UnsetType = UNSET
 
     def to_message(self, now_ms: int, at: str = "") -> Message:
         """The message meant; `at` is where in the body it is."""
@@ -92,7 +92,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             key=_bytes(self.key, self.key_base64, f"{at}/key"),
             headers=() if self.headers is UNSET else _headers(self.headers),
             partition=None if self.partition is UNSET else self.partition,
-            timestamp_ms=(None if self.timestamp is UNSET else moment_ms(self.timestamp)),
+            timestamp_ms=(None if self.timestamp is UNSET else epoch_ms(self.timestamp)),
             lane=None if self.priority is UNSET else LANES_BY_NAME[self.priority],
             deliver_at_ms=self._due_ms(now_ms, at),
         )
@@ -112,7 +112,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if len(given) > 1:
             raise ConflictingInput(f"{at}/{given[1]}: give one of {' and '.join(given)}", f"{at}/{given[1]}")
         if self.deliver_at is not UNSET:
-            return moment_ms(self.deliver_at)
+            return epoch_ms(self.deliver_at)
         delay_ms = self.delay_ms if self.delay is UNSET else duration_ms(self.delay)
         assert delay_ms is not UNSET
         return min(now_ms + delay_ms, INT64_MAX)

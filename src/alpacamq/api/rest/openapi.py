@@ -19,7 +19,7 @@ _WORD = re.compile(r"[a-z]+")
 _REFERENCE = "#/components/schemas/{name}"
 # What a type cannot say of itself: how its fields depend on each other.
 _RULES: Mapping[type, Mapping[str, object]] = {NewMessage: NEW_MESSAGE_RULES}
-# What any request can be answered with: by the door, or by the HTTP stack in front of it.
+# What any request can be answered with: by the API, or by the HTTP stack in front of it.
 _ALWAYS = {
     HTTPStatus.BAD_REQUEST,
     HTTPStatus.FORBIDDEN,

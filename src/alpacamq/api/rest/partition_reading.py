@@ -1,21 +1,54 @@
 """Partitions that a request reads: one or several, now or when there is something."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from heapq import merge
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from alpacamq.broker.broker import Broker
-from alpacamq.broker.partition import Partition
-from alpacamq.broker.partition_traces import Origin
-from alpacamq.broker.record_reader import Limits, Page
+from alpacamq.broker.partition.leader import Partition
+from alpacamq.broker.read.record_reader import Limits, Page
+from alpacamq.broker.tracing.partition import Origin
 from alpacamq.model.errors import UnknownTopic
 from alpacamq.model.records import Record
 
-from .arrivals import arrivals
 from .backend import Backend
+
+
+class Arrivals:
+    """Hears when any of some partitions has more to read."""
+
+    def __init__(self) -> None:
+        self._arrived = asyncio.Event()
+
+    async def wait(self, seconds: float) -> None:
+        """Return when something has arrived since the last wait, or when the time is over."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._arrived.wait()
+        except TimeoutError:
+            return
+        self._arrived.clear()
+
+    def wake(self, _added_bytes: int) -> None:
+        self._arrived.set()
+
+
+@contextmanager
+def arrivals(partitions: Iterable[Partition]) -> Iterator[Arrivals]:
+    """Listen to these partitions within the block."""
+    watched = list(partitions)
+    heard = Arrivals()
+    for partition in watched:
+        partition.watch(heard, heard.wake)
+    try:
+        yield heard
+    finally:
+        for partition in watched:
+            partition.unwatch(heard)
 
 
 class SkippedBatch(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,8 +5,8 @@ import asyncio
 import msgspec
 
 from alpacamq.broker.broker import Broker
-from alpacamq.broker.partition import Partition
-from alpacamq.broker.record_reader import Limits, RecordReader
+from alpacamq.broker.partition.leader import Partition
+from alpacamq.broker.read.record_reader import Limits, RecordReader
 from alpacamq.model.errors import OffsetOutOfRange
 from alpacamq.model.ids import TopicId
 from alpacamq.model.pipelines import MAX_NAME_LENGTH, PIPELINES_TOPIC, PipelineProgress

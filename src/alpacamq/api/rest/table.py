@@ -11,12 +11,10 @@ from .handlers import (
     cluster,
     dead_letters,
     delayed,
-    figures,
     finding,
     groups,
     health,
     history,
-    lane_figures,
     members,
     metrics,
     offsets,
@@ -24,15 +22,17 @@ from .handlers import (
     polling,
     producers,
     publishing,
-    queue_figures,
     queues,
     reading,
     settling,
+    stats,
     topics,
     traces,
     transaction_list,
     transactions,
 )
+from .handlers import lane_stats as lane_figures
+from .handlers import queue_stats as queue_figures
 from .openapi import document
 from .route import AnyRoute, Call, Nothing, Route
 
@@ -67,7 +67,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     *queue_figures.ROUTES,
     *lane_figures.ROUTES,
     *cluster.ROUTES,
-    *figures.ROUTES,
+    *stats.ROUTES,
     *history.ROUTES,
     *pipelines.ROUTES,
     *health.ROUTES,

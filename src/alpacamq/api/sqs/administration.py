@@ -5,30 +5,51 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from alpacamq.broker.broker import Broker
-from alpacamq.broker.delays import Waiting
+from alpacamq.broker.delay.service import Waiting
 from alpacamq.model.errors import TopicExists, UnknownDelayed
-from alpacamq.model.ids import TopicId
 
 from . import attributes as known
-from .actions import Caller
 from .attributes import FIFO_SUFFIX, NEW_FIFO_TOPIC, NEW_QUEUE, NEW_TOPIC, Kept
 from .directory import Queue, QueueDirectory
-from .errors import INVALID_PARAMETER, PURGE_IN_PROGRESS, QUEUE_NAME_EXISTS, Fault, invalid_value
-from .queue_attributes import described, with_attributes
+from .errors import (
+    INVALID_PARAMETER,
+    PURGE_IN_PROGRESS,
+    QUEUE_NAME_EXISTS,
+    Fault,
+    has_forbidden,
+    invalid_value,
+    missing,
+    without_forbidden,
+)
+from .queue_attributes import QueueAttributes, Wanted, described, with_attributes
 from .requests import (
     CreateQueue,
     DeleteQueue,
     GetQueueUrl,
     ListDeadLetterSourceQueues,
     ListQueues,
+    ListQueueTags,
     PurgeQueue,
+    TagQueue,
+    UntagQueue,
 )
-from .results import NOTHING, Answer, ListDeadLetterSourceQueuesResult, ListQueuesResult, QueueUrlResult
-from .tags import check_tags
+from .results import (
+    NOTHING,
+    Answer,
+    Caller,
+    ListDeadLetterSourceQueuesResult,
+    ListQueuesResult,
+    ListQueueTagsResult,
+    QueueUrlResult,
+)
+
+if TYPE_CHECKING:
+    from alpacamq.model.ids import TopicId
 
 MAX_NAME_LENGTH = 80
 MAX_LISTED = 1000
@@ -186,3 +207,64 @@ def _page(
     page = names[: max_results or MAX_LISTED]
     more = max_results is not None and len(names) > len(page)
     return page, urlsafe_b64encode(page[-1].encode()).decode() if more else None
+
+
+MAX_TAGS = 50
+MAX_KEY_LENGTH = 128
+MAX_VALUE_LENGTH = 256
+
+
+def check_tags(tags: Mapping[str, str]) -> None:
+    """Refuse tags that a queue cannot have."""
+    if len(tags) > MAX_TAGS:
+        raise Fault(INVALID_PARAMETER, f"Too many tags: a queue has at most {MAX_TAGS}.")
+    for key, value in tags.items():
+        if not 1 <= len(key) <= MAX_KEY_LENGTH:
+            raise Fault(
+                INVALID_PARAMETER, f"Tag keys must be between 1 and {MAX_KEY_LENGTH} characters in length."
+            )
+        if has_forbidden(key + value):
+            raise Fault(
+                INVALID_PARAMETER, f"The tag {without_forbidden(key)!r} has characters that tags cannot."
+            )
+        if len(value) > MAX_VALUE_LENGTH:
+            raise Fault(
+                INVALID_PARAMETER,
+                f"Tag values must be between 0 and {MAX_VALUE_LENGTH} characters in length.",
+            )
+
+
+class Tags:
+    """Reads and changes the tags of queues."""
+
+    def __init__(self, directory: QueueDirectory, attributes: QueueAttributes) -> None:
+        self._directory = directory
+        self._attributes = attributes
+
+    async def tag(self, asked: TagQueue, _caller: Caller) -> Answer:
+        queue = self._directory.by_url(asked.queue_url)
+        if not asked.tags:
+            raise missing("Tags")
+
+        def tagged(kept: Kept) -> Wanted:
+            tags = kept.tags | asked.tags
+            check_tags(tags)
+            return Wanted({}, tags)
+
+        await self._attributes.change(queue, tagged)
+        return NOTHING
+
+    async def untag(self, asked: UntagQueue, _caller: Caller) -> Answer:
+        queue = self._directory.by_url(asked.queue_url)
+        if not asked.tag_keys:
+            raise missing("TagKeys")
+        gone = frozenset(asked.tag_keys)
+
+        def untagged(kept: Kept) -> Wanted:
+            return Wanted({}, {key: value for key, value in kept.tags.items() if key not in gone})
+
+        await self._attributes.change(queue, untagged)
+        return NOTHING
+
+    async def list(self, asked: ListQueueTags, _caller: Caller) -> ListQueueTagsResult:
+        return ListQueueTagsResult(tags=self._directory.by_url(asked.queue_url).kept.tags)

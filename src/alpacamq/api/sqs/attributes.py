@@ -1,6 +1,6 @@
 """Queue attributes: which there are, what values they take, and which topic settings hold them.
 
-What a topic has a setting for is kept there, so that every door sees the same queue; the rest is kept
+What a topic has a setting for is kept there, so that every API sees the same queue; the rest is kept
 as JSON in the setting sqs.attributes.
 """
 
@@ -11,8 +11,7 @@ import msgspec
 
 from alpacamq.model.topics import TopicConfig
 
-from .characters import has_forbidden
-from .errors import INVALID_ATTRIBUTE_NAME, INVALID_ATTRIBUTE_VALUE, Fault
+from .errors import INVALID_ATTRIBUTE_NAME, INVALID_ATTRIBUTE_VALUE, Fault, has_forbidden
 
 KIB = 1024
 FIFO_SUFFIX = ".fifo"
@@ -30,7 +29,7 @@ MESSAGE_OVERHEAD_BYTES = 16 * KIB
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the setting sqs.attributes holds. Times are in seconds; 0: another door made the topic."""
+    """What the setting sqs.attributes holds. Times are in seconds; 0: another API made the topic."""
 
     created: int = 0
     modified: int = 0

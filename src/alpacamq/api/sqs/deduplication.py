@@ -8,16 +8,16 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from alpacamq.broker.broker import Broker
-from alpacamq.broker.delays import DelayedMessage
-from alpacamq.broker.partition import Partition
-from alpacamq.broker.record_reader import Limits, RecordReader
+from alpacamq.broker.delay.service import DelayedMessage
+from alpacamq.broker.partition.leader import Partition
+from alpacamq.broker.read.record_reader import Limits, RecordReader
 from alpacamq.model.headers import MESSAGE_ID, ORIGIN_TOPIC
 from alpacamq.model.ids import NO_TIMESTAMP, TopicId
 from alpacamq.model.records import Record
 
 from .directory import Queue
-from .drafts import DEDUPLICATION_ID_HEADER, SENT_HEADER, SEQUENCE_HEADER
 from .errors import THROTTLED, Fault
+from .outgoing import DEDUPLICATION_ID_HEADER, SENT_HEADER, SEQUENCE_HEADER
 from .sent_window import WINDOW_MS, Remembered, Room, SentWindow, key_of
 
 # All queues together, at about 200 bytes each.
@@ -124,7 +124,7 @@ def remembered(queue: Queue, partition: int, record: Record) -> tuple[Remembered
         sent_ms, number = int(headers[SENT_HEADER]), int(headers[SEQUENCE_HEADER])
         return Remembered(sent_ms, partition, number, message_id.decode()), key
     except (ValueError, KeyError):
-        return None  # not written by this door
+        return None  # not written by this API
 
 
 def message_key(queue: Queue, deduplication_id: str, group_id: str) -> bytes:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from alpacamq.broker.topics import Topics
 from alpacamq.model.ids import TopicName
 from alpacamq.model.topics import Topic, TopicConfig
@@ -11,7 +13,17 @@ from alpacamq.queues.messages import BUILT_IN_GROUP, QueueId
 from . import attributes
 from .attributes import FIFO_SUFFIX, Kept
 from .errors import INVALID_ADDRESS, QUEUE_DOES_NOT_EXIST, Fault, invalid_value, missing
-from .settings import SqsSettings
+
+
+class SqsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Who the API says it is, and whose signatures it accepts."""
+
+    region: str = "us-east-1"
+    account_id: str = "000000000000"
+    # Both empty: signatures are not checked.
+    access_key_id: str = ""
+    secret_access_key: str = ""
+
 
 _SERVICE = "sqs"
 

@@ -4,6 +4,7 @@ A fault has two names. SDKs that speak JSON know it by its type; the query proto
 grew up with it, by an older code.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -81,7 +82,7 @@ def missing(parameter: str) -> Fault:
     return Fault(MISSING_PARAMETER, f"The request must contain the parameter {parameter}.")
 
 
-# The only place where our errors meet SQS's. What only other doors can run into is named as well: an
+# The only place where our errors meet SQS's. What only other APIs can run into is named as well: an
 # error without a name would be an internal failure.
 CODES: Mapping[type[e.AlpacaError], Kind] = {
     e.InvalidRequest: INVALID_PARAMETER,
@@ -157,3 +158,16 @@ CODES: Mapping[type[e.AlpacaError], Kind] = {
 def fault_of(error: e.AlpacaError) -> Fault:
     """What SQS would call one of our errors."""
     return Fault(CODES.get(type(error), INTERNAL_FAILURE), str(error))
+
+
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def has_forbidden(text: str) -> bool:
+    """Whether a text holds a character that SQS takes in no message."""
+    return _FORBIDDEN.search(text) is not None
+
+
+def without_forbidden(text: str) -> str:
+    """The text with a question mark in place of each character that XML cannot carry."""
+    return _FORBIDDEN.sub("?", text)

@@ -7,10 +7,9 @@ import msgspec
 
 from alpacamq.api.http.messages import Request, Response
 
-from .actions import Action
 from .errors import INVALID_ACTION, MALFORMED, Fault, missing
 from .requests import Asked
-from .results import NOTHING, Answer
+from .results import NOTHING, Action, Answer
 
 CONTENT_TYPE = "application/x-amz-json-1.0"
 TARGET_PREFIX = "AmazonSQS."

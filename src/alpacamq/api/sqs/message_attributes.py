@@ -12,13 +12,12 @@ from hashlib import md5
 from alpacamq.model.headers import LANE
 from alpacamq.model.records import Header
 
-from .characters import has_forbidden
-from .errors import INVALID_CONTENTS, INVALID_PARAMETER, UNSUPPORTED_OPERATION, Fault
+from .errors import INVALID_CONTENTS, INVALID_PARAMETER, UNSUPPORTED_OPERATION, Fault, has_forbidden
 from .requests import AttributeValue
 
 # `name=type` of each attribute that is not of type String, separated by semicolons.
 TYPES_HEADER = "sqs-attribute-types"
-# Says of a message from another door that its body is base64 because SQS could not carry it as it is.
+# Says of a message from another API that its body is base64 because SQS could not carry it as it is.
 ENCODING = "alpacamq-encoding"
 # Names the broker gives headers of its own.
 RESERVED_PREFIXES = ("sqs-", "alpacamq-")

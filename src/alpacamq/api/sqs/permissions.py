@@ -8,13 +8,12 @@ from typing import Any
 
 import msgspec
 
-from .actions import Caller
 from .attributes import Kept, check
 from .directory import QueueDirectory
 from .errors import OVER_LIMIT, Fault, invalid_value, missing
 from .queue_attributes import QueueAttributes, Wanted
 from .requests import AddPermission, RemovePermission
-from .results import NOTHING, Answer
+from .results import NOTHING, Answer, Caller
 
 MAX_ACTIONS = 7
 MAX_STATEMENTS = 20

@@ -15,12 +15,10 @@ import msgspec
 
 from alpacamq.api.http.messages import Request, Response
 
-from .actions import Action
-from .characters import without_forbidden
-from .errors import INVALID_ACTION, MALFORMED, Fault, missing
+from .errors import INVALID_ACTION, MALFORMED, Fault, missing, without_forbidden
 from .json_protocol import unfit
 from .requests import Asked
-from .results import NOTHING, Answer
+from .results import NOTHING, Action, Answer
 
 CONTENT_TYPE = "text/xml"
 NAMESPACE = "http://queue.amazonaws.com/doc/2012-11-05/"

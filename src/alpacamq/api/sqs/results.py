@@ -3,9 +3,13 @@
 Fields have the names of the API in JSON; what is None or empty is left out.
 """
 
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
 import msgspec
 
-from .requests import AttributeValue
+from .requests import Asked, AttributeValue
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="pascal"):
@@ -114,3 +118,21 @@ class ListMessageMoveTasksResult(Answer, frozen=True, kw_only=True):
 
 class ListQueueTagsResult(Answer, frozen=True, kw_only=True):
     tags: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Where a request came from, as far as what is done for it depends on that."""
+
+    base_url: str  # of queues, as the client reaches us
+    peer: str = ""
+    traceparent: bytes | None = None  # of the request as a whole
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One entry of the table of actions. `perform` takes a value of the type `asks`."""
+
+    name: str
+    asks: type[Asked]
+    perform: Callable[[Any, Caller], Awaitable[Answer]]

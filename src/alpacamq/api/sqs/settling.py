@@ -1,17 +1,27 @@
 """What becomes of messages received: DeleteMessage, ChangeMessageVisibility, and batches of both."""
 
+import re
 from collections.abc import Sequence
+from typing import Protocol
 
-from alpacamq.broker.queues import Queues, Receipted
-from alpacamq.broker.receipts import read_receipt
+from alpacamq.broker.queue.receipts import read_receipt
+from alpacamq.broker.queue.service import Queues, Receipted
 from alpacamq.model.errors import AlpacaError, InvalidReceipt, StaleReceipt
 from alpacamq.queues.messages import Action
-from alpacamq.telemetry.tracing import Door
+from alpacamq.telemetry.tracing import ClientApi
 
-from .actions import Caller
-from .batches import check_entries, failure
 from .directory import Queue, QueueDirectory
-from .errors import INVALID_RECEIPT, Fault, fault_of, invalid_value, missing
+from .errors import (
+    EMPTY_BATCH,
+    ENTRY_IDS_NOT_DISTINCT,
+    INVALID_ENTRY_ID,
+    INVALID_RECEIPT,
+    TOO_MANY_ENTRIES,
+    Fault,
+    fault_of,
+    invalid_value,
+    missing,
+)
 from .receiving import check_visibility
 from .requests import (
     ChangeMessageVisibility,
@@ -19,7 +29,48 @@ from .requests import (
     DeleteMessage,
     DeleteMessageBatch,
 )
-from .results import NOTHING, Answer, Done, SettleBatchResult
+from .results import NOTHING, Answer, Caller, Done, Failure, SettleBatchResult
+
+MAX_ENTRIES = 10
+
+_ENTRY_ID = re.compile(r"[a-zA-Z0-9_-]{1,80}")
+
+
+class Entry(Protocol):
+    """One of a batch; its id tells its result from the others."""
+
+    @property
+    def id(self) -> str: ...
+
+
+def check_entries(entries: Sequence[Entry], kind: str) -> None:
+    """Refuse a batch that is empty, too large, or whose entries cannot be told apart."""
+    if not entries:
+        raise Fault(EMPTY_BATCH, f"There should be at least one {kind} in the request.")
+    if len(entries) > MAX_ENTRIES:
+        raise Fault(
+            TOO_MANY_ENTRIES,
+            f"Maximum number of entries per request are {MAX_ENTRIES}. You have sent {len(entries)}.",
+        )
+    seen: set[str] = set()
+    for entry in entries:
+        if not _ENTRY_ID.fullmatch(entry.id):
+            raise Fault(
+                INVALID_ENTRY_ID,
+                "A batch entry id can only contain alphanumeric characters, hyphens and underscores. "
+                "It can be at most 80 letters long.",
+            )
+        if entry.id in seen:
+            raise Fault(ENTRY_IDS_NOT_DISTINCT, f"Id {entry.id} repeated.")
+        seen.add(entry.id)
+
+
+def failure(entry_id: str, fault: Fault) -> Failure:
+    """One entry that was refused."""
+    return Failure(
+        id=entry_id, sender_fault=fault.kind.is_senders, code=fault.kind.code, message=fault.message
+    )
+
 
 _SHOWN_RECEIPT = 200
 
@@ -79,7 +130,7 @@ class Settling:
         """What was wrong with each; a receipt of another queue is none of this one."""
         errors: list[AlpacaError | None] = [_foreign(queue, settlement.receipt) for settlement in settlements]
         ours = [place for place, error in enumerate(errors) if error is None]
-        answers = await self._queues.settle([settlements[place] for place in ours], door=Door.SQS)
+        answers = await self._queues.settle([settlements[place] for place in ours], api=ClientApi.SQS)
         for place, answer in zip(ours, answers, strict=True):
             errors[place] = answer
         return errors

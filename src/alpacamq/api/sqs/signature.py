@@ -15,8 +15,8 @@ from urllib.parse import parse_qsl, quote
 from alpacamq.api.http.messages import Request
 from alpacamq.model.ports import Clock
 
+from .directory import SqsSettings
 from .errors import INCOMPLETE_SIGNATURE, MISSING_TOKEN, UNKNOWN_KEY, WRONG_SIGNATURE, Fault
-from .settings import SqsSettings
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 SERVICE = "sqs"

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from struct import Struct
 
-from alpacamq.client.cluster import Cluster
 from alpacamq.client.errors import Unreachable
-from alpacamq.client.http import HttpApi
-from alpacamq.client.offsets import Isolation, extents
-from alpacamq.client.partition_fetch import PartitionFetcher
-from alpacamq.client.partition_write import PartitionWriter
-from alpacamq.client.queues import QueueName, Settle, receive, settle
+from alpacamq.client.http.connection import HttpApi
+from alpacamq.client.http.queues import QueueName, Settle, receive, settle
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.fetch import PartitionFetcher
+from alpacamq.client.kafka.offsets import Isolation, extents
+from alpacamq.client.kafka.producer import PartitionWriter
 from alpacamq.model.address import Address
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.records import Record, read_records, write_batch

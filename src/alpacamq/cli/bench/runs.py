@@ -12,13 +12,13 @@ from functools import partial
 from alpacamq.cli.asking import broker_address, http_address, reach, reach_http
 from alpacamq.cli.cells import Cell, size_text
 from alpacamq.cli.output import Output, Table, say
-from alpacamq.cli.progress_bar import ProgressBar
+from alpacamq.cli.progress import ProgressBar
 from alpacamq.client.errors import NotFound
-from alpacamq.client.http import Problem
-from alpacamq.client.offsets import extents
-from alpacamq.client.partition_write import Acks
-from alpacamq.client.queues import QueueName, delete_queues, receive
-from alpacamq.client.topics import create_topic, delete_topic, find_topic
+from alpacamq.client.http.connection import Problem
+from alpacamq.client.http.queues import QueueName, delete_queues, receive
+from alpacamq.client.kafka.offsets import extents
+from alpacamq.client.kafka.producer import Acks
+from alpacamq.client.kafka.topics import create_topic, delete_topic, find_topic
 from alpacamq.model.batch import Codec
 from alpacamq.model.ids import TopicName, TopicPartition
 

@@ -2,9 +2,9 @@
 
 import argparse
 
-from alpacamq.cli.asking import WrongUsage, duration
+from alpacamq.cli.asking import duration
 from alpacamq.cli.output import Output
-from alpacamq.cli.parsing import Parser
+from alpacamq.cli.parsing import Parser, WrongUsage
 
 _EXAMPLES = (
     "alpacactl top",
@@ -40,7 +40,7 @@ def _interval(text: str) -> int:
 def _top(parsed: argparse.Namespace, output: Output) -> None:
     import sys
 
-    from .watching import print_pictures, watch
+    from .terminal import print_pictures, watch
 
     if parsed.once or output.form != "table":
         print_pictures(parsed, output)

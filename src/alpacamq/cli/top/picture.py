@@ -4,16 +4,18 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from alpacamq.cli.yaml import Plain
-from alpacamq.client.figures import (
-    GroupFigures,
-    QueueFigures,
-    TopicFigures,
-    group_figures,
+from alpacamq.client.http.connection import HttpApi
+from alpacamq.client.http.health import (
+    BrokerStats,
+    GroupStats,
+    QueueCounters,
+    TopicStats,
+    broker_stats,
+    group_stats,
+    health,
     queue_figures,
-    topic_figures,
+    topic_stats,
 )
-from alpacamq.client.health import BrokerStats, broker_stats, health
-from alpacamq.client.http import HttpApi
 
 _TREND = 8
 _MAX_TRENDS = 5000
@@ -26,9 +28,9 @@ class Sample:
     at_s: float
     stats: BrokerStats
     trouble: str | None
-    topics: list[TopicFigures]
-    groups: list[GroupFigures]
-    queues: list[QueueFigures]
+    topics: list[TopicStats]
+    groups: list[GroupStats]
+    queues: list[QueueCounters]
 
 
 def sample(api: HttpApi, at_s: float) -> Sample:
@@ -36,8 +38,8 @@ def sample(api: HttpApi, at_s: float) -> Sample:
         at_s=at_s,
         stats=broker_stats(api),
         trouble=health(api),
-        topics=topic_figures(api),
-        groups=group_figures(api),
+        topics=topic_stats(api),
+        groups=group_stats(api),
         queues=queue_figures(api),
     )
 
@@ -190,7 +192,7 @@ class Album:
         return rows
 
 
-def _topic_row(now: TopicFigures, before: TopicFigures | None, received: int, elapsed_s: float) -> TopicRow:
+def _topic_row(now: TopicStats, before: TopicStats | None, received: int, elapsed_s: float) -> TopicRow:
     in_rate = out_rate = in_bytes_rate = None
     if before is not None:
         in_rate = _rate(now.written_total - before.written_total, elapsed_s)
@@ -231,7 +233,7 @@ def _queues(now: Sample, before: Sample | None, elapsed_s: float) -> list[QueueR
     return rows
 
 
-def _received(queues: list[QueueFigures]) -> dict[str, int]:
+def _received(queues: list[QueueCounters]) -> dict[str, int]:
     by_topic: dict[str, int] = {}
     for each in queues:
         by_topic[each.topic] = by_topic.get(each.topic, 0) + each.totals.received_total

@@ -3,9 +3,8 @@
 Imports nothing of ours: what the rest of the broker tells it are strings and numbers.
 """
 
-from .events import Attribute, Door, Status, Step, TraceEvent
+from .events import Attribute, ClientApi, Status, Step, TraceEvent, now_us
 from .exporter import ExportSettings
-from .moments import now_us
 from .recorder import Recorder, RecorderSettings, RecorderStats
 from .store import Page, Place, TraceFilter, TraceStore
 from .summary import TraceSummary
@@ -13,7 +12,7 @@ from .trace_context import TraceContext, derived_span_id, derived_trace_id, read
 
 __all__ = [
     "Attribute",
-    "Door",
+    "ClientApi",
     "ExportSettings",
     "Page",
     "Place",

@@ -1,5 +1,6 @@
 """What happens to a message, one event for each step of its life."""
 
+import time
 from collections.abc import Mapping
 from enum import StrEnum
 
@@ -8,8 +9,8 @@ import msgspec
 Attribute = str | int | float | bool
 
 
-class Door(StrEnum):
-    """Through which door a step came; the broker's own steps come through none."""
+class ClientApi(StrEnum):
+    """Through which API a step came; the broker's own steps come through none."""
 
     KAFKA = "kafka"
     HTTP = "http"
@@ -70,7 +71,7 @@ class TraceEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     offset: int = -1
     group: str = ""
     consumer: str = ""
-    door: str = Door.BROKER.value
+    api: str = msgspec.field(default=ClientApi.BROKER.value, name="door")
     attributes: Mapping[str, Attribute] = {}
 
     @property
@@ -106,3 +107,7 @@ def status_after(event: TraceEvent, before: Status) -> Status:
     if event.name == Step.FETCHED:
         return Status.IN_FLIGHT if event.is_leased else before
     return _STATUS_AFTER.get(event.name, before)
+
+
+def now_us() -> int:
+    return time.time_ns() // 1000

@@ -96,15 +96,15 @@ def _attributes(span: Span, kind: str, operation: str) -> Iterator[tuple[str, At
         yield "messaging.consumer.group.name", first.group
     if client := first.consumer or first.attributes.get("client"):
         yield "messaging.client.id", client
-    yield "alpacamq.door", first.door
+    yield "alpacamq.door", first.api
     if (count := first.attributes.get(DELIVERY_COUNT)) is not None:
         yield "alpacamq.delivery_count", count
 
 
 def _event(event: TraceEvent) -> bytes:
     attributes = b"".join(_attribute(3, f"alpacamq.{key}", value) for key, value in event.attributes.items())
-    door = _attribute(3, "alpacamq.door", event.door)
-    return _time(1, event.at_us) + _text(2, event.name) + attributes + door
+    api = _attribute(3, "alpacamq.door", event.api)
+    return _time(1, event.at_us) + _text(2, event.name) + attributes + api
 
 
 def _attribute(number: int, key: str, value: Attribute) -> bytes:

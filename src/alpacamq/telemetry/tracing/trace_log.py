@@ -14,9 +14,8 @@ import msgspec
 
 from alpacamq.telemetry.logs import get_logger
 
-from .events import TraceEvent
+from .events import TraceEvent, now_us
 from .log_files import LogFile, lines_of, log_files, outlived, read_event
-from .moments import now_us
 
 log = get_logger(__name__)
 

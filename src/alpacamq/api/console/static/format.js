@@ -1,4 +1,4 @@
-// Numbers, sizes and moments as people read them.
+// Numbers, sizes and timestamps as people read them.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const some = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
@@ -51,8 +51,8 @@ export function span(ms) {
 
 const pad = (number, digits = 2) => String(number).padStart(digits, "0");
 
-/** A moment on the reader's clock: 2026-01-31 12:00:00.123. */
-export function moment(ms) {
+/** A timestamp on the reader's clock: 2026-01-31 12:00:00.123. */
+export function timestamp(ms) {
   if (ms === null || ms === undefined || ms < 0) return NONE;
   const date = new Date(ms);
   if (Number.isNaN(date.getTime())) return String(ms);

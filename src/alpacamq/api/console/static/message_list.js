@@ -49,7 +49,7 @@ function line(topic, message, open) {
         "summary",
         null,
         h("span", { class: "place" }, h("span", { class: "note" }, "p"), message.partition, h("span", { class: "note" }, " @"), message.offset),
-        h("time", null, format.moment(message.timestamp)),
+        h("time", null, format.timestamp(message.timestamp)),
         h("span", { class: "key" }, key === null ? h("span", { class: "note" }, "no key") : format.excerpt(key, 40)),
         h("span", { class: "excerpt" }, typeof reason === "string" && reason ? h("span", { class: "reason" }, format.excerpt(reason, 60)) : null, value === null ? h("span", { class: "note" }, "null") : format.excerpt(value, 160)),
       ),

@@ -1,1 +1,1 @@
-"""What the Kafka door answers to each request but Produce and Fetch, a file a noun."""
+"""What the Kafka API answers to each request but Produce and Fetch, a file a noun."""

@@ -1,9 +1,9 @@
 """About the broker as a whole: its versions, its cluster and its disks."""
 
 import os
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from alpacamq.api.kafka.door import Call, Door
+from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.protocol.apis import APIS
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.api_versions import (
@@ -24,6 +24,9 @@ from alpacamq.protocol.messages.cluster import (
     DescribeLogDirsTopic,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _BROKERS = 1
 _SERVED = [
     ApiVersion(api_key=api.key, min_version=api.advertised_min, max_version=api.max_version)
@@ -43,7 +46,7 @@ _FINALIZED = [
 _LEVEL_0_FROM = 4
 
 
-def api_versions(_door: Door, _request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse:
+def api_versions(_backend: Backend, _request: ApiVersionsRequest, call: Call) -> ApiVersionsResponse:
     return ApiVersionsResponse(
         api_keys=_SERVED,
         supported_features=_SUPPORTED if call.version >= _LEVEL_0_FROM else [],
@@ -57,23 +60,25 @@ def unsupported_api_versions() -> ApiVersionsResponse:
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_SERVED)
 
 
-def describe_cluster(door: Door, request: DescribeClusterRequest, _call: Call) -> DescribeClusterResponse:
+def describe_cluster(
+    backend: Backend, request: DescribeClusterRequest, _call: Call
+) -> DescribeClusterResponse:
     if request.endpoint_type != _BROKERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message=f"endpoint type {request.endpoint_type}: only brokers (1) can be described here",
         )
     return DescribeClusterResponse(
-        cluster_id=door.broker.cluster_id,
-        controller_id=door.node_id,
-        brokers=[DescribeClusterBroker(broker_id=door.node_id, host=door.host, port=door.port)],
+        cluster_id=backend.broker.cluster_id,
+        controller_id=backend.node_id,
+        brokers=[DescribeClusterBroker(broker_id=backend.node_id, host=backend.host, port=backend.port)],
     )
 
 
 async def describe_log_dirs(
-    door: Door, request: DescribeLogDirsRequest, call: Call
+    backend: Backend, request: DescribeLogDirsRequest, call: Call
 ) -> DescribeLogDirsResponse:
-    broker = door.broker
+    broker = backend.broker
     wanted: Iterable[tuple[str, Iterable[int]]]
     if request.topics is None:
         wanted = [(name, range(topic.partitions)) for name, topic in broker.topics.image.topics.items()]

@@ -9,11 +9,12 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from alpacamq.api.kafka.door import Call, Door
+from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of
-from alpacamq.broker.commit_traces import tell_committed
-from alpacamq.broker.partition_traces import Origin
-from alpacamq.coordinator.group_messages import (
+from alpacamq.broker.tracing.commits import tell_committed
+from alpacamq.broker.tracing.partition import Origin
+from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.coordinator.messages import (
     CommitRequest,
     DeleteOffsetsRequest,
     FetchedOffset,
@@ -23,10 +24,12 @@ from alpacamq.coordinator.group_messages import (
     PartitionResults,
     TxnCommitRequest,
 )
-from alpacamq.coordinator.groups import GroupCoordinator
-from alpacamq.coordinator.transaction import ProducerIdentity
-from alpacamq.coordinator.transaction_messages import PartitionsVerified, TransactionPartitions
-from alpacamq.coordinator.transactions import TransactionCoordinator
+from alpacamq.coordinator.transactions.coordinator import TransactionCoordinator
+from alpacamq.coordinator.transactions.transaction import (
+    PartitionsVerified,
+    ProducerIdentity,
+    TransactionPartitions,
+)
 from alpacamq.model.errors import (
     AlpacaError,
     InvalidGroupId,
@@ -42,7 +45,7 @@ from alpacamq.protocol.messages import committed_offsets as wire
 from alpacamq.protocol.messages import transactions as transaction_wire
 from alpacamq.telemetry import tracing
 
-from .asking import ask_group, ask_transaction
+from .coordination import ask_group, ask_transaction
 
 T = TypeVar("T")
 ToCommit = wire.OffsetCommitRequestPartition | transaction_wire.TxnOffsetCommitRequestPartition
@@ -66,7 +69,7 @@ class Wanted(NamedTuple):
 
 
 async def offset_commit(
-    door: Door, request: wire.OffsetCommitRequest, call: Call
+    backend: Backend, request: wire.OffsetCommitRequest, call: Call
 ) -> wire.OffsetCommitResponse:
     async def commit(offsets: tuple[OffsetToCommit, ...]) -> Iterable[ErrorCode]:
         asked = CommitRequest(
@@ -77,19 +80,19 @@ async def offset_commit(
             instance_id=request.group_instance_id,
         )
         try:
-            results: PartitionResults = await ask_group(door, GroupCoordinator.commit, asked)
+            results: PartitionResults = await ask_group(backend, GroupCoordinator.commit, asked)
         except StaleMemberEpoch as error:
             # Versions that know no member epochs know no such error either.
             known = call.version >= _MEMBER_EPOCHS_FROM
             return repeat(code_of(error) if known else ErrorCode.UNSUPPORTED_VERSION)
         except AlpacaError as error:
             return repeat(code_of(error))
-        origin = Origin(tracing.Door.KAFKA, call.client_id, asked.group)
-        tell_committed(door.broker.topics, asked.offsets, results, origin)
+        origin = Origin(tracing.ClientApi.KAFKA, call.client_id, asked.group)
+        tell_committed(backend.broker.topics, asked.offsets, results, origin)
         return _codes(results)
 
-    named = ((_name_of(door, topic, call), topic.partitions) for topic in request.topics)
-    codes = await _commit_in_batches(door, named, call, commit)
+    named = ((_name_of(backend, topic, call), topic.partitions) for topic in request.topics)
+    codes = await _commit_in_batches(backend, named, call, commit)
     topics = []
     for topic, results in zip(request.topics, codes, strict=True):
         await call.pause()
@@ -101,7 +104,7 @@ async def offset_commit(
 
 
 async def txn_offset_commit(
-    door: Door, request: transaction_wire.TxnOffsetCommitRequest, call: Call
+    backend: Backend, request: transaction_wire.TxnOffsetCommitRequest, call: Call
 ) -> transaction_wire.TxnOffsetCommitResponse:
     async def commit(offsets: tuple[OffsetToCommit, ...]) -> Iterable[ErrorCode]:
         asked = TxnCommitRequest(
@@ -114,8 +117,8 @@ async def txn_offset_commit(
             instance_id=request.group_instance_id,
         )
         try:
-            await _check_transaction(door, request, call)
-            return _codes(await ask_group(door, GroupCoordinator.txn_commit, asked))
+            await _check_transaction(backend, request, call)
+            return _codes(await ask_group(backend, GroupCoordinator.txn_commit, asked))
         except ProducerFenced:
             # What a partition would say: the offsets are on their way into one.
             return repeat(ErrorCode.INVALID_PRODUCER_EPOCH)
@@ -126,7 +129,7 @@ async def txn_offset_commit(
             return repeat(code_of(error))
 
     named = ((topic.name, topic.partitions) for topic in request.topics)
-    codes = await _commit_in_batches(door, named, call, commit)
+    codes = await _commit_in_batches(backend, named, call, commit)
     topics = []
     for topic, results in zip(request.topics, codes, strict=True):
         await call.pause()
@@ -137,12 +140,14 @@ async def txn_offset_commit(
     return transaction_wire.TxnOffsetCommitResponse(topics=topics)
 
 
-async def offset_fetch(door: Door, request: wire.OffsetFetchRequest, call: Call) -> wire.OffsetFetchResponse:
+async def offset_fetch(
+    backend: Backend, request: wire.OffsetFetchRequest, call: Call
+) -> wire.OffsetFetchResponse:
     stable = request.require_stable
     if call.version >= _GROUPS_FROM:
         groups = []
         for each in await call.each_once(request.groups, lambda group: group.group_id):
-            groups.append(await _fetched(door, each, call, require_stable=stable))
+            groups.append(await _fetched(backend, each, call, require_stable=stable))
             await call.pause()
         return wire.OffsetFetchResponse(groups=groups)
     topics = None
@@ -154,7 +159,7 @@ async def offset_fetch(door: Door, request: wire.OffsetFetchRequest, call: Call)
                 wire.OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
             )
     group = wire.OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
-    fetched = await _fetched(door, group, call, require_stable=stable)
+    fetched = await _fetched(backend, group, call, require_stable=stable)
     answered = []
     for each_topic in fetched.topics:
         await call.pause()
@@ -163,7 +168,7 @@ async def offset_fetch(door: Door, request: wire.OffsetFetchRequest, call: Call)
 
 
 async def offset_delete(
-    door: Door, request: wire.OffsetDeleteRequest, call: Call
+    backend: Backend, request: wire.OffsetDeleteRequest, call: Call
 ) -> wire.OffsetDeleteResponse:
     codes: dict[TopicPartition, ErrorCode] = {}
     wanted: list[TopicPartition] = []
@@ -173,7 +178,7 @@ async def offset_delete(
             await call.pause()
             partition = TopicPartition(TopicName(topic.name), each.partition_index)
             if partition not in codes:
-                codes[partition] = refusal = _refusal(door, topic.name, each.partition_index)
+                codes[partition] = refusal = _refusal(backend, topic.name, each.partition_index)
                 if not refusal:
                     wanted.append(partition)
     try:
@@ -181,7 +186,7 @@ async def offset_delete(
             raise InvalidGroupId("a group id cannot be empty")
         for some in _batches(wanted):
             asked = DeleteOffsetsRequest(group=request.group_id, partitions=tuple(some))
-            results: PartitionResults = await ask_group(door, GroupCoordinator.delete_offsets, asked)
+            results: PartitionResults = await ask_group(backend, GroupCoordinator.delete_offsets, asked)
             codes.update(zip(some, _codes(results), strict=True))
             await call.pause()
     except AlpacaError as error:
@@ -203,7 +208,7 @@ async def offset_delete(
 
 
 async def _commit_in_batches(
-    door: Door,
+    backend: Backend,
     named: Iterable[tuple[str | None, Sequence[ToCommit]]],
     call: Call,
     commit: Callable[[tuple[OffsetToCommit, ...]], Awaitable[Iterable[ErrorCode]]],
@@ -217,7 +222,7 @@ async def _commit_in_batches(
         codes.append(results)
         for each in partitions:
             await call.pause()
-            refusal = _refusal(door, name, each.partition_index)
+            refusal = _refusal(backend, name, each.partition_index)
             if name is not None and not refusal:
                 wanted.append(Wanted(_to_commit(name, each), results, len(results)))
             results.append(refusal)
@@ -242,19 +247,19 @@ async def _results(
 
 
 async def _check_transaction(
-    door: Door, request: transaction_wire.TxnOffsetCommitRequest, call: Call
+    backend: Backend, request: transaction_wire.TxnOffsetCommitRequest, call: Call
 ) -> None:
     """See that the group's offsets are in the producer's transaction; current clients leave that to us."""
     asked = TransactionPartitions(
         transactional_id=request.transactional_id,
         producer=ProducerIdentity(request.producer_id, request.producer_epoch),
-        partitions=(await door.broker.coordinators.offsets_partition(request.group_id),),
+        partitions=(await backend.broker.coordinators.offsets_partition(request.group_id),),
     )
     if call.version >= _JOINS_TRANSACTION_FROM:
-        await ask_transaction(door, TransactionCoordinator.add_partitions, asked)
+        await ask_transaction(backend, TransactionCoordinator.add_partitions, asked)
         return
     verified: PartitionsVerified = await ask_transaction(
-        door, TransactionCoordinator.verify_partitions, asked
+        backend, TransactionCoordinator.verify_partitions, asked
     )
     if verified.absent:
         reason = f"the offsets of group {request.group_id!r} are not part of the transaction"
@@ -263,14 +268,14 @@ async def _check_transaction(
 
 
 async def _fetched(
-    door: Door, group: wire.OffsetFetchRequestGroup, call: Call, *, require_stable: bool
+    backend: Backend, group: wire.OffsetFetchRequestGroup, call: Call, *, require_stable: bool
 ) -> wire.OffsetFetchResponseGroup:
     named = None
     if group.topics is not None:
         named = []
         for topic in group.topics:
             await call.pause()
-            named.append((topic, _name_of(door, topic, call)))
+            named.append((topic, _name_of(backend, topic, call)))
     asked = FetchOffsetsRequest(
         group=group.group_id,
         partitions=None,
@@ -280,10 +285,10 @@ async def _fetched(
     )
     try:
         if named is None:
-            reply: FetchOffsetsReply = await ask_group(door, GroupCoordinator.fetch_offsets, asked)
-            topics = await _all_fetched(door, reply, call)
+            reply: FetchOffsetsReply = await ask_group(backend, GroupCoordinator.fetch_offsets, asked)
+            topics = await _all_fetched(backend, reply, call)
         else:
-            topics = await _named_fetched(door, asked, named, call)
+            topics = await _named_fetched(backend, asked, named, call)
     except AlpacaError as error:
         code = code_of(error)
         failed = (
@@ -294,7 +299,7 @@ async def _fetched(
 
 
 async def _named_fetched(
-    door: Door,
+    backend: Backend,
     asked: FetchOffsetsRequest,
     named: Sequence[tuple[wire.OffsetFetchRequestTopics, str | None]],
     call: Call,
@@ -302,7 +307,7 @@ async def _named_fetched(
     offsets: list[wire.OffsetFetchResponsePartition] = []
     for some in _batches(_known_partitions(named)):
         reply: FetchOffsetsReply = await ask_group(
-            door, GroupCoordinator.fetch_offsets, msgspec.structs.replace(asked, partitions=tuple(some))
+            backend, GroupCoordinator.fetch_offsets, msgspec.structs.replace(asked, partitions=tuple(some))
         )
         for each in reply.offsets:
             offsets.append(_offset(each))
@@ -334,7 +339,7 @@ def _known_partitions(
 
 
 async def _all_fetched(
-    door: Door, reply: FetchOffsetsReply, call: Call
+    backend: Backend, reply: FetchOffsetsReply, call: Call
 ) -> list[wire.OffsetFetchResponseTopics]:
     by_topic: dict[str, list[wire.OffsetFetchResponsePartition]] = {}
     for each in reply.offsets:
@@ -346,7 +351,7 @@ async def _all_fetched(
             for name, offsets in by_topic.items()
         ]
     # A topic without an id cannot be spoken of: it is being deleted.
-    topics: Mapping[TopicName, Topic] = door.broker.topics.image.topics
+    topics: Mapping[TopicName, Topic] = backend.broker.topics.image.topics
     return [
         wire.OffsetFetchResponseTopics(topic_id=topic.id, partitions=offsets)
         for name, offsets in by_topic.items()
@@ -377,20 +382,20 @@ def _all(topic: wire.OffsetFetchRequestTopics, code: ErrorCode) -> wire.OffsetFe
 
 
 def _name_of(
-    door: Door, topic: wire.OffsetCommitRequestTopic | wire.OffsetFetchRequestTopics, call: Call
+    backend: Backend, topic: wire.OffsetCommitRequestTopic | wire.OffsetFetchRequestTopics, call: Call
 ) -> str | None:
     """The name of a topic that a request speaks of, None if there is no topic with the id it gives."""
     if call.version < _TOPIC_IDS_FROM:
         return topic.name
-    found = door.broker.topics.image.topic_by_id(topic.topic_id)
+    found = backend.broker.topics.image.topic_by_id(topic.topic_id)
     return None if found is None else found.name
 
 
-def _refusal(door: Door, name: str | None, index: int) -> ErrorCode:
+def _refusal(backend: Backend, name: str | None, index: int) -> ErrorCode:
     """What is wrong with a partition that a request names; NONE if it is there."""
     if name is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
-    topics = door.broker.topics
+    topics = backend.broker.topics
     # One that is still being recovered is there all the same.
     if topics.find(name.encode(), index) is None and topics.not_ready(name.encode(), index) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,12 +1,21 @@
 """DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from enum import IntEnum
 from functools import partial
 from typing import Any
 
-from alpacamq.api.kafka.door import Call, Door
+from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.cluster.topics import with_words
+from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.coordinator.share.config import (
+    SHARE_SETTINGS,
+    ConfigureGroupRequest,
+    DescribeGroupConfigRequest,
+    GroupConfigReply,
+    ShareConfig,
+)
 from alpacamq.model.errors import AlpacaError, InvalidConfig, InvalidRequest
 from alpacamq.model.topics import SETTINGS, ConfigKind, Topic, check_setting
 from alpacamq.protocol.messages.configs import (
@@ -27,19 +36,63 @@ from alpacamq.protocol.messages.configs import (
     IncrementallyAlterableConfig,
 )
 
-from .config_words import TYPES, Operation, Resource, Source, check_settings_count
-from .group_configs import changed_settings, configure_group, group_settings
+from .coordination import ask_group
 
 
-def source_of(door: Door, topic: Topic, name: str) -> Source:
+class Resource(IntEnum):
+    """What a setting can belong to."""
+
+    TOPIC = 2
+    BROKER = 4
+    GROUP = 32
+
+
+class Source(IntEnum):
+    """Where a setting's value comes from."""
+
+    TOPIC = 1
+    BROKER_FILE = 4
+    DEFAULT = 5
+    GROUP = 8
+
+
+class Operation(IntEnum):
+    """How an incremental change changes a setting."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+TYPES: Mapping[ConfigKind, int] = {
+    ConfigKind.BOOLEAN: 1,
+    ConfigKind.STRING: 2,
+    ConfigKind.INT: 3,
+    ConfigKind.LONG: 5,
+    ConfigKind.DOUBLE: 6,
+    ConfigKind.LIST: 7,
+}
+
+# Far more than there are; a client that names more would have the broker look at each of them.
+MAX_SETTINGS = 1000
+
+
+def check_settings_count(settings: Sequence[object]) -> None:
+    """InvalidRequest for more settings of one thing than there can be."""
+    if len(settings) > MAX_SETTINGS:
+        raise InvalidRequest(f"a request may name {MAX_SETTINGS} settings of one resource at most")
+
+
+def source_of(backend: Backend, topic: Topic, name: str) -> Source:
     """Who set the value that a topic's setting has."""
     if name in topic.overrides:
         return Source.TOPIC
-    return Source.BROKER_FILE if name in door.broker.topics.defaults else Source.DEFAULT
+    return Source.BROKER_FILE if name in backend.broker.topics.defaults else Source.DEFAULT
 
 
 async def describe_configs(
-    door: Door, request: DescribeConfigsRequest, call: Call
+    backend: Backend, request: DescribeConfigsRequest, call: Call
 ) -> DescribeConfigsResponse:
     results = []
     seen: set[tuple[int, str]] = set()
@@ -48,43 +101,45 @@ async def describe_configs(
         if (resource.resource_type, resource.resource_name) not in seen:
             # Each once, however often it is named: an answer is much larger than its question.
             seen.add((resource.resource_type, resource.resource_name))
-            results.append(await _result(door, request, resource))
+            results.append(await _result(backend, request, resource))
     return DescribeConfigsResponse(results=results)
 
 
-async def alter_configs(door: Door, request: AlterConfigsRequest, call: Call) -> AlterConfigsResponse:
+async def alter_configs(backend: Backend, request: AlterConfigsRequest, call: Call) -> AlterConfigsResponse:
     responses = []
     for resource in request.resources:
         await call.pause()
         if resource.resource_type == Resource.GROUP:
-            change = _replace_group(door, resource, request.validate_only)
+            change = _replace_group(backend, resource, request.validate_only)
         else:
-            change = _configure(door, resource, partial(_replaced, resource.configs), request.validate_only)
+            change = _configure(
+                backend, resource, partial(_replaced, resource.configs), request.validate_only
+            )
         responses.append(await _altered(resource, change))
     return AlterConfigsResponse(responses=responses)
 
 
 async def incremental_alter_configs(
-    door: Door, request: IncrementalAlterConfigsRequest, call: Call
+    backend: Backend, request: IncrementalAlterConfigsRequest, call: Call
 ) -> IncrementalAlterConfigsResponse:
     responses = []
     for resource in request.resources:
         await call.pause()
         if resource.resource_type == Resource.GROUP:
-            change = _configure_group(door, resource, request.validate_only)
+            change = _configure_group(backend, resource, request.validate_only)
         else:
-            changed = partial(_changed, door, resource.configs)
-            change = _configure(door, resource, changed, request.validate_only)
+            changed = partial(_changed, backend, resource.configs)
+            change = _configure(backend, resource, changed, request.validate_only)
         responses.append(await _altered(resource, change))
     return IncrementalAlterConfigsResponse(responses=responses)
 
 
 async def _result(
-    door: Door, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+    backend: Backend, request: DescribeConfigsRequest, resource: DescribeConfigsResource
 ) -> DescribeConfigsResult:
     kind, name = resource.resource_type, resource.resource_name
     try:
-        described = await _described(door, request, resource)
+        described = await _described(backend, request, resource)
     except AlpacaError as error:
         return DescribeConfigsResult(
             resource_type=kind, resource_name=name, error_code=code_of(error), error_message=text_of(error)
@@ -107,7 +162,7 @@ async def _altered(
 
 
 async def _configure(
-    door: Door,
+    backend: Backend,
     resource: AlterConfigsResource | IncrementalAlterConfigsResource,
     change: Callable[[Topic], Mapping[str, str]],
     dry_run: bool,
@@ -120,20 +175,22 @@ async def _configure(
             f"resources of type {kind} have no settings here, only topics (2) and groups (32)"
         )
     check_settings_count(resource.configs)
-    door.broker.topics.image.topic(name)  # most names that cannot be configured are no topic's
-    await door.broker.topics.configure(name, change, dry_run=dry_run)
+    backend.broker.topics.image.topic(name)  # most names that cannot be configured are no topic's
+    await backend.broker.topics.configure(name, change, dry_run=dry_run)
 
 
-async def _replace_group(door: Door, resource: AlterConfigsResource, dry_run: bool) -> None:
+async def _replace_group(backend: Backend, resource: AlterConfigsResource, dry_run: bool) -> None:
     check_settings_count(resource.configs)
     overrides = _given(resource.configs)
-    await configure_group(door, resource.resource_name, overrides, replace_all=True, dry_run=dry_run)
+    await configure_group(backend, resource.resource_name, overrides, replace_all=True, dry_run=dry_run)
 
 
-async def _configure_group(door: Door, resource: IncrementalAlterConfigsResource, dry_run: bool) -> None:
+async def _configure_group(
+    backend: Backend, resource: IncrementalAlterConfigsResource, dry_run: bool
+) -> None:
     check_settings_count(resource.configs)
     overrides = changed_settings(resource.configs)
-    await configure_group(door, resource.resource_name, overrides, replace_all=False, dry_run=dry_run)
+    await configure_group(backend, resource.resource_name, overrides, replace_all=False, dry_run=dry_run)
 
 
 def _given(configs: Sequence[AlterableConfig]) -> dict[str, str]:
@@ -144,7 +201,9 @@ def _replaced(configs: Sequence[AlterableConfig], _topic: Topic) -> Mapping[str,
     return _given(configs)
 
 
-def _changed(door: Door, changes: Sequence[IncrementallyAlterableConfig], topic: Topic) -> Mapping[str, str]:
+def _changed(
+    backend: Backend, changes: Sequence[IncrementallyAlterableConfig], topic: Topic
+) -> Mapping[str, str]:
     overrides = dict(topic.overrides)
     for change in changes:
         name = change.name
@@ -162,7 +221,7 @@ def _changed(door: Door, changes: Sequence[IncrementallyAlterableConfig], topic:
             raise InvalidRequest(f"there is no operation {change.config_operation} on settings")
         if (setting := SETTINGS.get(name)) is None or setting.kind is not ConfigKind.LIST:
             raise InvalidConfig(f"{name} is not a list, so nothing can be added to it or taken away")
-        current = overrides.get(name, door.broker.topics.defaults.get(name, setting.text(setting.default)))
+        current = overrides.get(name, backend.broker.topics.defaults.get(name, setting.text(setting.default)))
         if change.config_operation == Operation.APPEND:
             overrides[name] = with_words(topic.name, name, current, added=change.value)
         else:
@@ -171,14 +230,16 @@ def _changed(door: Door, changes: Sequence[IncrementallyAlterableConfig], topic:
 
 
 async def _described(
-    door: Door, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+    backend: Backend, request: DescribeConfigsRequest, resource: DescribeConfigsResource
 ) -> list[DescribeConfigsResourceResult]:
     if resource.resource_type == Resource.TOPIC:
-        described = _topic_settings(door, request, door.broker.topics.image.topic(resource.resource_name))
+        described = _topic_settings(
+            backend, request, backend.broker.topics.image.topic(resource.resource_name)
+        )
     elif resource.resource_type == Resource.BROKER:
-        described = _broker_settings(door, resource.resource_name)
+        described = _broker_settings(backend, resource.resource_name)
     elif resource.resource_type == Resource.GROUP:
-        described = await group_settings(door, request, resource.resource_name)
+        described = await group_settings(backend, request, resource.resource_name)
     else:
         raise InvalidRequest(f"resources of type {resource.resource_type} have no settings here")
     if resource.configuration_keys is None:
@@ -189,18 +250,18 @@ async def _described(
 
 
 def _topic_settings(
-    door: Door, request: DescribeConfigsRequest, topic: Topic
+    backend: Backend, request: DescribeConfigsRequest, topic: Topic
 ) -> list[DescribeConfigsResourceResult]:
-    config = door.broker.topics.config_of(topic)
+    config = backend.broker.topics.config_of(topic)
     described = []
     for name, setting in SETTINGS.items():
         value = setting.text(getattr(config, name.replace(".", "_")))
-        source = source_of(door, topic, name)
+        source = source_of(backend, topic, name)
         synonyms = []
         if request.include_synonyms:
             values = {
                 Source.TOPIC: topic.overrides.get(name),
-                Source.BROKER_FILE: door.broker.topics.defaults.get(name),
+                Source.BROKER_FILE: backend.broker.topics.defaults.get(name),
                 Source.DEFAULT: setting.text(setting.default),
             }
             synonyms = [
@@ -221,15 +282,15 @@ def _topic_settings(
     return described
 
 
-def _broker_settings(door: Door, name: str) -> list[DescribeConfigsResourceResult]:
+def _broker_settings(backend: Backend, name: str) -> list[DescribeConfigsResourceResult]:
     """What tools ask a broker for, under the names they use; all of it read-only."""
-    settings = door.broker.settings
-    if name not in ("", str(door.node_id)):
-        raise InvalidRequest(f"this is broker {door.node_id}, not {name!r}")
+    settings = backend.broker.settings
+    if name not in ("", str(backend.node_id)):
+        raise InvalidRequest(f"this is broker {backend.node_id}, not {name!r}")
     values = {
-        "advertised.listeners": f"PLAINTEXT://{door.host}:{door.port}",
+        "advertised.listeners": f"PLAINTEXT://{backend.host}:{backend.port}",
         "auto.create.topics.enable": str(settings.auto_create_topics).lower(),
-        "broker.id": str(door.node_id),
+        "broker.id": str(backend.node_id),
         "default.replication.factor": "1",
         "log.dirs": str(settings.data_directory.absolute()),
         "num.partitions": str(settings.limits.default_partitions),
@@ -244,3 +305,60 @@ def _broker_settings(door: Door, name: str) -> list[DescribeConfigsResourceResul
         )
         for key, value in values.items()
     ]
+
+
+_DEFAULTS = ShareConfig()
+
+
+async def group_settings(
+    backend: Backend, request: DescribeConfigsRequest, group: str
+) -> list[DescribeConfigsResourceResult]:
+    """Every setting a group can have, with the value it has."""
+    reply: GroupConfigReply = await ask_group(
+        backend, GroupCoordinator.describe_config, DescribeGroupConfigRequest(group=group)
+    )
+    described = []
+    for name, setting in SHARE_SETTINGS.items():
+        values = {
+            Source.GROUP: reply.overrides.get(name),
+            Source.DEFAULT: str(getattr(_DEFAULTS, setting.field)),
+        }
+        synonyms = [
+            DescribeConfigsSynonym(name=name, value=text, source=origin)
+            for origin, text in values.items()
+            if text is not None
+        ]
+        described.append(
+            DescribeConfigsResourceResult(
+                name=name,
+                value=str(getattr(reply.config, setting.field)),
+                config_source=synonyms[0].source,
+                synonyms=synonyms if request.include_synonyms else [],
+                config_type=TYPES[ConfigKind.INT if setting.is_number else ConfigKind.STRING],
+                documentation=setting.doc if request.include_documentation else None,
+            )
+        )
+    return described
+
+
+def changed_settings(changes: Sequence[IncrementallyAlterableConfig]) -> dict[str, str | None]:
+    """What an incremental change sets, and what it takes away."""
+    overrides: dict[str, str | None] = {}
+    for change in changes:
+        if change.config_operation == Operation.DELETE:
+            overrides[change.name] = None
+        elif change.config_operation != Operation.SET:
+            raise InvalidRequest(f"{change.name} is not a list, so it can only be set or deleted")
+        elif change.value is None:
+            raise InvalidConfig(f"{change.name} has no value")
+        else:
+            overrides[change.name] = change.value
+    return overrides
+
+
+async def configure_group(
+    backend: Backend, group: str, overrides: Mapping[str, str | None], *, replace_all: bool, dry_run: bool
+) -> None:
+    """Give a group settings of its own."""
+    asked = ConfigureGroupRequest(group=group, overrides=overrides, replace_all=replace_all, dry_run=dry_run)
+    await ask_group(backend, GroupCoordinator.configure, asked)

@@ -2,22 +2,22 @@
 
 from collections.abc import Sequence
 
-from alpacamq.api.kafka.door import Call, Door
+from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
-from alpacamq.coordinator.consumer_messages import (
+from alpacamq.coordinator.consumer.messages import (
     ConsumerGroupDescription,
     ConsumerHeartbeatReply,
     ConsumerHeartbeatRequest,
     ConsumerMemberDescription,
     Partitions,
 )
-from alpacamq.coordinator.group_messages import DescribeRequest
 from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.coordinator.messages import DescribeRequest
 from alpacamq.model.errors import AlpacaError, GroupIdNotFound, InvalidRequest
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import consumer_groups as wire
 
-from .asking import ask_group
+from .coordination import ask_group
 
 _MEMBERS_NAME_THEMSELVES_FROM = 1
 _USES_CONSUMER_PROTOCOL = 1
@@ -26,7 +26,7 @@ MAX_TOPICS = 10_000
 
 
 async def consumer_group_heartbeat(
-    door: Door, request: wire.ConsumerGroupHeartbeatRequest, call: Call
+    backend: Backend, request: wire.ConsumerGroupHeartbeatRequest, call: Call
 ) -> wire.ConsumerGroupHeartbeatResponse:
     topics = request.subscribed_topic_names
     if len(topics or ()) > MAX_TOPICS or len(request.topic_partitions or ()) > MAX_TOPICS:
@@ -51,7 +51,7 @@ async def consumer_group_heartbeat(
     try:
         if call.version >= _MEMBERS_NAME_THEMSELVES_FROM and not request.member_id:
             raise InvalidRequest("a member must have an id")
-        reply: ConsumerHeartbeatReply = await ask_group(door, GroupCoordinator.consumer_heartbeat, asked)
+        reply: ConsumerHeartbeatReply = await ask_group(backend, GroupCoordinator.consumer_heartbeat, asked)
     except AlpacaError as error:
         return wire.ConsumerGroupHeartbeatResponse(error_code=code_of(error), error_message=text_of(error))
     assignment = None
@@ -71,11 +71,11 @@ async def consumer_group_heartbeat(
 
 
 async def consumer_group_describe(
-    door: Door, request: wire.ConsumerGroupDescribeRequest, call: Call
+    backend: Backend, request: wire.ConsumerGroupDescribeRequest, call: Call
 ) -> wire.ConsumerGroupDescribeResponse:
     groups = []
     for group in await call.each_once(request.group_ids, str):
-        groups.append(await _described(door, group))
+        groups.append(await _described(backend, group))
         await call.pause()
     return wire.ConsumerGroupDescribeResponse(groups=groups)
 
@@ -86,9 +86,9 @@ def _owned(held: Sequence[wire.HeartbeatTopicPartitions] | None) -> Partitions |
     return {each.topic_id: frozenset(each.partitions) for each in held}
 
 
-async def _described(door: Door, group: str) -> wire.DescribedConsumerGroup:
+async def _described(backend: Backend, group: str) -> wire.DescribedConsumerGroup:
     try:
-        found = await ask_group(door, GroupCoordinator.describe, DescribeRequest(group=group))
+        found = await ask_group(backend, GroupCoordinator.describe, DescribeRequest(group=group))
         if not isinstance(found, ConsumerGroupDescription):
             raise GroupIdNotFound(f"group {group!r} does not follow the consumer protocol")
     except AlpacaError as error:
@@ -101,11 +101,11 @@ async def _described(door: Door, group: str) -> wire.DescribedConsumerGroup:
         group_epoch=found.epoch,
         assignment_epoch=found.assignment_epoch,
         assignor_name=found.assignor,
-        members=[_member(door, member) for member in found.members],
+        members=[_member(backend, member) for member in found.members],
     )
 
 
-def _member(door: Door, member: ConsumerMemberDescription) -> wire.DescribedConsumer:
+def _member(backend: Backend, member: ConsumerMemberDescription) -> wire.DescribedConsumer:
     return wire.DescribedConsumer(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -115,15 +115,15 @@ def _member(door: Door, member: ConsumerMemberDescription) -> wire.DescribedCons
         client_host=member.client_host,
         subscribed_topic_names=list(member.subscribed_topics),
         subscribed_topic_regex=member.subscribed_regex or None,
-        assignment=described_assignment(door, member.assignment),
-        target_assignment=described_assignment(door, member.target_assignment),
+        assignment=described_assignment(backend, member.assignment),
+        target_assignment=described_assignment(backend, member.target_assignment),
         member_type=_USES_CONSUMER_PROTOCOL,
     )
 
 
-def described_assignment(door: Door, partitions: Partitions) -> wire.DescribedAssignment:
+def described_assignment(backend: Backend, partitions: Partitions) -> wire.DescribedAssignment:
     """With the names of the topics; one that has been deleted meanwhile has none and is left out."""
-    image = door.broker.topics.image
+    image = backend.broker.topics.image
     return wire.DescribedAssignment(
         topic_partitions=[
             wire.DescribedTopicPartitions(

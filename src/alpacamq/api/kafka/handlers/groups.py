@@ -1,8 +1,9 @@
 """Classic groups: joining, syncing, heartbeats and leaving, and looking at groups of any protocol."""
 
-from alpacamq.api.kafka.door import Call, Door
+from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
-from alpacamq.coordinator.group_messages import (
+from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.coordinator.messages import (
     DescribeRequest,
     GroupDescription,
     HeartbeatRequest,
@@ -17,7 +18,6 @@ from alpacamq.coordinator.group_messages import (
     SyncReply,
     SyncRequest,
 )
-from alpacamq.coordinator.groups import GroupCoordinator
 from alpacamq.model.errors import (
     AlpacaError,
     CoordinatorLoading,
@@ -29,7 +29,7 @@ from alpacamq.model.errors import (
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import groups as wire
 
-from .asking import ask_group
+from .coordination import ask_group
 from .share_groups import delete_group, unlisted_share_groups
 
 _COORDINATED = (0, 1, 2)  # groups, transactions, and what share groups have done
@@ -50,7 +50,7 @@ _MAX_FILTERS = 100
 
 
 async def find_coordinator(
-    door: Door, request: wire.FindCoordinatorRequest, call: Call
+    backend: Backend, request: wire.FindCoordinatorRequest, call: Call
 ) -> wire.FindCoordinatorResponse:
     keys = request.coordinator_keys if call.version >= _COORDINATORS_BY_THE_LIST_FROM else [request.key]
     if request.key_type not in _COORDINATED:
@@ -66,14 +66,14 @@ async def find_coordinator(
         )
     found = []
     for key in keys:
-        found.append(wire.Coordinator(key=key, node_id=door.node_id, host=door.host, port=door.port))
+        found.append(wire.Coordinator(key=key, node_id=backend.node_id, host=backend.host, port=backend.port))
         await call.pause()
     return wire.FindCoordinatorResponse(
-        node_id=door.node_id, host=door.host, port=door.port, coordinators=found
+        node_id=backend.node_id, host=backend.host, port=backend.port, coordinators=found
     )
 
 
-async def join_group(door: Door, request: wire.JoinGroupRequest, call: Call) -> wire.JoinGroupResponse:
+async def join_group(backend: Backend, request: wire.JoinGroupRequest, call: Call) -> wire.JoinGroupResponse:
     if (
         len(request.protocols) > _MAX_PROTOCOLS
         or sum(len(each.name) + len(each.metadata) for each in request.protocols) > _MAX_PROTOCOL_BYTES
@@ -96,7 +96,7 @@ async def join_group(door: Door, request: wire.JoinGroupRequest, call: Call) -> 
         knows_skip_assignment=call.version >= _SKIP_ASSIGNMENT_FROM,
     )
     try:
-        reply: JoinReply = await ask_group(door, GroupCoordinator.join, asked)
+        reply: JoinReply = await ask_group(backend, GroupCoordinator.join, asked)
     except MemberIdRequired as error:
         return wire.JoinGroupResponse(error_code=code_of(error), member_id=error.member_id)
     except AlpacaError as error:
@@ -117,7 +117,7 @@ async def join_group(door: Door, request: wire.JoinGroupRequest, call: Call) -> 
     )
 
 
-async def sync_group(door: Door, request: wire.SyncGroupRequest, call: Call) -> wire.SyncGroupResponse:
+async def sync_group(backend: Backend, request: wire.SyncGroupRequest, call: Call) -> wire.SyncGroupResponse:
     if len(request.assignments) > _MAX_MEMBERS:
         return wire.SyncGroupResponse(error_code=ErrorCode.INVALID_REQUEST)
     asked = SyncRequest(
@@ -135,7 +135,7 @@ async def sync_group(door: Door, request: wire.SyncGroupRequest, call: Call) -> 
     try:
         if call.version >= _PROTOCOL_NAMED_FROM and None in (request.protocol_type, request.protocol_name):
             raise InconsistentGroupProtocol("a member must say which protocol it follows")
-        reply: SyncReply = await ask_group(door, GroupCoordinator.sync, asked)
+        reply: SyncReply = await ask_group(backend, GroupCoordinator.sync, asked)
     except AlpacaError as error:
         return wire.SyncGroupResponse(error_code=code_of(error))
     return wire.SyncGroupResponse(
@@ -143,7 +143,7 @@ async def sync_group(door: Door, request: wire.SyncGroupRequest, call: Call) -> 
     )
 
 
-async def heartbeat(door: Door, request: wire.HeartbeatRequest, _call: Call) -> wire.HeartbeatResponse:
+async def heartbeat(backend: Backend, request: wire.HeartbeatRequest, _call: Call) -> wire.HeartbeatResponse:
     asked = HeartbeatRequest(
         group=request.group_id,
         generation=request.generation_id,
@@ -151,7 +151,7 @@ async def heartbeat(door: Door, request: wire.HeartbeatRequest, _call: Call) -> 
         instance_id=request.group_instance_id,
     )
     try:
-        await ask_group(door, GroupCoordinator.heartbeat, asked)
+        await ask_group(backend, GroupCoordinator.heartbeat, asked)
     except CoordinatorLoading:
         # Sessions begin anew when the group is loaded, and a client that heard of it could only wait.
         return wire.HeartbeatResponse()
@@ -160,7 +160,9 @@ async def heartbeat(door: Door, request: wire.HeartbeatRequest, _call: Call) -> 
     return wire.HeartbeatResponse()
 
 
-async def leave_group(door: Door, request: wire.LeaveGroupRequest, call: Call) -> wire.LeaveGroupResponse:
+async def leave_group(
+    backend: Backend, request: wire.LeaveGroupRequest, call: Call
+) -> wire.LeaveGroupResponse:
     if len(request.members) > _MAX_MEMBERS:
         return wire.LeaveGroupResponse(error_code=ErrorCode.INVALID_REQUEST)
     if call.version < _MEMBERS_LEAVE_FROM:
@@ -172,7 +174,7 @@ async def leave_group(door: Door, request: wire.LeaveGroupRequest, call: Call) -
         ]
     asked = LeaveRequest(group=request.group_id, members=tuple(leaving))
     try:
-        reply: LeaveReply = await ask_group(door, GroupCoordinator.leave, asked)
+        reply: LeaveReply = await ask_group(backend, GroupCoordinator.leave, asked)
         results = [(each, each.error) for each in reply.members]
     except UnknownMember as error:
         # Not even the group is there: that is each member's error, not the request's.
@@ -193,23 +195,25 @@ async def leave_group(door: Door, request: wire.LeaveGroupRequest, call: Call) -
 
 
 async def describe_groups(
-    door: Door, request: wire.DescribeGroupsRequest, call: Call
+    backend: Backend, request: wire.DescribeGroupsRequest, call: Call
 ) -> wire.DescribeGroupsResponse:
     groups = []
     for group in await call.each_once(request.groups, str):
-        groups.append(await _described(door, group, call))
+        groups.append(await _described(backend, group, call))
         await call.pause()
     return wire.DescribeGroupsResponse(groups=groups)
 
 
-async def list_groups(door: Door, request: wire.ListGroupsRequest, call: Call) -> wire.ListGroupsResponse:
+async def list_groups(
+    backend: Backend, request: wire.ListGroupsRequest, call: Call
+) -> wire.ListGroupsResponse:
     if len(request.states_filter) + len(request.types_filter) > _MAX_FILTERS:
         return wire.ListGroupsResponse(error_code=ErrorCode.INVALID_REQUEST)
     asked = ListRequest(states=frozenset(request.states_filter), types=frozenset(request.types_filter))
-    coordinators = door.broker.coordinators
+    coordinators = backend.broker.coordinators
     try:
         listed = await coordinators.list_groups(await coordinators.group_ids())
-        listed += await unlisted_share_groups(door, {each.group for each in listed})
+        listed += await unlisted_share_groups(backend, {each.group for each in listed})
     except AlpacaError as error:
         return wire.ListGroupsResponse(error_code=code_of(error))
     groups = []
@@ -228,23 +232,23 @@ async def list_groups(door: Door, request: wire.ListGroupsRequest, call: Call) -
 
 
 async def delete_groups(
-    door: Door, request: wire.DeleteGroupsRequest, call: Call
+    backend: Backend, request: wire.DeleteGroupsRequest, call: Call
 ) -> wire.DeleteGroupsResponse:
     results = []
     for group in await call.each_once(request.groups_names, str):
         await call.pause()
         code = ErrorCode.NONE
         try:
-            await delete_group(door, group)
+            await delete_group(backend, group)
         except AlpacaError as error:
             code = code_of(error)
         results.append(wire.DeletableGroupResult(group_id=group, error_code=code))
     return wire.DeleteGroupsResponse(results=results)
 
 
-async def _described(door: Door, group: str, call: Call) -> wire.DescribedGroup:
+async def _described(backend: Backend, group: str, call: Call) -> wire.DescribedGroup:
     try:
-        found = await ask_group(door, GroupCoordinator.describe, DescribeRequest(group=group))
+        found = await ask_group(backend, GroupCoordinator.describe, DescribeRequest(group=group))
         if not isinstance(found, GroupDescription):
             raise GroupIdNotFound(f"group {group!r} does not follow the classic protocol")
     except GroupIdNotFound as error:

@@ -3,12 +3,11 @@
 from collections.abc import Coroutine, Iterable, Iterator
 from heapq import merge
 from itertools import islice
-from typing import Any
-from uuid import UUID
+from typing import TYPE_CHECKING, Any
 
-from alpacamq.api.kafka.door import Call, Door
+from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of
-from alpacamq.broker.partition import Partition
+from alpacamq.broker.partition.leader import Partition
 from alpacamq.cluster.image import ClusterImage
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.topics import Topic, check_topic_name
@@ -29,6 +28,9 @@ from alpacamq.protocol.messages.topics import (
     DescribeTopicPartitionsResponseTopic,
 )
 
+if TYPE_CHECKING:
+    from uuid import UUID
+
 _MAX_DESCRIBED_PARTITIONS = 2000
 _NO_LEADER = -1
 # Topics and partitions that are described at once, without a stop.
@@ -37,36 +39,36 @@ _SORTED_AT_ONCE = 1000
 
 
 def metadata(
-    door: Door, request: MetadataRequest, call: Call
+    backend: Backend, request: MetadataRequest, call: Call
 ) -> MetadataResponse | Coroutine[Any, Any, MetadataResponse]:
-    image = door.broker.topics.image
+    image = backend.broker.topics.image
     if request.topics is None:
         if len(image.topics) + image.partition_count > _AT_ONCE:
-            return _in_slices(door, request, call)
-        return _response(door, [_described(door, topic) for topic in image.topics.values()])
+            return _in_slices(backend, request, call)
+        return _response(backend, [_described(backend, topic) for topic in image.topics.values()])
     if len(request.topics) > _AT_ONCE:
-        return _in_slices(door, request, call)
+        return _in_slices(backend, request, call)
     # As Kafka does: each is described once, however often it is named.
     entries = list({(entry.name, entry.topic_id): entry for entry in request.topics}.values())
     found = [_find(image, entry) for entry in entries]
     if sum(topic.partitions for topic in found if topic is not None) > _AT_ONCE or (
-        None in found and _may_create(door, request)
+        None in found and _may_create(backend, request)
     ):
-        return _in_slices(door, request, call)
+        return _in_slices(backend, request, call)
     return _response(
-        door,
+        backend,
         [
-            _unknown(entry) if topic is None else _described(door, topic)
+            _unknown(entry) if topic is None else _described(backend, topic)
             for entry, topic in zip(entries, found, strict=True)
         ],
     )
 
 
 async def describe_topic_partitions(
-    door: Door, request: DescribeTopicPartitionsRequest, call: Call
+    backend: Backend, request: DescribeTopicPartitionsRequest, call: Call
 ) -> DescribeTopicPartitionsResponse:
     """Pages through partitions by name and index, so that no response grows with the cluster."""
-    image = door.broker.topics.image
+    image = backend.broker.topics.image
     after = "" if request.cursor is None else request.cursor.topic_name
     wanted: set[str] = set()
     for name in [topic.name for topic in request.topics] or list(image.topics):
@@ -92,14 +94,14 @@ async def describe_topic_partitions(
         first = 0
         if request.cursor is not None and name == after:
             first = request.cursor.partition_index
-        ready = door.broker.topics.partitions_of(name)
+        ready = backend.broker.topics.partitions_of(name)
         partitions = ready[first : first + room]
         topics.append(
             DescribeTopicPartitionsResponseTopic(
                 name=name,
                 topic_id=topic.id,
                 is_internal=topic.is_internal,
-                partitions=[_paged(door, partition) for partition in partitions],
+                partitions=[_paged(backend, partition) for partition in partitions],
             )
         )
         room -= len(partitions)
@@ -120,13 +122,13 @@ async def _sorted(names: Iterable[str], call: Call) -> Iterator[str]:
     return merge(*runs)
 
 
-async def _in_slices(door: Door, request: MetadataRequest, call: Call) -> MetadataResponse:
+async def _in_slices(backend: Backend, request: MetadataRequest, call: Call) -> MetadataResponse:
     """Describe many topics, and create those that are missing if the client wants that.
 
     A topic that cannot be created gets the reason as its error.
     """
     if request.topics is None:
-        entries = [MetadataRequestTopic(name=name) for name in list(door.broker.topics.image.topics)]
+        entries = [MetadataRequestTopic(name=name) for name in list(backend.broker.topics.image.topics)]
     else:
         entries = list(request.topics)
     topics = []
@@ -136,30 +138,30 @@ async def _in_slices(door: Door, request: MetadataRequest, call: Call) -> Metada
         if (entry.name, entry.topic_id) in seen:
             continue
         seen.add((entry.name, entry.topic_id))
-        topic = _find(door.broker.topics.image, entry)
+        topic = _find(backend.broker.topics.image, entry)
         refusal = None
-        if topic is None and entry.name is not None and _may_create(door, request):
-            topic, refusal = await _created(door, entry.name)
+        if topic is None and entry.name is not None and _may_create(backend, request):
+            topic, refusal = await _created(backend, entry.name)
         if topic is not None:
-            topics.append(await _described_in_slices(door, topic, call))
+            topics.append(await _described_in_slices(backend, topic, call))
         elif request.topics is not None:
             topics.append(_unknown(entry, refusal))
-    return _response(door, topics)
+    return _response(backend, topics)
 
 
-def _may_create(door: Door, request: MetadataRequest) -> bool:
+def _may_create(backend: Backend, request: MetadataRequest) -> bool:
     return (
         request.topics is not None
         and request.allow_auto_topic_creation
-        and door.broker.settings.auto_create_topics
+        and backend.broker.settings.auto_create_topics
     )
 
 
-async def _created(door: Door, name: str) -> tuple[Topic | None, ErrorCode | None]:
+async def _created(backend: Backend, name: str) -> tuple[Topic | None, ErrorCode | None]:
     """The topic, which another client may have created meanwhile, or why there is none."""
     try:
         check_topic_name(name)  # which most names fail that are no topic's
-        return await door.broker.topics.create_unless_there(name), None
+        return await backend.broker.topics.create_unless_there(name), None
     except AlpacaError as error:
         return None, code_of(error)
 
@@ -179,35 +181,35 @@ def _unknown(entry: MetadataRequestTopic, refusal: ErrorCode | None = None) -> M
     )
 
 
-def _response(door: Door, topics: list[MetadataResponseTopic]) -> MetadataResponse:
+def _response(backend: Backend, topics: list[MetadataResponseTopic]) -> MetadataResponse:
     return MetadataResponse(
-        brokers=[MetadataResponseBroker(node_id=door.node_id, host=door.host, port=door.port)],
-        cluster_id=door.broker.cluster_id,
-        controller_id=door.node_id,
+        brokers=[MetadataResponseBroker(node_id=backend.node_id, host=backend.host, port=backend.port)],
+        cluster_id=backend.broker.cluster_id,
+        controller_id=backend.node_id,
         topics=topics,
     )
 
 
-def _described(door: Door, topic: Topic) -> MetadataResponseTopic:
-    ready = door.broker.topics.ready_partitions_of(topic.name)
-    return _topic(topic, [_partition(door, index, ready.get(index)) for index in _shown(door, topic)])
+def _described(backend: Backend, topic: Topic) -> MetadataResponseTopic:
+    ready = backend.broker.topics.ready_partitions_of(topic.name)
+    return _topic(topic, [_partition(backend, index, ready.get(index)) for index in _shown(backend, topic)])
 
 
-async def _described_in_slices(door: Door, topic: Topic, call: Call) -> MetadataResponseTopic:
-    ready = door.broker.topics.ready_partitions_of(topic.name)
+async def _described_in_slices(backend: Backend, topic: Topic, call: Call) -> MetadataResponseTopic:
+    ready = backend.broker.topics.ready_partitions_of(topic.name)
     partitions = []
-    for index in _shown(door, topic):
-        partitions.append(_partition(door, index, ready.get(index)))
+    for index in _shown(backend, topic):
+        partitions.append(_partition(backend, index, ready.get(index)))
         await call.pause()
     return _topic(topic, partitions)
 
 
-def _shown(door: Door, topic: Topic) -> range:
+def _shown(backend: Backend, topic: Topic) -> range:
     """The partitions of a topic, none while they are made. Those being recovered are there, without a leader.
 
     A topic that has fewer partitions for a while, or none, makes groups of older clients rebalance.
     """
-    topics = door.broker.topics
+    topics = backend.broker.topics
     is_there = topics.is_recovering or topics.partitions_of(topic.name)
     return range(topic.partitions if is_there else 0)
 
@@ -223,8 +225,8 @@ def _topic(topic: Topic, partitions: list[MetadataResponsePartition]) -> Metadat
     )
 
 
-def _partition(door: Door, index: int, ready: Partition | None) -> MetadataResponsePartition:
-    here = [door.node_id]
+def _partition(backend: Backend, index: int, ready: Partition | None) -> MetadataResponsePartition:
+    here = [backend.node_id]
     if ready is None:
         return MetadataResponsePartition(
             error_code=ErrorCode.LEADER_NOT_AVAILABLE,
@@ -236,20 +238,20 @@ def _partition(door: Door, index: int, ready: Partition | None) -> MetadataRespo
         )
     return MetadataResponsePartition(
         partition_index=index,
-        leader_id=door.node_id,
+        leader_id=backend.node_id,
         leader_epoch=ready.leader_epoch,
         replica_nodes=here,
         isr_nodes=here,
     )
 
 
-def _paged(door: Door, partition: Partition) -> DescribeTopicPartitionsResponsePartition:
+def _paged(backend: Backend, partition: Partition) -> DescribeTopicPartitionsResponsePartition:
     return DescribeTopicPartitionsResponsePartition(
         partition_index=partition.identity.partition,
-        leader_id=door.node_id,
+        leader_id=backend.node_id,
         leader_epoch=partition.leader_epoch,
-        replica_nodes=[door.node_id],
-        isr_nodes=[door.node_id],
+        replica_nodes=[backend.node_id],
+        isr_nodes=[backend.node_id],
         # Not null, which the schema allows: Kafka's own client fails on it.
         eligible_leader_replicas=[],
         last_known_elr=[],

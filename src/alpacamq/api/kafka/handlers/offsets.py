@@ -4,9 +4,9 @@ import asyncio
 from collections import Counter
 from enum import IntEnum
 
-from alpacamq.api.kafka.door import Call, Door
+from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of
-from alpacamq.broker.partition import Partition, delete_before
+from alpacamq.broker.partition.leader import Partition, delete_before
 from alpacamq.model.errors import AlpacaError, OffsetOutOfRange, PolicyViolation
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.offsets import (
@@ -33,7 +33,7 @@ _TO_HIGH_WATERMARK = -1
 _READ_COMMITTED = 1
 
 
-class Moment(IntEnum):
+class Timestamp(IntEnum):
     """Timestamps that stand for a place in the log instead."""
 
     LATEST = -1
@@ -43,7 +43,7 @@ class Moment(IntEnum):
     LATEST_TIERED = -5
 
 
-async def list_offsets(door: Door, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse:
+async def list_offsets(backend: Backend, request: ListOffsetsRequest, call: Call) -> ListOffsetsResponse:
     topics = []
     named = await _count_named(request, call)
     committed = request.isolation_level == _READ_COMMITTED
@@ -57,14 +57,14 @@ async def list_offsets(door: Door, request: ListOffsetsRequest, call: Call) -> L
                     partition_index=wanted.partition_index, error_code=ErrorCode.INVALID_REQUEST
                 )
             else:
-                result = await _listed(door, topic.name, wanted, committed=committed)
+                result = await _listed(backend, topic.name, wanted, committed=committed)
             found.append(result)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=found))
     return ListOffsetsResponse(topics=topics)
 
 
 async def offset_for_leader_epoch(
-    door: Door, request: OffsetForLeaderEpochRequest, call: Call
+    backend: Backend, request: OffsetForLeaderEpochRequest, call: Call
 ) -> OffsetForLeaderEpochResponse:
     topics = []
     for topic in request.topics:
@@ -72,19 +72,21 @@ async def offset_for_leader_epoch(
         ends = []
         for wanted in topic.partitions:
             await call.pause()
-            ends.append(_epoch_end(door, topic.topic, wanted))
+            ends.append(_epoch_end(backend, topic.topic, wanted))
         topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=ends))
     return OffsetForLeaderEpochResponse(topics=topics)
 
 
-async def delete_records(door: Door, request: DeleteRecordsRequest, call: Call) -> DeleteRecordsResponse:
+async def delete_records(
+    backend: Backend, request: DeleteRecordsRequest, call: Call
+) -> DeleteRecordsResponse:
     topics = []
     for topic in request.topics:
         await call.pause()
         results = []
         for wanted in topic.partitions:
             await call.pause()
-            results.append(await _deleted(door, topic.name, wanted))
+            results.append(await _deleted(backend, topic.name, wanted))
         topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
     return DeleteRecordsResponse(topics=topics)
 
@@ -101,13 +103,13 @@ async def _count_named(request: ListOffsetsRequest, call: Call) -> Counter[tuple
 
 
 async def _listed(
-    door: Door, name: str, wanted: ListOffsetsPartition, *, committed: bool
+    backend: Backend, name: str, wanted: ListOffsetsPartition, *, committed: bool
 ) -> ListOffsetsPartitionResponse:
     try:
-        partition = door.broker.topics.partition(name, wanted.partition_index)
+        partition = backend.broker.topics.partition(name, wanted.partition_index)
         partition.check_epoch(wanted.current_leader_epoch)
         limit = partition.last_stable_offset if committed else partition.high_watermark
-        offset, timestamp_ms, epoch = await _located(door, partition, wanted.timestamp, limit)
+        offset, timestamp_ms, epoch = await _located(backend, partition, wanted.timestamp, limit)
     except AlpacaError as error:
         return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=code_of(error))
     return ListOffsetsPartitionResponse(
@@ -115,27 +117,29 @@ async def _listed(
     )
 
 
-async def _located(door: Door, partition: Partition, timestamp_ms: int, limit: int) -> tuple[int, int, int]:
+async def _located(
+    backend: Backend, partition: Partition, timestamp_ms: int, limit: int
+) -> tuple[int, int, int]:
     """Offset, timestamp and leader epoch of a moment before `limit`; -1 for what it does not have."""
     log = partition.log
-    if timestamp_ms == Moment.LATEST:
+    if timestamp_ms == Timestamp.LATEST:
         return limit, -1, partition.leader_epoch
-    if timestamp_ms in (Moment.EARLIEST, Moment.EARLIEST_LOCAL):
+    if timestamp_ms in (Timestamp.EARLIEST, Timestamp.EARLIEST_LOCAL):
         return log.start_offset, -1, log.epochs.span_at(log.start_offset)[0]
     loop = asyncio.get_running_loop()
-    threads = door.broker.work_threads
+    threads = backend.broker.work_threads
     if timestamp_ms >= 0:
         found = await loop.run_in_executor(threads, log.offset_for_timestamp, timestamp_ms, limit)
-    elif timestamp_ms == Moment.MAX_TIMESTAMP:
+    elif timestamp_ms == Timestamp.MAX_TIMESTAMP:
         found = await loop.run_in_executor(threads, log.max_timestamp, limit)
     else:
         found = None  # a place that this log does not have, such as a remote tier
     return (-1, -1, -1) if found is None else (found.offset, found.timestamp_ms, found.leader_epoch)
 
 
-def _epoch_end(door: Door, name: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+def _epoch_end(backend: Backend, name: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     try:
-        partition = door.broker.topics.partition(name, wanted.partition)
+        partition = backend.broker.topics.partition(name, wanted.partition)
         partition.check_epoch(wanted.current_leader_epoch)
     except AlpacaError as error:
         return EpochEndOffset(partition=wanted.partition, error_code=code_of(error))
@@ -143,10 +147,12 @@ def _epoch_end(door: Door, name: str, wanted: OffsetForLeaderPartition) -> Epoch
     return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=end_offset)
 
 
-async def _deleted(door: Door, name: str, wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+async def _deleted(
+    backend: Backend, name: str, wanted: DeleteRecordsPartition
+) -> DeleteRecordsPartitionResult:
     index = wanted.partition_index
     try:
-        partition = door.broker.topics.partition(name, index)
+        partition = backend.broker.topics.partition(name, index)
         if not partition.config.deletes_old:
             raise PolicyViolation(f"topic {name!r} is compacted: its records are deleted by tombstones only")
         offset = partition.high_watermark if wanted.offset == _TO_HIGH_WATERMARK else wanted.offset
@@ -154,7 +160,7 @@ async def _deleted(door: Door, name: str, wanted: DeleteRecordsPartition) -> Del
             raise OffsetOutOfRange(
                 f"offset {offset} of {partition.identity} is beyond {partition.high_watermark}"
             )
-        await delete_before(partition, offset, door.broker.work_threads)
+        await delete_before(partition, offset, backend.broker.work_threads)
     except AlpacaError as error:
         return DeleteRecordsPartitionResult(partition_index=index, error_code=code_of(error))
     return DeleteRecordsPartitionResult(partition_index=index, low_watermark=partition.log.start_offset)

@@ -1,16 +1,16 @@
 """Share groups of KIP-932: the heartbeat of their members, describing and deleting them.
 
-A group that uses topics as queues over another door has no members, and is a share group all the same.
+A group that uses topics as queues over another API has no members, and is a share group all the same.
 """
 
 from collections.abc import Collection
 
-from alpacamq.api.kafka.door import Call, Door
+from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
-from alpacamq.coordinator.group_messages import DeleteGroupRequest, DescribeRequest, ListedGroup
 from alpacamq.coordinator.groups import GroupCoordinator
-from alpacamq.coordinator.share_group import ASSIGNOR
-from alpacamq.coordinator.share_messages import (
+from alpacamq.coordinator.messages import DeleteGroupRequest, DescribeRequest, ListedGroup
+from alpacamq.coordinator.share.group import ASSIGNOR
+from alpacamq.coordinator.share.messages import (
     SHARE_PROTOCOL,
     ShareGroupDescription,
     ShareGroupState,
@@ -24,12 +24,12 @@ from alpacamq.protocol.messages import consumer_groups as consumer_wire
 from alpacamq.protocol.messages import share_groups as wire
 from alpacamq.queues.messages import QueueId
 
-from .asking import ask_group
 from .consumer_groups import MAX_TOPICS, described_assignment
+from .coordination import ask_group
 
 
 async def share_group_heartbeat(
-    door: Door, request: wire.ShareGroupHeartbeatRequest, call: Call
+    backend: Backend, request: wire.ShareGroupHeartbeatRequest, call: Call
 ) -> wire.ShareGroupHeartbeatResponse:
     topics = request.subscribed_topic_names
     if len(topics or ()) > MAX_TOPICS:
@@ -47,7 +47,7 @@ async def share_group_heartbeat(
         client_host=call.client_host,
     )
     try:
-        reply: ShareHeartbeatReply = await ask_group(door, GroupCoordinator.share_heartbeat, asked)
+        reply: ShareHeartbeatReply = await ask_group(backend, GroupCoordinator.share_heartbeat, asked)
     except AlpacaError as error:
         return wire.ShareGroupHeartbeatResponse(error_code=code_of(error), error_message=text_of(error))
     assignment = None
@@ -67,23 +67,23 @@ async def share_group_heartbeat(
 
 
 async def share_group_describe(
-    door: Door, request: wire.ShareGroupDescribeRequest, call: Call
+    backend: Backend, request: wire.ShareGroupDescribeRequest, call: Call
 ) -> wire.ShareGroupDescribeResponse:
     groups = []
     for group in await call.each_once(request.group_ids, str):
-        groups.append(await _described(door, group))
+        groups.append(await _described(backend, group))
         await call.pause()
     return wire.ShareGroupDescribeResponse(groups=groups)
 
 
-async def queue_topics(door: Door, group: str) -> list[str]:
-    """The topics that a group uses as queues, over whichever door."""
-    return sorted(queue.topic for queue in await door.broker.queues.queues() if queue.group == group)
+async def queue_topics(backend: Backend, group: str) -> list[str]:
+    """The topics that a group uses as queues, over whichever API."""
+    return sorted(queue.topic for queue in await backend.broker.queues.queues() if queue.group == group)
 
 
-async def unlisted_share_groups(door: Door, known: Collection[str]) -> list[ListedGroup]:
+async def unlisted_share_groups(backend: Backend, known: Collection[str]) -> list[ListedGroup]:
     """Groups that use topics as queues and are not known otherwise."""
-    names = {queue.group for queue in await door.broker.queues.queues()}
+    names = {queue.group for queue in await backend.broker.queues.queues()}
     return [
         ListedGroup(
             group=name, protocol_type=SHARE_PROTOCOL, state=ShareGroupState.EMPTY, type=SHARE_PROTOCOL
@@ -92,14 +92,14 @@ async def unlisted_share_groups(door: Door, known: Collection[str]) -> list[List
     ]
 
 
-async def find_share_group(door: Door, group: str) -> ShareGroupDescription:
+async def find_share_group(backend: Backend, group: str) -> ShareGroupDescription:
     """The share group of this name, or GroupIdNotFound."""
     try:
-        found = await ask_group(door, GroupCoordinator.describe, DescribeRequest(group=group))
+        found = await ask_group(backend, GroupCoordinator.describe, DescribeRequest(group=group))
         if isinstance(found, ShareGroupDescription):
             return found
     except GroupIdNotFound:
-        if await queue_topics(door, group):
+        if await queue_topics(backend, group):
             return ShareGroupDescription(
                 group=group,
                 state=ShareGroupState.EMPTY,
@@ -112,25 +112,25 @@ async def find_share_group(door: Door, group: str) -> ShareGroupDescription:
     raise GroupIdNotFound(f"group {group!r} is not a share group")
 
 
-async def delete_group(door: Door, group: str) -> None:
+async def delete_group(backend: Backend, group: str) -> None:
     """End a group of any kind without members; with a share group go its queues."""
     topics: list[str] = []
     try:
-        found = await ask_group(door, GroupCoordinator.describe, DescribeRequest(group=group))
+        found = await ask_group(backend, GroupCoordinator.describe, DescribeRequest(group=group))
     except GroupIdNotFound:
-        if not (topics := await queue_topics(door, group)):
+        if not (topics := await queue_topics(backend, group)):
             raise
     else:
-        await ask_group(door, GroupCoordinator.delete_group, DeleteGroupRequest(group=group))
+        await ask_group(backend, GroupCoordinator.delete_group, DeleteGroupRequest(group=group))
         if isinstance(found, ShareGroupDescription):
-            topics = await queue_topics(door, group)
+            topics = await queue_topics(backend, group)
     for topic in topics:
-        await door.broker.queues.delete(QueueId(group, topic))
+        await backend.broker.queues.delete(QueueId(group, topic))
 
 
-async def _described(door: Door, group: str) -> wire.DescribedShareGroup:
+async def _described(backend: Backend, group: str) -> wire.DescribedShareGroup:
     try:
-        found = await find_share_group(door, group)
+        found = await find_share_group(backend, group)
     except AlpacaError as error:
         return wire.DescribedShareGroup(
             group_id=group, error_code=code_of(error), error_message=text_of(error)
@@ -141,11 +141,11 @@ async def _described(door: Door, group: str) -> wire.DescribedShareGroup:
         group_epoch=found.epoch,
         assignment_epoch=found.assignment_epoch,
         assignor_name=found.assignor,
-        members=[_member(door, member) for member in found.members],
+        members=[_member(backend, member) for member in found.members],
     )
 
 
-def _member(door: Door, member: ShareMemberDescription) -> wire.DescribedShareMember:
+def _member(backend: Backend, member: ShareMemberDescription) -> wire.DescribedShareMember:
     return wire.DescribedShareMember(
         member_id=member.member_id,
         rack_id=member.rack_id,
@@ -153,5 +153,5 @@ def _member(door: Door, member: ShareMemberDescription) -> wire.DescribedShareMe
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=list(member.subscribed_topics),
-        assignment=described_assignment(door, member.assignment),
+        assignment=described_assignment(backend, member.assignment),
     )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-from alpacamq.api.kafka.door import Call, Door
+from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.model.errors import (
     AlpacaError,
@@ -15,40 +15,40 @@ from alpacamq.model.errors import (
 from alpacamq.model.ids import TopicName
 from alpacamq.protocol.messages import share_offsets as wire
 from alpacamq.protocol.notation import ZERO_UUID
-from alpacamq.queues.messages import PartitionFigures, QueueId
+from alpacamq.queues.messages import PartitionTotals, QueueId
 
 from .share_groups import find_share_group, queue_topics
 
 
 async def describe_share_group_offsets(
-    door: Door, request: wire.DescribeShareGroupOffsetsRequest, call: Call
+    backend: Backend, request: wire.DescribeShareGroupOffsetsRequest, call: Call
 ) -> wire.DescribeShareGroupOffsetsResponse:
     described = []
     for group in await call.each_once(request.groups, lambda group: group.group_id):
-        described.append(await _described_group(door, group, call))
+        described.append(await _described_group(backend, group, call))
         await call.pause()
     return wire.DescribeShareGroupOffsetsResponse(groups=described)
 
 
 async def alter_share_group_offsets(
-    door: Door, request: wire.AlterShareGroupOffsetsRequest, call: Call
+    backend: Backend, request: wire.AlterShareGroupOffsetsRequest, call: Call
 ) -> wire.AlterShareGroupOffsetsResponse:
     try:
-        await _check_empty(door, request.group_id)
+        await _check_empty(backend, request.group_id)
     except AlpacaError as error:
         return wire.AlterShareGroupOffsetsResponse(error_code=code_of(error), error_message=text_of(error))
     responses = []
     for topic in request.topics:
-        responses.append(await _altered(door, request.group_id, topic, call))
+        responses.append(await _altered(backend, request.group_id, topic, call))
         await call.pause()
     return wire.AlterShareGroupOffsetsResponse(responses=responses)
 
 
 async def delete_share_group_offsets(
-    door: Door, request: wire.DeleteShareGroupOffsetsRequest, call: Call
+    backend: Backend, request: wire.DeleteShareGroupOffsetsRequest, call: Call
 ) -> wire.DeleteShareGroupOffsetsResponse:
     try:
-        await _check_empty(door, request.group_id)
+        await _check_empty(backend, request.group_id)
     except AlpacaError as error:
         return wire.DeleteShareGroupOffsetsResponse(error_code=code_of(error), error_message=text_of(error))
     responses = []
@@ -56,8 +56,8 @@ async def delete_share_group_offsets(
         await call.pause()
         failure: AlpacaError | None = None
         try:
-            door.broker.topics.image.topic(topic.topic_name)
-            await door.broker.queues.delete(QueueId(request.group_id, topic.topic_name))
+            backend.broker.topics.image.topic(topic.topic_name)
+            await backend.broker.queues.delete(QueueId(request.group_id, topic.topic_name))
         except GroupIdNotFound:
             pass  # it has never been there, or is no more
         except AlpacaError as error:
@@ -65,7 +65,7 @@ async def delete_share_group_offsets(
         responses.append(
             wire.DeleteShareGroupOffsetsResponseTopic(
                 topic_name=topic.topic_name,
-                topic_id=_topic_id(door, topic.topic_name),
+                topic_id=_topic_id(backend, topic.topic_name),
                 error_code=0 if failure is None else code_of(failure),
                 error_message=None if failure is None else text_of(failure),
             )
@@ -74,19 +74,19 @@ async def delete_share_group_offsets(
 
 
 async def _described_group(
-    door: Door, request: wire.DescribeShareGroupOffsetsRequestGroup, call: Call
+    backend: Backend, request: wire.DescribeShareGroupOffsetsRequestGroup, call: Call
 ) -> wire.DescribeShareGroupOffsetsResponseGroup:
     group = request.group_id
     try:
-        await find_share_group(door, group)
+        await find_share_group(backend, group)
         described = []
         if request.topics is None:
-            for name in await queue_topics(door, group):
-                described.append(await _described_topic(door, group, name, None, call))
+            for name in await queue_topics(backend, group):
+                described.append(await _described_topic(backend, group, name, None, call))
         else:
             for topic in await call.each_once(request.topics, lambda topic: topic.topic_name):
                 described.append(
-                    await _described_topic(door, group, topic.topic_name, topic.partitions, call)
+                    await _described_topic(backend, group, topic.topic_name, topic.partitions, call)
                 )
     except AlpacaError as error:
         return wire.DescribeShareGroupOffsetsResponseGroup(
@@ -96,57 +96,57 @@ async def _described_group(
 
 
 async def _described_topic(
-    door: Door, group: str, name: str, wanted: Sequence[int] | None, call: Call
+    backend: Backend, group: str, name: str, wanted: Sequence[int] | None, call: Call
 ) -> wire.DescribeShareGroupOffsetsResponseTopic:
     """The partitions wanted of one topic, or all the group has been in."""
     try:
-        figures = (await door.broker.queues.describe(QueueId(group, name))).partitions
+        stats = (await backend.broker.queues.describe(QueueId(group, name))).partitions
     except (GroupIdNotFound, UnknownTopic):
-        figures = ()
-    by_index = {each.partition: each for each in figures}
+        stats = ()
+    by_index = {each.partition: each for each in stats}
     partitions = []
     for index in sorted(by_index) if wanted is None else wanted:
         await call.pause()
-        partitions.append(_described_partition(door, name, index, by_index.get(index)))
+        partitions.append(_described_partition(backend, name, index, by_index.get(index)))
     return wire.DescribeShareGroupOffsetsResponseTopic(
-        topic_name=name, topic_id=_topic_id(door, name), partitions=partitions
+        topic_name=name, topic_id=_topic_id(backend, name), partitions=partitions
     )
 
 
 def _described_partition(
-    door: Door, name: str, index: int, figures: PartitionFigures | None
+    backend: Backend, name: str, index: int, stats: PartitionTotals | None
 ) -> wire.DescribeShareGroupOffsetsResponsePartition:
     try:
-        partition = door.broker.topics.partition(name, index)
+        partition = backend.broker.topics.partition(name, index)
     except AlpacaError as error:
         return wire.DescribeShareGroupOffsetsResponsePartition(
             partition_index=index, error_code=code_of(error), error_message=text_of(error)
         )
-    if figures is None:
+    if stats is None:
         return wire.DescribeShareGroupOffsetsResponsePartition(partition_index=index)
     return wire.DescribeShareGroupOffsetsResponsePartition(
         partition_index=index,
-        start_offset=figures.start_offset,
+        start_offset=stats.start_offset,
         leader_epoch=partition.leader_epoch,
-        lag=figures.ready + figures.in_flight + figures.resting + figures.dead_lettering,
+        lag=stats.ready + stats.in_flight + stats.resting + stats.dead_lettering,
     )
 
 
 async def _altered(
-    door: Door, group: str, topic: wire.AlterShareGroupOffsetsRequestTopic, call: Call
+    backend: Backend, group: str, topic: wire.AlterShareGroupOffsetsRequestTopic, call: Call
 ) -> wire.AlterShareGroupOffsetsResponseTopic:
     failures: dict[int, AlpacaError] = {}
     offsets: dict[int, int] = {}
     for each in topic.partitions:
         await call.pause()
         try:
-            _check_offset(door, topic.topic_name, each)
+            _check_offset(backend, topic.topic_name, each)
             offsets[each.partition_index] = each.start_offset
         except AlpacaError as error:
             failures[each.partition_index] = error
     if offsets:
         try:
-            await door.broker.queues.reset(QueueId(group, topic.topic_name), offsets)
+            await backend.broker.queues.reset(QueueId(group, topic.topic_name), offsets)
         except AlpacaError as error:
             failures.update(dict.fromkeys(offsets, error))
     altered = []
@@ -161,12 +161,12 @@ async def _altered(
             )
         )
     return wire.AlterShareGroupOffsetsResponseTopic(
-        topic_name=topic.topic_name, topic_id=_topic_id(door, topic.topic_name), partitions=altered
+        topic_name=topic.topic_name, topic_id=_topic_id(backend, topic.topic_name), partitions=altered
     )
 
 
-def _check_offset(door: Door, name: str, wanted: wire.AlterShareGroupOffsetsRequestPartition) -> None:
-    partition = door.broker.topics.partition(name, wanted.partition_index)
+def _check_offset(backend: Backend, name: str, wanted: wire.AlterShareGroupOffsetsRequestPartition) -> None:
+    partition = backend.broker.topics.partition(name, wanted.partition_index)
     start, end = partition.log.start_offset, partition.high_watermark
     if not start <= wanted.start_offset <= end:
         raise OffsetOutOfRange(
@@ -174,12 +174,12 @@ def _check_offset(door: Door, name: str, wanted: wire.AlterShareGroupOffsetsRequ
         )
 
 
-async def _check_empty(door: Door, group: str) -> None:
-    found = await find_share_group(door, group)
+async def _check_empty(backend: Backend, group: str) -> None:
+    found = await find_share_group(backend, group)
     if found.members:
         raise NonEmptyGroup(f"group {group!r} has {len(found.members)} members; stop them first")
 
 
-def _topic_id(door: Door, name: str) -> UUID:
-    topic = door.broker.topics.image.topics.get(TopicName(name))
+def _topic_id(backend: Backend, name: str) -> UUID:
+    topic = backend.broker.topics.image.topics.get(TopicName(name))
     return ZERO_UUID if topic is None else topic.id

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from alpacamq.api.kafka.door import Call, Door
+from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.cluster.topics import BY_DEFAULT
 from alpacamq.model.errors import AlpacaError, InvalidReplication, InvalidRequest, UnknownTopicId
@@ -24,11 +24,10 @@ from alpacamq.protocol.messages.topics import (
     DeleteTopicState,
 )
 
-from .config_words import check_settings_count
-from .configs import source_of
+from .configs import check_settings_count, source_of
 
 
-async def create_topics(door: Door, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
+async def create_topics(backend: Backend, request: CreateTopicsRequest, call: Call) -> CreateTopicsResponse:
     named: Counter[str] = Counter()
     for topic in request.topics:
         named[topic.name] += 1
@@ -39,7 +38,7 @@ async def create_topics(door: Door, request: CreateTopicsRequest, call: Call) ->
         try:
             if named[topic.name] > 1:
                 raise InvalidRequest(f"the request names topic {topic.name!r} {named[topic.name]} times")
-            results.append(_created(door, await _create(door, topic, dry_run=request.validate_only)))
+            results.append(_created(backend, await _create(backend, topic, dry_run=request.validate_only)))
         except AlpacaError as error:
             results.append(
                 CreatableTopicResult(name=topic.name, error_code=code_of(error), error_message=text_of(error))
@@ -47,7 +46,7 @@ async def create_topics(door: Door, request: CreateTopicsRequest, call: Call) ->
     return CreateTopicsResponse(topics=results)
 
 
-async def delete_topics(door: Door, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
+async def delete_topics(backend: Backend, request: DeleteTopicsRequest, call: Call) -> DeleteTopicsResponse:
     wanted: Iterable[DeleteTopicState] = request.topics
     if not request.topics:
         wanted = (DeleteTopicState(name=name) for name in request.topic_names)
@@ -57,9 +56,9 @@ async def delete_topics(door: Door, request: DeleteTopicsRequest, call: Call) ->
         name = entry.name
         try:
             if name is None:
-                name = _name_of(door, entry)
-            door.broker.topics.image.topic(name)  # most names that cannot be deleted are no topic's
-            topic = await door.broker.topics.delete(name)
+                name = _name_of(backend, entry)
+            backend.broker.topics.image.topic(name)  # most names that cannot be deleted are no topic's
+            topic = await backend.broker.topics.delete(name)
             results.append(DeletableTopicResult(name=name, topic_id=topic.id))
         except AlpacaError as error:
             results.append(
@@ -74,15 +73,15 @@ async def delete_topics(door: Door, request: DeleteTopicsRequest, call: Call) ->
 
 
 async def create_partitions(
-    door: Door, request: CreatePartitionsRequest, call: Call
+    backend: Backend, request: CreatePartitionsRequest, call: Call
 ) -> CreatePartitionsResponse:
     results = []
     for entry in request.topics:
         await call.pause()
         try:
-            door.broker.topics.image.topic(entry.name)
-            _check_added(door, entry)
-            await door.broker.topics.grow(entry.name, entry.count, dry_run=request.validate_only)
+            backend.broker.topics.image.topic(entry.name)
+            _check_added(backend, entry)
+            await backend.broker.topics.grow(entry.name, entry.count, dry_run=request.validate_only)
             results.append(CreatePartitionsTopicResult(name=entry.name))
         except AlpacaError as error:
             results.append(
@@ -93,7 +92,7 @@ async def create_partitions(
     return CreatePartitionsResponse(results=results)
 
 
-async def _create(door: Door, wanted: CreatableTopic, *, dry_run: bool) -> Topic:
+async def _create(backend: Backend, wanted: CreatableTopic, *, dry_run: bool) -> Topic:
     partitions, replication_factor = wanted.num_partitions, wanted.replication_factor
     check_topic_name(wanted.name)
     check_settings_count(wanted.configs)
@@ -102,12 +101,12 @@ async def _create(door: Door, wanted: CreatableTopic, *, dry_run: bool) -> Topic
             raise InvalidRequest(
                 "give either an assignment or the numbers of partitions and replicas, not both"
             )
-        _check_replicas(door, [a.broker_ids for a in wanted.assignments])
+        _check_replicas(backend, [a.broker_ids for a in wanted.assignments])
         if sorted(a.partition_index for a in wanted.assignments) != list(range(len(wanted.assignments))):
             raise InvalidReplication("an assignment must name every partition from 0 on once")
         partitions = len(wanted.assignments)
     overrides = {config.name: config.value for config in wanted.configs if config.value is not None}
-    return await door.broker.topics.create(
+    return await backend.broker.topics.create(
         wanted.name,
         partitions=partitions,
         replication_factor=replication_factor,
@@ -116,28 +115,28 @@ async def _create(door: Door, wanted: CreatableTopic, *, dry_run: bool) -> Topic
     )
 
 
-def _check_added(door: Door, entry: CreatePartitionsTopic) -> None:
+def _check_added(backend: Backend, entry: CreatePartitionsTopic) -> None:
     if entry.assignments is None:
         return
-    added = entry.count - door.broker.topics.image.topic(entry.name).partitions
+    added = entry.count - backend.broker.topics.image.topic(entry.name).partitions
     if len(entry.assignments) != added:
         raise InvalidReplication(f"{added} partitions are added but {len(entry.assignments)} are assigned")
-    _check_replicas(door, [a.broker_ids for a in entry.assignments])
+    _check_replicas(backend, [a.broker_ids for a in entry.assignments])
 
 
-def _check_replicas(door: Door, assigned: Sequence[Sequence[int]]) -> None:
-    most = door.broker.settings.limits.max_partitions
+def _check_replicas(backend: Backend, assigned: Sequence[Sequence[int]]) -> None:
+    most = backend.broker.settings.limits.max_partitions
     if len(assigned) > most:
         raise InvalidReplication(f"{len(assigned)} partitions are assigned; this broker holds {most} at most")
     for replicas in assigned:
-        if list(replicas) != [door.node_id]:
+        if list(replicas) != [backend.node_id]:
             raise InvalidReplication(
-                f"replicas {list(replicas)}: this cluster has broker {door.node_id} only"
+                f"replicas {list(replicas)}: this cluster has broker {backend.node_id} only"
             )
 
 
-def _created(door: Door, topic: Topic) -> CreatableTopicResult:
-    config = door.broker.topics.config_of(topic)
+def _created(backend: Backend, topic: Topic) -> CreatableTopicResult:
+    config = backend.broker.topics.config_of(topic)
     return CreatableTopicResult(
         name=topic.name,
         topic_id=topic.id,
@@ -147,14 +146,14 @@ def _created(door: Door, topic: Topic) -> CreatableTopicResult:
             CreatableTopicConfigs(
                 name=name,
                 value=setting.text(getattr(config, name.replace(".", "_"))),
-                config_source=source_of(door, topic, name),
+                config_source=source_of(backend, topic, name),
             )
             for name, setting in SETTINGS.items()
         ],
     )
 
 
-def _name_of(door: Door, entry: DeleteTopicState) -> str:
-    if (topic := door.broker.topics.image.topic_by_id(entry.topic_id)) is None:
+def _name_of(backend: Backend, entry: DeleteTopicState) -> str:
+    if (topic := backend.broker.topics.image.topic_by_id(entry.topic_id)) is None:
         raise UnknownTopicId(f"no topic has the id {entry.topic_id}")
     return topic.name

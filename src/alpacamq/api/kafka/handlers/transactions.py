@@ -2,18 +2,20 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from alpacamq.api.kafka.door import Call, Door
+from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
-from alpacamq.coordinator.transaction import ProducerIdentity, Transaction, TransactionState
-from alpacamq.coordinator.transaction_messages import (
+from alpacamq.coordinator.transactions.coordinator import TransactionCoordinator
+from alpacamq.coordinator.transactions.transaction import (
     EndProtocol,
     EndTransaction,
     InitProducer,
     ListTransactions,
     PartitionsVerified,
+    ProducerIdentity,
+    Transaction,
     TransactionPartitions,
+    TransactionState,
 )
-from alpacamq.coordinator.transactions import TransactionCoordinator
 from alpacamq.model.errors import AlpacaError, InvalidGroupId, InvalidRequest, ProducerFenced
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.topics import TRANSACTIONS_TOPIC
@@ -21,7 +23,7 @@ from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import transactions as wire
 from alpacamq.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 
-from .asking import ask_transaction
+from .coordination import ask_transaction
 
 NO_PRODUCER = ProducerIdentity(-1, -1)
 
@@ -46,10 +48,12 @@ STATE_NAMES: Mapping[TransactionState, str] = {
 _STATES: Mapping[str, TransactionState] = {name: state for state, name in STATE_NAMES.items()}
 
 
-async def init_producer_id(door: Door, request: InitProducerIdRequest, call: Call) -> InitProducerIdResponse:
+async def init_producer_id(
+    backend: Backend, request: InitProducerIdRequest, call: Call
+) -> InitProducerIdResponse:
     try:
         if request.transactional_id is None:
-            producer = ProducerIdentity(await door.broker.producer_ids.new(), 0)
+            producer = ProducerIdentity(await backend.broker.producer_ids.new(), 0)
         else:
             recovering = ProducerIdentity(request.producer_id, request.producer_epoch)
             asked = InitProducer(
@@ -57,14 +61,14 @@ async def init_producer_id(door: Door, request: InitProducerIdRequest, call: Cal
                 timeout_ms=request.transaction_timeout_ms,
                 recovering=None if recovering == NO_PRODUCER else recovering,
             )
-            producer = await ask_transaction(door, TransactionCoordinator.init_producer_id, asked)
+            producer = await ask_transaction(backend, TransactionCoordinator.init_producer_id, asked)
     except AlpacaError as error:
         return InitProducerIdResponse(error_code=_code(error, call, _FENCED_FROM_IN_INIT))
     return InitProducerIdResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)
 
 
 async def add_partitions_to_txn(
-    door: Door, request: wire.AddPartitionsToTxnRequest, call: Call
+    backend: Backend, request: wire.AddPartitionsToTxnRequest, call: Call
 ) -> wire.AddPartitionsToTxnResponse:
     if call.version < _BATCHED_FROM:
         alone = wire.AddPartitionsToTxnTransaction(
@@ -73,20 +77,22 @@ async def add_partitions_to_txn(
             producer_epoch=request.v3_and_below_producer_epoch,
             topics=request.v3_and_below_topics,
         )
-        return wire.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _added(door, alone, call))
+        return wire.AddPartitionsToTxnResponse(
+            results_by_topic_v3_and_below=await _added(backend, alone, call)
+        )
     results = []
     for each in request.transactions:
         await call.pause()
         results.append(
             wire.AddPartitionsToTxnResult(
-                transactional_id=each.transactional_id, topic_results=await _added(door, each, call)
+                transactional_id=each.transactional_id, topic_results=await _added(backend, each, call)
             )
         )
     return wire.AddPartitionsToTxnResponse(results_by_transaction=results)
 
 
 async def add_offsets_to_txn(
-    door: Door, request: wire.AddOffsetsToTxnRequest, call: Call
+    backend: Backend, request: wire.AddOffsetsToTxnRequest, call: Call
 ) -> wire.AddOffsetsToTxnResponse:
     try:
         if not request.group_id:
@@ -94,15 +100,15 @@ async def add_offsets_to_txn(
         asked = TransactionPartitions(
             transactional_id=request.transactional_id,
             producer=ProducerIdentity(request.producer_id, request.producer_epoch),
-            partitions=(await door.broker.coordinators.offsets_partition(request.group_id),),
+            partitions=(await backend.broker.coordinators.offsets_partition(request.group_id),),
         )
-        await ask_transaction(door, TransactionCoordinator.add_partitions, asked)
+        await ask_transaction(backend, TransactionCoordinator.add_partitions, asked)
     except AlpacaError as error:
         return wire.AddOffsetsToTxnResponse(error_code=_code(error, call, _FENCED_FROM))
     return wire.AddOffsetsToTxnResponse()
 
 
-async def end_txn(door: Door, request: wire.EndTxnRequest, call: Call) -> wire.EndTxnResponse:
+async def end_txn(backend: Backend, request: wire.EndTxnRequest, call: Call) -> wire.EndTxnResponse:
     asked = EndTransaction(
         transactional_id=request.transactional_id,
         producer=ProducerIdentity(request.producer_id, request.producer_epoch),
@@ -110,14 +116,14 @@ async def end_txn(door: Door, request: wire.EndTxnRequest, call: Call) -> wire.E
         protocol=EndProtocol.NEW_EPOCH if call.version >= _NEW_EPOCH_FROM else EndProtocol.CLASSIC,
     )
     try:
-        producer = await door.broker.coordinators.end_transaction(asked)
+        producer = await backend.broker.coordinators.end_transaction(asked)
     except AlpacaError as error:
         return wire.EndTxnResponse(error_code=_code(error, call, _FENCED_FROM))
     return wire.EndTxnResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)
 
 
 async def write_txn_markers(
-    door: Door, request: wire.WriteTxnMarkersRequest, call: Call
+    backend: Backend, request: wire.WriteTxnMarkersRequest, call: Call
 ) -> wire.WriteTxnMarkersResponse:
     markers = []
     for marker in request.markers:
@@ -126,7 +132,7 @@ async def write_txn_markers(
             partitions = []
             for index in topic.partition_indexes:
                 await call.pause()
-                code = await _marked(door, marker, TopicPartition(TopicName(topic.name), index))
+                code = await _marked(backend, marker, TopicPartition(TopicName(topic.name), index))
                 partitions.append(
                     wire.WritableTxnMarkerPartitionResult(partition_index=index, error_code=code)
                 )
@@ -138,17 +144,17 @@ async def write_txn_markers(
 
 
 async def describe_transactions(
-    door: Door, request: wire.DescribeTransactionsRequest, call: Call
+    backend: Backend, request: wire.DescribeTransactionsRequest, call: Call
 ) -> wire.DescribeTransactionsResponse:
     states = []
     for each in await call.each_once(request.transactional_ids, str):
-        states.append(await _described(door, each))
+        states.append(await _described(backend, each))
         await call.pause()
     return wire.DescribeTransactionsResponse(transaction_states=states)
 
 
 async def list_transactions(
-    door: Door, request: wire.ListTransactionsRequest, call: Call
+    backend: Backend, request: wire.ListTransactionsRequest, call: Call
 ) -> wire.ListTransactionsResponse:
     if len(request.state_filters) > len(_STATES) or len(request.producer_id_filters) > _MAX_FILTERED_IDS:
         return wire.ListTransactionsResponse(error_code=ErrorCode.INVALID_REQUEST)
@@ -162,7 +168,7 @@ async def list_transactions(
         running_longer_than_ms=request.duration_filter if request.duration_filter >= 0 else None,
     )
     try:
-        found: list[tuple[Transaction, ...]] = await door.broker.coordinators.ask_every_transaction_shard(
+        found: list[tuple[Transaction, ...]] = await backend.broker.coordinators.ask_every_transaction_shard(
             lambda machine, ticket, now_ms: machine.list(asked, ticket, now_ms)
         )
     except AlpacaError as error:
@@ -182,7 +188,7 @@ async def list_transactions(
 
 
 async def describe_producers(
-    door: Door, request: wire.DescribeProducersRequest, call: Call
+    backend: Backend, request: wire.DescribeProducersRequest, call: Call
 ) -> wire.DescribeProducersResponse:
     topics = []
     seen: set[tuple[str, int]] = set()
@@ -194,13 +200,13 @@ async def describe_producers(
             if (topic.name, index) not in seen:
                 # Each once, however often it is named: an answer may be much larger than its question.
                 seen.add((topic.name, index))
-                partitions.append(await _producers_of(door, topic.name, index, call))
+                partitions.append(await _producers_of(backend, topic.name, index, call))
         topics.append(wire.DescribeProducersTopicResult(name=topic.name, partitions=partitions))
     return wire.DescribeProducersResponse(topics=topics)
 
 
 async def _added(
-    door: Door, wanted: wire.AddPartitionsToTxnTransaction, call: Call
+    backend: Backend, wanted: wire.AddPartitionsToTxnTransaction, call: Call
 ) -> list[wire.AddPartitionsToTxnTopicResult]:
     """Add a producer's partitions, all or none, or verify them; a result for each."""
     codes: dict[TopicPartition, ErrorCode] = {}
@@ -209,7 +215,7 @@ async def _added(
         await call.pause()
         for index in topic.partitions:
             await call.pause()
-            is_known = door.broker.topics.find(topic.name.encode(), index) is not None
+            is_known = backend.broker.topics.find(topic.name.encode(), index) is not None
             any_unknown |= not is_known
             codes[TopicPartition(TopicName(topic.name), index)] = (
                 ErrorCode.OPERATION_NOT_ATTEMPTED if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -226,13 +232,13 @@ async def _added(
     try:
         if wanted.verify_only:
             verified: PartitionsVerified = await ask_transaction(
-                door, TransactionCoordinator.verify_partitions, asked
+                backend, TransactionCoordinator.verify_partitions, asked
             )
             known = call.version >= _ABORTABLE_FROM
             absent = ErrorCode.TRANSACTION_ABORTABLE if known else ErrorCode.INVALID_TXN_STATE
             codes.update(dict.fromkeys(verified.absent, absent))
         else:
-            await ask_transaction(door, TransactionCoordinator.add_partitions, asked)
+            await ask_transaction(backend, TransactionCoordinator.add_partitions, asked)
     except AlpacaError as error:
         codes = dict.fromkeys(partitions, _code(error, call, _FENCED_FROM))
     return await _results(wanted.topics, codes, call)
@@ -255,12 +261,12 @@ async def _results(
     return results
 
 
-async def _marked(door: Door, marker: wire.WritableTxnMarker, partition: TopicPartition) -> ErrorCode:
+async def _marked(backend: Backend, marker: wire.WritableTxnMarker, partition: TopicPartition) -> ErrorCode:
     try:
-        door.broker.topics.partition(*partition)
+        backend.broker.topics.partition(*partition)
         if partition.topic == TRANSACTIONS_TOPIC:
             raise InvalidRequest(f"topic {partition.topic!r} holds no transactions of producers")
-        await door.broker.coordinators.write_marker(
+        await backend.broker.coordinators.write_marker(
             partition,
             marker.producer_id,
             marker.producer_epoch,
@@ -273,10 +279,10 @@ async def _marked(door: Door, marker: wire.WritableTxnMarker, partition: TopicPa
 
 
 async def _producers_of(
-    door: Door, name: str, index: int, call: Call
+    backend: Backend, name: str, index: int, call: Call
 ) -> wire.DescribeProducersPartitionResult:
     try:
-        log = door.broker.topics.partition(name, index).log
+        log = backend.broker.topics.partition(name, index).log
     except AlpacaError as error:
         return wire.DescribeProducersPartitionResult(
             partition_index=index, error_code=code_of(error), error_message=text_of(error)
@@ -296,9 +302,9 @@ async def _producers_of(
     return wire.DescribeProducersPartitionResult(partition_index=index, active_producers=producers)
 
 
-async def _described(door: Door, transactional_id: str) -> wire.DescribedTransaction:
+async def _described(backend: Backend, transactional_id: str) -> wire.DescribedTransaction:
     try:
-        known: Transaction = await door.broker.coordinators.ask_transaction(
+        known: Transaction = await backend.broker.coordinators.ask_transaction(
             transactional_id,
             lambda machine, ticket, now_ms: machine.describe(transactional_id, ticket, now_ms),
         )

@@ -1,4 +1,4 @@
-"""Who answers, and where its doors are reached: for clients that know only one of them."""
+"""Who answers, and where its APIs are reached: for clients that know only one of them."""
 
 import msgspec
 
@@ -7,12 +7,12 @@ from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 
 
 class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """The broker that answers, and HOST:PORT of its open doors: kafka, http, sqs."""
+    """The broker that answers, and HOST:PORT of its open APIs: kafka, http, sqs."""
 
     cluster_id: str
     node_id: int
     version: str
-    doors: dict[str, str]
+    addresses: dict[str, str] = msgspec.field(name="doors")
 
 
 def describe_cluster(call: Call[Nothing, Nothing]) -> ClusterDescription:
@@ -21,7 +21,7 @@ def describe_cluster(call: Call[Nothing, Nothing]) -> ClusterDescription:
         cluster_id=backend.broker.cluster_id,
         node_id=backend.broker.settings.node_id,
         version=__version__,
-        doors={name: str(address) for name, address in backend.doors.items()},
+        addresses={name: str(address) for name, address in backend.addresses.items()},
     )
 
 
@@ -29,7 +29,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path="/cluster",
-        summary="Who answers, and where its doors are reached",
+        summary="Who answers, and where its APIs are reached",
         handler=describe_cluster,
         parameters=Nothing,
         body=Nothing,

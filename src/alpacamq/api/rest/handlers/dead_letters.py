@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 from alpacamq.api.rest.backend import Backend
 from alpacamq.api.rest.errors import UnknownTask
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
-from alpacamq.broker.queues import RedriveTask
+from alpacamq.broker.queue.service import RedriveTask
 from alpacamq.model.errors import (
     InvalidRequest,
     PolicyViolation,

@@ -7,10 +7,10 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
-from alpacamq.broker.delays import DelayFigures, Waiting
+from alpacamq.broker.delay.service import DelayCounts, Waiting
 from alpacamq.model.errors import UnknownDelayed, UnknownTopic
 from alpacamq.model.topics import INTERNAL_TOPICS
-from alpacamq.telemetry.tracing import Door
+from alpacamq.telemetry.tracing import ClientApi
 
 from .names import OffsetNumber, OfPartition, OfTopic, PartitionIndex
 
@@ -111,7 +111,7 @@ async def list_delayed(call: Call[DelayedWanted, Nothing]) -> DelayedMessages:
 async def cancel_delayed(call: Call[OfDelayed, Nothing]) -> DelayedMessage:
     wanted = call.parameters
     cancelled = await call.backend.broker.delays.cancel(
-        wanted.topic, wanted.partition, wanted.offset, Door.HTTP
+        wanted.topic, wanted.partition, wanted.offset, ClientApi.HTTP
     )
     return _shown(cancelled)
 
@@ -124,27 +124,25 @@ async def delay_topics(call: Call[DelayTopicsWanted, Nothing]) -> DelayTopics:
     found: list[DelayTopic] = []
     for name in names[: wanted.limit]:
         with suppress(UnknownTopic):  # deleted meanwhile
-            figures = await broker.delays.figures(name)
-            if figures.pending:
-                found.append(
-                    DelayTopic(topic=name, pending=figures.pending, next_deliver_at=figures.next_due_ms)
-                )
+            stats = await broker.delays.stats(name)
+            if stats.pending:
+                found.append(DelayTopic(topic=name, pending=stats.pending, next_deliver_at=stats.next_due_ms))
     return DelayTopics(topics=found, next=names[wanted.limit - 1] if len(names) > wanted.limit else None)
 
 
 async def delay_stats(call: Call[Nothing, Nothing]) -> DelayStats:
-    return stats_of(await call.backend.broker.delays.figures())
+    return stats_of(await call.backend.broker.delays.stats())
 
 
-def stats_of(figures: DelayFigures) -> DelayStats:
+def stats_of(stats: DelayCounts) -> DelayStats:
     return DelayStats(
-        pending=figures.pending,
-        next_deliver_at=figures.next_due_ms,
-        scheduled_total=figures.scheduled_total,
-        delivered_total=figures.fired_total,
-        cancelled_total=figures.cancelled_total,
-        dropped_total=figures.dropped_total,
-        late_ms_p99=figures.late_ms_p99,
+        pending=stats.pending,
+        next_deliver_at=stats.next_due_ms,
+        scheduled_total=stats.scheduled_total,
+        delivered_total=stats.fired_total,
+        cancelled_total=stats.cancelled_total,
+        dropped_total=stats.dropped_total,
+        late_ms_p99=stats.late_ms_p99,
     )
 
 
@@ -192,7 +190,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path="/delay/stats",
-        summary="Figures of delayed messages",
+        summary="AnalyticsResults of delayed messages",
         handler=delay_stats,
         parameters=Nothing,
         body=Nothing,

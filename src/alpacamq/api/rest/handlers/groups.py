@@ -11,19 +11,12 @@ from msgspec import UNSET, Meta, UnsetType
 from alpacamq.api.rest.coordination import ask_group
 from alpacamq.api.rest.membership import partitions_by_topic
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
-from alpacamq.api.rest.slices import first_names, in_slices
+from alpacamq.api.slices import first_names, in_slices
 from alpacamq.broker.broker import Broker
-from alpacamq.coordinator.consumer_messages import (
-    ConsumerGroupDescription,
-    ConsumerMemberDescription,
-)
-from alpacamq.coordinator.group_messages import (
-    DeleteGroupRequest,
-    DescribeRequest,
-    GroupDescription,
-)
+from alpacamq.coordinator.consumer.messages import ConsumerGroupDescription, ConsumerMemberDescription
 from alpacamq.coordinator.groups import GroupCoordinator
-from alpacamq.coordinator.share_messages import ShareGroupDescription, ShareMemberDescription
+from alpacamq.coordinator.messages import DeleteGroupRequest, DescribeRequest, GroupDescription
+from alpacamq.coordinator.share.messages import ShareGroupDescription, ShareMemberDescription
 from alpacamq.model.errors import (
     GroupIdNotFound,
     NonEmptyGroup,

@@ -10,15 +10,14 @@ from msgspec import Meta
 
 from alpacamq import __version__
 from alpacamq.api.http.messages import PROBLEM_JSON, Response
+from alpacamq.api.metrics.stats import all_transactions, stats_of
 from alpacamq.api.rest.backend import Backend
-from alpacamq.api.rest.checks import ALL, READY, Check, Checks, reads
 from alpacamq.api.rest.errors import LINE_END, Degraded, problem_of
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
-from alpacamq.coordinator.transaction_messages import ListTransactions
+from alpacamq.broker.health import ALL, READY, Check, Checks, reads
+from alpacamq.coordinator.transactions.transaction import ListTransactions
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-
-from .transaction_list import all_transactions, stats_of
 
 _encode = msgspec.json.Encoder().encode
 
@@ -110,7 +109,7 @@ async def stats(call: Call[Nothing, Nothing]) -> Stats:
     with suppress(AlpacaError):
         groups = len(await broker.coordinators.group_ids()) if OFFSETS_TOPIC in topics else 0
     with suppress(AlpacaError):
-        delayed = (await broker.delays.figures()).pending
+        delayed = (await broker.delays.stats()).pending
     with suppress(AlpacaError):
         open_transactions = 0
         if TRANSACTIONS_TOPIC in topics:
@@ -126,7 +125,7 @@ async def stats(call: Call[Nothing, Nothing]) -> Stats:
         messages=sum(each.high_watermark - each.log.start_offset for each in partitions),
         size_bytes=sum(each.log.size_bytes for each in partitions),
         groups=groups,
-        queues=len(broker.queues.figures()),
+        queues=len(broker.queues.stats()),
         delayed=delayed,
         open_transactions=open_transactions,
         requests=sum(count for _, count in backend.traffic),

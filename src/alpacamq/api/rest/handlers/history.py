@@ -5,10 +5,10 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from alpacamq.api.metrics.history import INTERVAL_S, SLOTS, Measure, SeriesKey
 from alpacamq.api.rest.errors import ConflictingInput
-from alpacamq.api.rest.history import INTERVAL_S, SLOTS, Measure, SeriesKey
-from alpacamq.api.rest.moments import MomentText, moment_text_ms
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
+from alpacamq.api.rest.timestamps import TimestampText, parse_epoch_ms
 
 from .names import GroupText, TopicText
 
@@ -21,7 +21,7 @@ class HistoryWanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     topic: TopicText | UnsetType = UNSET
     group: GroupText | UnsetType = UNSET
     measure: Annotated[Measure, Meta(description="of every topic and group there is")] | UnsetType = UNSET
-    after: Annotated[MomentText, Meta(description="only what came after")] | UnsetType = UNSET
+    after: Annotated[TimestampText, Meta(description="only what came after")] | UnsetType = UNSET
     points: Annotated[int, Meta(ge=1, le=MAX_POINTS, description="at most; each is a mean")] = 300
 
 
@@ -45,7 +45,7 @@ class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def history(call: Call[HistoryWanted, Nothing]) -> HistoryAnswer:
     wanted, kept = call.parameters, call.backend.history
     keys = [key for key in kept.series() if _is_wanted(key, wanted)]
-    after_ms = 0 if wanted.after is UNSET else _moment_ms(wanted.after)
+    after_ms = 0 if wanted.after is UNSET else _epoch_ms(wanted.after)
     found = kept.excerpt(keys, after_ms, wanted.points)
     return HistoryAnswer(
         interval_ms=int(INTERVAL_S * 1000),
@@ -59,9 +59,9 @@ def history(call: Call[HistoryWanted, Nothing]) -> HistoryAnswer:
     )
 
 
-def _moment_ms(after: str) -> int:
+def _epoch_ms(after: str) -> int:
     try:
-        return moment_text_ms(after)
+        return parse_epoch_ms(after)
     except ValueError:
         raise ConflictingInput(f"after: there is no {after}", "after") from None
 

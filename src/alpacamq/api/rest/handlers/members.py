@@ -10,9 +10,9 @@ from alpacamq.api.rest.backend import Backend
 from alpacamq.api.rest.coordination import ask_group
 from alpacamq.api.rest.membership import Membership, heard, joined, member
 from alpacamq.api.rest.route import AnyRoute, Call, Route
-from alpacamq.coordinator.consumer_messages import JOIN_EPOCH, ConsumerHeartbeatRequest
-from alpacamq.coordinator.group_messages import LeaveReply, LeaveRequest, LeavingMember
+from alpacamq.coordinator.consumer.messages import JOIN_EPOCH, ConsumerHeartbeatRequest
 from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.coordinator.messages import LeaveReply, LeaveRequest, LeavingMember
 from alpacamq.model.errors import (
     FencedInstanceId,
     FencedMemberEpoch,

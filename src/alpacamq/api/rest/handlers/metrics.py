@@ -3,8 +3,8 @@
 from http import HTTPStatus
 
 from alpacamq.api.http.messages import Response
+from alpacamq.api.metrics.exposition import CONTENT_TYPE
 from alpacamq.api.rest.errors import MetricsDisabled
-from alpacamq.api.rest.exposition import CONTENT_TYPE
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 
 

@@ -9,13 +9,14 @@ from msgspec import UNSET, Meta, UnsetType
 
 from alpacamq.api.rest.coordination import ask_group
 from alpacamq.api.rest.errors import ConflictingInput, Problem, problem_of
-from alpacamq.api.rest.moments import Moment, moment_ms
 from alpacamq.api.rest.partition_reading import all_partitions, offset_at_time
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
+from alpacamq.api.rest.timestamps import Timestamp, epoch_ms
 from alpacamq.broker.broker import Broker
-from alpacamq.broker.commit_traces import tell_committed
-from alpacamq.broker.partition_traces import Origin
-from alpacamq.coordinator.group_messages import (
+from alpacamq.broker.tracing.commits import tell_committed
+from alpacamq.broker.tracing.partition import Origin
+from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.coordinator.messages import (
     NO_GENERATION,
     CommitRequest,
     DescribeRequest,
@@ -26,7 +27,6 @@ from alpacamq.coordinator.group_messages import (
     PartitionResults,
     ResetOffsetsRequest,
 )
-from alpacamq.coordinator.groups import GroupCoordinator
 from alpacamq.model.errors import (
     AlpacaError,
     GroupIdNotFound,
@@ -41,7 +41,7 @@ from alpacamq.model.errors import (
     UnknownTopic,
 )
 from alpacamq.model.topics import INT32_MAX
-from alpacamq.telemetry.tracing import Door
+from alpacamq.telemetry.tracing import ClientApi
 
 from .names import MemberText, OffsetNumber, OfGroup, PartitionIndex, TopicText
 
@@ -95,7 +95,7 @@ class ResetPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     partition: PartitionIndex | UnsetType = UNSET
     to: Place | UnsetType = UNSET
     offset: OffsetNumber | UnsetType = UNSET
-    timestamp: Moment | UnsetType = UNSET
+    timestamp: Timestamp | UnsetType = UNSET
 
 
 class Reset(ResetPlace, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -173,7 +173,7 @@ async def commit_offsets(
         generation=member_epoch,
     )
     results: PartitionResults = await ask_group(broker, GroupCoordinator.commit, request)
-    tell_committed(broker.topics, request.offsets, results, Origin(Door.HTTP, member_id, group))
+    tell_committed(broker.topics, request.offsets, results, Origin(ClientApi.HTTP, member_id, group))
     return offset_results(wanted, unknown, results)
 
 
@@ -231,7 +231,7 @@ async def reset_places(broker: Broker, topic: str, reset: ResetPlace, at: str) -
                 )
         else:
             assert reset.timestamp is not UNSET
-            found = await offset_at_time(broker, partition, moment_ms(reset.timestamp))
+            found = await offset_at_time(broker, partition, epoch_ms(reset.timestamp))
             offset = end if found is None else found
         wanted.append(OffsetToCommit(topic=topic, partition=partition.identity.partition, offset=offset))
     return wanted

@@ -1,16 +1,15 @@
 """Polling as a group: a topic as a queue, message by message, or as a member with partitions of its own."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from alpacamq.api.rest.arrivals import arrivals
 from alpacamq.api.rest.backend import Backend
 from alpacamq.api.rest.coordination import ask_group
-from alpacamq.api.rest.cursors import CURSOR_PATTERN, read_cursor, write_cursor
 from alpacamq.api.rest.errors import ConflictingInput
 from alpacamq.api.rest.membership import Membership, heard, member
 from alpacamq.api.rest.message_json import (
@@ -20,17 +19,13 @@ from alpacamq.api.rest.message_json import (
     leased_message,
     topic_message,
 )
-from alpacamq.api.rest.partition_reading import PartitionReading, SkippedBatch, read_fairly
+from alpacamq.api.rest.partition_reading import PartitionReading, SkippedBatch, arrivals, read_fairly
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
-from alpacamq.broker.partition import Partition
-from alpacamq.broker.partition_traces import Origin
-from alpacamq.coordinator.consumer_messages import ConsumerMemberDescription
-from alpacamq.coordinator.group_messages import (
-    FetchOffsetsReply,
-    FetchOffsetsRequest,
-    OffsetToCommit,
-)
+from alpacamq.broker.partition.leader import Partition
+from alpacamq.broker.tracing.partition import Origin
+from alpacamq.coordinator.consumer.messages import ConsumerMemberDescription
 from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.coordinator.messages import FetchOffsetsReply, FetchOffsetsRequest, OffsetToCommit
 from alpacamq.model.errors import (
     AlpacaError,
     FencedInstanceId,
@@ -45,14 +40,46 @@ from alpacamq.model.errors import (
     UnknownMember,
     UnknownTopic,
 )
-from alpacamq.model.ids import TopicPartition
+from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.topics import DAY_MS, INT32_MAX, INT64_MAX
 from alpacamq.queues.messages import QueueId, Start
-from alpacamq.telemetry.tracing import Door
+from alpacamq.telemetry.tracing import ClientApi
 
 from .members import MembershipAnswer, membership_answer
 from .names import MemberText, OfGroup, TopicText, WaitMs
 from .offsets import commit_offsets
+
+CURSOR_PATTERN = (
+    r"^[a-zA-Z0-9._-]{1,249}(:[0-9]{1,10}@[0-9]{1,18})+"
+    r"(,[a-zA-Z0-9._-]{1,249}(:[0-9]{1,10}@[0-9]{1,18})+)*$"
+)
+_PLACE = re.compile(r"([0-9]+)@([0-9]+)")
+
+
+def write_cursor(positions: Mapping[TopicPartition, int]) -> str:
+    """The positions as text; empty if there are none."""
+    by_topic: dict[str, str] = {}
+    for (topic, partition), offset in sorted(positions.items()):
+        by_topic[topic] = by_topic.get(topic, topic) + f":{partition}@{offset}"
+    return ",".join(by_topic.values())
+
+
+def read_cursor(cursor: str) -> dict[TopicPartition, int]:
+    """The positions that a well-formed cursor holds."""
+    positions: dict[TopicPartition, int] = {}
+    for partition, offset in _places(cursor):
+        if partition in positions:
+            raise ConflictingInput(f"cursor: {partition} is in it twice", "cursor")
+        positions[partition] = offset
+    return positions
+
+
+def _places(cursor: str) -> Iterator[tuple[TopicPartition, int]]:
+    for part in cursor.split(","):
+        topic, _, places = part.partition(":")
+        for index, offset in _PLACE.findall(places):
+            yield TopicPartition(TopicName(topic), int(index)), int(offset)
+
 
 MAX_BYTES = 16 << 20
 
@@ -132,7 +159,7 @@ async def _poll_queue(call: Call[Poll, Nothing], topic: str) -> QueuePoll:
         wait_ms=wanted.wait_ms,
         max_bytes=wanted.max_bytes,
         start=wanted.start,
-        door=Door.HTTP,
+        api=ClientApi.HTTP,
     )
     return QueuePoll(
         group=wanted.group,
@@ -203,7 +230,7 @@ class _MemberPolling:
                 self._in_range(partition, self._positions[identity]),
                 INT64_MAX,
                 committed=True,
-                reader=Origin(Door.HTTP, self._member_id, wanted.group),
+                reader=Origin(ClientApi.HTTP, self._member_id, wanted.group),
             )
             for identity, partition in partitions.items()
             if identity in self._positions

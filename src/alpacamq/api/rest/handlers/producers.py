@@ -10,9 +10,14 @@ from alpacamq.api.rest.coordination import ask_transaction
 from alpacamq.api.rest.errors import UnknownProducer
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.broker import Broker
-from alpacamq.coordinator.transaction import PREPARED, ProducerIdentity, Transaction
-from alpacamq.coordinator.transaction_messages import InitProducer, ListTransactions
-from alpacamq.coordinator.transactions import TransactionCoordinator
+from alpacamq.coordinator.transactions.coordinator import TransactionCoordinator
+from alpacamq.coordinator.transactions.transaction import (
+    PREPARED,
+    InitProducer,
+    ListTransactions,
+    ProducerIdentity,
+    Transaction,
+)
 from alpacamq.model.errors import (
     ConcurrentTransactions,
     InvalidProducerIdMapping,

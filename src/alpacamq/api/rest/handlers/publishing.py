@@ -9,8 +9,8 @@ from msgspec import UNSET, Meta, UnsetType
 from alpacamq.api.rest.errors import ConflictingInput, Problem, problem_of
 from alpacamq.api.rest.message_json import NewMessage
 from alpacamq.api.rest.route import AnyRoute, Call, Route
-from alpacamq.broker.partition_traces import Origin
 from alpacamq.broker.publishing import Message, Published, TransactionalProducer
+from alpacamq.broker.tracing.partition import Origin
 from alpacamq.model.errors import (
     AlpacaError,
     BatchTooLarge,
@@ -23,7 +23,7 @@ from alpacamq.model.errors import (
     TooManyDelayed,
     UnknownTopic,
 )
-from alpacamq.telemetry.tracing import Door
+from alpacamq.telemetry.tracing import ClientApi
 
 from .names import OfTopic
 
@@ -107,7 +107,7 @@ async def publish_all(
         topic,
         messages,
         producer=producer,
-        origin=Origin(Door.HTTP, call.request.peer),
+        origin=Origin(ClientApi.HTTP, call.request.peer),
         traceparent=None if traceparent is None else traceparent.encode(),
     )
 

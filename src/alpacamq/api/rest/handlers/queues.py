@@ -6,6 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from alpacamq.api.metrics.stats import LaneStats, QueueTotals, lanes_of, totals_of
 from alpacamq.api.rest.message_json import StoredMessage, Values, stored_message
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.model.errors import (
@@ -22,7 +23,6 @@ from alpacamq.queues.messages import DescribeReply, QueueId
 
 from .names import OfQueue
 from .offsets import ResetPlace, reset_places
-from .queue_figures import LaneStats, QueueTotals, lanes_of, totals_of
 from .topics import SettingValue, setting_text
 
 

@@ -11,7 +11,6 @@ from msgspec import UNSET, Meta, UnsetType
 from alpacamq.api.rest.backend import Backend
 from alpacamq.api.rest.errors import ConflictingInput
 from alpacamq.api.rest.message_json import StoredMessage, Values, stored_message
-from alpacamq.api.rest.moments import Moment, moment_ms
 from alpacamq.api.rest.partition_reading import (
     PartitionReading,
     SkippedBatch,
@@ -22,11 +21,12 @@ from alpacamq.api.rest.partition_reading import (
     skipped_of,
 )
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
-from alpacamq.broker.partition import Partition
-from alpacamq.broker.partition_traces import Origin
+from alpacamq.api.rest.timestamps import Timestamp, epoch_ms
+from alpacamq.broker.partition.leader import Partition
+from alpacamq.broker.tracing.partition import Origin
 from alpacamq.model.errors import DamagedLog, OffsetOutOfRange, StorageFailed, UnknownTopic
 from alpacamq.model.topics import INT64_MAX
-from alpacamq.telemetry.tracing import Door
+from alpacamq.telemetry.tracing import ClientApi
 
 from .names import OffsetNumber, OfPartition, OfTopic, WaitMs
 
@@ -66,9 +66,11 @@ class PartitionPlace(OfPartition, frozen=True, kw_only=True, forbid_unknown_fiel
     """Where to begin in a partition (one of offset, timestamp and start), and how much to read."""
 
     offset: OffsetNumber | UnsetType = UNSET
-    timestamp: Annotated[Moment, Meta(description="begin with the first message of then")] | UnsetType = UNSET
+    timestamp: Annotated[Timestamp, Meta(description="begin with the first message of then")] | UnsetType = (
+        UNSET
+    )
     start: Start | UnsetType = UNSET
-    until: Annotated[Moment, Meta(description="end before the first message of then")] | UnsetType = UNSET
+    until: Annotated[Timestamp, Meta(description="end before the first message of then")] | UnsetType = UNSET
     limit: MessageLimit = 100
     max_bytes: ByteLimit = 1 << 20
     wait_ms: WaitMs = 0
@@ -80,9 +82,11 @@ class TopicPlace(OfTopic, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Where to begin in each partition (one of offsets, timestamp and start), and how much to read."""
 
     offsets: OffsetPlaces | UnsetType = UNSET
-    timestamp: Annotated[Moment, Meta(description="begin with the first message of then")] | UnsetType = UNSET
+    timestamp: Annotated[Timestamp, Meta(description="begin with the first message of then")] | UnsetType = (
+        UNSET
+    )
     start: Start | UnsetType = UNSET
-    until: Annotated[Moment, Meta(description="end before the first message of then")] | UnsetType = UNSET
+    until: Annotated[Timestamp, Meta(description="end before the first message of then")] | UnsetType = UNSET
     limit: MessageLimit = 100
     max_bytes: ByteLimit = 1 << 20
     wait_ms: WaitMs = 0
@@ -117,7 +121,7 @@ class TopicMessages(msgspec.Struct, frozen=True, kw_only=True):
 
 async def read_partition(call: Call[PartitionPlace, Nothing]) -> PartitionMessages:
     backend, wanted = call.backend, call.parameters
-    reader = Origin(Door.HTTP, call.request.peer)
+    reader = Origin(ClientApi.HTTP, call.request.peer)
     partition = backend.broker.topics.partition(wanted.topic, wanted.partition)
     _check_one_start(wanted, "offset")
     offset = wanted.offset
@@ -146,7 +150,7 @@ async def read_partition(call: Call[PartitionPlace, Nothing]) -> PartitionMessag
 async def read_topic(call: Call[TopicPlace, Nothing]) -> TopicMessages:
     backend, wanted = call.backend, call.parameters
     _check_one_start(wanted, "offsets")
-    reader = Origin(Door.HTTP, call.request.peer)
+    reader = Origin(ClientApi.HTTP, call.request.peer)
     topics = backend.broker.topics
     if wanted.offsets is UNSET:
         readings = [
@@ -180,7 +184,7 @@ async def _reading(
 ) -> PartitionReading:
     before_offset = INT64_MAX
     if wanted.until is not UNSET:
-        found = await offset_at_time(backend.broker, partition, moment_ms(wanted.until))
+        found = await offset_at_time(backend.broker, partition, epoch_ms(wanted.until))
         before_offset = INT64_MAX if found is None else found
     committed = wanted.isolation is Isolation.READ_COMMITTED
     return PartitionReading(backend, partition, offset, before_offset, committed=committed, reader=reader)
@@ -188,7 +192,7 @@ async def _reading(
 
 async def _first_offset(backend: Backend, partition: Partition, wanted: PartitionPlace | TopicPlace) -> int:
     if wanted.timestamp is not UNSET:
-        found = await offset_at_time(backend.broker, partition, moment_ms(wanted.timestamp))
+        found = await offset_at_time(backend.broker, partition, epoch_ms(wanted.timestamp))
         return partition.high_watermark if found is None else found
     if wanted.start is Start.LATEST:
         committed = wanted.isolation is Isolation.READ_COMMITTED

@@ -9,11 +9,11 @@ from msgspec import UNSET, Meta, UnsetType
 from alpacamq.api.rest.backend import Backend
 from alpacamq.api.rest.errors import ConflictingInput, Problem, problem_of
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
-from alpacamq.broker.queues import Receipted
+from alpacamq.broker.queue.service import Receipted
 from alpacamq.model.errors import InvalidReceipt, NotAcquired, StaleReceipt, UnknownTopic
 from alpacamq.model.topics import DAY_MS
 from alpacamq.queues.messages import Action
-from alpacamq.telemetry.tracing import Door
+from alpacamq.telemetry.tracing import ClientApi
 
 from .names import ReasonText
 
@@ -103,7 +103,7 @@ async def extend(call: Call[Nothing, Extended]) -> SettledMessages:
 
 
 async def _settled(backend: Backend, settlements: Sequence[Receipted]) -> SettledMessages:
-    outcomes = await backend.broker.queues.settle(settlements, door=Door.HTTP)
+    outcomes = await backend.broker.queues.settle(settlements, api=ClientApi.HTTP)
     errors = [error for error in outcomes if error is not None]
     if errors and len(settlements) == 1:
         raise errors[0]

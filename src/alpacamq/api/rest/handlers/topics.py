@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from alpacamq.api.rest.backend import Backend
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
-from alpacamq.broker.partition import Partition
+from alpacamq.broker.partition.leader import Partition
 from alpacamq.cluster.topics import BY_DEFAULT
 from alpacamq.model.errors import (
     InvalidConfig,

@@ -10,8 +10,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from alpacamq.api.rest.backend import Backend
 from alpacamq.api.rest.errors import ConflictingInput, UnknownTrace
-from alpacamq.api.rest.moments import MomentText, moment_text_us
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
+from alpacamq.api.rest.timestamps import TimestampText, parse_epoch_us
 from alpacamq.telemetry.tracing import (
     Attribute,
     Page,
@@ -44,8 +44,8 @@ Cursor = Annotated[
     ),
 ]
 Limit = Annotated[int, Meta(ge=1, le=1000, description="traces at most")]
-From = Annotated[MomentText, Meta(description="traces of which something happened then or later")]
-To = Annotated[MomentText, Meta(description="traces that began before then")]
+From = Annotated[TimestampText, Meta(description="traces of which something happened then or later")]
+To = Annotated[TimestampText, Meta(description="traces that began before then")]
 
 
 class TracesWanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -107,7 +107,7 @@ class TraceStep(msgspec.Struct, frozen=True, kw_only=True):
     offset: int | None
     group: str | None
     consumer: str | None
-    door: str
+    api: str = msgspec.field(name="door")
     attributes: dict[str, Attribute]
 
 
@@ -195,14 +195,14 @@ def _filter(wanted: TracesWanted) -> TraceFilter:
     return TraceFilter(
         topic=_or_none(wanted.topic),
         status=_or_none(wanted.status),
-        from_us=None if wanted.since is UNSET else _moment_us(wanted.since, "from"),
-        to_us=None if wanted.until is UNSET else _moment_us(wanted.until, "to"),
+        from_us=None if wanted.since is UNSET else _epoch_us(wanted.since, "from"),
+        to_us=None if wanted.until is UNSET else _epoch_us(wanted.until, "to"),
     )
 
 
-def _moment_us(moment: str, field: str) -> int:
+def _epoch_us(moment: str, field: str) -> int:
     try:
-        return moment_text_us(moment)
+        return parse_epoch_us(moment)
     except ValueError:
         raise ConflictingInput(f"{field}: there is no {moment}", field) from None
 
@@ -237,7 +237,7 @@ def _step(event: TraceEvent) -> TraceStep:
         offset=event.offset if event.has_place else None,
         group=event.group or None,
         consumer=event.consumer or None,
-        door=event.door,
+        api=event.api,
         attributes=dict(event.attributes),
     )
 
@@ -273,7 +273,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path="/traces/stats",
-        summary="Figures of tracing",
+        summary="AnalyticsResults of tracing",
         handler=trace_stats,
         parameters=Nothing,
         body=Nothing,

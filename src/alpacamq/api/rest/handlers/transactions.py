@@ -8,11 +8,16 @@ from msgspec import UNSET, Meta, UnsetType
 from alpacamq.api.rest.coordination import ask_group, ask_transaction
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.publishing import TransactionalProducer
-from alpacamq.coordinator.group_messages import NO_GENERATION, PartitionResults, TxnCommitRequest
 from alpacamq.coordinator.groups import GroupCoordinator
-from alpacamq.coordinator.transaction import ProducerIdentity, TransactionState
-from alpacamq.coordinator.transaction_messages import EndProtocol, EndTransaction, TransactionPartitions
-from alpacamq.coordinator.transactions import TransactionCoordinator
+from alpacamq.coordinator.messages import NO_GENERATION, PartitionResults, TxnCommitRequest
+from alpacamq.coordinator.transactions.coordinator import TransactionCoordinator
+from alpacamq.coordinator.transactions.transaction import (
+    EndProtocol,
+    EndTransaction,
+    ProducerIdentity,
+    TransactionPartitions,
+    TransactionState,
+)
 from alpacamq.model.errors import (
     ConcurrentTransactions,
     FencedProducer,

@@ -35,7 +35,7 @@ export function delayed(view, _, query) {
       table(
         [
           { label: "Due in", kind: "number", cell: (row) => format.span(Math.max(row.deliver_at - Date.now(), 0)) },
-          { label: "Due at", kind: "wide", cell: (row) => format.moment(row.deliver_at) },
+          { label: "Due at", kind: "wide", cell: (row) => format.timestamp(row.deliver_at) },
           { label: "Partition", kind: "number wide", cell: (row) => row.partition },
           { label: "Id", kind: "number wide", cell: (row) => row.id },
           { label: "Size", kind: "number", cell: (row) => format.bytes(row.size_bytes) },
@@ -48,7 +48,7 @@ export function delayed(view, _, query) {
       next ? h("p", { class: "note" }, `${LIMIT} of them are shown.`) : null,
     );
   const cancel = async (row) => {
-    const isSure = await confirm("Cancel this message?", `It is due at ${format.moment(row.deliver_at)} and will not be delivered.`, "Cancel it");
+    const isSure = await confirm("Cancel this message?", `It is due at ${format.timestamp(row.deliver_at)} and will not be delivered.`, "Cancel it");
     if (!isSure) return;
     await send("DELETE", path`/topics/${row.topic}/delayed/${row.partition}/${row.id}`);
     toast("The message is cancelled.");

@@ -1,4 +1,4 @@
-// The message browser: a topic from either end, from an offset or a moment on, or by key; page by page.
+// The message browser: a topic from either end, from an offset or a timestamp on, or by key; page by page.
 
 import { get, path, Unreachable } from "../api.js";
 import { h, show } from "../dom.js";
@@ -12,7 +12,7 @@ const WAYS = [
   ["latest", "newest first"],
   ["earliest", "from the beginning"],
   ["offset", "from an offset"],
-  ["time", "from a moment"],
+  ["time", "from a timestamp"],
   ["key", "by key"],
 ];
 const RETRY_MS = 1000;
@@ -116,7 +116,7 @@ async function readByKey(topic, wanted, parts, signal) {
 
 async function startsAt(topic, wanted, parts, signal) {
   const timestamp = new Date(wanted.at).getTime();
-  if (Number.isNaN(timestamp)) throw new Error(`${wanted.at || "nothing"} is not a moment`);
+  if (Number.isNaN(timestamp)) throw new Error(`${wanted.at || "nothing"} is not a timestamp`);
   const starts = {};
   // One message each is enough to know where that is.
   for (const { partition } of parts) {
@@ -168,7 +168,7 @@ function controls(topic, wanted, parts) {
     if (way === "time") at.step = "1";
     else at.removeAttribute("step");
     if (way === "offset") at.min = "0";
-    atField.querySelector("label").textContent = way === "time" ? "Moment" : way === "key" ? "Key" : "Offset";
+    atField.querySelector("label").textContent = way === "time" ? "Timestamp" : way === "key" ? "Key" : "Offset";
     if (at.value === "" && wanted.by === way) at.value = wanted.at;
   }
   fit(wanted.by);

@@ -110,7 +110,7 @@ function checked(text) {
 
 function said(answer) {
   if (answer.delayed_id !== undefined) {
-    return ["Waits until ", format.moment(answer.deliver_at), ". ", h("a", { href: toDelayed(answer.topic) }, "See it")];
+    return ["Waits until ", format.timestamp(answer.deliver_at), ". ", h("a", { href: toDelayed(answer.topic) }, "See it")];
   }
   const { topic, partition, offset } = answer;
   const where = toMessages(topic, { partition, by: "offset", at: offset, open: `${partition}/${offset}` });

@@ -29,7 +29,7 @@ export function traces(view, _, query) {
         { label: "Status", cell: (row) => badge(row.status, TONES[row.status]) },
         { label: "Steps", kind: "number wide", cell: (row) => format.count(row.events) },
         { label: "Took", kind: "number", cell: (row) => format.span(row.duration_ms) },
-        { label: "Began", kind: "wide", cell: (row) => format.moment(Date.parse(row.started_at)) },
+        { label: "Began", kind: "wide", cell: (row) => format.timestamp(Date.parse(row.started_at)) },
       ],
       found?.traces ?? [],
       { key: (row) => row.trace_id, label: "Traces", empty: isSearch ? "No trace of such a message: it was not sampled, or its trace is no longer kept." : "No traces yet." },
@@ -96,7 +96,7 @@ function journey({ trace_id: id, status, events }) {
       stat("Status", status, { tone: TONES[status] }),
       stat("Message", place(message)),
       stat("Took", format.span((last - first) / 1000), { note: `${events.length} steps` }),
-      stat("Began", format.clock(first / 1000), { note: format.moment(first / 1000).slice(0, 10) }),
+      stat("Began", format.clock(first / 1000), { note: format.timestamp(first / 1000).slice(0, 10) }),
     ),
     card(
       "Journey",
@@ -107,7 +107,7 @@ function journey({ trace_id: id, status, events }) {
 }
 
 function attribute(name, value) {
-  if (/_ms$|_at$/.test(name) && Number(value) > 1e12) return format.moment(Number(value));
+  if (/_ms$|_at$/.test(name) && Number(value) > 1e12) return format.timestamp(Number(value));
   return format.excerpt(typeof value === "string" ? value : JSON.stringify(value), 200);
 }
 

@@ -1,0 +1,1 @@
+"""Share groups over the Kafka API: ShareFetch, ShareAcknowledge and their sessions."""

@@ -1,0 +1,360 @@
+"""One share fetch: acquires records of the session's partitions, and waits while there are too few.
+
+First records are acquired, by number and by the size they probably have; then the batches that hold them are
+found. What turns out not to fit goes back as if it had never been acquired.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+
+from alpacamq.api.kafka.errors import code_of, text_of
+from alpacamq.api.kafka.turns import Work
+from alpacamq.broker.broker import Broker
+from alpacamq.broker.partition.leader import Partition
+from alpacamq.broker.readable import Readable
+from alpacamq.broker.tracing.partition import Origin
+from alpacamq.coordinator.share.config import ShareConfig
+from alpacamq.model.errors import (
+    AlpacaError,
+    CoordinatorLoading,
+    CoordinatorUnavailable,
+    DamagedLog,
+    PolicyViolation,
+    TooManyInFlight,
+    UnknownTopic,
+    UnknownTopicId,
+)
+from alpacamq.model.ids import TopicId
+from alpacamq.model.topics import INTERNAL_TOPICS
+from alpacamq.protocol.messages.share_fetch import ShareFetchRequest
+from alpacamq.protocol.share_fetch_codec import AcquiredRange, PartitionShared
+from alpacamq.queues.messages import Acquired, Action, QueueId, Settlement, Start
+from alpacamq.telemetry.logs import get_logger
+from alpacamq.telemetry.tracing import ClientApi
+
+from .sessions import PartitionKey, ShareSession
+
+
+def find_shared(broker: Broker, topic_id: TopicId, index: int) -> Partition:
+    """A partition that may be shared, or what is wrong with it."""
+    if (partition := broker.topics.find(topic_id.bytes, index)) is None:
+        if (topic := broker.topics.image.topic_by_id(topic_id)) is None:
+            raise UnknownTopicId(f"no topic has the id {topic_id}")
+        raise UnknownTopic(f"topic {topic.name!r} has no partition {index}")
+    if partition.identity.topic in INTERNAL_TOPICS:
+        raise PolicyViolation(f"topic {partition.identity.topic!r} is internal and cannot be shared")
+    return partition
+
+
+# Records this close together, by the partition's average, are sent as one piece.
+NEAR_BYTES = 16 << 10
+
+
+@dataclass(slots=True)
+class Covering:
+    """The batches that hold the first `count` of some offsets."""
+
+    slices: list[Readable] = field(default_factory=list)
+    count: int = 0
+
+    @property
+    def length(self) -> int:
+        return sum(part.length for part in self.slices)
+
+    def release(self) -> None:
+        for part in self.slices:
+            part.release()
+        self.slices.clear()
+
+
+def average_bytes(partition: Partition) -> int:
+    """About what a record takes on disk; at least 1."""
+    log = partition.log
+    return max(log.size_bytes // max(log.end_offset - log.start_offset, 1), 1)
+
+
+def cover(
+    partition: Partition, offsets: Sequence[int], max_bytes: int, max_slices: int, *, at_least_one: bool
+) -> Covering:
+    """Batches for as many of the ascending offsets as fit; none of them may be before the log's start."""
+    covering = Covering()
+    near = NEAR_BYTES // average_bytes(partition) + 1
+    room = max_bytes
+    try:
+        while covering.count < len(offsets) and len(covering.slices) < max_slices:
+            first = offsets[covering.count]
+            end = _batch_end(partition, _last_near(offsets, covering.count, near))
+            part = partition.read(first, room, end, at_least_one=at_least_one and not covering.slices)
+            if part is None:
+                break
+            covering.slices.append(part)
+            room = max(room - part.length, 0)
+            while covering.count < len(offsets) and offsets[covering.count] < part.next_offset:
+                covering.count += 1
+    except BaseException:
+        covering.release()
+        raise
+    return covering
+
+
+async def verify(covering: Covering, partition: Partition, executor: Executor) -> None:
+    """Check bytes that come from an earlier life of the broker; DamagedLog if they are not as written."""
+    loop = asyncio.get_running_loop()
+    for part in covering.slices:
+        if not part.verified:
+            await loop.run_in_executor(executor, partition.log.verify, part)
+
+
+def ranges(acquired: Sequence[Acquired], most: int) -> list[AcquiredRange]:
+    """Acquired records in ascending order as ranges of at most `most` offsets."""
+    found: list[AcquiredRange] = []
+    for entry in acquired:
+        if found:
+            first, last, delivery_count = found[-1]
+            if (
+                entry.offset == last + 1
+                and entry.delivery_count == delivery_count
+                and last - first + 1 < most
+            ):
+                found[-1] = AcquiredRange(first, entry.offset, delivery_count)
+                continue
+        found.append(AcquiredRange(entry.offset, entry.offset, entry.delivery_count))
+    return found
+
+
+def _last_near(offsets: Sequence[int], at: int, near: int) -> int:
+    """The last of the offsets that follow each other closely from the one at `at` on."""
+    while at + 1 < len(offsets) and offsets[at + 1] - offsets[at] <= near:
+        at += 1
+    return offsets[at]
+
+
+def _batch_end(partition: Partition, offset: int) -> int:
+    """The offset after the batch that holds `offset`."""
+    batch = partition.read(offset, 1, partition.high_watermark, at_least_one=True)
+    if batch is None:
+        return offset + 1  # nothing of it is there to be read, which the next read will say
+    batch.release()
+    return batch.next_offset
+
+
+log = get_logger(__name__)
+
+# The member has to settle something first, or the queue is just being loaded.
+_PASSING = (TooManyInFlight, CoordinatorLoading, CoordinatorUnavailable)
+MAX_RECORDS = 100_000
+# So many are acquired at a time: others have their turn in between.
+ACQUIRED_AT_ONCE = 1000
+MAX_WAIT_MS = 300_000
+# A slice keeps its file open until it is sent. What does not fit waits for the next fetch.
+MAX_SLICES = 128
+# Others may be faster at what we were woken for. So that nobody asks in a circle, there are pauses then.
+MIN_PAUSE_SECONDS = 0.002
+MAX_PAUSE_SECONDS = 0.1
+
+
+@dataclass(slots=True)
+class Taken:
+    """What one partition gave, or why it could not."""
+
+    key: PartitionKey
+    acquired: list[Acquired] = field(default_factory=list)
+    covering: Covering = field(default_factory=Covering)
+    error: AlpacaError | None = None
+
+    def shared(self, batch_size: int) -> PartitionShared:
+        """How the client is told."""
+        if self.error is not None:
+            return PartitionShared(self.key[1], code_of(self.error), text_of(self.error))
+        return PartitionShared(
+            self.key[1], records_bytes=self.covering.length, acquired=ranges(self.acquired, batch_size)
+        )
+
+
+class SharedFetch:
+    """A fetch under way."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        session: ShareSession,
+        request: ShareFetchRequest,
+        config: ShareConfig,
+        work: Work,
+    ) -> None:
+        self._broker = broker
+        self._work = work
+        self._session = session
+        self._group, self._member_id = session.key
+        self._lock_ms = config.record_lock_duration_ms
+        self._start = Start(config.auto_offset_reset)
+        self._enough_bytes = max(min(request.min_bytes, request.max_bytes), 1)
+        self._max_bytes = request.max_bytes
+        # Records that were acquired early must not be given to others while we wait for more.
+        self._wait_ms = min(max(request.max_wait_ms, 0), MAX_WAIT_MS, self._lock_ms // 2)
+        self._records_left = min(request.max_records, MAX_RECORDS)
+        self._probable_bytes = 0
+        self._taken: dict[PartitionKey, Taken] = {}
+
+    async def run(self) -> list[Taken]:
+        """What there is, once it is enough or the client's patience is over."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._wait_ms / 1000
+        pause_seconds = 0.0
+        while True:
+            places = await self._acquire_all()
+            if self._is_enough() or loop.time() + pause_seconds >= until:
+                break
+            self._work.leave()
+            if pause_seconds:
+                await asyncio.sleep(pause_seconds)
+            pause_seconds = min(max(pause_seconds * 2, MIN_PAUSE_SECONDS), MAX_PAUSE_SECONDS)
+            left_ms = int((until - loop.time()) * 1000) + 1
+            await self._broker.queues.wait_for_messages(places, max(left_ms, 1))
+        return await self._read_all()
+
+    def _is_enough(self) -> bool:
+        return (
+            not (self._session.is_open and self._session.partitions)
+            or self._probable_bytes >= self._enough_bytes
+            or self._records_left <= 0
+        )
+
+    async def _sources(self) -> dict[TopicId, list[Partition]]:
+        """The session's partitions by topic; those that cannot be shared are noted with the reason."""
+        sources: dict[TopicId, list[Partition]] = {}
+        for key in list(self._session.partitions):
+            await self._work.pause()
+            taken = self._taken.setdefault(key, Taken(key))
+            try:
+                sources.setdefault(key[0], []).append(find_shared(self._broker, *key))
+                taken.error = None
+            except AlpacaError as error:
+                taken.error = error
+        return sources
+
+    async def _acquire_all(self) -> dict[QueueId, tuple[int, ...]]:
+        """Take what there is; where there may be more."""
+        places: dict[QueueId, tuple[int, ...]] = {}
+        for topic_id, partitions in (await self._sources()).items():
+            if not partitions or not self._session.is_open:
+                continue  # of a session that has ended, everything has been given back already
+            queue = QueueId(self._group, partitions[0].identity.topic)
+            places[queue] = tuple(partition.identity.partition for partition in partitions)
+            if self._records_left <= 0 or self._probable_bytes >= self._max_bytes:
+                continue
+            try:
+                while await self._acquire(topic_id, queue, partitions):
+                    await self._work.pause()
+            except _PASSING:
+                continue  # as if there were nothing: clients take what they are told for more than that
+            except AlpacaError as error:
+                for index in places[queue]:
+                    self._taken[topic_id, index].error = error
+        return places
+
+    async def _acquire(self, topic_id: TopicId, queue: QueueId, partitions: Sequence[Partition]) -> bool:
+        """Take a few records of a topic; whether there may be more, and room for them."""
+        record_bytes = max(average_bytes(partition) for partition in partitions)
+        room = (self._max_bytes - self._probable_bytes) // record_bytes + 1
+        wanted = min(self._records_left, room, ACQUIRED_AT_ONCE)
+        self._session.topics_held.add(queue.topic)
+        acquired = await self._broker.queues.acquire(
+            queue,
+            consumer=self._member_id,
+            partitions=tuple(partition.identity.partition for partition in partitions),
+            max_messages=wanted,
+            lock_ms=self._lock_ms,
+            start=self._start,
+        )
+        self._records_left -= len(acquired)
+        self._probable_bytes += len(acquired) * record_bytes
+        for entry in acquired:
+            self._taken[topic_id, entry.partition].acquired.append(entry)
+        return (
+            len(acquired) == wanted
+            and self._session.is_open
+            and self._records_left > 0
+            and self._probable_bytes < self._max_bytes
+        )
+
+    async def _read_all(self) -> list[Taken]:
+        """Find the batches of everything acquired, and leave out partitions with nothing to say."""
+        room, slices = self._max_bytes, MAX_SLICES
+        found: list[Taken] = []
+        try:
+            for taken in self._taken.values():
+                await self._work.pause()
+                if not taken.acquired:
+                    if taken.error is not None:
+                        found.append(taken)
+                    continue
+                found.append(taken)
+                await self._read(taken, room, slices, at_least_one=slices == MAX_SLICES)
+                self._tell_traces(taken)
+                room = max(room - taken.covering.length, 0)
+                slices -= len(taken.covering.slices)
+                self._session.served(taken.key)
+        except BaseException:
+            for taken in found:
+                taken.covering.release()
+            raise
+        return [taken for taken in found if taken.acquired or taken.error is not None]
+
+    def _tell_traces(self, taken: Taken) -> None:
+        partition = self._broker.topics.find(taken.key[0].bytes, taken.key[1])
+        if taken.acquired and partition is not None:
+            queue = QueueId(self._group, partition.identity.topic)
+            self._broker.queues.sent(queue, taken.acquired, Origin(ClientApi.KAFKA, self._member_id))
+
+    async def _read(self, taken: Taken, room: int, slices: int, *, at_least_one: bool) -> None:
+        """Find the batches of one partition's records, and give back what they do not hold."""
+        acquired = sorted(taken.acquired)
+        taken.acquired = []
+        taken.error = None  # that there could not be more is no reason to keep back what there is
+        try:
+            partition = find_shared(self._broker, *taken.key)
+        except AlpacaError as error:
+            taken.error = error  # deleted meanwhile, and its queues with it
+            return
+        begin = next(
+            (place for place, entry in enumerate(acquired) if entry.offset >= partition.log.start_offset),
+            len(acquired),
+        )
+        await self._settle(partition, acquired[:begin], Action.DROP)  # deleted by retention meanwhile
+        acquired = acquired[begin:]
+        try:
+            offsets = [entry.offset for entry in acquired]
+            taken.covering = cover(partition, offsets, room, slices, at_least_one=at_least_one)
+            await verify(taken.covering, partition, self._broker.work_threads)
+        except DamagedLog as error:
+            log.error("shared_records_damaged", partition=str(partition.identity), reason=str(error))
+            taken.covering.release()
+            taken.covering = Covering()
+            first, end = error.offsets or (0, 0)
+            lost = [entry for entry in acquired if first <= entry.offset < end]
+            await self._settle(partition, lost, Action.DROP)
+            acquired = [entry for entry in acquired if entry not in lost]
+        except AlpacaError as error:
+            log.error("shared_records_not_read", partition=str(partition.identity), reason=str(error))
+            taken.covering.release()
+            taken.covering = Covering()
+            taken.error = error
+        taken.acquired = acquired[: taken.covering.count]
+        await self._settle(partition, acquired[taken.covering.count :], Action.UNDO)
+
+    async def _settle(self, partition: Partition, entries: Iterable[Acquired], action: Action) -> None:
+        """Give back, or be done with, records that are not sent after all."""
+        topic, index = partition.identity
+        settlements = [
+            Settlement(index, entry.offset, action, entry.delivery_count, entry.generation, self._member_id)
+            for entry in entries
+        ]
+        if settlements:
+            try:
+                await self._broker.queues.settle_acquired(QueueId(self._group, topic), settlements)
+            except AlpacaError as error:
+                # Their locks end all the same.
+                log.warning("shared_records_not_given_back", partition=f"{topic}-{index}", reason=str(error))

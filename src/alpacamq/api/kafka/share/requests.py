@@ -1,0 +1,321 @@
+"""ShareFetch and ShareAcknowledge: share consumers take records, and say what became of them.
+
+Acknowledgements come first, whether alone or with a fetch; then records are acquired partition by
+partition, and where there are too few the request waits. All of a session's requests come in order.
+"""
+
+import asyncio
+from collections.abc import Generator, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from alpacamq.api.kafka.errors import code_of, text_of
+from alpacamq.api.kafka.outbox import Piece
+from alpacamq.api.kafka.turns import Work
+from alpacamq.broker.broker import Broker
+from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.coordinator.share.config import DescribeGroupConfigRequest, GroupConfigReply, ShareConfig
+from alpacamq.coordinator.share.messages import ShareTermsRequest
+from alpacamq.model.errors import AlpacaError, InvalidGroupId, InvalidRequest, UnknownMember
+from alpacamq.model.ids import TopicId
+from alpacamq.protocol.apis import APIS, ApiKey
+from alpacamq.protocol.errors import ProtocolError
+from alpacamq.protocol.framing import RequestHeader, response_frame
+from alpacamq.protocol.messages.share_fetch import (
+    ShareAcknowledgedPartition,
+    ShareAcknowledgedTopic,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareFetchRequest,
+    ShareTopic,
+)
+from alpacamq.protocol.schema import decode_in_slices, encode_in_slices
+from alpacamq.protocol.share_fetch_codec import (
+    PartitionShared,
+    encode_share_fetch_response,
+    encode_share_fetch_response_in_slices,
+)
+from alpacamq.queues.messages import QueueId
+
+from .acknowledgement import check_batches, check_count, settle
+from .fetch import SharedFetch, Taken, find_shared
+from .sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    InvalidShareSessionEpoch,
+    PartitionKey,
+    SessionKey,
+    ShareSession,
+    ShareSessions,
+)
+
+if TYPE_CHECKING:
+    from alpacamq.api.kafka.connection import Answer, Connection
+
+_RENEWALS_FROM = 2
+
+Verdicts = dict[PartitionKey, AlpacaError | None]
+
+
+class ShareRequests:
+    """Handles the requests of share consumers of all connections."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._sessions = ShareSessions(broker.coordinators.give_back)
+
+    def handle(self, connection: "Connection", header: RequestHeader, frame: memoryview) -> None:
+        """Start on a request; the connection's next one waits for it."""
+        answer = connection.reserve()
+        frame = connection.kept(frame)
+        connection.hold()
+        if header.api_key == ApiKey.SHARE_FETCH:
+            work = Work(connection.turns, connection.is_wanted, len(frame))
+            connection.spawn_while_open(work.drive(self._fetch(connection, answer, header, frame, work)))
+        else:
+            # Not given up with the connection: what was acknowledged is not to be delivered again.
+            work = Work(connection.turns, lambda: True, len(frame))
+            connection.spawn(work.drive(self._acknowledge(connection, answer, header, frame, work)))
+
+    async def _fetch(
+        self,
+        connection: "Connection",
+        answer: "Answer",
+        header: RequestHeader,
+        frame: memoryview,
+        work: Work,
+    ) -> None:
+        try:
+            request = await work.run(
+                decode_in_slices(ShareFetchRequest, header.api_version, frame, header.body_at)
+            )
+            del frame
+            connection.free_frame()
+            pieces = await self._fetched(connection, header, request, work)
+        except ProtocolError:
+            raise
+        except AlpacaError as error:
+            pieces = [
+                *encode_share_fetch_response(
+                    header.correlation_id, [], error_code=code_of(error), error_message=text_of(error)
+                )
+            ]
+        finally:
+            work.leave()
+        answer.fill(pieces)
+        connection.proceed()
+
+    async def _acknowledge(
+        self,
+        connection: "Connection",
+        answer: "Answer",
+        header: RequestHeader,
+        frame: memoryview,
+        work: Work,
+    ) -> None:
+        try:
+            with connection.cancelling_on_close():
+                request = await work.run(
+                    decode_in_slices(ShareAcknowledgeRequest, header.api_version, frame, header.body_at)
+                )
+            del frame
+            connection.free_frame()
+            try:
+                response = await self._acknowledged(header, request, work)
+            except AlpacaError as error:
+                response = ShareAcknowledgeResponse(error_code=code_of(error), error_message=text_of(error))
+            body = await work.run(encode_in_slices(response, header.api_version))
+        finally:
+            work.leave()
+        api = APIS[header.api_key]
+        answer.fill((response_frame(api, header.api_version, header.correlation_id, body),))
+        connection.proceed()
+
+    async def _fetched(
+        self, connection: "Connection", header: RequestHeader, request: ShareFetchRequest, work: Work
+    ) -> list[Piece]:
+        key = _session_key(request.group_id, request.member_id)
+        await work.run(check_count(request.topics))
+        epoch = request.share_session_epoch
+        if epoch == FINAL_EPOCH:
+            if request.forgotten_topics_data:
+                raise InvalidRequest("the last request of a share session cannot forget partitions")
+            session = self._sessions.find(key)
+            config = await self._config(key)
+        else:
+            config = await self._terms(key)
+            session = self._session(connection, key, request)
+        verdicts = await self._settle(header, key, request.topics, config, work)
+        taken: list[Taken] = []
+        if epoch == FINAL_EPOCH:
+            await self._close(session)
+        elif request.max_records > 0 and not request.is_renew_ack:
+            taken = await SharedFetch(self._broker, session, request, config, work).run()
+        try:
+            return await work.run(_response(header, config, verdicts, taken, max(request.batch_size, 1)))
+        except BaseException:
+            for part in taken:
+                part.covering.release()
+            raise
+
+    async def _acknowledged(
+        self, header: RequestHeader, request: ShareAcknowledgeRequest, work: Work
+    ) -> ShareAcknowledgeResponse:
+        key = _session_key(request.group_id, request.member_id)
+        await work.run(check_count(request.topics))
+        epoch = request.share_session_epoch
+        if epoch == INITIAL_EPOCH:
+            raise InvalidShareSessionEpoch("a share session begins with a fetch")
+        now = asyncio.get_running_loop().time()
+        session = self._sessions.find(key)
+        if epoch != FINAL_EPOCH:
+            session = self._sessions.proceed(key, epoch, now)
+        config = await self._config(key)
+        verdicts = await self._settle(header, key, request.topics, config, work)
+        if epoch == FINAL_EPOCH:
+            await self._close(session)
+        return ShareAcknowledgeResponse(
+            acquisition_lock_timeout_ms=config.record_lock_duration_ms,
+            responses=[
+                ShareAcknowledgedTopic(
+                    topic_id=topic_id,
+                    partitions=[
+                        ShareAcknowledgedPartition(
+                            partition_index=index,
+                            error_code=0 if error is None else code_of(error),
+                            error_message=None if error is None else text_of(error),
+                        )
+                        for index, error in partitions
+                    ],
+                )
+                for topic_id, partitions in _by_topic(verdicts)
+            ],
+        )
+
+    def _session(self, connection: "Connection", key: SessionKey, request: ShareFetchRequest) -> ShareSession:
+        """The session a fetch belongs to, brought up to date."""
+        now = asyncio.get_running_loop().time()
+        wanted = [
+            (topic.topic_id, each.partition_index) for topic in request.topics for each in topic.partitions
+        ]
+        if request.share_session_epoch != INITIAL_EPOCH:
+            forgotten = [
+                (topic.topic_id, index)
+                for topic in request.forgotten_topics_data
+                for index in topic.partitions
+            ]
+            return self._sessions.proceed(key, request.share_session_epoch, now, wanted, forgotten)
+        if any(each.acknowledgement_batches for topic in request.topics for each in topic.partitions):
+            raise InvalidRequest("the first request of a share session has nothing to acknowledge")
+
+        def hung_up() -> None:
+            self._sessions.drop(session)
+
+        session = self._sessions.open(key, wanted, now, lambda _: connection.forget_on_close(hung_up))
+        connection.on_close(hung_up)
+        return session
+
+    async def _terms(self, key: SessionKey) -> ShareConfig:
+        """The group's settings for one of its members; who is none any more has no session either."""
+        asked = ShareTermsRequest(group=key[0], member_id=key[1])
+        try:
+            terms: ShareConfig = await self._broker.coordinators.ask_group(
+                asked.group,
+                lambda machine, ticket, now_ms: GroupCoordinator.share_terms(machine, asked, ticket, now_ms),
+            )
+        except UnknownMember:
+            self._sessions.drop_of(key)
+            raise
+        return terms
+
+    async def _config(self, key: SessionKey) -> ShareConfig:
+        """The group's settings for one who may have left it and only settles what it holds."""
+        asked = DescribeGroupConfigRequest(group=key[0])
+        reply: GroupConfigReply = await self._broker.coordinators.ask_group(
+            asked.group,
+            lambda machine, ticket, now_ms: GroupCoordinator.describe_config(machine, asked, ticket, now_ms),
+        )
+        return reply.config
+
+    async def _settle(
+        self,
+        header: RequestHeader,
+        member: SessionKey,
+        topics: Sequence[ShareTopic],
+        config: ShareConfig,
+        work: Work,
+    ) -> Verdicts:
+        """What became of each partition that something is acknowledged of."""
+        verdicts: Verdicts = {}
+        for topic in topics:
+            for each in topic.partitions:
+                await work.pause()
+                if not each.acknowledgement_batches:
+                    continue
+                error: AlpacaError | None
+                try:
+                    may_renew = header.api_version >= _RENEWALS_FROM
+                    await work.run(check_batches(each.acknowledgement_batches, may_renew=may_renew))
+                    partition = find_shared(self._broker, topic.topic_id, each.partition_index)
+                    error = await settle(
+                        self._broker.queues,
+                        QueueId(member[0], partition.identity.topic),
+                        partition,
+                        each.acknowledgement_batches,
+                        member_id=member[1],
+                        lock_ms=config.record_lock_duration_ms,
+                    )
+                except AlpacaError as refused:
+                    error = refused
+                key = topic.topic_id, each.partition_index
+                verdicts[key] = verdicts.get(key) or error
+        return verdicts
+
+    async def _close(self, session: ShareSession) -> None:
+        departure = self._sessions.close(session)
+        for topic in departure.topics:
+            await self._broker.queues.release_consumer(QueueId(departure.group, topic), departure.member_id)
+
+
+def _session_key(group_id: str | None, member_id: str | None) -> SessionKey:
+    if not group_id:
+        raise InvalidGroupId("a group id cannot be empty")
+    if not member_id:
+        raise InvalidRequest("a member of a share group must have an id")
+    return group_id, member_id
+
+
+def _by_topic(verdicts: Verdicts) -> Iterator[tuple[TopicId, list[tuple[int, AlpacaError | None]]]]:
+    topics: dict[TopicId, list[tuple[int, AlpacaError | None]]] = {}
+    for (topic_id, index), error in verdicts.items():
+        topics.setdefault(topic_id, []).append((index, error))
+    yield from topics.items()
+
+
+def _response(
+    header: RequestHeader, config: ShareConfig, verdicts: Verdicts, taken: Sequence[Taken], batch_size: int
+) -> Generator[None, None, list[Piece]]:
+    """The response as it is sent: bytes, records, bytes, records, …, bytes. Stops in between."""
+    by_key = {part.key: part for part in taken}
+    topics: dict[TopicId, list[tuple[PartitionShared, Taken | None]]] = {}
+    for key in {**verdicts, **by_key}:
+        yield
+        part, error = by_key.get(key), verdicts.get(key)
+        shared = PartitionShared(key[1]) if part is None else part.shared(batch_size)
+        if error is not None:
+            shared = shared._replace(
+                acknowledge_error_code=code_of(error), acknowledge_error_message=text_of(error)
+            )
+        topics.setdefault(key[0], []).append((shared, part))
+    frame = yield from encode_share_fetch_response_in_slices(
+        header.correlation_id,
+        [(topic_id.bytes, [shared for shared, _ in entries]) for topic_id, entries in topics.items()],
+        lock_timeout_ms=config.record_lock_duration_ms,
+    )
+    pieces: list[Piece] = [frame[0]]
+    between = iter(frame[1:])
+    for entries in topics.values():
+        for shared, part in entries:
+            if part is not None and shared.records_bytes:
+                pieces += part.covering.slices
+                pieces.append(next(between))
+    return pieces

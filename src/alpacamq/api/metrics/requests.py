@@ -1,0 +1,72 @@
+"""Connections and requests of every API, in figures."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from alpacamq.telemetry import metrics_catalogue as m
+from alpacamq.telemetry.metrics import ListenerStats, Metrics
+from alpacamq.telemetry.metrics_catalogue import Metric
+
+from .exposition import Exposition, Labels
+
+
+class Answered(NamedTuple):
+    """A method on a path as the table of routes has it, and the status of the answer."""
+
+    method: str
+    path: str
+    status: int
+
+
+class Traffic:
+    """How often each route was answered with each status: there are only so many of those."""
+
+    __slots__ = ("_answers",)
+
+    def __init__(self) -> None:
+        self._answers: Counter[tuple[str, str, int]] = Counter()
+
+    def count(self, method: str, path: str, status: int) -> None:
+        self._answers[method, path, status] += 1
+
+    def __iter__(self) -> Iterator[tuple[Answered, int]]:
+        for answered, count in sorted(self._answers.items()):
+            yield Answered(*answered), count
+
+
+def collect(text: Exposition, metrics: Metrics, traffic: Traffic) -> None:
+    listeners = metrics.listeners
+    text.add(
+        m.CONNECTIONS, {(name,): listener.opened - listener.shut for name, listener in listeners.items()}
+    )
+    text.add(m.CONNECTIONS_OPENED, {(name,): listener.opened for name, listener in listeners.items()})
+    text.add(m.CONNECTIONS_REFUSED, {(name,): listener.refused for name, listener in listeners.items()})
+    text.add(m.CONNECTIONS_EVICTED, {(name,): listener.evicted for name, listener in listeners.items()})
+    text.add(m.RECEIVED_BYTES, {(name,): listener.received_bytes for name, listener in listeners.items()})
+    text.add(m.SENT_BYTES, {(name,): listener.sent_bytes for name, listener in listeners.items()})
+    _requests(text, m.KAFKA_SECONDS, m.KAFKA_ERRORS, listeners["kafka"])
+    _requests(text, m.SQS_SECONDS, m.SQS_ERRORS, listeners["sqs"])
+    text.histograms(
+        m.HTTP_SECONDS,
+        [
+            (_method_and_path(kind), stats.seconds)
+            for kind, stats in sorted(listeners["http"].kinds.items())
+            if stats.seconds.count
+        ],
+    )
+    text.add(m.HTTP_REQUESTS, {(each.method, each.path, str(each.status)): count for each, count in traffic})
+
+
+def _requests(text: Exposition, seconds: Metric, errors: Metric, listener: ListenerStats) -> None:
+    kinds = sorted(listener.kinds.items())
+    text.histograms(seconds, [((kind,), stats.seconds) for kind, stats in kinds if stats.seconds.count])
+    refused: Mapping[Labels, int] = {
+        (kind, reason): count for kind, stats in kinds for reason, count in sorted(stats.refusals.items())
+    }
+    text.add(errors, refused)
+
+
+def _method_and_path(kind: str) -> Labels:
+    method, _, path = kind.partition(" ")
+    return method, path

@@ -1,1 +1,0 @@
-"""What /metrics shows, one module for each part of the broker that it is collected from."""

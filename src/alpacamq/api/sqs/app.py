@@ -1,0 +1,144 @@
+"""The API for AWS SDKs that speak SQS: finds the protocol of a request, checks who sent it, has it done."""
+
+from collections.abc import Awaitable, Mapping
+from itertools import count
+from time import monotonic
+from uuid import uuid4
+
+from alpacamq.api.http.hosts import foreign_page
+from alpacamq.api.http.messages import Request, Response
+from alpacamq.broker.broker import Broker
+from alpacamq.model.errors import AlpacaError
+from alpacamq.telemetry.logs import get_logger
+
+from . import requests as r
+from .administration import Administration, Tags
+from .deduplication import Deduplication
+from .directory import QueueDirectory, SqsSettings
+from .errors import ACCESS_DENIED, INTERNAL_FAILURE, MISDIRECTED, Fault, fault_of
+from .json_protocol import JsonProtocol
+from .move_tasks import Moving
+from .permissions import Permissions
+from .query_protocol import QueryProtocol
+from .queue_attributes import QueueAttributes
+from .receiving import Receiving
+from .results import Action, Caller
+from .sending import FifoSending, Sending
+from .settling import Settling
+from .signature import Signatures
+
+log = get_logger(__name__)
+
+# A request whose action could not be made out, or whose sender may not ask.
+UNREADABLE = "(unreadable)"
+
+
+def table_of_actions(broker: Broker, settings: SqsSettings) -> Mapping[str, Action]:
+    """Every action of the API, and who performs it."""
+    directory = QueueDirectory(broker.topics, settings)
+    queues = Administration(broker, directory)
+    attributes = QueueAttributes(broker, directory)
+    sending = Sending(broker, directory, FifoSending(broker, Deduplication(broker)))
+    receiving = Receiving(broker.queues, directory)
+    settling = Settling(broker.queues, directory)
+    moving = Moving(broker.queues, directory)
+    tags = Tags(directory, attributes)
+    permissions = Permissions(directory, attributes)
+    actions = (
+        Action("CreateQueue", r.CreateQueue, queues.create),
+        Action("GetQueueUrl", r.GetQueueUrl, queues.get_url),
+        Action("ListQueues", r.ListQueues, queues.list),
+        Action("ListDeadLetterSourceQueues", r.ListDeadLetterSourceQueues, queues.list_sources),
+        Action("DeleteQueue", r.DeleteQueue, queues.delete),
+        Action("PurgeQueue", r.PurgeQueue, queues.purge),
+        Action("GetQueueAttributes", r.GetQueueAttributes, attributes.get),
+        Action("SetQueueAttributes", r.SetQueueAttributes, attributes.set),
+        Action("SendMessage", r.SendMessage, sending.send),
+        Action("SendMessageBatch", r.SendMessageBatch, sending.send_batch),
+        Action("ReceiveMessage", r.ReceiveMessage, receiving.receive),
+        Action("DeleteMessage", r.DeleteMessage, settling.delete),
+        Action("DeleteMessageBatch", r.DeleteMessageBatch, settling.delete_batch),
+        Action("ChangeMessageVisibility", r.ChangeMessageVisibility, settling.change_visibility),
+        Action(
+            "ChangeMessageVisibilityBatch", r.ChangeMessageVisibilityBatch, settling.change_visibility_batch
+        ),
+        Action("StartMessageMoveTask", r.StartMessageMoveTask, moving.start),
+        Action("CancelMessageMoveTask", r.CancelMessageMoveTask, moving.cancel),
+        Action("ListMessageMoveTasks", r.ListMessageMoveTasks, moving.list),
+        Action("TagQueue", r.TagQueue, tags.tag),
+        Action("UntagQueue", r.UntagQueue, tags.untag),
+        Action("ListQueueTags", r.ListQueueTags, tags.list),
+        Action("AddPermission", r.AddPermission, permissions.add),
+        Action("RemovePermission", r.RemovePermission, permissions.remove),
+    )
+    return {action.name: action for action in actions}
+
+
+class SqsApi:
+    """Answers SQS requests; an App of the HTTP listener."""
+
+    def __init__(self, broker: Broker, settings: SqsSettings) -> None:
+        actions = table_of_actions(broker, settings)
+        self._json = JsonProtocol(actions)
+        self._query = QueryProtocol(actions)
+        self._signatures = Signatures(settings, broker.clock)
+        # Ids of requests look like those of AWS: the start is this API's own, the end counts.
+        self._id_start = str(uuid4())[:24]
+        self._requests = count()
+        self._stats = None if broker.metrics is None else broker.metrics.listeners["sqs"]
+
+    def __call__(self, request: Request) -> Awaitable[Response]:
+        return self._serve(request, self._protocol_of(request))
+
+    def refuse_host(self, request: Request, detail: str) -> Response:
+        """Answer a request that is addressed to a name that is not ours."""
+        return self._protocol_of(request).refusal(Fault(MISDIRECTED, detail), self._next_id())
+
+    def _protocol_of(self, request: Request) -> JsonProtocol | QueryProtocol:
+        return self._json if "x-amz-target" in request.headers else self._query
+
+    def _next_id(self) -> str:
+        return f"{self._id_start}{next(self._requests):012x}"
+
+    async def _serve(self, request: Request, protocol: JsonProtocol | QueryProtocol) -> Response:
+        request_id = self._next_id()
+        began_at = monotonic()
+        action: Action | None = None
+        try:
+            # Signatures may not be asked for, and forms and links need no leave of ours to be sent.
+            if (page := foreign_page(request)) is not None:
+                raise Fault(ACCESS_DENIED, f"{page} may not use this broker")
+            self._signatures.check(request)
+            action, asked = protocol.read(request)
+            result = await action.perform(asked, _caller(request))
+        except Fault as fault:
+            refused = fault
+        except AlpacaError as error:
+            refused = fault_of(error)
+        except Exception:  # a bug costs one request, and is told in the client's own words
+            log.exception("sqs_request_failed", request_id=request_id)
+            refused = Fault(INTERNAL_FAILURE, "The request failed inside the broker.")
+        else:
+            self._count(action, began_at, None)
+            return protocol.answer(action, result, request_id)
+        self._count(action, began_at, refused)
+        return protocol.refusal(refused, request_id)
+
+    def _count(self, action: Action | None, began_at: float, refused: Fault | None) -> None:
+        if self._stats is None:
+            return
+        stats = self._stats.of(UNREADABLE if action is None else action.name)
+        stats.seconds.observe(monotonic() - began_at)
+        if refused is not None:
+            stats.refused(refused.kind.code)
+
+
+def _caller(request: Request) -> Caller:
+    traceparent = request.headers.get("traceparent")
+    return Caller(_base_url(request), request.peer, None if traceparent is None else traceparent.encode())
+
+
+def _base_url(request: Request) -> str:
+    """Where the client reaches us, which is where the URLs of queues must lead."""
+    scheme = "https" if request.headers.get("x-forwarded-proto") == "https" else "http"
+    return f"{scheme}://{request.host}"

@@ -1,0 +1,1 @@
+"""Delayed messages: taking them in, delivering them when due, listing and cancelling them."""

@@ -1,0 +1,308 @@
+"""Carrying delayed messages to their partitions when they are due.
+
+One batch at a time goes to each partition in each lane, in the order of their sequences. What the
+partition has already, since a crash came before we noted it, is not appended again. What it refuses is
+tried again until it takes it, and what has no partition any more is dropped. A batch is done once the
+partition has it on the medium.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from alpacamq.broker.partition.leader import Partition, append
+from alpacamq.broker.partition.validation import stored_codec
+from alpacamq.broker.statemachine.shard import Shard
+from alpacamq.broker.topics import Topics
+from alpacamq.broker.tracing.delay import DelayTraces
+from alpacamq.model.batch import BROKER_EPOCH, HEADER_BYTES, Codec, read_header, stamp_append_time
+from alpacamq.model.errors import AlpacaError, DamagedLog, UnknownTopic
+from alpacamq.model.headers import DELIVER_AT
+from alpacamq.model.ports import Clock
+from alpacamq.model.records import Header, Record, write_batch
+from alpacamq.model.topics import TopicConfig
+from alpacamq.telemetry.logs import get_logger
+from alpacamq.telemetry.metrics import LATE_SECONDS, Histogram
+from alpacamq.timers.machine import PLANNED_MS, DelayMachine
+from alpacamq.timers.messages import Deliver
+from alpacamq.timers.records import Envelope, IntentId, Lane, decode_envelope
+from alpacamq.timers.targets import SEQUENCE_MASK
+from alpacamq.timers.wheel import TICK_MS, due_of
+
+from .log_reader import DelayRecords
+
+if TYPE_CHECKING:
+    from array import array
+
+log = get_logger(__name__)
+
+RETRY_SECONDS = 0.2
+MAX_RETRY_SECONDS = 30.0
+MAX_BATCH_BYTES = 1 << 20
+# Messages are read this long before they are due; they are in memory meanwhile.
+READ_AHEAD_MS = 15
+SETTLE_SECONDS = 0.1
+SETTLED_AT_ONCE = 1000
+LATENESS_KEPT = 1000
+# What a record takes beside key, value and headers, at most, and a header beside its own.
+_RECORD_BYTES = 48
+_HEADER_BYTES = 10
+
+
+class DeliveryCounts:
+    """What became of messages since the broker started."""
+
+    def __init__(self) -> None:
+        self.fired = 0
+        self.dropped = 0
+        self.late_seconds = Histogram(LATE_SECONDS)
+        self._late_ms: deque[int] = deque(maxlen=LATENESS_KEPT)
+
+    def delivered(self, dues_ms: Sequence[int], now_ms: int) -> None:
+        self.fired += len(dues_ms)
+        late_ms = [max(now_ms - due_ms, 0) for due_ms in dues_ms]
+        self._late_ms.extend(late_ms)
+        for each, times in Counter(late_ms).items():
+            self.late_seconds.observe(each / 1000, times)
+
+    def late_ms_p99(self) -> float:
+        late = sorted(self._late_ms)
+        return float(late[len(late) * 99 // 100]) if late else 0.0
+
+
+class Deliveries:
+    """Every batch of one delay log that is on its way."""
+
+    def __init__(
+        self,
+        shard: Shard[DelayMachine],
+        records: DelayRecords,
+        topics: Topics,
+        stats: DeliveryCounts,
+        in_memory: asyncio.Semaphore,
+        clock: Clock,
+        executor: Executor,
+        id_of: Callable[[int], int],
+        traces: DelayTraces | None = None,
+    ) -> None:
+        self._shard = shard
+        # The id of a message, which its offset in the delay log is a part of.
+        self._id_of = id_of
+        self._traces = traces
+        self._records = records
+        self._topics = topics
+        self._stats = stats
+        # Bounds how many batches wait for their time with their messages in memory.
+        self._in_memory = in_memory
+        self._clock = clock
+        self._executor = executor
+        self._lines: dict[tuple[int, Lane], deque[Deliver]] = {}
+        # On their way or waiting to be on the medium. A machine that was rebuilt asks for them again.
+        self._known: set[IntentId] = set()
+        # What the partitions have but may not have synced: where each batch ends there, in order.
+        self._unsettled: dict[Partition, deque[tuple[int, IntentId, int]]] = {}
+        self._settling: asyncio.Task[None] | None = None
+
+    def deliver(self, batch: Deliver, tasks: asyncio.TaskGroup) -> None:
+        """Have a batch delivered, after those to the same partition before it."""
+        if batch.intent in self._known:
+            return
+        self._known.add(batch.intent)
+        key = batch.intent.target, batch.intent.lane
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = deque()
+            tasks.create_task(self._work_off(key, line, tasks))
+        line.append(batch)
+
+    async def _work_off(self, key: tuple[int, Lane], line: deque[Deliver], tasks: asyncio.TaskGroup) -> None:
+        while line:
+            await self._deliver(line[0], tasks)
+            line.popleft()
+        del self._lines[key]
+
+    async def _deliver(self, batch: Deliver, tasks: asyncio.TaskGroup) -> None:
+        """Deliver a batch, whatever it takes."""
+        wait_seconds = RETRY_SECONDS
+        count = len(batch.ids)
+        while (partition := self._find(batch)) is not None:
+            try:
+                done = _done(batch, partition)
+                while done < count:
+                    done += await self._deliver_some(batch, done, partition)
+            except UnknownTopic:
+                continue
+            except Exception as error:  # noqa: BLE001 - a bug costs one line of batches, not the broker
+                if wait_seconds == RETRY_SECONDS:
+                    say = log.error if isinstance(error, AlpacaError) else log.exception
+                    say("not_delivered", partition=str(partition.identity), reason=str(error))
+                await asyncio.sleep(wait_seconds)
+                wait_seconds = min(wait_seconds * 2, MAX_RETRY_SECONDS)
+            else:
+                unsettled = self._unsettled.setdefault(partition, deque())
+                unsettled.append((partition.log.end_offset, batch.intent, count))
+                if self._settling is None:
+                    self._settling = tasks.create_task(self._settle())
+                return
+        self._stats.dropped += count
+        log.warning("delayed_messages_dropped", topic=batch.target.topic, messages=count)
+        self._settled([batch.intent])
+
+    def _find(self, batch: Deliver) -> Partition | None:
+        # By its id: a topic made anew under the name is another.
+        return self._topics.find(batch.target.topic_id, batch.target.partition)
+
+    async def _deliver_some(self, batch: Deliver, first: int, partition: Partition) -> int:
+        """Append the next messages of a batch, as many as are due together and fit; how many those are."""
+        dues_ms = [due_of(word) for word in batch.words]
+        # One slot's worth, or all that is late: nobody waits for a later one.
+        until_ms = max(self._clock.now_ms(), (dues_ms[first] // TICK_MS + 1) * TICK_MS)
+        end = first + 1
+        while end < len(dues_ms) and dues_ms[end] <= until_ms:
+            end += 1
+        await self._sleep_until(dues_ms[end - 1] - READ_AHEAD_MS)
+        async with self._in_memory:
+            records, taken = await self._read(batch.ids[first:end], dues_ms[first:end], partition)
+            await self._sleep_until(dues_ms[first + taken - 1])
+            await self._append(batch, first, records, taken, partition)
+        self._stats.delivered(dues_ms[first : first + taken], self._clock.now_ms())
+        return taken
+
+    async def _append(
+        self, batch: Deliver, first: int, records: Sequence[Record], taken: int, partition: Partition
+    ) -> None:
+        now_ms = self._clock.now_ms()
+        stamped = [record._replace(timestamp_ms=now_ms) for record in records]
+        sequence = (batch.intent.sequence + first) & SEQUENCE_MASK
+        config = partition.config
+        arguments = (stamped, taken, batch.producer_id, sequence, config, now_ms)
+        if stored_codec(config) in (None, Codec.NONE):
+            packed = _packed(*arguments)
+        else:
+            packed = await asyncio.get_running_loop().run_in_executor(self._executor, _packed, *arguments)
+        placed = await append(partition, packed)
+        if self._traces is not None:
+            for record in records:
+                id_ = self._id_of(batch.ids[first + record.offset])
+                self._traces.fired(partition, id_, record.headers, placed.base_offset + record.offset)
+
+    async def _read(
+        self, ids: "array[int]", dues_ms: Sequence[int], partition: Partition
+    ) -> tuple[list[Record], int]:
+        """Records for the next messages, as many as go into one batch, and how many messages those are."""
+        limit_bytes = min(partition.config.max_message_bytes, MAX_BATCH_BYTES)
+        records: list[Record] = []
+        size = HEADER_BYTES
+        for place, id_ in enumerate(ids):
+            if (envelope := await self._envelope(id_)) is None:
+                continue  # it leaves a gap in the sequence
+            record = _record(place, dues_ms[place], envelope)
+            if self._traces is not None:
+                record = self._traces.labelled(partition, self._id_of(id_), record)
+            size += _size(record)
+            if records and size > limit_bytes:
+                return records, place
+            records.append(record)
+        return records, len(ids)
+
+    async def _envelope(self, id_: int) -> Envelope | None:
+        """A message, unless the disk has lost it."""
+        try:
+            if (stored := await self._records.message(id_)) is not None and stored[1].value is not None:
+                return decode_envelope(stored[1].value)
+            reason = "its record is gone"
+        except (DamagedLog, msgspec.DecodeError) as error:
+            reason = str(error)
+        log.error(
+            "delayed_message_lost", partition=str(self._shard.partition.identity), offset=id_, reason=reason
+        )
+        return None
+
+    async def _sleep_until(self, at_ms: int) -> None:
+        """Nothing is on its way that is due later than so long from now, unless the clock was set back.
+
+        Then it comes by the clock as it was: those behind it must not wait for hours.
+        """
+        loop = asyncio.get_running_loop()
+        patience = loop.time() + PLANNED_MS / 1000
+        while (  # noqa: ASYNC110 - the clock may be set
+            (left_ms := at_ms - self._clock.now_ms()) > 0 and (left := patience - loop.time()) > 0
+        ):
+            await asyncio.sleep(min(left_ms / 1000, left))
+
+    async def _settle(self) -> None:
+        """Tell the machine of batches that are on the medium."""
+        while self._unsettled:
+            if settled := self._take_settled():
+                self._settled(settled)
+                await asyncio.sleep(0)
+            else:
+                await asyncio.sleep(SETTLE_SECONDS)
+        self._settling = None
+
+    def _take_settled(self) -> list[IntentId]:
+        """Batches that are on the medium, as many as may be noted at once."""
+        settled: list[IntentId] = []
+        room = SETTLED_AT_ONCE
+        for partition, batches in list(self._unsettled.items()):
+            is_gone = self._topics.find(partition.topic_id.bytes, partition.identity.partition) is None
+            while batches and room > 0 and (is_gone or batches[0][0] <= partition.log.flushed_offset):
+                _, intent, count = batches.popleft()
+                settled.append(intent)
+                room -= count
+            if not batches:
+                del self._unsettled[partition]
+        return settled
+
+    def _settled(self, intents: Sequence[IntentId]) -> None:
+        self._known.difference_update(intents)
+        self._shard.tell(lambda machine, now_ms: machine.arrived(intents, now_ms))
+
+
+def _done(batch: Deliver, partition: Partition) -> int:
+    """How many of a batch's messages the partition has already."""
+    last = partition.log.producers.last_sequence(batch.producer_id)
+    if last is None:
+        return 0
+    ahead = (last - batch.intent.sequence + 1) & SEQUENCE_MASK
+    # More than half of all sequences ahead is behind.
+    return min(ahead, len(batch.ids)) if ahead <= SEQUENCE_MASK // 2 else 0
+
+
+def _record(place: int, due_ms: int, envelope: Envelope) -> Record:
+    headers = envelope.headers
+    if not any(header.key == DELIVER_AT for header in headers):
+        headers = (*headers, Header(DELIVER_AT, str(due_ms).encode()))
+    return Record(place, 0, envelope.key, envelope.value, headers)
+
+
+def _size(record: Record) -> int:
+    """What a record takes in a batch, at most."""
+    size = _RECORD_BYTES + len(record.key or b"") + len(record.value or b"")
+    for name, value in record.headers:
+        size += 4 * len(name) + len(value or b"") + _HEADER_BYTES
+    return size
+
+
+def _packed(
+    records: Sequence[Record], count: int, producer_id: int, sequence: int, config: TopicConfig, now_ms: int
+) -> bytearray:
+    """A batch of `count` offsets and sequences, with these records among them."""
+    packed = write_batch(
+        records,
+        base_offset=0,
+        last_offset=count - 1,
+        codec=stored_codec(config) or Codec.NONE,
+        base_timestamp=now_ms,
+        max_timestamp=now_ms,
+        producer_id=producer_id,
+        producer_epoch=BROKER_EPOCH,
+        base_sequence=sequence,
+    )
+    if config.message_timestamp_type == "LogAppendTime":
+        stamp_append_time(packed, read_header(packed), now_ms)
+    return packed

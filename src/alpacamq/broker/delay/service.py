@@ -1,0 +1,377 @@
+"""Messages that wait for their time: durable at once in an internal log, in their partition when due.
+
+Which of the internal log's partitions a message waits in follows from the partition it is for. Its
+id is made of its offset there and the number of that partition, so that ids are unique in a topic.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from alpacamq.broker.metadata_log import ProducerIds
+from alpacamq.broker.partition.leader import Partition
+from alpacamq.broker.partition.validation import check_writable
+from alpacamq.broker.topics import Topics
+from alpacamq.broker.tracing.delay import DelayTraces, trace_of_delayed
+from alpacamq.broker.tracing.partition import Origin
+from alpacamq.model.errors import InvalidDelay, TooManyDelayed, UnknownDelayed
+from alpacamq.model.ports import Clock, Disk
+from alpacamq.model.records import Header, Record
+from alpacamq.model.topics import DAY_MS
+from alpacamq.telemetry.logs import get_logger
+from alpacamq.telemetry.tracing import ClientApi, now_us
+from alpacamq.timers.machine import DelayMachine
+from alpacamq.timers.messages import DelayOutcome, Listing, PendingCounts, Source, TargetName, ToSchedule
+from alpacamq.timers.records import decode_envelope, encode_envelope
+from alpacamq.timers.wheel import MAX_DUE_MS, due_of
+
+from .delivery import DeliveryCounts
+from .host import DelayLogs
+from .search import DelaySearch, Found
+
+log = get_logger(__name__)
+
+_NOBODY = Origin()
+
+
+class DelaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of what may wait."""
+
+    max_pending: int = 5_000_000
+    max_delay_ms: int = 366 * DAY_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayedMessage:
+    """A message and the moment it is for."""
+
+    topic: str
+    partition: int
+    due_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """One message that waits, as listed: `id` is unique within the topic."""
+
+    topic: str
+    partition: int
+    id: int
+    due_ms: int
+    scheduled_ms: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayCounts:
+    """Totals count since the broker started."""
+
+    pending: int
+    next_due_ms: int | None
+    scheduled_total: int
+    fired_total: int
+    cancelled_total: int
+    late_ms_p99: float  # of recent firings, how late after their due time
+    dropped_total: int = 0  # their topic was deleted
+
+
+class Delays:
+    """Every delayed message of this broker."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        producer_ids: ProducerIds,
+        settings: DelaySettings,
+        *,
+        snapshots: Path,
+        disk: Disk,
+        clock: Clock,
+        executor: Executor,
+        unpacked_limit_bytes: int,
+        traces: DelayTraces | None = None,
+    ) -> None:
+        self._topics = topics
+        self._traces = traces  # None where tracing is switched off
+        self._producer_ids = producer_ids
+        self._settings = settings
+        self._clock = clock
+        self._delivered = DeliveryCounts()
+        self._logs = DelayLogs(
+            topics,
+            producer_ids,
+            self._delivered,
+            snapshots=snapshots,
+            disk=disk,
+            clock=clock,
+            executor=executor,
+            unpacked_limit_bytes=unpacked_limit_bytes,
+            traces=traces,
+        )
+        self.run = self._logs.run
+        self._search = DelaySearch(executor)
+        # How long after their time messages were delivered.
+        self.late_seconds = self._delivered.late_seconds
+        self._arriving = 0
+        self._scheduled = self._cancelled = 0
+
+    async def schedule(
+        self, messages: Sequence[DelayedMessage], origin: Origin = _NOBODY, received_us: int | None = None
+    ) -> list[int]:
+        """Ids in order, once all are durable. InvalidDelay, TooManyDelayed, UnknownTopic."""
+        received_us = now_us() if received_us is None else received_us
+        now_ms = self._clock.now_ms()
+        wanted = []
+        for message in messages:
+            partition = self._topics.partition(message.topic, message.partition)
+            check_writable(partition.identity)
+            envelope = encode_envelope(message.key, message.value, message.headers)
+            due_ms = self._due_ms(message.due_ms, now_ms)
+            wanted.append(ToSchedule(_target(partition), due_ms, envelope))
+        by_log: dict[int, list[int]] = {}
+        for at, message in enumerate(messages):
+            by_log.setdefault(await self._logs.number_for(message.topic, message.partition), []).append(at)
+        ids = [0] * len(messages)
+        with self._room_for(len(messages)):
+            await self._producer_ids.replenish()  # a machine may need one
+            calls = [
+                self._logs[number].schedule([wanted[at] for at in places])
+                for number, places in by_log.items()
+            ]
+            for (number, places), offsets in zip(by_log.items(), await asyncio.gather(*calls), strict=True):
+                for at, offset in zip(places, offsets, strict=True):
+                    ids[at] = self._logs.id_of(offset, number)
+        self._scheduled += len(messages)
+        if self._traces is not None:
+            for message, id_ in zip(messages, ids, strict=True):
+                target = self._topics.find(message.topic.encode(), message.partition)
+                if target is not None:
+                    record = Record(-1, 0, message.key, message.value, message.headers)
+                    self._traces.scheduled(target, id_, record, message.due_ms, received_us, origin)
+        return ids
+
+    def trace_of(self, message: DelayedMessage, delayed_id: int) -> str | None:
+        """The id of the trace of a message that was scheduled, if it has one."""
+        partition = self._topics.find(message.topic.encode(), message.partition)
+        return None if partition is None else trace_of_delayed(partition, delayed_id, message.headers)
+
+    async def parted_ms(self, partition: Partition, source: Source) -> int | None:
+        """When the batch of a producer was parted, if it came before."""
+        if not self._logs:
+            return None
+        delay_log = self._logs[await self._logs.number_for(*partition.identity)]
+        machine = await delay_log.shard.loaded()
+        return machine.parted_ms(partition.topic_id.bytes, partition.identity.partition, source)
+
+    async def set_aside(
+        self,
+        partition: Partition,
+        records: Sequence[tuple[int, Record]],
+        source: Source | None,
+        origin: Origin = _NOBODY,
+    ) -> None:
+        """Take in the records of a produced batch that are for later, each with when it is due.
+
+        A batch of an idempotent producer that comes again is taken in once.
+        """
+        now_ms = self._clock.now_ms()
+        target = _target(partition)
+        wanted = [
+            ToSchedule(target, self._due_ms(due_ms, now_ms), encode_envelope(*record[2:]))
+            for due_ms, record in records
+        ]
+        number = await self._logs.number_for(*partition.identity)
+        with self._room_for(len(wanted)):
+            await self._producer_ids.replenish()
+            received_us = now_us()
+            offsets = await self._logs[number].schedule(wanted, source)
+            self._scheduled += len(offsets)
+        if self._traces is not None and offsets:
+            for (due_ms, record), offset in zip(records, offsets, strict=True):
+                id_ = self._logs.id_of(offset, number)
+                self._traces.scheduled(partition, id_, record, due_ms, received_us, origin)
+
+    async def cancel(
+        self, topic: str, partition: int, delayed_id: int, api: ClientApi = ClientApi.BROKER
+    ) -> Waiting:
+        """The message will not appear. UnknownDelayed if it is not waiting (any more)."""
+        target = self._topics.partition(topic, partition)
+        topic_id = target.topic_id.bytes
+        unknown = UnknownDelayed(f"no message {delayed_id} waits for partition {partition} of {topic!r}")
+        if not self._logs or delayed_id < 0:
+            raise unknown
+        offset, number = divmod(delayed_id, len(self._logs))
+        delay_log = self._logs[number]
+        stored = await delay_log.records.message(offset)
+        if stored is None:
+            raise unknown
+        word, record = stored
+        try:
+            await delay_log.shard.ask(
+                lambda machine, ticket, now_ms: machine.cancel(
+                    offset, word, topic_id, partition, ticket, now_ms
+                )
+            )
+        except UnknownDelayed:
+            raise unknown from None
+        self._cancelled += 1
+        if self._traces is not None and record.value is not None:
+            self._traces.cancelled(target, delayed_id, decode_envelope(record.value).headers, api)
+        return _waiting(topic, partition, delayed_id, due_of(word), record)
+
+    async def waiting(
+        self, topic: str, *, partition: int | None = None, after_id: int = -1, limit: int = 100
+    ) -> list[Waiting]:
+        """Messages of a topic that wait, by id."""
+        found: list[tuple[int, Found]] = []
+        for number, listing in await self._listings(topic, partition, after_id):
+            after_offset = self._offset_after(after_id, number)
+            page = await self._search.page(listing, self._logs[number].records, after_offset, limit)
+            found += [(self._logs.id_of(entry.id, number), entry) for entry in page]
+        listed: list[Waiting] = []
+        for id_, entry in sorted(found)[:limit]:
+            stored = await self._logs[id_ % len(self._logs)].records.message(entry.id)
+            if stored is not None:
+                listed.append(_waiting(topic, entry.partition, id_, entry.due_ms, stored[1]))
+        return listed
+
+    async def messages(
+        self, topic: str, *, after_id: int = -1, limit: int = 100
+    ) -> list[tuple[int, DelayedMessage]]:
+        """What `waiting` lists, whole, each with its id."""
+        found: list[tuple[int, DelayedMessage]] = []
+        for entry in await self.waiting(topic, after_id=after_id, limit=limit):
+            offset, number = divmod(entry.id, len(self._logs))
+            if (stored := await self._logs[number].records.message(offset)) is not None:
+                assert stored[1].value is not None
+                envelope = decode_envelope(stored[1].value)
+                message = DelayedMessage(
+                    topic=topic,
+                    partition=entry.partition,
+                    due_ms=entry.due_ms,
+                    key=envelope.key,
+                    value=envelope.value,
+                    headers=envelope.headers,
+                )
+                found.append((entry.id, message))
+        return found
+
+    async def stats(self, topic: str | None = None) -> DelayCounts:
+        """Of one topic (pending and next only) or of all."""
+        if topic is not None:
+            return await self._topic_stats(topic)
+        answers: list[PendingCounts] = []
+        for each in self._logs:
+            if each.shard.failure is None:  # what waits elsewhere is not known
+                answers.append(await each.shard.ask(DelayMachine.stats))
+        return DelayCounts(
+            pending=sum(answer.pending for answer in answers),
+            next_due_ms=min((a.next_due_ms for a in answers if a.next_due_ms is not None), default=None),
+            scheduled_total=self._scheduled,
+            fired_total=self._delivered.fired,
+            cancelled_total=self._cancelled,
+            late_ms_p99=self._delivered.late_ms_p99(),
+            dropped_total=self._delivered.dropped,
+        )
+
+    def failures(self) -> list[str]:
+        """The delay logs that cannot be loaded, and why."""
+        return self._logs.failures()
+
+    def topic_deleted(self) -> None:
+        """What waits for it will not be delivered."""
+        for each in self._logs:
+            each.shard.tell(DelayMachine.topics_deleted)
+
+    async def _topic_stats(self, topic: str) -> DelayCounts:
+        pending = 0
+        dues_ms: list[int] = []
+        for number, listing in await self._listings(topic, None, -1):
+            pending += listing.pending
+            due_ms = await self._search.first_due_ms(listing, self._logs[number].records)
+            if due_ms is not None:
+                dues_ms.append(due_ms)
+        return DelayCounts(
+            pending=pending,
+            next_due_ms=min(dues_ms, default=None),
+            scheduled_total=0,
+            fired_total=0,
+            cancelled_total=0,
+            late_ms_p99=0.0,
+        )
+
+    async def _listings(self, topic: str, partition: int | None, after_id: int) -> list[tuple[int, Listing]]:
+        """Where a topic's messages are, by the number of the delay log, of those that have any."""
+        described = self._topics.image.topic(topic)
+        if partition is not None:
+            self._topics.partition(topic, partition)  # or it says that there is none
+        if not self._logs:
+            return []
+        by_log: dict[int, list[int]] = {}
+        for index in range(described.partitions) if partition is None else [partition]:
+            by_log.setdefault(await self._logs.number_for(topic, index), []).append(index)
+        listings: list[tuple[int, Listing]] = []
+        for number, partitions in by_log.items():
+            wanted = described.id.bytes, tuple(partitions), self._offset_after(after_id, number)
+            listing = await self._logs[number].shard.ask(_listing(*wanted))
+            if listing.pending:
+                listings.append((number, listing))
+        return listings
+
+    def _offset_after(self, after_id: int, number: int) -> int:
+        """The largest offset of a delay log whose id is not after this one."""
+        return (after_id - number) // len(self._logs)
+
+    @contextmanager
+    def _room_for(self, count: int) -> Iterator[None]:
+        """Count messages that are about to wait, if there is room for them."""
+        pending = self._arriving + self._logs.pending
+        if pending + count > self._settings.max_pending:
+            raise TooManyDelayed(
+                f"{pending} messages wait for their time; delays.max_pending={self._settings.max_pending}"
+            )
+        self._arriving += count
+        try:
+            yield
+        finally:
+            self._arriving -= count
+
+    def _due_ms(self, due_ms: int, now_ms: int) -> int:
+        """When a message is due, if that is not too far ahead."""
+        max_delay_ms = self._settings.max_delay_ms
+        if due_ms - now_ms > max_delay_ms or due_ms > MAX_DUE_MS:
+            raise InvalidDelay(
+                f"a delay of {due_ms - now_ms} ms is longer than delays.max_delay_ms={max_delay_ms}"
+            )
+        return max(due_ms, 1)
+
+
+def _target(partition: Partition) -> TargetName:
+    return TargetName(partition.topic_id.bytes, *partition.identity)
+
+
+def _waiting(topic: str, partition: int, delayed_id: int, due_ms: int, record: Record) -> Waiting:
+    assert record.value is not None
+    envelope = decode_envelope(record.value)
+    return Waiting(
+        topic=topic,
+        partition=partition,
+        id=delayed_id,
+        due_ms=due_ms,
+        scheduled_ms=record.timestamp_ms,
+        size_bytes=len(envelope.key or b"") + len(envelope.value or b""),
+    )
+
+
+def _listing(
+    topic_id: bytes, partitions: Sequence[int], after_id: int
+) -> Callable[[DelayMachine, object, int], DelayOutcome]:
+    return lambda machine, ticket, now_ms: machine.listing(topic_id, partitions, after_id, ticket, now_ms)

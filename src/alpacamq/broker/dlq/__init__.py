@@ -1,0 +1,1 @@
+"""Dead-letter topics: writing to them, and redrive."""

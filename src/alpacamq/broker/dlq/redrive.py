@@ -1,0 +1,248 @@
+"""Redrive: moving dead letters back to the topics they came from, or to another, one task per asking.
+
+A task receives from the dead-letter topic like any consumer of its queue and has the engine move what it
+gets, so that nothing is lost or doubled whenever it ends. What a restart ends is begun again by asking again.
+"""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field, replace
+from uuid import uuid4
+
+from alpacamq.broker.queue.deliveries import settled
+from alpacamq.broker.queue.host import QueueHost
+from alpacamq.broker.topics import Topics
+from alpacamq.model.errors import AlpacaError, CoordinatorUnavailable, InvalidRequest, UnknownTopic
+from alpacamq.model.records import Record
+from alpacamq.model.topics import INTERNAL_TOPICS
+from alpacamq.queues.dead_letters import origin
+from alpacamq.queues.messages import (
+    BUILT_IN_GROUP,
+    Acquired,
+    Action,
+    DescribeReply,
+    DescribeRequest,
+    QueueId,
+    ReceiveRequest,
+    Settlement,
+    SettleReply,
+    SettleRequest,
+)
+from alpacamq.telemetry.logs import get_logger
+
+log = get_logger(__name__)
+
+KEPT_TASKS = 100
+BATCH = 100
+LEASE_MS = 60_000
+# What is left where it is stays leased while the task runs; with more than this, something is wrong.
+MAX_LEFT = 500
+IDLE_WAIT_MS = 200
+CONSUMER = "redrive"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedriveTask:
+    """A redrive under way or ended."""
+
+    id: str
+    source: str  # the dead-letter topic
+    target: str | None  # None: each message to where it came from
+    state: str  # running, completed, cancelling, cancelled, failed
+    started_ms: int
+    moved: int
+    to_move: int  # when it began
+    messages_per_second: int | None
+    failure: str = ""
+
+
+@dataclass(slots=True)
+class _Redrive:
+    """A task, what it may move, and what it leaves."""
+
+    task: RedriveTask
+    ends: dict[int, int]
+    max_messages: int
+    left: list[Acquired] = field(default_factory=list)
+
+    def change(self, **values: object) -> None:
+        self.task = replace(self.task, **values)  # type: ignore[arg-type]
+
+
+class Redrives:
+    """The redrives of this broker. `run` owns their tasks."""
+
+    def __init__(self, host: QueueHost, topics: Topics) -> None:
+        self._host = host
+        self._topics = topics
+        self._redrives: deque[_Redrive] = deque(maxlen=KEPT_TASKS)
+        self._tasks: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._tasks = None  # nothing new begins while the rest ends
+
+    async def start(
+        self, source: str, *, target: str | None, messages_per_second: int | None, max_messages: int | None
+    ) -> RedriveTask:
+        """Begin; UnknownTopic, or InvalidRequest where it makes no sense."""
+        self._check(source, target)
+        if messages_per_second is not None and messages_per_second < 1:
+            raise InvalidRequest(f"{messages_per_second} messages per second would never end")
+        queue = QueueId(BUILT_IN_GROUP, source)
+        # Asking without wanting anything makes the queue, if there was none.
+        await self._host.lease(ReceiveRequest(queue=queue, consumer=CONSUMER, max_messages=0))
+        stats = await self._describe(queue)
+        task = RedriveTask(
+            id=uuid4().hex,
+            source=source,
+            target=target,
+            state="running",
+            started_ms=self._host.clock.now_ms(),
+            moved=0,
+            to_move=sum(each.ready + each.resting for each in stats.partitions),
+            messages_per_second=messages_per_second,
+        )
+        redrive = _Redrive(
+            task,
+            {each.partition: each.end_offset for each in stats.partitions},
+            task.to_move if max_messages is None else max_messages,
+        )
+        if self._tasks is None:
+            raise CoordinatorUnavailable("the broker is stopping")
+        self._redrives.appendleft(redrive)
+        self._tasks.create_task(self._run(redrive, queue))
+        return task
+
+    def tasks(self, source: str | None) -> list[RedriveTask]:
+        """Newest first."""
+        return [each.task for each in self._redrives if source in (None, each.task.source)]
+
+    def cancel(self, task_id: str) -> RedriveTask:
+        """End a task that runs; what it has moved stays moved."""
+        for redrive in self._redrives:
+            if redrive.task.id == task_id:
+                if redrive.task.state == "running":
+                    redrive.change(state="cancelling")
+                return redrive.task
+        raise InvalidRequest(f"there is no redrive {task_id!r}")
+
+    def _check(self, source: str, target: str | None) -> None:
+        self._topics.image.topic(source)
+        if target is not None:
+            self._topics.image.topic(target)
+            if target == source:
+                raise InvalidRequest(f"topic {source!r} cannot be redriven into itself")
+        if INTERNAL_TOPICS & {source, target}:
+            raise InvalidRequest("internal topics have no dead letters")
+
+    async def _describe(self, queue: QueueId) -> DescribeReply:
+        reply = await self._host.ask(DescribeRequest(queue=queue), queue)
+        assert isinstance(reply, DescribeReply)
+        return reply
+
+    async def _run(self, redrive: _Redrive, queue: QueueId) -> None:
+        try:
+            await self._move_all(redrive, queue)
+        except AlpacaError as error:
+            redrive.change(state="failed", failure=str(error))
+        except Exception as error:  # a bug costs one task, not the broker
+            log.exception("redrive_crashed", source=redrive.task.source)
+            redrive.change(state="failed", failure=f"internal error: {error!r}")
+        else:
+            if redrive.task.state == "cancelling":
+                redrive.change(state="cancelled")
+            elif not redrive.task.failure.startswith("stopped"):
+                redrive.change(state="completed")
+        finally:
+            self._host.give_back(self._host.used_desk(queue), queue, redrive.left)
+        log.info("redrive_ended", source=queue.topic, state=redrive.task.state, moved=redrive.task.moved)
+
+    async def _move_all(self, redrive: _Redrive, queue: QueueId) -> None:
+        rate = redrive.task.messages_per_second
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while redrive.task.state == "running" and redrive.task.moved < redrive.max_messages:
+            room = min(BATCH, redrive.max_messages - redrive.task.moved)
+            if rate is not None:
+                due = began + redrive.task.moved / rate
+                if (ahead := due - loop.time()) > 0:
+                    await asyncio.sleep(min(ahead, 0.5))
+                    continue
+                room = min(room, max(rate // 10, 1))
+            leases = await self._host.lease(
+                ReceiveRequest(
+                    queue=queue,
+                    consumer=CONSUMER,
+                    max_messages=room,
+                    visibility_ms=LEASE_MS,
+                    wait_ms=IDLE_WAIT_MS,
+                )
+            )
+            if not leases or not await self._move(redrive, queue, leases):
+                break
+        await self._arrived(redrive, queue)
+
+    async def _move(self, redrive: _Redrive, queue: QueueId, leases: tuple[Acquired, ...]) -> bool:
+        """Move what was there when the task began; false if that was the last of it."""
+        desk = self._host.used_desk(queue)
+        try:
+            records = await self._host.reader.read(
+                queue.topic, [(each.partition, each.offset) for each in leases]
+            )
+        except BaseException:
+            self._host.give_back(desk, queue, leases)
+            raise
+        settlements: list[Settlement] = []
+        later: list[Acquired] = []
+        for lease in leases:
+            record = records.get((lease.partition, lease.offset))
+            if lease.offset >= redrive.ends.get(lease.partition, 0):
+                later.append(lease)
+            elif record is None:
+                settlements.append(settled(lease, Action.DROP))
+            elif (target := self._target(redrive, record)) is None:
+                redrive.left.append(lease)
+            else:
+                settlements.append(settled(lease, Action.MOVE)._replace(target=target))
+        # What came since stays: giving it back now would only bring it again.
+        redrive.left += later
+        if settlements:
+            request = SettleRequest(queue=queue, settlements=tuple(settlements))
+            reply = await self._host.ask(request, queue)
+            assert isinstance(reply, SettleReply)
+            redrive.change(moved=redrive.task.moved + sum(result is None for result in reply.results))
+        if len(redrive.left) > MAX_LEFT:
+            redrive.change(
+                state="failed", failure=f"stopped: {redrive.task.failure or 'too many new messages'}"
+            )
+            return False
+        return len(later) < len(leases)
+
+    def _target(self, redrive: _Redrive, record: Record) -> str | None:
+        """Where a dead letter goes; None if that cannot be told, which the task says."""
+        if redrive.task.target is not None:
+            return redrive.task.target
+        topic, _ = origin(record)
+        if topic is None:
+            reason = "they do not say where they came from; name a target"
+        elif (
+            topic in INTERNAL_TOPICS or topic == redrive.task.source or not self._topics.partitions_of(topic)
+        ):
+            reason = f"topic {topic!r}, where they came from, is not there"
+        else:
+            return topic
+        redrive.change(failure=f"{len(redrive.left) + 1} messages were left: {reason}")
+        return None
+
+    async def _arrived(self, redrive: _Redrive, queue: QueueId) -> None:
+        """Return once everything is where it is to be."""
+        while any(each.dead_lettering for each in (await self._describe(queue)).partitions):
+            if redrive.task.target is not None and not self._topics.partitions_of(redrive.task.target):
+                raise UnknownTopic(f"topic {redrive.task.target!r} has been deleted")
+            await asyncio.sleep(0.02)

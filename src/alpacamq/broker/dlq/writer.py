@@ -1,0 +1,230 @@
+"""Carrying out what the queue engine wants moved: to dead-letter topics, and back in a redrive.
+
+A move is appended to its target under a producer id and a sequence of its own, so that a move repeated
+after a crash is recognised. What cannot be moved now is tried again until it can: a dead letter is
+never lost to a full disk. Only what was to go to a topic that is no more stays where it is.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
+
+from alpacamq.broker.partition.leader import Partition, append
+from alpacamq.broker.partition.validation import stored_codec
+from alpacamq.broker.queue.deliveries import QueueReader
+from alpacamq.broker.queue.shard import QueueShard
+from alpacamq.broker.topics import Topics
+from alpacamq.broker.tracing.queue import Moved, QueueTraces, with_trace
+from alpacamq.log.producer_state import follows
+from alpacamq.model.batch import BROKER_EPOCH, Codec, read_header, stamp_append_time
+from alpacamq.model.errors import AlpacaError, TopicExists, UnknownTopic
+from alpacamq.model.murmur2 import partition_for_key
+from alpacamq.model.ports import Clock
+from alpacamq.model.records import Record, write_batch
+from alpacamq.model.topics import INT32_MAX, SETTINGS, TopicConfig
+from alpacamq.queues.dead_letters import dead_letter, dead_letter_topic, origin, restored
+from alpacamq.queues.messages import Move, QueueId
+from alpacamq.telemetry.logs import get_logger
+
+log = get_logger(__name__)
+
+MAX_MOVES_AT_ONCE = 100
+MAX_BATCH_BYTES = 512 << 10
+RETRY_SECONDS = 0.2
+MAX_RETRY_SECONDS = 30.0
+
+
+class _Line:
+    """Moves of one partition of a queue, in the order of their sequences, and who wants them."""
+
+    __slots__ = ("moves", "sequences", "shard")
+
+    def __init__(self, shard: QueueShard) -> None:
+        self.shard = shard
+        self.moves: deque[Move] = deque()
+        self.sequences: set[int] = set()
+
+    def add(self, move: Move) -> None:
+        # An engine that was rebuilt asks again for what is under way.
+        if move.sequence not in self.sequences:
+            self.sequences.add(move.sequence)
+            self.moves.append(move)
+
+    def take(self) -> Move:
+        """The first, which is seen to."""
+        move = self.moves.popleft()
+        self.sequences.discard(move.sequence)
+        return move
+
+
+class _NowhereToGo(Exception):
+    """The topic that a message was to be moved to, which is not one for dead letters, is no more."""
+
+
+class Moves:
+    """Every move under way. `run` owns their tasks."""
+
+    def __init__(
+        self, topics: Topics, reader: QueueReader, clock: Clock, traces: QueueTraces | None = None
+    ) -> None:
+        self._topics = topics
+        self._reader = reader
+        self._clock = clock
+        self._traces = traces
+        self._lines: dict[tuple[QueueId, int, int], _Line] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._tasks = None  # nothing new begins while the rest ends
+
+    def carry_out(self, shard: QueueShard, moves: Sequence[Move]) -> None:
+        """Have these moves made, and the shard told of each when it is."""
+        if self._tasks is None:
+            return  # the next start asks again
+        for move in moves:
+            key = (move.queue, move.partition, move.producer_id)
+            if (line := self._lines.get(key)) is None:
+                line = self._lines[key] = _Line(shard)
+                self._tasks.create_task(self._work_off(key, line))
+            line.add(move)
+
+    async def _work_off(self, key: tuple[QueueId, int, int], line: _Line) -> None:
+        wait_seconds = RETRY_SECONDS
+        while line.moves:
+            moves = list(islice(line.moves, MAX_MOVES_AT_ONCE))
+            try:
+                made = await self._make(moves, line.shard)
+            except _NowhereToGo:
+                line.shard.returned(line.take())
+                continue
+            except Exception as error:  # noqa: BLE001 - a bug costs one line of moves, not the broker
+                if wait_seconds == RETRY_SECONDS:
+                    self._report(moves[0], error)
+                await asyncio.sleep(wait_seconds)
+                wait_seconds = min(wait_seconds * 2, MAX_RETRY_SECONDS)
+                continue
+            wait_seconds = RETRY_SECONDS
+            for _ in range(made):
+                line.shard.moved(line.take())
+        del self._lines[key]
+
+    def _report(self, move: Move, error: Exception) -> None:
+        """Say once why moves do not get on."""
+        say = log.error if isinstance(error, AlpacaError) else log.exception
+        queue = move.queue
+        say("not_moved", group=queue.group, topic=queue.topic, partition=move.partition, reason=str(error))
+
+    async def _make(self, moves: Sequence[Move], shard: QueueShard) -> int:
+        """Make the first of these moves, as many as go into one batch; how many that were."""
+        first = moves[0]
+        queue = first.queue
+        # The sequences must be on disk before the target has them: handed out again after a power cut,
+        # they would make other messages look like repetitions.
+        state = shard.shard.partition
+        await state.flush_to(state.log.end_offset)
+        places = [(move.partition, move.offset) for move in moves]
+        records = await self._reader.read(queue.topic, places)
+        if (record := records.get(places[0])) is None:
+            log.warning(
+                "gone_before_moved", topic=queue.topic, partition=first.partition, offset=first.offset
+            )
+            return 1
+        topic = first.target or dead_letter_topic(queue.topic, shard.settings(queue))
+        target = await self._target(first, record, topic)
+        last = target.log.producers.last_sequence(first.producer_id)
+        if last is not None and not follows(first.sequence, last):
+            await target.flush_to(target.log.end_offset)
+            return 1  # made before a crash
+        batch: list[Record] = []
+        traced: list[tuple[Move, Moved, int]] = []
+        size = 0
+        now_ms = self._clock.now_ms()
+        for move, place in zip(moves, places, strict=True):
+            if (record := records.get(place)) is None or move.sequence != first.sequence + len(batch):
+                break
+            if batch and (move.target != first.target or self._find(move, record, topic) is not target):
+                break
+            size += len(record.key or b"") + len(record.value or b"")
+            if batch and size > MAX_BATCH_BYTES:
+                break
+            changed = self._changed(move, record, target.config, now_ms)
+            if self._traces is not None and (moved := self._traces.moving(move, record)) is not None:
+                traced.append((move, moved, len(batch)))
+                changed = with_trace(changed, moved)
+            batch.append(changed._replace(offset=len(batch)))
+        placed = await append(target, _packed(batch, first, target.config, now_ms))
+        # The queue's record of the move must not outlive the moved message in a power cut.
+        await target.flush_to(placed.next_offset)
+        for move, moved, at in traced:
+            assert self._traces is not None
+            self._traces.moved(move, moved, target, placed.base_offset + at)
+        return len(batch)
+
+    def _changed(self, move: Move, record: Record, config: TopicConfig, now_ms: int) -> Record:
+        changed = restored(record, now_ms) if move.target else dead_letter(record, move, now_ms)
+        if changed.key is None and config.is_compacted:
+            # Compaction keeps the last of each key, and nothing without one.
+            return changed._replace(key=f"{move.queue.topic}-{move.partition}-{move.offset}".encode())
+        return changed
+
+    async def _target(self, move: Move, record: Record, topic: str) -> Partition:
+        """The partition to append to, made if it is one for dead letters."""
+        if (found := self._find(move, record, topic)) is not None:
+            return found
+        if move.target:
+            if topic in self._topics.image.topics:
+                raise UnknownTopic(f"topic {topic!r} is being made")
+            raise _NowhereToGo
+        source = self._topics.image.topic(move.queue.topic)
+        with suppress(TopicExists):
+            await self._topics.create(
+                topic,
+                partitions=source.partitions,
+                overrides=_dead_letter_settings(self._topics.config_of(source)),
+            )
+        if (found := self._find(move, record, topic)) is None:
+            raise UnknownTopic(f"topic {topic!r} has been deleted")
+        return found
+
+    def _find(self, move: Move, record: Record, topic: str) -> Partition | None:
+        partitions = self._topics.partitions_of(topic)
+        if not partitions:
+            return None
+        index = move.partition
+        if move.target:
+            came_from, partition = origin(record)
+            if came_from == topic and partition is not None and partition < len(partitions):
+                index = partition
+            elif record.key is not None:
+                index = partition_for_key(record.key, len(partitions))
+        return partitions[index % len(partitions)]
+
+
+def _dead_letter_settings(source: TopicConfig) -> dict[str, str]:
+    """Dead letters are kept at least as long as their source, and are there until somebody sees to them."""
+    settings = {"cleanup.policy": "delete", "queue.max.deliveries": "0", "queue.ttl.ms": "-1"}
+    usual_ms = SETTINGS["retention.ms"].default
+    if source.retention_ms < 0 or source.retention_ms > usual_ms:
+        settings["retention.ms"] = str(source.retention_ms)
+    return settings
+
+
+def _packed(records: Sequence[Record], first: Move, config: TopicConfig, now_ms: int) -> bytearray:
+    batch = write_batch(
+        records,
+        codec=stored_codec(config) or Codec.NONE,
+        producer_id=first.producer_id,
+        producer_epoch=BROKER_EPOCH,
+        base_sequence=first.sequence & INT32_MAX,
+    )
+    if config.message_timestamp_type == "LogAppendTime":
+        stamp_append_time(batch, read_header(batch), now_ms)
+    return batch

@@ -1,0 +1,151 @@
+"""Whether the broker can do its work, found out by named checks.
+
+A check says what is wrong in words that name the place. What keeps the broker from serving readers makes
+it unready, what keeps it from taking writes unready for those who need that; the rest makes it unwell,
+which an operator should know of and a balancer need not.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+
+import msgspec
+
+from alpacamq.model.errors import DiskFull
+
+from .broker import PROBE, Broker
+
+# With less room than this a disk counts as full: a segment's next batch and its index would not fit.
+MIN_FREE_BYTES = 1 << 20
+# The event loop counts as unwell for so long after it stood still.
+STALL_REMEMBERED_SECONDS = 60.0
+_SHOWN = 20
+_PROBE_BYTES = 64 << 10
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`status` is ok or failing; `detail` says what is wrong, or how things are."""
+
+    status: str
+    detail: str = ""
+
+    @property
+    def is_ok(self) -> bool:
+        return self.status == "ok"
+
+
+def passing(detail: str = "") -> Check:
+    return Check(status="ok", detail=detail)
+
+
+def failing(detail: str) -> Check:
+    return Check(status="failing", detail=detail)
+
+
+def reads(broker: Broker) -> Check:
+    """Whether the data directory can be read."""
+    path = broker.settings.data_directory.absolute()
+    try:
+        os.statvfs(path)
+    except OSError as error:
+        return failing(f"{path} cannot be looked at: {error.strerror}")
+    return passing()
+
+
+def disk(broker: Broker) -> Check:
+    """Whether the data directory has room and can be written to."""
+    path = broker.settings.data_directory.absolute()
+    try:
+        room = os.statvfs(path)
+    except OSError as error:
+        return failing(f"{path} cannot be looked at: {error.strerror}")
+    if room.f_flag & os.ST_RDONLY:
+        return failing(f"{path} is on a file system that is read-only")
+    # Root may use the blocks that are kept for it.
+    free_bytes = (room.f_bfree if os.geteuid() == 0 else room.f_bavail) * room.f_frsize
+    if free_bytes < MIN_FREE_BYTES:
+        return failing(f"{path} is full: {free_bytes} bytes are free")
+    return passing()
+
+
+def writes(broker: Broker) -> Check:
+    """Whether the last write to each partition was taken, or would be taken now."""
+    refused = [each for each in broker.all_partitions() if each.refusal is not None]
+    if any(isinstance(each.refusal, DiskFull) for each in refused) and _has_room(broker):
+        refused = [each for each in refused if not isinstance(each.refusal, DiskFull)]
+    return _listed(f"{each.identity} refused its last write: {each.refusal}" for each in refused)
+
+
+def partitions(broker: Broker) -> Check:
+    """Whether all that is stored can be served, and is known to be on the medium."""
+    return _listed(
+        f"{each.identity}: {trouble}"
+        for each in broker.all_partitions()
+        for trouble in (each.log.in_doubt, *each.log.damages, *each.log.recovered.losses)
+        if trouble is not None
+    )
+
+
+def transactions(broker: Broker) -> Check:
+    """Whether every open transaction has a coordinator that will end it."""
+    return _listed(
+        f"a transaction hangs: {each}; see alpacactl transactions find-hanging"
+        for each in broker.coordinators.hanging_transactions.found
+    )
+
+
+def coordinators(broker: Broker) -> Check:
+    """Whether the state of every group, transaction, queue and delayed message could be loaded."""
+    return _listed(iter(broker.coordinators.failures() + broker.queues.failures() + broker.delays.failures()))
+
+
+def event_loop(broker: Broker) -> Check:
+    """Whether the event loop has been turning without a long stop."""
+    watch = broker.event_loop
+    ago = watch.seconds_since_stall()
+    if ago is None or ago > STALL_REMEMBERED_SECONDS:
+        return passing()
+    return failing(f"it stood still for {watch.last_stall_seconds:.1f} s, {ago:.0f} s ago; see the log")
+
+
+def recovery(_broker: Broker) -> Check:
+    """Whoever can be asked this has recovered; before, another answers."""
+    return passing()
+
+
+Checks = Mapping[str, Callable[[Broker], Check]]
+READY: Checks = {"recovery": recovery, "disk": disk}
+ALL: Checks = {
+    **READY,
+    "writes": writes,
+    "partitions": partitions,
+    "transactions": transactions,
+    "coordinators": coordinators,
+    "event_loop": event_loop,
+}
+
+
+def all_checks(broker: Broker) -> dict[str, Check]:
+    """Every check by its name."""
+    return {name: check(broker) for name, check in ALL.items()}
+
+
+def _has_room(broker: Broker) -> bool:
+    """Whether something can be written: a quota may be full where the disk is not."""
+    if not disk(broker).is_ok:
+        return False
+    probe = broker.settings.data_directory / PROBE
+    try:
+        probe.write_bytes(bytes(_PROBE_BYTES))
+    except OSError:
+        return False
+    finally:
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)
+    return True
+
+
+def _listed(troubles: Iterator[str]) -> Check:
+    found = list(islice(troubles, _SHOWN))
+    return failing("; ".join(found)) if found else passing()

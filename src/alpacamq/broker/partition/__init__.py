@@ -1,0 +1,1 @@
+"""The leader of a partition: validation, appends, group commit, recovery, housekeeping."""

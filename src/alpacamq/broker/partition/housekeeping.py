@@ -1,0 +1,94 @@
+"""Retention, compaction, timely rolling of segments and word of damage, in the background.
+
+Looks at every partition in turn. Deciding takes the event loop microseconds; the file work
+runs in a thread. A partition whose disk fails is reported and passed over; the others go on.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from contextlib import suppress
+
+from alpacamq.model.errors import AlpacaError, StorageFailed
+from alpacamq.model.ports import Clock
+from alpacamq.telemetry.logs import get_logger
+
+from .leader import Partition
+
+log = get_logger(__name__)
+
+
+class Housekeeping:
+    """Keeps every partition within what its topic allows."""
+
+    def __init__(
+        self,
+        partitions: Callable[[], Iterable[Partition]],
+        executor: Executor,
+        clock: Clock,
+        interval_ms: int,
+    ) -> None:
+        self._partitions = partitions
+        self._executor = executor
+        self._clock = clock
+        self._interval_ms = interval_ms
+        self._reported: set[str] = set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(self._interval_ms / 1000)
+            for partition in list(self._partitions()):
+                await self.tidy(partition)
+
+    async def tidy(self, partition: Partition) -> None:
+        """One partition's turn."""
+        try:
+            await self._tidy(partition)
+        except (AlpacaError, OSError) as error:
+            log.error("housekeeping_failed", partition=str(partition.identity), reason=str(error))
+        except Exception:
+            log.exception("housekeeping_crashed", partition=str(partition.identity))
+
+    def _report_damage(self, partition: Partition) -> None:
+        """Log damage that readers have come upon, once."""
+        for damage in partition.log.damages:
+            if str(damage) not in self._reported:
+                self._reported.add(str(damage))
+                log.error("damage_found", partition=str(partition.identity), reason=str(damage))
+
+    async def _tidy(self, partition: Partition) -> None:
+        self._report_damage(partition)
+        now_ms = self._clock.now_ms()
+        partition.log.roll_if_due(now_ms)
+        if (removal := partition.log.begin_retention(now_ms)) is not None:
+            # A start beyond the end that a power cut leaves would hide what is appended next. On a
+            # full disk it has to do without: the removal is what makes room.
+            with suppress(StorageFailed):
+                await partition.flush_to(removal.start_offset)
+            await self._in_thread(removal.run)
+            log.info(
+                "segments_deleted", partition=str(partition.identity), start_offset=partition.log.start_offset
+            )
+        if not partition.holds_garbage():
+            return
+        if (compaction := partition.log.begin_compaction(now_ms)) is not None:
+            try:
+                await self._in_thread(compaction.run)
+            except asyncio.CancelledError:
+                compaction.cancel()  # a shutdown does not wait for the whole log to be cleaned
+                raise
+            try:
+                partition.log.end_compaction(compaction)
+            finally:
+                await self._in_thread(compaction.let_go)
+            log.info("log_compacted", partition=str(partition.identity), size_bytes=partition.log.size_bytes)
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        # Not cancelled half-way: a shutdown waits for the step under way.
+        future = asyncio.get_running_loop().run_in_executor(self._executor, work)
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody waits now
+            raise

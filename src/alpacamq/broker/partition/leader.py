@@ -1,0 +1,328 @@
+"""One partition as its leader: takes batches, says when they may be seen, wakes who waits for that.
+
+Owns the high watermark. Appends are staged and written together by `commit`, so that all the
+small batches of one receive cost one write. A batch is acknowledged, and visible to readers,
+once it is as durable as its topic promises.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Protocol
+
+from alpacamq.broker.tracing.partition import Arrival, PartitionTraces
+from alpacamq.log.epochs import EpochEnd
+from alpacamq.log.partition_log import Appended, Incoming, PartitionLog
+from alpacamq.log.reader import Slice
+from alpacamq.model.batch import BatchHeader, read_header
+from alpacamq.model.errors import AlpacaError, FencedLeaderEpoch, StorageFailed, UnknownLeaderEpoch
+from alpacamq.model.ids import TopicId, TopicPartition
+from alpacamq.model.topics import TopicConfig
+from alpacamq.telemetry.logs import get_logger
+
+log = get_logger(__name__)
+
+# Long enough that nobody means it: the operating system decides when data reaches the disk. We
+# still sync now and then, which promises nothing but keeps recovery from reading everything.
+NEVER_FLUSH_MS = 2**62
+BACKGROUND_FLUSH_MS = 60_000
+_WRITTEN = bytearray()
+
+
+class Append:
+    """A batch on its way into the log, and what became of it."""
+
+    __slots__ = ("arrival", "data", "done", "header", "outcome")
+
+    def __init__(
+        self,
+        data: bytearray | memoryview,
+        header: BatchHeader,
+        done: Callable[[], None],
+        arrival: Arrival | None = None,
+    ) -> None:
+        self.arrival = arrival
+        self.data = data
+        self.header = header
+        self.done = done
+        self.outcome: Appended | AlpacaError | None = None
+
+
+class FlushSchedule(Protocol):
+    """Who gets a partition's data onto the medium."""
+
+    def now(self, partition: "Partition") -> None:
+        """Producers are waiting: flush as soon as the flush under way, if any, has ended."""
+        ...
+
+    def within(self, partition: "Partition", delay_ms: int) -> None:
+        """Flush at most `delay_ms` from now."""
+        ...
+
+
+class Partition:
+    """The leader of one partition."""
+
+    def __init__(
+        self,
+        identity: TopicPartition,
+        topic_id: TopicId,
+        log: PartitionLog,
+        flushes: FlushSchedule,
+    ) -> None:
+        self.identity = identity
+        self.topic_id = topic_id
+        self.log = log
+        self.leader_epoch = max(log.epochs.latest, 0)
+        self.high_watermark = log.end_offset
+        # Where a power loss has ended the log, while state may still refer to what came after.
+        self.cut_offset: int | None = None
+        self._flushes = flushes
+        self._staged: list[Append] = []
+        # Why the last write was refused, if it was.
+        self.refusal: AlpacaError | None = None
+        # Since the broker started; for whoever watches.
+        self.written_batches = self.written_bytes = 0
+        self.fetched_messages = self.fetched_bytes = 0
+        self.skipped_batches = 0  # passed over by readers: damaged, or not to be unpacked
+        self._awaiting_flush: deque[tuple[int, list[Append]]] = deque()
+        # Tasks in `flush_to`, each with the offset it waits for.
+        self._flush_waiters: list[tuple[int, asyncio.Future[None]]] = []
+        # Whether appends wait for a postponed flush however long it takes.
+        self.always_waits_for_flush = False
+        self._watchers: dict[object, Callable[[int], None]] = {}
+        # None where tracing is switched off.
+        self.traces: PartitionTraces | None = None
+        # Whether compaction has much to remove. The log cannot tell; who knows all of its keys can.
+        self.holds_garbage: Callable[[], bool] = lambda: True
+
+    def start_epoch(self, start_number: int = 0) -> None:
+        """Take the lead in the epoch that is the number of this start. Before the first append.
+
+        A crash may have cut records that readers had seen, and their offsets will be used again:
+        the new epoch lets those readers notice. The number is on disk and never given twice, so the log
+        records it with the first batch only; where its epochs are ahead of the number, it does so now.
+        """
+        if start_number > self.leader_epoch:
+            self.leader_epoch = start_number
+        elif not self.log.recovered.clean and self.log.end_offset > 0:
+            self.leader_epoch += 1
+            try:
+                self.log.start_epoch(self.leader_epoch)
+            except StorageFailed as error:
+                # The first append tries again; until there is room for that, reads go on.
+                log.warning("leader_epoch_not_recorded", partition=str(self.identity), reason=str(error))
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether all that is stored can be served and is known to be where it should be."""
+        return self.log.damage is None and self.log.in_doubt is None
+
+    @property
+    def config(self) -> TopicConfig:
+        return self.log.config
+
+    def configure(self, config: TopicConfig) -> None:
+        """Take new settings; they hold from the next append on."""
+        self.log.config = config
+        if self.traces is not None:
+            self.traces.configure(config)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where those stop who read only what is committed: at the first record still undecided."""
+        return self.log.transactions.last_stable_offset(self.high_watermark)
+
+    def check_epoch(self, epoch: int) -> None:
+        """Refuse a client that knows another leader epoch; -1 is a client that does not say."""
+        if epoch == -1 or epoch == self.leader_epoch:
+            return
+        if epoch < self.leader_epoch:
+            raise FencedLeaderEpoch(f"{self.identity} is at leader epoch {self.leader_epoch}, not {epoch}")
+        raise UnknownLeaderEpoch(
+            f"{self.identity} is at leader epoch {self.leader_epoch}, {epoch} is unknown"
+        )
+
+    def end_of_epoch(self, epoch: int) -> EpochEnd:
+        """Where a leader epoch ended, for clients that check whether what they have read is still there.
+
+        An epoch in which nothing was written is in no history, but clients have been told of it: what
+        came before it ends where it does.
+        """
+        log = self.log
+        if epoch == self.leader_epoch:
+            return EpochEnd(epoch, log.end_offset)
+        if log.epochs.latest < epoch < self.leader_epoch:
+            return EpochEnd(max(log.epochs.latest, 0), log.end_offset)
+        return log.epochs.end_offset_for(epoch, log.end_offset)
+
+    def stage(self, append: Append) -> bool:
+        """Put a batch in line for `commit`; true if the line was empty."""
+        self._staged.append(append)
+        return len(self._staged) == 1
+
+    def commit(self) -> None:
+        """Write what is staged, and acknowledge it now or when its flush has ended."""
+        appends, self._staged = self._staged, []
+        log = self.log
+        before_bytes = log.size_bytes
+        try:
+            outcomes = log.append([Incoming(a.data, a.header) for a in appends], self.leader_epoch)
+        except AlpacaError as error:
+            self._refuse(appends, error)
+            return
+        self.refusal = None
+        added_bytes = log.size_bytes - before_bytes
+        self.written_bytes += added_bytes
+        self.written_batches += len(appends)
+        for append, outcome in zip(appends, outcomes, strict=True):
+            append.outcome = outcome
+            append.data = _WRITTEN  # a batch waiting for its flush need not be kept in memory
+        config = log.config
+        if log.unflushed_records >= config.flush_messages or self._awaiting_flush:
+            self._awaiting_flush.append((log.end_offset, appends))
+            self._flushes.now(self)
+            return
+        self._flushes.within(
+            self, config.flush_ms if config.flush_ms < NEVER_FLUSH_MS else BACKGROUND_FLUSH_MS
+        )
+        if self.traces is not None:
+            _tell_traces(appends)
+        self._show_up_to(log.end_offset, added_bytes)
+        for append in appends:
+            append.done()
+
+    async def flush_to(self, offset: int) -> None:
+        """Return once everything before `offset` is on disk, whatever the topic's flush settings say.
+
+        A record elsewhere that says "this was done" is appended only after this has returned.
+        """
+        if offset <= self.log.flushed_offset:
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._flush_waiters.append((offset, waiter))
+        self._flushes.now(self)
+        await waiter
+
+    def flushed(self) -> None:
+        """A flush has ended, well or not: answer those who waited for it."""
+        log = self.log
+        if log.in_doubt is not None:
+            self._fail_awaiting(log.doubt())
+            return
+        self._wake_flush_waiters()
+        ready: list[Append] = []
+        while self._awaiting_flush and self._awaiting_flush[0][0] <= log.flushed_offset:
+            ready += self._awaiting_flush.popleft()[1]
+        if self.traces is not None:
+            _tell_traces(ready)
+        if self._awaiting_flush and not log.is_flushable:
+            self._fail_awaiting(StorageFailed(f"{self.identity} is closed"))
+        elif self._awaiting_flush:
+            self._flushes.now(self)
+            self._show_up_to(log.flushed_offset, 0)
+        else:
+            self._show_up_to(log.end_offset, 0)
+        for append in ready:
+            append.done()
+
+    def flush_failed(self, error: AlpacaError) -> None:
+        """No flush could even begin: those who waited for one are told."""
+        self._fail_awaiting(error)
+
+    def watch(self, key: object, wake: Callable[[int], None]) -> None:
+        """Call `wake` with the bytes that became readable whenever some do, until `unwatch`."""
+        self._watchers[key] = wake
+
+    def unwatch(self, key: object) -> None:
+        self._watchers.pop(key, None)
+
+    def read(self, offset: int, max_bytes: int, limit_offset: int, *, at_least_one: bool) -> Slice | None:
+        """Whole batches from `offset` on, before a limit that is no later than the high watermark."""
+        return self.log.read(offset, max_bytes, limit_offset, at_least_one=at_least_one)
+
+    def retire(self, error: AlpacaError) -> None:
+        """The partition is going away: nobody may go on waiting for it."""
+        self._fail_awaiting(error)
+        for wake in list(self._watchers.values()):
+            wake(2**31)
+
+    def _refuse(self, appends: list[Append], error: AlpacaError) -> None:
+        if self.refusal is None:
+            # Said once, not for every retry of every producer.
+            log.error("writes_refused", partition=str(self.identity), reason=str(error))
+        self.refusal = error.with_traceback(None)
+        for append in appends:
+            append.outcome = error
+        _tell_traces(appends)
+        for append in appends:
+            append.done()
+
+    def _show_up_to(self, offset: int, added_bytes: int) -> None:
+        if offset <= self.high_watermark:
+            return
+        self.high_watermark = offset
+        if self._watchers:
+            for wake in list(self._watchers.values()):
+                wake(max(added_bytes, 1))
+
+    def _wake_flush_waiters(self) -> None:
+        if not self._flush_waiters:
+            return
+        flushed_offset = self.log.flushed_offset
+        waiters, self._flush_waiters = self._flush_waiters, []
+        for offset, waiter in waiters:
+            if waiter.done():
+                continue  # cancelled
+            if offset <= flushed_offset:
+                waiter.set_result(None)
+            elif self.log.is_flushable:
+                self._flush_waiters.append((offset, waiter))
+            else:
+                waiter.set_exception(StorageFailed(f"{self.identity} is closed or damaged"))
+
+    def _fail_awaiting(self, error: AlpacaError) -> None:
+        waiters, self._flush_waiters = self._flush_waiters, []
+        for _, waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(error.with_traceback(None))
+        waiting, self._awaiting_flush = self._awaiting_flush, deque()
+        for _, appends in waiting:
+            for append in appends:
+                append.outcome = error
+            _tell_traces(appends)
+            for append in appends:
+                append.done()
+
+
+def _tell_traces(appends: list[Append]) -> None:
+    """Tell the traces of some batches what became of them, before anybody else hears of it."""
+    for append in appends:
+        if append.arrival is not None:
+            outcome = append.outcome
+            if isinstance(outcome, Appended) and not outcome.duplicate:
+                append.arrival.persisted(outcome.base_offset, outcome.next_offset)
+            else:
+                append.arrival.refused()
+
+
+async def append(partition: Partition, batch: bytearray) -> Appended:
+    """Append one batch and wait until it is as durable as its topic promises."""
+    done = asyncio.Event()
+    entry = Append(batch, read_header(batch), done.set)
+    partition.stage(entry)
+    partition.commit()
+    await done.wait()
+    if isinstance(entry.outcome, AlpacaError):
+        raise entry.outcome.with_traceback(None)
+    assert entry.outcome is not None
+    return entry.outcome
+
+
+async def delete_before(partition: Partition, offset: int, executor: Executor) -> None:
+    """Let the log start at `offset`, which is no later than the high watermark, also after a crash."""
+    # A start beyond the end that a power cut leaves would hide what is appended next.
+    await partition.flush_to(offset)
+    deletion = partition.log.begin_delete_before(offset)
+    await asyncio.get_running_loop().run_in_executor(executor, deletion.run)

@@ -1,0 +1,174 @@
+"""Opening every partition when the broker starts: several at a time, with shared syncs.
+
+Threads recover logs while one syncs what they have recovered so far. What is ready is handed over at once,
+so that its clients need not wait for the rest: internal topics first, since groups need them.
+"""
+
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from itertools import chain, islice
+
+from alpacamq.model.ids import TopicPartition
+from alpacamq.model.ports import Clock
+from alpacamq.model.topics import Topic
+from alpacamq.telemetry.logs import get_logger
+
+from .leader import Partition
+
+log = get_logger(__name__)
+
+INTERVAL_SECONDS = 1.0
+
+
+class RecoveryProgress:
+    """Reports once a second, and not at all when opening takes less than that. Threads share it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._reported_at = clock.monotonic()
+        self._opened = 0
+        self._expected = 0
+        self._scanned_bytes = 0
+        self._total_bytes = 0
+
+    def expect(self, partitions: int) -> None:
+        self._expected = partitions
+
+    def opening(self, identity: TopicPartition) -> Callable[[int, int], None]:
+        """The next partition is opened; what is returned hears how many bytes of how many are checked."""
+        with self._lock:
+            self._opened += 1
+        self._report(identity, 0, 0)
+        return lambda scanned, total: self._report(identity, scanned, total)
+
+    def __str__(self) -> str:
+        if not self._expected:
+            return "the list of topics is being read"
+        text = f"partition {self._opened} of {self._expected}"
+        if self._total_bytes:
+            text += f", {self._scanned_bytes} of its {self._total_bytes} bytes are checked"
+        return text
+
+    def _report(self, identity: TopicPartition, scanned_bytes: int, total_bytes: int) -> None:
+        self._scanned_bytes, self._total_bytes = scanned_bytes, total_bytes
+        now = self._clock.monotonic()
+        if now - self._reported_at < INTERVAL_SECONDS:
+            return
+        self._reported_at = now
+        log.info(
+            "recovering",
+            partition=str(identity),
+            opened=self._opened,
+            partitions=self._expected,
+            scanned_bytes=scanned_bytes,
+            total_bytes=total_bytes,
+        )
+
+
+THREADS = 4
+SLICE = 16
+# Threads take turns, a slice each: if every system call passed the interpreter's lock to another thread,
+# 10,000 near-empty partitions would take twice as long. When none has been recovered for so long, the one
+# whose turn it is waits for the disk or scans a long tail, and others no longer wait for it.
+STALLED_SECONDS = 0.02
+# How long what is recovered waits for more, to share its syncs.
+SETTLE_EVERY_SECONDS = 0.05
+# Slices that may be recovered or waiting for it while others are synced.
+MAX_AHEAD = 128
+
+
+class LoadingStopped(Exception):
+    """Ends the recovery of a partition because the broker stops."""
+
+
+class Loading:
+    """Opens the partitions of all topics; `run` in a thread.
+
+    `recover` makes a partition that must not be used before `settle` has returned for it. It calls
+    `check_stopped` now and then while it scans a long tail.
+    """
+
+    def __init__(
+        self,
+        recover: Callable[[Topic, int], Partition],
+        settle: Callable[[list[Partition]], None],
+        ready: Callable[[Topic, list[Partition]], None],
+    ) -> None:
+        self._recover = recover
+        self._settle = settle
+        self._ready = ready
+        self._stopped = threading.Event()
+        self._turn = threading.Lock()
+        self._recovered_count = 0
+
+    def stop(self) -> None:
+        """Have `run` return soon; from any thread."""
+        self._stopped.set()
+
+    def check_stopped(self) -> None:
+        """Raise LoadingStopped after `stop`."""
+        if self._stopped.is_set():
+            raise LoadingStopped
+
+    def run(self, topics: Collection[Topic]) -> bool:
+        """Return when every partition is ready, or false after `stop`. What one of them raises ends it."""
+        internal = [topic for topic in topics if topic.is_internal]
+        others = [topic for topic in topics if not topic.is_internal]
+        slices = chain(_slices(internal), _slices(others))
+        pending: set[Future[list[tuple[Topic, Partition]]]] = set()
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="recovery") as threads:
+            try:
+                while not self._stopped.is_set():
+                    pending |= {
+                        threads.submit(self._recover_slice, each)
+                        for each in islice(slices, MAX_AHEAD - len(pending))
+                    }
+                    if not pending:
+                        return True
+                    done, pending = wait(pending, timeout=SETTLE_EVERY_SECONDS)
+                    recovered = [each for future in done for each in future.result()]
+                    self._settle([partition for _, partition in recovered])
+                    self._hand_over(recovered)
+            finally:
+                self._stopped.set()
+                threads.shutdown(cancel_futures=True)
+        return False
+
+    def _recover_slice(self, places: list[tuple[Topic, int]]) -> list[tuple[Topic, Partition]]:
+        recovered: list[tuple[Topic, Partition]] = []
+        has_turn = self._await_turn()
+        try:
+            for topic, index in places:
+                self.check_stopped()
+                recovered.append((topic, self._recover(topic, index)))
+                self._recovered_count += 1
+        except LoadingStopped:
+            pass  # with what there is
+        finally:
+            if has_turn:
+                self._turn.release()
+        return recovered
+
+    def _await_turn(self) -> bool:
+        """Whether the turn is the caller's; if not, it may go on beside the one that has it."""
+        while True:
+            before = self._recovered_count
+            if self._turn.acquire(timeout=STALLED_SECONDS):
+                return True
+            if self._recovered_count == before:
+                return False
+
+    def _hand_over(self, recovered: list[tuple[Topic, Partition]]) -> None:
+        by_topic: dict[str, tuple[Topic, list[Partition]]] = {}
+        for topic, partition in recovered:
+            by_topic.setdefault(topic.name, (topic, []))[1].append(partition)
+        for topic, partitions in by_topic.values():
+            self._ready(topic, partitions)
+
+
+def _slices(topics: Iterable[Topic]) -> Iterator[list[tuple[Topic, int]]]:
+    places = ((topic, index) for topic in topics for index in range(topic.partitions))
+    while taken := list(islice(places, SLICE)):
+        yield taken

@@ -1,0 +1,182 @@
+"""Turning leases into deliveries: records read, those past their time and those gone set aside."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from alpacamq.broker.partition.leader import Partition
+from alpacamq.broker.read.block_cache import Block, StoredBlocks
+from alpacamq.broker.topics import Topics
+from alpacamq.model.errors import DamagedLog, OffsetOutOfRange
+from alpacamq.model.lanes import Lane
+from alpacamq.model.records import Record
+from alpacamq.model.topics import TopicConfig
+from alpacamq.queues.messages import Acquired, Action, QueueId, Settlement
+from alpacamq.telemetry.logs import get_logger
+
+from .receipts import Receipt, write_receipt
+
+Place = tuple[int, int]
+
+# How far a search goes before it ends with what it has.
+_MAX_BLOCKS = 64
+
+
+class QueueReader:
+    """Finds single records of topics, neighbours with one read."""
+
+    def __init__(self, topics: Topics, blocks: StoredBlocks) -> None:
+        self._topics = topics
+        self._blocks = blocks
+
+    async def read(self, topic: str, places: Iterable[Place]) -> dict[Place, Record]:
+        """The records at these (partition, offset), without those that are gone or damaged."""
+        records: dict[Place, Record] = {}
+        block: Block | None = None
+        block_of = -1
+        for place in sorted(places):
+            index, offset = place
+            if block is None or block_of != index or not block.first_offset <= offset < block.next_offset:
+                partition = self._topics.find(topic.encode(), index)
+                block = None if partition is None else await self._block(partition, offset)
+                block_of = index
+            if block is not None and (record := block.record(offset)) is not None:
+                records[place] = record
+        return records
+
+    async def unfinished(
+        self, topic: str, index: int, offset: int, is_done: Callable[[int], bool], limit: int
+    ) -> list[Record]:
+        """The first records from `offset` on that are not done, within a stretch of the partition."""
+        records: list[Record] = []
+        partition = self._topics.partition(topic, index)
+        for _ in range(_MAX_BLOCKS):
+            offset = max(offset, partition.log.start_offset)
+            if offset >= partition.last_stable_offset:
+                break
+            try:
+                block = await self._loaded(partition, offset)
+            except DamagedLog as error:
+                if error.offsets is None:
+                    break
+                offset = error.offsets[1]
+                continue
+            except OffsetOutOfRange:
+                break
+            if block is None:
+                break
+            for run in block.outline(offset, with_keys=False).runs:
+                for each in range(run.first, run.last + 1):
+                    if len(records) == limit:
+                        return records
+                    if not is_done(each) and (record := block.record(each)) is not None:
+                        records.append(record)
+            offset = block.next_offset
+        return records
+
+    async def _block(self, partition: Partition, offset: int) -> Block | None:
+        try:
+            return await self._loaded(partition, offset)
+        except (OffsetOutOfRange, DamagedLog):
+            return None
+
+    async def _loaded(self, partition: Partition, offset: int) -> Block | None:
+        stable_offset = partition.last_stable_offset
+        return (
+            self._blocks.cached(partition, offset)
+            or self._blocks.load_now(partition, offset, stable_offset)
+            or await self._blocks.load(partition, offset, stable_offset)
+        )
+
+
+log = get_logger(__name__)
+
+EXPIRED = "expired"
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """A message and the lease on it."""
+
+    topic: str
+    partition: int
+    record: Record
+    receipt: str
+    delivery_count: int
+    lane: Lane
+    deadline_ms: int
+    first_delivered_ms: int
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """How much a receive takes, and from when on messages are too old for it."""
+
+    max_messages: int
+    max_bytes: int
+    now_ms: int
+
+
+def settled(lease: Acquired, action: Action, reason: str = "") -> Settlement:
+    """What becomes of a lease, by its receipt."""
+    partition, offset, count, *_ = lease
+    return Settlement(partition, offset, action, count, lease.generation, reason=reason)
+
+
+def sorted_out(
+    queue: QueueId,
+    topic_tag: bytes,
+    leases: Sequence[Acquired],
+    records: dict[Place, Record],
+    settings: TopicConfig,
+    wish: Wish,
+) -> tuple[list[Delivery], list[Settlement]]:
+    """What is delivered of these leases, and what becomes of the others."""
+    deliveries: list[Delivery] = []
+    others: list[Settlement] = []
+    gone = 0
+    size = 0
+    is_full = False
+    oldest_ms = wish.now_ms - settings.queue_ttl_ms if settings.queue_ttl_ms >= 0 else None
+    for lease in leases:
+        record = records.get((lease.partition, lease.offset))
+        if record is None:
+            gone += 1
+            others.append(settled(lease, Action.DROP))
+        elif oldest_ms is not None and record.timestamp_ms < oldest_ms:
+            is_dropped = settings.queue_ttl_action == "drop"
+            others.append(settled(lease, Action.DROP if is_dropped else Action.REJECT, EXPIRED))
+        else:
+            size += size_of(record)
+            is_full = (
+                is_full
+                or len(deliveries) == wish.max_messages
+                or (bool(deliveries) and size > wish.max_bytes)
+            )
+            if is_full:
+                others.append(settled(lease, Action.UNDO))
+            else:
+                deliveries.append(_delivery(queue, topic_tag, lease, record))
+    if gone:
+        log.warning("leased_records_gone", group=queue.group, topic=queue.topic, records=gone)
+    return deliveries, others
+
+
+def size_of(record: Record) -> int:
+    """Bytes of what a record carries."""
+    size = len(record.key or b"") + len(record.value or b"")
+    for name, value in record.headers:
+        size += len(name) + len(value or b"")
+    return size
+
+
+def _delivery(queue: QueueId, topic_tag: bytes, lease: Acquired, record: Record) -> Delivery:
+    receipt = Receipt(queue, topic_tag, lease.partition, lease.offset, lease.delivery_count, lease.generation)
+    return Delivery(
+        topic=queue.topic,
+        partition=lease.partition,
+        record=record,
+        receipt=write_receipt(receipt),
+        delivery_count=lease.delivery_count,
+        lane=lease.lane,
+        deadline_ms=lease.deadline_ms,
+        first_delivered_ms=lease.first_delivered_ms,
+    )

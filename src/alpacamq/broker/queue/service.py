@@ -1,0 +1,344 @@
+"""Queue mode for the APIs: receive and settle messages of any topic as a group."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import msgspec
+
+from alpacamq.broker.dlq.redrive import Redrives, RedriveTask
+from alpacamq.broker.topics import Topics
+from alpacamq.broker.tracing.partition import Origin
+from alpacamq.model.errors import AlpacaError, InvalidRequest, StaleReceipt
+from alpacamq.model.records import Record
+from alpacamq.queues.messages import (
+    Acquired,
+    Action,
+    ConfigureRequest,
+    DeleteRequest,
+    DescribeReply,
+    DescribeRequest,
+    ListRequest,
+    QueueId,
+    ReceiveRequest,
+    ReleaseConsumerRequest,
+    ResetRequest,
+    Settlement,
+    SettleReply,
+    SettleRequest,
+    Start,
+)
+from alpacamq.telemetry.tracing import ClientApi
+
+from .deliveries import Delivery, Wish, sorted_out
+from .host import QueueHost
+from .receipts import TOPIC_TAG_BYTES, read_receipt
+
+__all__ = ["Delivery", "Queues", "Receipted", "RedriveTask"]
+
+# A receive that does not wait still goes on for so long past messages that nobody may have any more, and
+# waits so long for a partition to be looked at for the first time.
+_PATIENCE_SECONDS = 2.0
+# Where many are past their time, so many at once are passed over.
+_PASSED_AT_ONCE = 500
+
+
+class Receipted(msgspec.Struct, frozen=True, kw_only=True):
+    """A settlement by receipt handle: what consumers over HTTP and SQS bring."""
+
+    receipt: str
+    action: Action
+    delay_ms: int | None = None
+    reason: str = ""
+
+
+class Queues:
+    """Every queue of this broker."""
+
+    def __init__(self, host: QueueHost, topics: Topics) -> None:
+        self._host = host
+        self._topics = topics
+        self._redrives = Redrives(host, topics)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._host.run())
+            tasks.create_task(self._redrives.run())
+
+    async def receive(
+        self,
+        queue: QueueId,
+        *,
+        consumer: str = "",
+        max_messages: int = 10,
+        visibility_ms: int | None = None,
+        wait_ms: int = 0,
+        max_bytes: int = 16 << 20,
+        partitions: tuple[int, ...] | None = None,
+        start: Start = Start.EARLIEST,
+        key_runs: bool = False,
+        api: ClientApi = ClientApi.BROKER,
+    ) -> list[Delivery]:
+        """Lease messages, waiting up to `wait_ms` for the first. Those past queue.ttl.ms are not among them.
+
+        What does not fit into `max_bytes` is given back at once; at least one is returned.
+        Cancelling the call gives back what it would have returned.
+        """
+        if max_messages < 1:
+            raise InvalidRequest(f"a receive of {max_messages} messages makes no sense")
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        wanted = max_messages
+        while True:
+            spent_ms = int((loop.time() - began) * 1000)
+            left_ms = max(wait_ms - spent_ms, 0)
+            request = ReceiveRequest(
+                queue=queue,
+                consumer=consumer,
+                max_messages=wanted,
+                visibility_ms=visibility_ms,
+                wait_ms=left_ms,
+                partitions=partitions,
+                start=start,
+                key_runs=key_runs,
+            )
+            leases = await self._host.lease(request)
+            is_late = spent_ms >= max(wait_ms, _PATIENCE_SECONDS * 1000)
+            if leases:
+                deliveries = await self._delivered(queue, leases, max_messages, max_bytes)
+                if deliveries and self._host.traces is not None:
+                    self._host.traces.delivered(queue, deliveries, Origin(api, consumer))
+                if deliveries or is_late:
+                    return deliveries
+                wanted = max(max_messages, _PASSED_AT_ONCE)
+            elif is_late or left_ms or not await self._host.scans.ended(queue.topic):
+                return []
+
+    async def settle(
+        self, settlements: Sequence[Receipted], *, api: ClientApi = ClientApi.BROKER
+    ) -> list[AlpacaError | None]:
+        """Settle deliveries by their receipts, of any queues: None or what was wrong with each, in order."""
+        results: list[AlpacaError | None] = [None] * len(settlements)
+        by_queue: dict[QueueId, list[tuple[int, Settlement]]] = {}
+        for place, receipted in enumerate(settlements):
+            try:
+                queue, settlement = self._read(receipted)
+            except AlpacaError as error:
+                results[place] = error.with_traceback(None)
+            else:
+                by_queue.setdefault(queue, []).append((place, settlement))
+        # Together, so that they go in as one event where they can.
+        asked = [
+            self._try_to_settle(queue, [settlement for _, settlement in entries], api)
+            for queue, entries in by_queue.items()
+        ]
+        answers = [await asked[0]] if len(asked) == 1 else await asyncio.gather(*asked)
+        for entries, answer in zip(by_queue.values(), answers, strict=True):
+            for (place, _), result in zip(entries, answer, strict=True):
+                results[place] = result
+        return results
+
+    async def acquire(
+        self,
+        queue: QueueId,
+        *,
+        consumer: str,
+        partitions: tuple[int, ...],
+        max_messages: int,
+        lock_ms: int | None = None,
+        start: Start = Start.LATEST,
+    ) -> tuple[Acquired, ...]:
+        """Lease messages without reading them: for Kafka's share consumers. Never waits."""
+        return await self._host.lease(
+            ReceiveRequest(
+                queue=queue,
+                consumer=consumer,
+                max_messages=max_messages,
+                visibility_ms=lock_ms,
+                partitions=partitions,
+                start=start,
+            )
+        )
+
+    async def settle_acquired(
+        self, queue: QueueId, settlements: Sequence[Settlement], *, api: ClientApi = ClientApi.BROKER
+    ) -> list[AlpacaError | None]:
+        """Settle by partition, offset and consumer: for Kafka's share consumers."""
+        request = SettleRequest(queue=queue, settlements=tuple(settlements))
+        reply = await self._host.ask_existing(request, queue)
+        assert isinstance(reply, SettleReply)
+        if self._host.traces is not None:
+            self._host.traces.settled(queue, settlements, reply.results, Origin(api))
+        return list(reply.results)
+
+    def sent(self, queue: QueueId, leases: Sequence[Acquired], origin: Origin) -> None:
+        """Messages of one partition that were acquired, in ascending order, are sent to their consumer."""
+        if self._host.traces is not None:
+            self._host.traces.acquired(queue, leases, origin)
+
+    async def release_consumer(self, queue: QueueId, consumer: str) -> None:
+        """Give back all that a consumer holds."""
+        await self._host.ask_existing(ReleaseConsumerRequest(queue=queue, consumer=consumer), queue)
+
+    async def wait_for_messages(self, places: Mapping[QueueId, tuple[int, ...] | None], wait_ms: int) -> None:
+        """Return when one of these partitions (None: all) may have something to lease, or after `wait_ms`."""
+        waiting = {
+            asyncio.ensure_future(self._wait(queue, partitions, wait_ms))
+            for queue, partitions in places.items()
+        }
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                while waiting:
+                    done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                    if any(task.result() for task in done):
+                        return
+                await asyncio.Event().wait()  # none of them can be waited on: that is no reason to hurry
+        except TimeoutError:
+            return
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    async def describe(self, queue: QueueId) -> DescribeReply:
+        """The queue as it is; GroupIdNotFound if the group has never used the topic."""
+        reply = await self._host.ask_existing(DescribeRequest(queue=queue), queue)
+        assert isinstance(reply, DescribeReply)
+        return reply
+
+    async def queues(self) -> list[QueueId]:
+        """Every group on every topic that is or was used as a queue."""
+        replies = await self._host.ask_all(ListRequest())
+        return [queue for reply in replies for queue in reply.queues]
+
+    async def reset(self, queue: QueueId, offsets: Mapping[int, int]) -> None:
+        """Begin again at these offsets."""
+        await self._host.ask(ResetRequest(queue=queue, offsets=dict(offsets)), queue)
+
+    async def purge(self, queue: QueueId) -> None:
+        """Everything there is now is done."""
+        self._topics.image.topic(queue.topic)
+        partitions = self._topics.partitions_of(queue.topic)
+        ends = {index: partition.last_stable_offset for index, partition in enumerate(partitions)}
+        await self.reset(queue, ends)
+
+    async def configure(self, queue: QueueId, overrides: Mapping[str, str | None]) -> DescribeReply:
+        """Give a group settings of its own on a topic."""
+        reply = await self._host.ask(ConfigureRequest(queue=queue, overrides=dict(overrides)), queue)
+        assert isinstance(reply, DescribeReply)
+        return reply
+
+    async def delete(self, queue: QueueId) -> None:
+        """Forget a group on a topic."""
+        await self._host.ask_existing(DeleteRequest(queue=queue), queue)
+
+    async def peek(self, queue: QueueId, max_messages: int) -> list[tuple[int, Record]]:
+        """The next messages that are not done, with their partitions, without leasing them."""
+        found: list[tuple[int, Record]] = []
+        for stats in (await self.describe(queue)).partitions:
+            machine = await self._host.used_desk(queue).shard.loaded()
+            is_done = partial(machine.is_done, queue, stats.partition)
+            records = await self._host.reader.unfinished(
+                queue.topic, stats.partition, stats.start_offset, is_done, max_messages - len(found)
+            )
+            found += ((stats.partition, record) for record in records)
+        return found
+
+    def failures(self) -> list[str]:
+        """The shards that cannot be loaded, and why."""
+        return self._host.failures()
+
+    def stats(self) -> list[DescribeReply]:
+        """Every queue as it is, without waiting: what is being loaded is left out."""
+        return self._host.stats()
+
+    async def start_redrive(
+        self,
+        source: str,
+        *,
+        target: str | None = None,
+        messages_per_second: int | None = None,
+        max_messages: int | None = None,
+    ) -> RedriveTask:
+        """Move dead letters back: to `target`, or each to the topic it came from."""
+        return await self._redrives.start(
+            source, target=target, messages_per_second=messages_per_second, max_messages=max_messages
+        )
+
+    def redrives(self, source: str | None = None) -> list[RedriveTask]:
+        """Newest first; the last hundred."""
+        return self._redrives.tasks(source)
+
+    def cancel_redrive(self, task_id: str) -> RedriveTask:
+        return self._redrives.cancel(task_id)
+
+    async def topic_deleted(self, topic: str) -> None:
+        await self._host.topic_deleted(topic)
+
+    async def settled(self) -> None:
+        """Return once every queue is loaded, and on disk, with what a power loss calls for."""
+        await self._host.settled()
+
+    def topic_grown(self, topic: str) -> None:
+        self._host.topic_grown(topic)
+
+    async def _try_to_settle(
+        self, queue: QueueId, settlements: Sequence[Settlement], api: ClientApi
+    ) -> Sequence[AlpacaError | None]:
+        try:
+            return await self.settle_acquired(queue, settlements, api=api)
+        except AlpacaError as error:
+            return [error.with_traceback(None)] * len(settlements)
+
+    async def _wait(self, queue: QueueId, partitions: tuple[int, ...] | None, wait_ms: int) -> bool:
+        try:
+            await self._host.lease(
+                ReceiveRequest(
+                    queue=queue,
+                    consumer="",
+                    max_messages=0,
+                    wait_ms=max(wait_ms, 1),
+                    partitions=partitions,
+                )
+            )
+        except AlpacaError:
+            return False
+        return True
+
+    async def _delivered(
+        self, queue: QueueId, leases: Sequence[Acquired], max_messages: int, max_bytes: int
+    ) -> list[Delivery]:
+        """Those of the leases that can be delivered; the others are settled otherwise."""
+        desk = self._host.used_desk(queue)
+        try:
+            places = [(lease.partition, lease.offset) for lease in leases]
+            records = await self._host.reader.read(queue.topic, places)
+            settings = desk.settings(queue)
+            topic_tag = self._topics.image.topic(queue.topic).id.bytes[:TOPIC_TAG_BYTES]
+        except BaseException:
+            self._host.give_back(desk, queue, leases)
+            raise
+        wish = Wish(
+            max_messages=max_messages, max_bytes=max_bytes, now_ms=self._host.retention_clock.now_ms()
+        )
+        deliveries, others = sorted_out(queue, topic_tag, leases, records, settings, wish)
+        if others and self._host.traces is not None:
+            self._host.traces.expired(queue, others, records)
+        self._host.settle_soon(desk, queue, others)
+        return deliveries
+
+    def _read(self, receipted: Receipted) -> tuple[QueueId, Settlement]:
+        receipt = read_receipt(receipted.receipt)
+        topic = self._topics.image.topic(receipt.queue.topic)
+        if topic.id.bytes[:TOPIC_TAG_BYTES] != receipt.topic_tag:
+            raise StaleReceipt(f"the receipt is of an earlier topic named {topic.name!r}")
+        settlement = Settlement(
+            receipt.partition,
+            receipt.offset,
+            receipted.action,
+            receipt.delivery_count,
+            receipt.generation,
+            delay_ms=receipted.delay_ms,
+            reason=receipted.reason,
+        )
+        return receipt.queue, settlement

@@ -1,0 +1,1 @@
+"""Reads stored batches as records: block cache, lane index, backlog."""

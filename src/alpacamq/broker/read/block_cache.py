@@ -1,0 +1,296 @@
+"""Batches of partitions in memory, for those who want single records of them: the readers of queues.
+
+A block is what one read of the log gave. Blocks used last are kept, within a number of bytes: who
+takes ten records at a time from a batch of a thousand reads and unpacks it once.
+"""
+
+import asyncio
+import os
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from typing import TypeVar
+
+from alpacamq.broker.partition.leader import Partition
+from alpacamq.broker.readable import Readable
+from alpacamq.model.batch import BatchHeader, read_header
+from alpacamq.model.compression import TooMuchData
+from alpacamq.model.errors import CorruptBatch, DamagedLog, StorageFailed
+from alpacamq.model.record_index import IndexedBatch
+from alpacamq.model.records import Record
+from alpacamq.queues.views import Outline, Run
+from alpacamq.telemetry.logs import get_logger
+
+from .lane_index import Runs, Stored, Unreadable, stored_batches
+
+log = get_logger(__name__)
+T = TypeVar("T")
+
+BLOCK_BYTES = 64 << 10
+# What is larger, read or unpacked, would hold up the event loop.
+_READ_ON_LOOP_BYTES = 256 << 10
+_PACKED_ON_LOOP_BYTES = 32 << 10
+_UNPACKED_ON_LOOP_BYTES = 1 << 20
+# Compaction or retention may change the segments while they are checked.
+_ATTEMPTS = 5
+_BLOCK_OVERHEAD_BYTES = 600
+_BATCH_OVERHEAD_BYTES = 300
+
+
+class Block:
+    """Consecutive whole batches of one partition, all of them committed."""
+
+    __slots__ = ("_batches", "_data", "_firsts", "_indexed", "_limit_bytes", "_outlines", "_unreadable",
+                 "first_offset", "next_offset", "size_bytes")  # fmt: skip
+
+    def __init__(
+        self,
+        data: bytes,
+        next_offset: int,
+        aborted: Sequence[tuple[int, int]],
+        limit: int,
+        unreadable: Unreadable,
+    ) -> None:
+        self._unreadable = unreadable
+        self.first_offset = read_header(data).base_offset
+        self.next_offset = next_offset
+        self._data = data
+        self._limit_bytes = limit
+        self._batches: list[Stored] = list(stored_batches(data, aborted))
+        self._firsts = [stored.header.base_offset for stored in self._batches]
+        self._indexed: dict[int, IndexedBatch | None] = {}
+        self._outlines: dict[bool, list[Run]] = {}
+        self.size_bytes = len(data) + _BLOCK_OVERHEAD_BYTES + _BATCH_OVERHEAD_BYTES * len(self._batches)
+
+    @property
+    def is_heavy(self) -> bool:
+        """Whether unpacking what it holds is nothing for the event loop."""
+        return any(
+            stored.header.size > (_PACKED_ON_LOOP_BYTES if stored.is_packed else _READ_ON_LOOP_BYTES)
+            for stored in self._batches
+        )
+
+    def prepare(self) -> None:
+        """Do what is slow about it; in any thread, before the block is anybody's."""
+        for place in range(len(self._batches)):
+            self._index(place)
+
+    def unpack_within(self, room_bytes: int) -> bool:
+        """Unpack what is packed, unless that is more than this: few bytes may hold very many."""
+        for place, stored in enumerate(self._batches):
+            if stored.is_packed:
+                if room_bytes <= 0:
+                    return False
+                try:
+                    batch = self._unpacked(stored, min(room_bytes, self._limit_bytes))
+                except TooMuchData:
+                    return False
+                except CorruptBatch:
+                    continue  # said when it is asked for
+                self._keep(place, batch)
+                room_bytes -= batch.size_bytes
+        return True
+
+    def outline(self, offset: int, *, with_keys: bool) -> Outline:
+        """What lies from `offset` on."""
+        if (runs := self._outlines.get(with_keys)) is None:
+            runs = self._outlines[with_keys] = self._runs(with_keys=with_keys)
+            self.size_bytes += sum(150 + 60 * len(run.keys or ()) for run in runs)
+        if runs and runs[0].first < offset:
+            runs = _from(runs, offset)
+        return Outline(runs, self.next_offset)
+
+    def record(self, offset: int) -> Record | None:
+        """The record at `offset`; None if there is none that can be read."""
+        place = bisect_right(self._firsts, offset) - 1
+        if place < 0 or (batch := self._index(place)) is None:
+            return None
+        offsets = batch.offsets
+        within = offset - offsets.start if isinstance(offsets, range) else bisect_left(offsets, offset)
+        if within >= len(offsets) or offsets[within] != offset:
+            return None
+        try:
+            return batch.record(within)
+        except CorruptBatch as error:
+            self._unreadable(batch.header, error)
+            return None
+
+    def _runs(self, *, with_keys: bool) -> list[Run]:
+        runs = Runs(with_keys=with_keys)
+        for place, stored in enumerate(self._batches):
+            if stored.is_plain and not with_keys:
+                runs.add_plain(stored.header)
+            elif (batch := self._index(place)) is not None:
+                try:
+                    runs.add_batch(batch)
+                except CorruptBatch as error:
+                    self._unreadable(stored.header, error)
+        return runs.finished()
+
+    def _index(self, place: int) -> IndexedBatch | None:
+        if place not in self._indexed:
+            stored = self._batches[place]
+            try:
+                self._keep(place, self._unpacked(stored, self._limit_bytes))
+            except CorruptBatch as error:
+                self._unreadable(stored.header, error)
+                self._indexed[place] = None
+        return self._indexed[place]
+
+    def _unpacked(self, stored: Stored, limit_bytes: int) -> IndexedBatch:
+        return IndexedBatch(memoryview(self._data)[stored.start : stored.end], limit_bytes)
+
+    def _keep(self, place: int, batch: IndexedBatch) -> None:
+        self._indexed[place] = batch
+        self.size_bytes += batch.size_bytes
+
+
+def _from(runs: Sequence[Run], offset: int) -> list[Run]:
+    """The part of the runs that lies from `offset` on."""
+    kept = []
+    for run in runs:
+        if run.first >= offset:
+            kept.append(run)
+        elif run.last >= offset:
+            keys = run.keys[offset - run.first :] if run.keys is not None else None
+            kept.append(Run(offset, run.last, run.lane, keys))
+    return kept
+
+
+class StoredBlocks:
+    """The blocks used last, at most `limit_bytes` of them."""
+
+    def __init__(self, executor: Executor, *, limit_bytes: int, unpacked_limit_bytes: int) -> None:
+        self._executor = executor
+        self._limit_bytes = limit_bytes
+        self._unpacked_limit_bytes = unpacked_limit_bytes
+        # By when they were used, each with the bytes it is counted with.
+        self._blocks: OrderedDict[tuple[Partition, int], tuple[Block, int]] = OrderedDict()
+        self._firsts: dict[Partition, list[int]] = {}
+        self._bytes = 0
+
+    def cached(self, partition: Partition, offset: int) -> Block | None:
+        """The block that holds `offset`, if it is in memory."""
+        firsts = self._firsts.get(partition)
+        if not firsts or (place := bisect_right(firsts, offset)) == 0:
+            return None
+        key = (partition, firsts[place - 1])
+        block, counted = self._blocks[key]
+        if offset >= block.next_offset:
+            return None
+        if block.size_bytes != counted:
+            self._bytes += block.size_bytes - counted
+            self._blocks[key] = (block, block.size_bytes)
+        self._blocks.move_to_end(key)
+        self._make_room()
+        return block
+
+    def load_now(self, partition: Partition, offset: int, limit_offset: int) -> Block | None:
+        """The block that begins with the batch that holds `offset`; None if that would take long."""
+        if (part := partition.read(offset, BLOCK_BYTES, limit_offset, at_least_one=True)) is None:
+            return None
+        try:
+            if not part.verified or part.length > _READ_ON_LOOP_BYTES:
+                return None
+            aborted = partition.log.transactions.aborted_between(offset, part.next_offset)
+            block = self._block(partition, part, aborted)
+        finally:
+            part.release()
+        if block.is_heavy or not block.unpack_within(_UNPACKED_ON_LOOP_BYTES):
+            return None
+        self._keep(partition, block)
+        return block
+
+    async def load(self, partition: Partition, offset: int, limit_offset: int) -> Block | None:
+        """The same, however long it takes; None if there is nothing before `limit_offset`."""
+        part = await verified_read(partition, offset, BLOCK_BYTES, limit_offset, self._executor)
+        if part is None:
+            return None
+        aborted = partition.log.transactions.aborted_between(offset, part.next_offset)
+        block = await in_thread(self._executor, part, self._prepared, partition, part, aborted)
+        self._keep(partition, block)
+        return block
+
+    def forget(self, topic: str) -> None:
+        """The topic is no more."""
+        for partition in [partition for partition in self._firsts if partition.identity.topic == topic]:
+            for first in self._firsts.pop(partition):
+                self._bytes -= self._blocks.pop((partition, first))[1]
+
+    def _prepared(self, partition: Partition, part: Readable, aborted: Sequence[tuple[int, int]]) -> Block:
+        block = self._block(partition, part, aborted)
+        block.prepare()
+        return block
+
+    def _block(self, partition: Partition, part: Readable, aborted: Sequence[tuple[int, int]]) -> Block:
+        return Block(
+            read_all(part), part.next_offset, aborted, self._unpacked_limit_bytes, passed_over(partition)
+        )
+
+    def _keep(self, partition: Partition, block: Block) -> None:
+        key = (partition, block.first_offset)
+        if (former := self._blocks.pop(key, None)) is not None:
+            self._bytes -= former[1]
+        else:
+            insort(self._firsts.setdefault(partition, []), block.first_offset)
+        self._blocks[key] = (block, block.size_bytes)
+        self._bytes += block.size_bytes
+        self._make_room()
+
+    def _make_room(self) -> None:
+        # The one used last stays, however large: who had it loaded is about to ask for it.
+        while self._bytes > self._limit_bytes and len(self._blocks) > 1:
+            (partition, first), (_, counted) = self._blocks.popitem(last=False)
+            self._bytes -= counted
+            firsts = self._firsts[partition]
+            del firsts[bisect_left(firsts, first)]
+            if not firsts:
+                del self._firsts[partition]
+
+
+async def verified_read(
+    partition: Partition, offset: int, max_bytes: int, limit_offset: int, executor: Executor
+) -> Readable | None:
+    """Whole batches from `offset` on, checked if this process has not seen their bytes before."""
+    for _ in range(_ATTEMPTS):
+        part = partition.read(offset, max_bytes, limit_offset, at_least_one=True)
+        if part is None or part.verified:
+            return part
+        with suppress(DamagedLog):  # what lies around it can be read; where not, the next read says so
+            await in_thread(executor, part, partition.log.verify, part)
+    raise StorageFailed(f"{partition.identity} keeps changing while it is read at {offset}")
+
+
+def passed_over(partition: Partition) -> Unreadable:
+    """Count and log the batches of a partition that hold nothing anybody could read."""
+
+    def unreadable(header: BatchHeader, error: CorruptBatch) -> None:
+        partition.skipped_batches += 1
+        log.warning(
+            "unreadable_batch",
+            partition=str(partition.identity),
+            base_offset=header.base_offset,
+            reason=str(error),
+        )
+
+    return unreadable
+
+
+async def in_thread(executor: Executor, part: Readable, work: Callable[..., T], *arguments: object) -> T:
+    """Work on a slice in a thread, then release it: no earlier, although who asked may be gone by then."""
+    working = asyncio.get_running_loop().run_in_executor(executor, work, *arguments)
+    working.add_done_callback(lambda _: part.release())
+    return await asyncio.shield(working)
+
+
+def read_all(part: Readable) -> bytes:
+    """The bytes of a slice. Blocking."""
+    try:
+        data = os.pread(part.handle.descriptor, part.length, part.position)
+    except OSError as error:
+        raise StorageFailed(f"{part.path}: reading failed: {error.strerror or error}") from error
+    if len(data) != part.length:
+        raise StorageFailed(f"{part.path} ends {part.length - len(data)} bytes early")
+    return data

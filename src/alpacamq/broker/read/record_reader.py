@@ -1,0 +1,224 @@
+"""Reading a partition as records, for the APIs that answer with messages rather than batches.
+
+Leaves out what is no message (markers) and, for those who read only what is committed, what was
+aborted. Batches that are damaged or do not unpack are passed over, and the reader is told. Each step
+reads a bounded piece of the log, most of them in a thread.
+"""
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from alpacamq.broker.partition.leader import Partition
+from alpacamq.log.reader import Slice
+from alpacamq.model.batch import FRAME_BYTES, BatchHeader, check_batch, read_header
+from alpacamq.model.compression import TooMuchData
+from alpacamq.model.control import read_marker
+from alpacamq.model.errors import CorruptBatch, DamagedLog, StorageFailed
+from alpacamq.model.records import Record, read_records
+from alpacamq.telemetry.logs import get_logger
+
+log = get_logger(__name__)
+
+# A piece up to this size that is known to be sound is unpacked at once: a thread would cost more.
+_AT_ONCE_BYTES = 16 << 10
+_UNPACKED_AT_ONCE_BYTES = 256 << 10
+# Pieces that may hold nothing for the reader before it is told so, to ask again from there.
+_PIECES = 16
+_RECORD_BYTES = 16
+# So many batches that are passed over end a page.
+_MAX_SKIPPED = 100
+
+
+class Aborted(Protocol):
+    """A producer's transaction that was aborted, by where it begins."""
+
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def first_offset(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much to read: records, and bytes of them. One record is always read, however large."""
+
+    records: int
+    size_bytes: int
+    before_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """Offsets that hold nothing anybody could read, and why."""
+
+    base_offset: int
+    count: int
+    reason: str
+
+
+class Page(NamedTuple):
+    """Records in order, where to go on, and what was passed over on the way."""
+
+    records: list[Record]
+    next_offset: int
+    size_bytes: int = 0
+    skipped: Sequence[Skipped] = ()
+
+
+class RecordReader:
+    """Reads records of any partition."""
+
+    def __init__(self, executor: Executor, unpacked_limit_bytes: int) -> None:
+        self._executor = executor
+        self._unpacked_limit_bytes = unpacked_limit_bytes
+
+    async def read(self, partition: Partition, offset: int, limits: Limits, *, committed: bool) -> Page:
+        """What there is from `offset` on; OffsetOutOfRange outside of the log.
+
+        Empty, with a later offset, where a long stretch of the log holds nothing to be shown.
+        """
+        skipped: list[Skipped] = []
+        for _ in range(_PIECES):
+            if limits.records < 1 or offset >= limits.before_offset or len(skipped) >= _MAX_SKIPPED:
+                break
+            end_offset = partition.last_stable_offset if committed else partition.high_watermark
+            try:
+                part = partition.read(offset, max(limits.size_bytes, 1), end_offset, at_least_one=True)
+            except DamagedLog as error:
+                if error.offsets is None:
+                    raise
+                next_offset = min(error.offsets[1], end_offset, limits.before_offset)
+                skipped.append(Skipped(offset, next_offset - offset, str(error)))
+                offset = next_offset
+                continue
+            if part is None:
+                break
+            aborted: Sequence[Aborted] = ()
+            if committed:
+                aborted = partition.log.transactions.aborted_between(offset, part.next_offset)
+            try:
+                page = await self._unpacked(partition, part, _Wanted(offset, limits, aborted))
+            except DamagedLog:
+                continue  # what lies around the damage can be read, if that is where we are
+            skipped += page.skipped
+            if page.records:
+                return self._told(partition, page._replace(skipped=skipped))
+            offset = page.next_offset
+        return self._told(partition, Page([], offset, skipped=skipped))
+
+    def _told(self, partition: Partition, page: Page) -> Page:
+        partition.skipped_batches += len(page.skipped)
+        for each in page.skipped:
+            log.warning(
+                "unreadable_batch",
+                partition=str(partition.identity),
+                base_offset=each.base_offset,
+                reason=each.reason,
+            )
+        return page
+
+    async def _unpacked(self, partition: Partition, part: Slice, wanted: "_Wanted") -> Page:
+        if part.verified and part.length <= _AT_ONCE_BYTES:
+            try:
+                page = _page(part, wanted, _UNPACKED_AT_ONCE_BYTES, may_skip_large=False)
+            except TooMuchData:
+                pass  # packed tightly: not for the event loop
+            except BaseException:
+                part.release()
+                raise
+            else:
+                part.release()
+                return page
+        unpacking = asyncio.get_running_loop().run_in_executor(
+            self._executor, self._verified_page, partition, part, wanted
+        )
+        # The file stays open until the thread is done with it, although nobody may wait for it by then.
+        unpacking.add_done_callback(lambda _: part.release())
+        return await asyncio.shield(unpacking)
+
+    def _verified_page(self, partition: Partition, part: Slice, wanted: "_Wanted") -> Page:
+        if not part.verified:
+            partition.log.verify(part)
+        return _page(part, wanted, self._unpacked_limit_bytes, may_skip_large=True)
+
+
+class _Wanted(NamedTuple):
+    offset: int
+    limits: Limits
+    aborted: Sequence[Aborted]
+
+
+def _page(part: Slice, wanted: _Wanted, limit_bytes: int, *, may_skip_large: bool) -> Page:
+    """What a slice holds. TooMuchData for a batch that unpacks to too much, unless it may be skipped."""
+    offset, limits, aborted = wanted
+    data = os.pread(part.handle.descriptor, part.length, part.position)
+    if len(data) != part.length:
+        raise StorageFailed(f"{part.path} ends {part.length - len(data)} bytes early")
+    records: list[Record] = []
+    skipped: list[Skipped] = []
+    size_bytes = 0
+    for header, batch in _batches(memoryview(data), aborted):
+        if header.base_offset >= limits.before_offset:
+            return Page(records, limits.before_offset, size_bytes, skipped)
+        if len(records) >= limits.records or len(skipped) >= _MAX_SKIPPED:
+            return Page(records, header.base_offset, size_bytes, skipped)
+        before, before_bytes = len(records), size_bytes
+        try:
+            check_batch(batch)
+            for record in read_records(batch, limit_bytes):
+                if record.offset < offset:
+                    continue
+                if record.offset >= limits.before_offset:
+                    return Page(records, limits.before_offset, size_bytes, skipped)
+                record_bytes = _size(record)
+                is_full = len(records) >= limits.records or size_bytes + record_bytes > limits.size_bytes
+                if records and is_full:
+                    return Page(records, record.offset, size_bytes, skipped)
+                records.append(record)
+                size_bytes += record_bytes
+        except CorruptBatch as error:
+            if isinstance(error, TooMuchData) and not may_skip_large:
+                raise
+            # Of a batch that is not what it says nothing is believed.
+            del records[before:]
+            size_bytes = before_bytes
+            first = max(header.base_offset, offset)
+            skipped.append(Skipped(first, header.next_offset - first, str(error)))
+    return Page(records, min(part.next_offset, limits.before_offset), size_bytes, skipped)
+
+
+def _batches(view: memoryview, aborted: Sequence[Aborted]) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Whole batches, save markers and those of the aborted transactions."""
+    beginning = deque(sorted(aborted, key=lambda each: each.first_offset))
+    hidden: set[int] = set()
+    at = 0
+    while at < len(view):
+        header = read_header(view, at)
+        batch = view[at : at + FRAME_BYTES + header.batch_length]
+        at += len(batch)
+        while beginning and beginning[0].first_offset <= header.last_offset:
+            hidden.add(beginning.popleft().producer_id)
+        if header.is_control:
+            if header.producer_id in hidden and _is_marker(batch):
+                hidden.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in hidden):
+            yield header, batch
+
+
+def _is_marker(batch: memoryview) -> bool:
+    try:
+        return read_marker(batch) is not None
+    except CorruptBatch:
+        return False
+
+
+def _size(record: Record) -> int:
+    size = _RECORD_BYTES + len(record.key or b"") + len(record.value or b"")
+    for name, value in record.headers:
+        size += len(name) + len(value or b"")
+    return size

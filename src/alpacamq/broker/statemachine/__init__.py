@@ -1,0 +1,1 @@
+"""Hosts state machines on the partitions of internal topics."""

@@ -1,0 +1,1 @@
+"""Records the steps of traced messages."""

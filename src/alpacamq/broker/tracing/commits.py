@@ -1,0 +1,22 @@
+"""Committed offsets as the acknowledgement of what a consumer of the log has read."""
+
+from collections.abc import Iterable
+
+from alpacamq.broker.topics import Topics
+from alpacamq.coordinator.messages import OffsetToCommit, PartitionResults
+
+from .partition import Origin
+
+
+def tell_committed(
+    topics: Topics, offsets: Iterable[OffsetToCommit], results: PartitionResults, origin: Origin
+) -> None:
+    """Tell the traces of messages that a group has come past by committing these offsets."""
+    for each, result in zip(offsets, results.partitions, strict=True):
+        if (
+            result.error is None
+            and (partition := topics.find(each.topic.encode(), each.partition)) is not None
+        ):
+            traces = partition.traces
+            if traces is not None and traces.unacknowledged:
+                traces.committed(each.offset, origin)

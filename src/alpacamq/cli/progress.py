@@ -1,0 +1,99 @@
+"""Progress on standard error: one line that is written over on a terminal, else line by line."""
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .output import say
+
+if TYPE_CHECKING:
+    from alpacamq_spark.pipelines.run import BatchDone
+
+_CLEAR = "\r\x1b[K"
+
+
+class ProgressLine:
+    """Batches as they are done, and sentences between them."""
+
+    def __init__(self) -> None:
+        self.is_terminal = sys.stderr.isatty()
+        self._is_open = False
+
+    def batch(self, done: "BatchDone") -> None:
+        lag = "" if done.lag is None else f"  lag {done.lag:,}"
+        self.show(
+            f"batch {done.batch}  {done.rows:,} rows  {_rate(done.rows_per_second)} rows/s{lag}  "
+            f"{done.total_rows:,} in all"
+        )
+
+    def show(self, text: str) -> None:
+        """How far things are now."""
+        if not self.is_terminal:
+            say(text)
+            return
+        sys.stderr.write(_CLEAR + text)
+        sys.stderr.flush()
+        self._is_open = True
+
+    def say(self, text: str) -> None:
+        self.end()
+        say(text)
+
+    def end(self) -> None:
+        """Leave the line, so that what follows does not stand behind it."""
+        if self._is_open:
+            sys.stderr.write("\n")
+            sys.stderr.flush()
+            self._is_open = False
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second:,.0f}" if per_second >= 10 else f"{per_second:.1f}"
+
+
+_EVERY_S = 0.1
+_BAR = 24
+
+
+class ProgressBar:
+    """One line that is written over: a bar where the total is known, what is done so far otherwise."""
+
+    def __init__(self, what: str, total: int | None, show: Callable[[float], str] = "{:,.0f}".format) -> None:
+        self._what = what
+        self._total = total
+        self._show = show
+        self._is_shown = sys.stderr.isatty()
+        self._started = time.monotonic()
+        self._next = self._started + _EVERY_S
+        self._is_open = False
+
+    def at(self, done: float) -> None:
+        """So much is done."""
+        now = time.monotonic()
+        if not self._is_shown or now < self._next:
+            return
+        self._next = now + _EVERY_S
+        columns = shutil.get_terminal_size((80, 24)).columns
+        sys.stderr.write(_CLEAR + self._text(done, now)[: columns - 1])
+        sys.stderr.flush()
+        self._is_open = True
+
+    def end(self) -> None:
+        """Take the line away: the result follows."""
+        if self._is_open:
+            sys.stderr.write(_CLEAR)
+            sys.stderr.flush()
+            self._is_open = False
+
+    def _text(self, done: float, now: float) -> str:
+        rate = done / max(now - self._started, 1e-9)
+        so_far = f"{self._show(done)}, {self._show(rate)}/s"
+        if not self._total:
+            return f"{so_far}  {self._what}"
+        share = min(done / self._total, 1.0)
+        bar = ("#" * int(share * _BAR)).ljust(_BAR, ".")
+        left_s = (self._total - done) / rate if rate > 0 else 0.0
+        # What is cut off where there is little room comes last.
+        return f"[{bar}] {share:4.0%}  {so_far}, {max(left_s, 0):.0f} s left  {self._what}"

@@ -1,0 +1,228 @@
+"""A broker's HTTP API: one connection, JSON both ways, one request at a time.
+
+Before its first request a connection asks who is there, so that an address where nobody or somebody
+else answers is known within seconds, although an answer to a long poll may take much longer.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from select import select
+from types import TracebackType
+from typing import Self, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from alpacamq.client.connect import dial
+from alpacamq.client.errors import Unreachable
+from alpacamq.model.address import Address
+from alpacamq.model.errors import AlpacaError
+
+T = TypeVar("T")
+# Parameters by name; those that are None are left out.
+Query = Mapping[str, str | int | None]
+
+DEFAULT_PORT = 8080
+# From looking up the name to the answer in which the broker says who it is.
+CONNECT_S = 4.0
+REQUEST_S = 30.0
+MAX_ANSWER_BYTES = 64 << 20
+_CHUNK_BYTES = 1 << 20
+_NAMED_BY = "--http HOST:PORT, ALPACAMQ_ADDRESS or a context (`alpacactl config`)"
+# How long a broker that is reading its state is waited for.
+_PATIENCE_S = 10.0
+_PAUSE_S = 0.1
+_LOADING = "coordinator-loading"
+_RECOVERING = "recovering"
+_KIND_PREFIX = "urn:alpacamq:problem:"
+
+
+class Problem(AlpacaError):
+    """The broker refused, in words for people; `kind` is the word for programs."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class ProblemAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A problem as it is sent (RFC 9457)."""
+
+    type: str = ""
+    title: str = ""
+    detail: str = ""
+
+    def problem(self) -> Problem:
+        return Problem(self.type.removeprefix(_KIND_PREFIX), self.detail or self.title)
+
+
+class _Version(msgspec.Struct, frozen=True, kw_only=True):
+    version: str
+    cluster_id: str
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """One of several things that were asked for at once: what was wrong with it, if anything."""
+
+    error: ProblemAnswer | None = None
+
+    @property
+    def failure(self) -> Problem | None:
+        return None if self.error is None else self.error.problem()
+
+
+class HttpApi:
+    """Asks one broker; connects when first needed, and again when the broker has hung up between requests."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._connection: HTTPConnection | None = None
+        self._deadline = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def get(
+        self,
+        path: Iterable[str],
+        answer: type[T],
+        *,
+        query: Query | None = None,
+        wait_ms: int = 0,
+    ) -> T:
+        """What is at a path; `wait_ms` is how long the broker may wait before it answers."""
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        target = _target(path) + (f"?{urlencode(given)}" if given else "")
+        return self._read(answer, self._ask("GET", target, None, REQUEST_S + wait_ms / 1000))
+
+    def send(self, method: str, path: Iterable[str], answer: type[T], body: object = None) -> T:
+        """What the broker answers to a change; `body` is sent as JSON."""
+        content = None if body is None else msgspec.json.encode(body)
+        return self._read(answer, self._ask(method, _target(path), content, REQUEST_S))
+
+    def _ask(self, method: str, target: str, content: bytes | None, patience_s: float) -> bytes:
+        give_up = time.monotonic() + _PATIENCE_S
+        while True:
+            connection = self._connected()
+            self._deadline = time.monotonic() + patience_s
+            try:
+                return self._exchange(connection, method, target, content)
+            except Problem as problem:
+                if problem.kind != _LOADING or time.monotonic() > give_up:
+                    raise
+            time.sleep(_PAUSE_S)
+
+    def _connected(self) -> HTTPConnection:
+        connection = self._connection
+        # Nothing was asked, so what can be read is the end of the connection.
+        if connection is not None and (connection.sock is None or select([connection.sock], [], [], 0)[0]):
+            self.close()
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+    def _connect(self) -> HTTPConnection:
+        self._deadline = time.monotonic() + CONNECT_S
+        connection = HTTPConnection(str(self.address))
+        connection.auto_open = 0
+        connection.sock = dial(self.address, self._deadline, named_by=_NAMED_BY)
+        try:
+            self._read(_Version, self._exchange(connection, "GET", "/version", None))
+        except Problem as problem:
+            connection.close()
+            if problem.kind == _RECOVERING:
+                raise Unreachable(f"{self.address} does not serve yet: {problem}; try again") from problem
+            raise self._stranger() from problem
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _exchange(self, connection: HTTPConnection, method: str, target: str, content: bytes | None) -> bytes:
+        """One request and its answer; what went wrong ends the connection, except a refusal."""
+        try:
+            connection.sock.settimeout(self._left_s())
+            headers = {} if content is None else {"Content-Type": "application/json"}
+            connection.request(method, target, content, headers)
+            response = connection.getresponse()
+            answered = self._content(connection, response)
+        except TimeoutError:
+            self.close()
+            raise Unreachable(
+                f"{self.address} took the connection but does not answer {method} {target}; is it the HTTP "
+                "address of an AlpacaMQ broker, and is that overloaded or still starting?"
+            ) from None
+        except HTTPException as error:
+            self.close()
+            if isinstance(error, ConnectionError):  # the end of the stream where an answer should begin
+                raise self._closed(method, target, error) from error
+            raise self._stranger() from error
+        except OSError as error:
+            self.close()
+            raise self._closed(method, target, error) from error
+        if response.status >= 400:
+            raise self._problem(response, answered)
+        return answered
+
+    def _content(self, connection: HTTPConnection, response: HTTPResponse) -> bytes:
+        data = bytearray()
+        # The socket is the response's alone where the broker wants to close it afterwards.
+        while part := response.read(_CHUNK_BYTES):
+            data += part
+            if len(data) > MAX_ANSWER_BYTES:
+                self.close()
+                raise Unreachable(f"{self.address} sends an answer of more than {MAX_ANSWER_BYTES} bytes")
+            left_s = self._left_s()
+            if connection.sock is not None:
+                connection.sock.settimeout(left_s)
+        if response.length:
+            raise ConnectionError(f"{response.length} bytes of the answer are missing")
+        return bytes(data)
+
+    def _problem(self, response: HTTPResponse, content: bytes) -> AlpacaError:
+        try:
+            found = msgspec.json.decode(content, type=ProblemAnswer)
+        except msgspec.MsgspecError:
+            return self._stranger()
+        if not found.detail and not found.title:
+            return Problem("", f"{self.address} answers {response.status} {response.reason}")
+        return found.problem()
+
+    def _read(self, answer: type[T], content: bytes) -> T:
+        try:
+            return msgspec.json.decode(content or b"null", type=answer)
+        except msgspec.MsgspecError as error:
+            raise self._stranger() from error
+
+    def _stranger(self) -> Unreachable:
+        return Unreachable(
+            f"what answers at {self.address} is not the HTTP API of an AlpacaMQ broker; a broker prints "
+            f"that address when it starts, beside http; name it with {_NAMED_BY}"
+        )
+
+    def _closed(self, method: str, target: str, error: Exception) -> Unreachable:
+        return Unreachable(f"{self.address} closed the connection during {method} {target}: {error}")
+
+    def _left_s(self) -> float:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+
+def _target(path: Iterable[str]) -> str:
+    return "".join(f"/{quote(part, safe='')}" for part in path)

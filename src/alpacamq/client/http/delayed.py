@@ -1,0 +1,128 @@
+"""Messages that wait for their time, over HTTP: sending, listing and cancelling them."""
+
+import base64
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from alpacamq.client.errors import NotFound
+from alpacamq.model.records import Header
+
+from .connection import HttpApi, Outcome, Problem
+from .names import naming
+
+MAX_BATCH_MESSAGES = 1000
+# In base64 a third more, below what the broker takes in a request.
+MAX_BATCH_BYTES = 4 << 20
+_PAGE = 1000
+_UNKNOWN = "unknown-delayed"
+
+
+class DelayedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that waits; `id` is unique within its partition. Times are in milliseconds since 1970."""
+
+    topic: str
+    partition: int
+    id: int
+    deliver_at: int
+    scheduled: int
+    size_bytes: int
+
+
+class _Page(msgspec.Struct, frozen=True, kw_only=True):
+    messages: list[DelayedMessage]
+    next: str | None
+
+
+class Sent(Outcome, frozen=True, kw_only=True):
+    """What became of a message: one whose time had come already has an offset and no id."""
+
+    partition: int = -1
+    offset: int | None = None
+    delayed_id: int | None = None
+    deliver_at: int | None = None
+
+
+class _Results(msgspec.Struct, frozen=True, kw_only=True):
+    results: list[Sent]
+
+
+def delayed_messages(api: HttpApi, topic: str, partition: int | None = None) -> Iterator[DelayedMessage]:
+    """All that wait for a topic, by partition and id."""
+    after: str | None = None
+    while True:
+        query = {"partition": partition, "after": after, "limit": _PAGE}
+        with naming(api, topic=topic, partition=partition):
+            page = api.get(("topics", topic, "delayed"), _Page, query=query)
+        yield from page.messages
+        if page.next is None:
+            return
+        after = page.next
+
+
+def cancel(api: HttpApi, topic: str, partition: int, message_id: int) -> DelayedMessage:
+    """Take back a message whose time has not come."""
+    path = ("topics", topic, "delayed", str(partition), str(message_id))
+    try:
+        with naming(api, topic=topic, partition=partition):
+            return api.send("DELETE", path, DelayedMessage)
+    except Problem as problem:
+        if problem.kind != _UNKNOWN:
+            raise
+        raise NotFound(f"message that waits for {topic!r} with the id", f"{partition}:{message_id}") from None
+
+
+class DelayedProducer:
+    """Collects messages for one topic that are all due after the same delay or at the same time."""
+
+    def __init__(
+        self,
+        api: HttpApi,
+        topic: str,
+        *,
+        due: dict[str, int],
+        partition: int | None = None,
+        lane: str | None = None,
+        headers: Sequence[Header] = (),
+    ) -> None:
+        self._api = api
+        self._topic = topic
+        self._partition = partition
+        self._common: dict[str, object] = dict(due)
+        if partition is not None:
+            self._common["partition"] = partition
+        if lane is not None:
+            self._common["priority"] = lane
+        self._headers = headers
+        self._waiting: list[dict[str, object]] = []
+        self._bytes = 0
+
+    def add(self, key: bytes | None, value: bytes, headers: Sequence[Header] = ()) -> list[Sent]:
+        """Take one message, with headers of its own; what was sent meanwhile, if a batch was full."""
+        headers = [*self._headers, *headers]
+        size = len(key or b"") + len(value) + sum(len(name) + len(of or b"") for name, of in headers)
+        is_full = len(self._waiting) >= MAX_BATCH_MESSAGES or self._bytes + size > MAX_BATCH_BYTES
+        sent = self.flush() if is_full else []
+        message = {**self._common, "value_base64": _text(value)}
+        if key is not None:
+            message["key_base64"] = _text(key)
+        if headers:
+            message["headers"] = [
+                (name, None if of is None else {"base64": _text(of)}) for name, of in headers
+            ]
+        self._waiting.append(message)
+        self._bytes += size
+        return sent
+
+    def flush(self) -> list[Sent]:
+        """Send everything that waits; what became of each, in order."""
+        if not self._waiting:
+            return []
+        messages, self._waiting, self._bytes = self._waiting, [], 0
+        with naming(self._api, topic=self._topic, partition=self._partition):
+            path = ("topics", self._topic, "messages")
+            return self._api.send("POST", path, _Results, {"messages": messages}).results
+
+
+def _text(content: bytes) -> str:
+    return base64.b64encode(content).decode()

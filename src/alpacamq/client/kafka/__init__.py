@@ -1,0 +1,1 @@
+"""A small blocking client of the Kafka protocol, for the command line and the Spark connector."""

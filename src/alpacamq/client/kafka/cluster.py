@@ -1,0 +1,213 @@
+"""A cluster as a client sees it: its brokers, who leads a partition, who coordinates a group.
+
+Owns the connections, one to each broker that was needed.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import wraps
+from types import TracebackType
+from typing import ParamSpec, Self, TypeVar
+
+from alpacamq.client.errors import NotFound, Refused, Unreachable, check, only
+from alpacamq.model.address import Address
+from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.protocol.error_codes import ErrorCode
+from alpacamq.protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
+from alpacamq.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from alpacamq.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+
+from .connection import Connection
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# How long an election or a coordinator that loads its state is waited for.
+_PATIENCE_S = 10.0
+_PAUSE_S = 0.1
+
+
+class Coordinates(IntEnum):
+    """What a coordinator is asked about, by its number on the wire."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+def patient(ask: Callable[P, T]) -> Callable[P, T]:
+    """Asks again for a while when the broker says that it is not ready yet."""
+
+    @wraps(ask)
+    def asked_again(*arguments: P.args, **named: P.kwargs) -> T:
+        deadline = time.monotonic() + _PATIENCE_S
+        while True:
+            try:
+                return ask(*arguments, **named)
+            except Refused as refused:
+                if not refused.is_passing or time.monotonic() > deadline:
+                    raise
+            time.sleep(_PAUSE_S)
+
+    return asked_again
+
+
+class Cluster:
+    """Finds the broker to ask; connects when first needed."""
+
+    def __init__(self, bootstrap: Address, *others: Address) -> None:
+        self._bootstrap = bootstrap
+        self._others = others
+        self._connections: dict[Address, Connection] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def anyone(self) -> Connection:
+        """The broker we were told of, or the first that answers of several."""
+        for address in (self._bootstrap, *self._others)[:-1]:
+            with suppress(Unreachable):
+                return self._to(address)
+        return self._to((self._bootstrap, *self._others)[-1])
+
+    def controller(self) -> Connection:
+        """The broker that changes topics."""
+        metadata = self.metadata(())
+        return self._broker(metadata, metadata.controller_id)
+
+    def everyone(self) -> list[Connection]:
+        """Every broker there is."""
+        metadata = self.metadata(())
+        return [self._broker(metadata, broker.node_id) for broker in metadata.brokers]
+
+    @patient
+    def coordinator(self, of: Coordinates, name: str) -> Connection:
+        """The broker that keeps a group or a transactional id."""
+        answer = self.anyone().call(
+            FindCoordinatorRequest(key_type=of, coordinator_keys=[name]), FindCoordinatorResponse
+        )
+        about = f"finding the coordinator of {name!r}"
+        found = only(about, answer.coordinators)
+        check(about, found.error_code, found.error_message)
+        return self._advertised(Address(found.host, found.port), found.node_id)
+
+    def metadata(self, names: Sequence[str] | None, *, may_create: bool = False) -> MetadataResponse:
+        """Brokers and the topics of these names; None for all topics.
+
+        Looking does not create what is looked for, unless that `may_create` it where the broker does so.
+        """
+        wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=may_create)
+        answer = self.anyone().call(request, MetadataResponse)
+        check("reading metadata", answer.error_code)
+        return answer
+
+    @patient
+    def topics(
+        self, names: Sequence[str] | None = None, *, may_create: bool = False
+    ) -> list[MetadataResponseTopic]:
+        """Topics as the broker describes them, by name; NotFound if one of `names` does not exist."""
+        answer = self.metadata(names, may_create=may_create)
+        for topic in answer.topics:
+            if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                known = [other.name or "" for other in self.metadata(None).topics]
+                raise NotFound("topic", topic.name or "", known)
+            check(f"topic {topic.name!r}", topic.error_code)
+        return sorted(answer.topics, key=lambda topic: topic.name or "")
+
+    def by_leader(
+        self, partitions: Iterable[TopicPartition]
+    ) -> list[tuple[Connection, list[TopicPartition]]]:
+        """Partitions together with the broker to ask about them."""
+        wanted = sorted(set(partitions))
+        metadata = self.metadata(sorted({partition.topic for partition in wanted}))
+        leaders = {
+            TopicPartition(TopicName(topic.name or ""), partition.partition_index): partition.leader_id
+            for topic in metadata.topics
+            for partition in topic.partitions
+        }
+        led: dict[int, list[TopicPartition]] = defaultdict(list)
+        for partition in wanted:
+            if partition not in leaders:
+                raise NotFound("partition", str(partition))
+            if leaders[partition] < 0:
+                raise Refused(f"partition {partition}", ErrorCode.LEADER_NOT_AVAILABLE)
+            led[leaders[partition]].append(partition)
+        return [(self._broker(metadata, leader), theirs) for leader, theirs in led.items()]
+
+    def _broker(self, metadata: MetadataResponse, node_id: int) -> Connection:
+        for broker in metadata.brokers:
+            if broker.node_id == node_id:
+                return self._advertised(Address(broker.host, broker.port), node_id)
+        return self.anyone()
+
+    def _advertised(self, address: Address, node_id: int) -> Connection:
+        try:
+            return self._to(address)
+        except Unreachable as error:
+            if address == self._bootstrap:
+                raise
+            raise Unreachable(
+                f"{self._bootstrap} sends clients of broker {node_id} on to {address}, where nobody answers; "
+                "set kafka.advertised in that broker's configuration to an address that clients can reach"
+            ) from error
+
+    def _to(self, address: Address) -> Connection:
+        connection = self._connections.get(address)
+        if connection is None or not connection.is_open:
+            connection = self._connections[address] = Connection(address)
+        return connection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerPlace:
+    """A broker and where it is reached."""
+
+    id: int
+    address: Address
+    rack: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterDescription:
+    """The name of a cluster, who changes its topics, and its brokers."""
+
+    id: str
+    controller: int
+    brokers: tuple[BrokerPlace, ...]
+
+
+def describe_cluster(cluster: Cluster) -> ClusterDescription:
+    """What the broker we were told of knows of its cluster."""
+    answer = cluster.anyone().call(DescribeClusterRequest(), DescribeClusterResponse)
+    check("describing the cluster", answer.error_code, answer.error_message)
+    brokers = [
+        BrokerPlace(id=broker.broker_id, address=Address(broker.host, broker.port), rack=broker.rack)
+        for broker in answer.brokers
+    ]
+    return ClusterDescription(
+        id=answer.cluster_id,
+        controller=answer.controller_id,
+        brokers=tuple(sorted(brokers, key=lambda broker: broker.id)),
+    )

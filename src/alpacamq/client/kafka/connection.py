@@ -1,0 +1,181 @@
+"""One connection to one broker: frames, correlation ids, versions and deadlines.
+
+Requests go one at a time. A connection on which anything went wrong is closed and not used again:
+what the broker still sends could be taken for the answer to something else.
+"""
+
+import time
+from collections.abc import Mapping
+from struct import Struct
+from typing import TypeVar
+
+from alpacamq import __version__
+from alpacamq.client.connect import dial
+from alpacamq.client.errors import Refused, Unreachable, check
+from alpacamq.model.address import Address
+from alpacamq.protocol.apis import APIS, Api, ApiKey
+from alpacamq.protocol.error_codes import ErrorCode
+from alpacamq.protocol.errors import ProtocolError
+from alpacamq.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from alpacamq.protocol.messages.committed_offsets import OffsetCommitRequest, OffsetFetchRequest
+from alpacamq.protocol.messages.fetch import FetchRequest
+from alpacamq.protocol.messages.groups import FindCoordinatorRequest
+from alpacamq.protocol.messages.produce import ProduceRequest
+from alpacamq.protocol.messages.topics import DeleteTopicsRequest
+from alpacamq.protocol.messages.transactions import AddPartitionsToTxnRequest, EndTxnRequest
+from alpacamq.protocol.notation import Message
+from alpacamq.protocol.schema import decode, encode
+
+R = TypeVar("R", bound=Message)
+
+CLIENT_ID = "alpacamq"
+# From looking up the name to the answer in which the broker says what it speaks.
+CONNECT_S = 4.0
+REQUEST_S = 30.0
+MAX_RESPONSE_BYTES = 256 << 20
+_HANDSHAKE_VERSION = 3
+_NAMED_BY = "--broker HOST:PORT, ALPACACTL_BROKER or a context (`alpacactl config`)"
+
+# Versions narrower than those we can read and write: above, topics go by id instead of name, and
+# every transaction ends with a new epoch, which whoever ends it for another could not pass on;
+# below, a request has another form, which only brokers of long ago need.
+_VERSIONS: Mapping[type[Message], tuple[int, int]] = {
+    ProduceRequest: (3, 12),
+    FetchRequest: (4, 12),
+    OffsetCommitRequest: (2, 9),
+    OffsetFetchRequest: (8, 9),
+    FindCoordinatorRequest: (4, 6),
+    DeleteTopicsRequest: (6, 6),
+    AddPartitionsToTxnRequest: (0, 3),
+    EndTxnRequest: (0, 4),
+}
+_APIS: Mapping[type[Message], Api] = {api.request: api for api in APIS.values()}
+_REQUEST_START = Struct(">hhih")
+_INT32 = Struct(">i")
+_INT16 = Struct(">h")
+
+
+class Connection:
+    """A socket on which a broker has told what it speaks."""
+
+    def __init__(self, address: Address, *, connect_s: float = CONNECT_S) -> None:
+        self.address = address
+        self._correlation_id = 0
+        self._deadline = time.monotonic() + connect_s
+        self._socket = dial(address, self._deadline, named_by=_NAMED_BY)
+        try:
+            self._spoken = self._handshake()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def is_open(self) -> bool:
+        return self._socket.fileno() != -1
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def call(self, request: Message, answer: type[R], *, patience_s: float = REQUEST_S) -> R:
+        """The broker's answer, in the highest version both sides know."""
+        api = _APIS[type(request)]
+        assert api.response is answer
+        version = self._version(api)
+        self._deadline = time.monotonic() + patience_s
+        return decode(answer, version, self._exchange(api, version, encode(request, version)))
+
+    def tell(self, request: Message, *, patience_s: float = REQUEST_S) -> None:
+        """Send what the broker does not answer: records that are not to be acknowledged."""
+        api = _APIS[type(request)]
+        version = self._version(api)
+        self._deadline = time.monotonic() + patience_s
+        try:
+            self._send(api, version, encode(request, version))
+        except OSError as error:
+            self.close()
+            raise Unreachable(f"{self.address} closed the connection during {api.name}: {error}") from error
+
+    def _version(self, api: Api) -> int:
+        lowest, highest = _VERSIONS.get(api.request, (api.min_version, api.max_version))
+        theirs = self._spoken.get(api.key)
+        if theirs is None or min(highest, theirs[1]) < max(lowest, theirs[0]):
+            offer = "offers none" if theirs is None else f"offers versions {theirs[0]} to {theirs[1]}"
+            raise Refused(
+                f"{api.name} at {self.address}",
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"this client needs version {lowest} to {highest}, the broker {offer}",
+            )
+        return min(highest, theirs[1])
+
+    def _handshake(self) -> dict[int, tuple[int, int]]:
+        api = APIS[ApiKey.API_VERSIONS]
+        request = ApiVersionsRequest(client_software_name=CLIENT_ID, client_software_version=__version__)
+        version = _HANDSHAKE_VERSION
+        body = self._exchange(api, version, encode(request, version))
+        if len(body) >= _INT16.size and _INT16.unpack_from(body)[0] == ErrorCode.UNSUPPORTED_VERSION:
+            # A broker that does not know this version answers in the oldest.
+            version = 0
+            body = self._exchange(api, version, encode(request, version))
+        answer = decode(ApiVersionsResponse, version, body)
+        check(f"talking to {self.address}", answer.error_code)
+        return {spoken.api_key: (spoken.min_version, spoken.max_version) for spoken in answer.api_keys}
+
+    def _exchange(self, api: Api, version: int, body: bytes) -> memoryview:
+        """Send one request and return the body of its answer."""
+        try:
+            self._send(api, version, body)
+            return self._receive(api, version)
+        except TimeoutError:
+            self.close()
+            raise Unreachable(
+                f"{self.address} took the connection but does not answer {api.name}; "
+                "is it an AlpacaMQ or Kafka broker, and is it overloaded or still starting?"
+            ) from None
+        except OSError as error:
+            self.close()
+            raise Unreachable(f"{self.address} closed the connection during {api.name}: {error}") from error
+        except ProtocolError:
+            self.close()
+            raise
+
+    def _send(self, api: Api, version: int, body: bytes) -> None:
+        self._correlation_id += 1
+        name = CLIENT_ID.encode()
+        head = _REQUEST_START.pack(api.key, version, self._correlation_id, len(name)) + name
+        if version >= api.flexible_from:
+            head += b"\0"
+        self._socket.settimeout(self._left_s())
+        self._socket.sendall(_INT32.pack(len(head) + len(body)) + head + body)
+
+    def _receive(self, api: Api, version: int) -> memoryview:
+        size = _INT32.unpack(self._read(_INT32.size))[0]
+        # ApiVersions is answered before versions are agreed on, so its header stays plain.
+        tagged = version >= api.flexible_from and api.key != ApiKey.API_VERSIONS
+        header = _INT32.size + tagged
+        if not header <= size <= MAX_RESPONSE_BYTES:
+            raise ProtocolError(
+                f"{self.address} announces an answer of {size} bytes; is it a Kafka listener?"
+            )
+        frame = memoryview(self._read(size))
+        correlation_id = _INT32.unpack_from(frame)[0]
+        if correlation_id != self._correlation_id:
+            raise ProtocolError(f"{self.address} answers {correlation_id} to request {self._correlation_id}")
+        if tagged and frame[_INT32.size]:
+            raise ProtocolError(f"{self.address} sends tagged fields in the header of its {api.name} answer")
+        return frame[header:]
+
+    def _read(self, size: int) -> bytearray:
+        data = bytearray()
+        while len(data) < size:
+            self._socket.settimeout(self._left_s())
+            part = self._socket.recv(min(size - len(data), 1 << 20))
+            if not part:
+                raise ConnectionError("end of stream")
+            data += part
+        return data
+
+    def _left_s(self) -> float:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left

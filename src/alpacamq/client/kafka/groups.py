@@ -1,0 +1,204 @@
+"""Groups of every protocol: listing, describing and deleting them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from alpacamq.client.errors import NotFound, check, only
+from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.protocol.errors import ProtocolError
+from alpacamq.protocol.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedConsumer,
+)
+from alpacamq.protocol.messages.groups import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from alpacamq.protocol.messages.share_groups import (
+    DescribedShareMember,
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+)
+from alpacamq.protocol.notation import Bytes, Int16, Int32, Message, String
+from alpacamq.protocol.schema import decode
+
+from .cluster import Cluster, Coordinates, patient
+from .connection import Connection
+
+CONSUMER = "consumer"
+SHARE = "share"
+
+
+class _AssignedTopic(Message):
+    topic: String
+    partitions: Sequence[Int32] = []
+
+
+class _Assignment(Message):
+    """What a classic group's leader writes for a member; the broker does not look into it."""
+
+    version: Int16
+    topics: Sequence[_AssignedTopic] = []
+    user_data: Bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSummary:
+    """A group as a list shows it."""
+
+    name: str
+    kind: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A consumer in a group and what it was given to read."""
+
+    id: str
+    instance: str | None
+    client: str
+    host: str
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A group with its members."""
+
+    name: str
+    kind: str
+    state: str
+    assignor: str
+    coordinator: str
+    members: tuple[Member, ...]
+
+
+@patient
+def every_group(cluster: Cluster) -> list[GroupSummary]:
+    """All groups of all brokers by name."""
+    groups = {}
+    for broker in cluster.everyone():
+        answer = broker.call(ListGroupsRequest(), ListGroupsResponse)
+        check(f"listing the groups of {broker.address}", answer.error_code)
+        for group in answer.groups:
+            kind = group.group_type.lower() or "classic"
+            groups[group.group_id] = GroupSummary(name=group.group_id, kind=kind, state=group.group_state)
+    return [groups[name] for name in sorted(groups)]
+
+
+def find_group(cluster: Cluster, name: str) -> Group:
+    """The group of this name, or NotFound."""
+    groups = {group.name: group for group in every_group(cluster)}
+    if name not in groups:
+        raise NotFound("group", name, groups)
+    ways = {CONSUMER: _describe_consumer, SHARE: _describe_share}
+    return ways.get(groups[name].kind, _describe_classic)(cluster, name)
+
+
+@patient
+def delete_group(cluster: Cluster, name: str) -> None:
+    """Delete a group without members and its offsets, or NotFound."""
+    known = [group.name for group in every_group(cluster)]
+    if name not in known:
+        raise NotFound("group", name, known)
+    coordinator = cluster.coordinator(Coordinates.GROUP, name)
+    for result in coordinator.call(DeleteGroupsRequest(groups_names=[name]), DeleteGroupsResponse).results:
+        check(f"deleting group {name!r}", result.error_code)
+
+
+@patient
+def _describe_classic(cluster: Cluster, name: str) -> Group:
+    coordinator = cluster.coordinator(Coordinates.GROUP, name)
+    answer = coordinator.call(DescribeGroupsRequest(groups=[name]), DescribeGroupsResponse)
+    described = only(f"group {name!r}", answer.groups)
+    check(f"group {name!r}", described.error_code, described.error_message)
+    return Group(
+        name=name,
+        kind="classic",
+        state=described.group_state,
+        assignor=described.protocol_data,
+        coordinator=_place(coordinator),
+        members=tuple(_classic_member(member) for member in described.members),
+    )
+
+
+def _classic_member(member: DescribedGroupMember) -> Member:
+    return Member(
+        id=member.member_id,
+        instance=member.group_instance_id,
+        client=member.client_id,
+        host=member.client_host.removeprefix("/"),
+        partitions=_assigned(member.member_assignment),
+    )
+
+
+def _assigned(assignment: bytes) -> tuple[TopicPartition, ...]:
+    try:
+        topics = decode(_Assignment, 0, memoryview(assignment)).topics if assignment else ()
+    except ProtocolError:
+        # Groups need not be of consumers, and then the bytes have a meaning of their own.
+        return ()
+    return tuple(
+        sorted(
+            TopicPartition(TopicName(topic.topic), index) for topic in topics for index in topic.partitions
+        )
+    )
+
+
+@patient
+def _describe_consumer(cluster: Cluster, name: str) -> Group:
+    coordinator = cluster.coordinator(Coordinates.GROUP, name)
+    request = ConsumerGroupDescribeRequest(group_ids=[name])
+    described = only(f"group {name!r}", coordinator.call(request, ConsumerGroupDescribeResponse).groups)
+    check(f"group {name!r}", described.error_code, described.error_message)
+    return Group(
+        name=name,
+        kind=CONSUMER,
+        state=described.group_state,
+        assignor=described.assignor_name,
+        coordinator=_place(coordinator),
+        members=tuple(_consumer(member) for member in described.members),
+    )
+
+
+@patient
+def _describe_share(cluster: Cluster, name: str) -> Group:
+    coordinator = cluster.coordinator(Coordinates.GROUP, name)
+    request = ShareGroupDescribeRequest(group_ids=[name])
+    described = only(f"group {name!r}", coordinator.call(request, ShareGroupDescribeResponse).groups)
+    check(f"group {name!r}", described.error_code, described.error_message)
+    return Group(
+        name=name,
+        kind=SHARE,
+        state=described.group_state,
+        assignor=described.assignor_name,
+        coordinator=_place(coordinator),
+        members=tuple(_consumer(member) for member in described.members),
+    )
+
+
+def _consumer(member: DescribedConsumer | DescribedShareMember) -> Member:
+    return Member(
+        id=member.member_id,
+        instance=member.instance_id if isinstance(member, DescribedConsumer) else None,
+        client=member.client_id,
+        host=member.client_host.removeprefix("/"),
+        partitions=tuple(
+            sorted(
+                TopicPartition(TopicName(topic.topic_name), index)
+                for topic in member.assignment.topic_partitions
+                for index in topic.partitions
+            )
+        ),
+    )
+
+
+def _place(broker: Connection) -> str:
+    return str(broker.address)

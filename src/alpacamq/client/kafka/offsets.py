@@ -1,0 +1,219 @@
+"""How far groups have come: reading, setting and forgetting committed offsets."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import groupby
+from operator import attrgetter
+
+from alpacamq.client.errors import check, only
+from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.protocol.errors import ProtocolError
+from alpacamq.protocol.messages.committed_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+)
+from alpacamq.protocol.messages.offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from alpacamq.protocol.messages.share_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+    AlterShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsResponse,
+)
+
+from .cluster import Cluster, Coordinates, patient
+
+
+@patient
+def committed_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
+    """Every offset the group has committed."""
+    coordinator = cluster.coordinator(Coordinates.GROUP, group)
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])
+    committed = {}
+    for answer in coordinator.call(request, OffsetFetchResponse).groups:
+        check(f"reading the offsets of group {group!r}", answer.error_code)
+        for topic in answer.topics:
+            for result in topic.partitions:
+                partition = TopicPartition(TopicName(topic.name), result.partition_index)
+                check(f"reading the offset of group {group!r} in {partition}", result.error_code)
+                if result.committed_offset >= 0:
+                    committed[partition] = result.committed_offset
+    return dict(sorted(committed.items()))
+
+
+@patient
+def commit_offsets(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Set where a group without members goes on."""
+    coordinator = cluster.coordinator(Coordinates.GROUP, group)
+    topics = [
+        OffsetCommitRequestTopic(
+            name=name,
+            partitions=[
+                OffsetCommitRequestPartition(
+                    partition_index=wanted.partition, committed_offset=offsets[wanted], committed_metadata=""
+                )
+                for wanted in those
+            ],
+        )
+        for name, those in groupby(sorted(offsets), attrgetter("topic"))
+    ]
+    answer = coordinator.call(OffsetCommitRequest(group_id=group, topics=topics), OffsetCommitResponse)
+    for topic in answer.topics:
+        for result in topic.partitions:
+            about = f"setting the offset of group {group!r} in {topic.name}-{result.partition_index}"
+            check(about, result.error_code)
+
+
+@patient
+def delete_offsets(cluster: Cluster, group: str, partitions: Iterable[TopicPartition]) -> None:
+    """Forget how far a group has come in partitions that its members do not read."""
+    coordinator = cluster.coordinator(Coordinates.GROUP, group)
+    topics = [
+        OffsetDeleteRequestTopic(
+            name=name,
+            partitions=[OffsetDeleteRequestPartition(partition_index=wanted.partition) for wanted in those],
+        )
+        for name, those in groupby(sorted(partitions), attrgetter("topic"))
+    ]
+    answer = coordinator.call(OffsetDeleteRequest(group_id=group, topics=topics), OffsetDeleteResponse)
+    check(f"deleting offsets of group {group!r}", answer.error_code)
+    for topic in answer.topics:
+        for result in topic.partitions:
+            about = f"deleting the offset of group {group!r} in {topic.name}-{result.partition_index}"
+            check(about, result.error_code)
+
+
+_EARLIEST, _LATEST = -2, -1
+_NONE = -1
+
+
+class Isolation(IntEnum):
+    """What of unfinished transactions is seen."""
+
+    UNCOMMITTED = 0
+    COMMITTED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The first offset of a log and the one behind its last."""
+
+    start: int
+    end: int
+
+    def nearest(self, offset: int) -> int:
+        return min(max(offset, self.start), self.end)
+
+
+def extents(
+    cluster: Cluster, partitions: Iterable[TopicPartition], isolation: Isolation = Isolation.UNCOMMITTED
+) -> dict[TopicPartition, Extent]:
+    """Where each partition begins and ends; for committed readers the end is where they stop."""
+    wanted = list(partitions)
+    starts = _ask(cluster, wanted, _EARLIEST, isolation)
+    ends = _ask(cluster, wanted, _LATEST, isolation)
+    return {partition: Extent(starts[partition], ends[partition]) for partition in wanted}
+
+
+def offsets_at(
+    cluster: Cluster, partitions: Iterable[TopicPartition], timestamp_ms: int
+) -> dict[TopicPartition, int | None]:
+    """In each partition the first record of this time or later; None where there is none."""
+    found = _ask(cluster, list(partitions), max(0, timestamp_ms), Isolation.UNCOMMITTED)
+    return {partition: None if offset == _NONE else offset for partition, offset in found.items()}
+
+
+@patient
+def _ask(
+    cluster: Cluster, partitions: list[TopicPartition], at: int, isolation: Isolation
+) -> dict[TopicPartition, int]:
+    found = {}
+    for leader, theirs in cluster.by_leader(partitions):
+        topics = [
+            ListOffsetsTopic(
+                name=name,
+                partitions=[
+                    ListOffsetsPartition(partition_index=wanted.partition, timestamp=at) for wanted in those
+                ],
+            )
+            for name, those in groupby(theirs, attrgetter("topic"))
+        ]
+        answer = leader.call(
+            ListOffsetsRequest(isolation_level=isolation, topics=topics), ListOffsetsResponse
+        )
+        for topic in answer.topics:
+            for result in topic.partitions:
+                partition = TopicPartition(TopicName(topic.name), result.partition_index)
+                check(f"reading the offsets of {partition}", result.error_code)
+                found[partition] = result.offset
+    if missing := set(partitions) - found.keys():
+        raise ProtocolError(
+            f"the offsets of {', '.join(map(str, sorted(missing)))} were asked for and not told"
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedPlace:
+    """A share group in a partition: all before `start` is done, and of the rest `lag` messages are not."""
+
+    start: int
+    lag: int
+
+
+@patient
+def shared_places(cluster: Cluster, group: str) -> dict[TopicPartition, SharedPlace]:
+    """Every partition that a share group has been in."""
+    coordinator = cluster.coordinator(Coordinates.GROUP, group)
+    request = DescribeShareGroupOffsetsRequest(groups=[DescribeShareGroupOffsetsRequestGroup(group_id=group)])
+    described = only(f"group {group!r}", coordinator.call(request, DescribeShareGroupOffsetsResponse).groups)
+    check(f"group {group!r}", described.error_code, described.error_message)
+    return {
+        TopicPartition(TopicName(topic.topic_name), each.partition_index): SharedPlace(
+            start=each.start_offset, lag=each.lag
+        )
+        for topic in described.topics
+        for each in topic.partitions
+        if not each.error_code and each.start_offset >= 0
+    }
+
+
+@patient
+def move_shared(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Let a share group without members begin again at these offsets."""
+    coordinator = cluster.coordinator(Coordinates.GROUP, group)
+    topics: dict[str, list[AlterShareGroupOffsetsRequestPartition]] = {}
+    for place, offset in sorted(offsets.items()):
+        topics.setdefault(place.topic, []).append(
+            AlterShareGroupOffsetsRequestPartition(partition_index=place.partition, start_offset=offset)
+        )
+    request = AlterShareGroupOffsetsRequest(
+        group_id=group,
+        topics=[
+            AlterShareGroupOffsetsRequestTopic(topic_name=topic, partitions=partitions)
+            for topic, partitions in topics.items()
+        ],
+    )
+    answer = coordinator.call(request, AlterShareGroupOffsetsResponse)
+    check(f"moving group {group!r}", answer.error_code, answer.error_message)
+    for topic in answer.responses:
+        for each in topic.partitions:
+            what = f"moving group {group!r} in {topic.topic_name}-{each.partition_index}"
+            check(what, each.error_code, each.error_message)

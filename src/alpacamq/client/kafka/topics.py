@@ -1,0 +1,189 @@
+"""Topics: listing, describing, creating, widening and deleting them, and their settings."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from alpacamq.client.errors import Refused, check, only
+from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.protocol.messages.cluster import DescribeLogDirsRequest, DescribeLogDirsResponse
+from alpacamq.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+    IncrementallyAlterableConfig,
+)
+from alpacamq.protocol.messages.metadata import MetadataResponseTopic
+from alpacamq.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+
+from .cluster import Cluster, patient
+
+_TIMEOUT_MS = 20_000
+_TOPIC = 2
+_SET_ON_TOPIC = 1
+
+
+class _Change(IntEnum):
+    SET = 0
+    DELETE = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """Who holds one partition."""
+
+    index: int
+    leader: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic and its partitions."""
+
+    name: TopicName
+    id: str
+    is_internal: bool
+    partitions: tuple[Partition, ...]
+
+    @property
+    def replication(self) -> int:
+        return max((len(partition.replicas) for partition in self.partitions), default=0)
+
+    def all_partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(self.name, partition.index) for partition in self.partitions]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """The value of a topic setting, and whether the topic itself sets it."""
+
+    name: str
+    value: str | None
+    is_own: bool
+
+
+def every_topic(cluster: Cluster) -> list[Topic]:
+    """All topics by name."""
+    return [_topic(described) for described in cluster.topics()]
+
+
+def find_topic(cluster: Cluster, name: str, *, may_create: bool = False) -> Topic:
+    """The topic of this name, or NotFound; with `may_create` one that the broker makes for the asking."""
+    return _topic(only(f"topic {name!r}", cluster.topics([name], may_create=may_create)))
+
+
+def _topic(described: MetadataResponseTopic) -> Topic:
+    partitions = [
+        Partition(
+            index=partition.partition_index,
+            leader=partition.leader_id,
+            replicas=tuple(partition.replica_nodes),
+            in_sync=tuple(partition.isr_nodes),
+        )
+        for partition in described.partitions
+    ]
+    return Topic(
+        name=TopicName(described.name or ""),
+        id=str(described.topic_id),
+        is_internal=described.is_internal,
+        partitions=tuple(sorted(partitions, key=lambda partition: partition.index)),
+    )
+
+
+def create_topic(
+    cluster: Cluster, name: str, *, partitions: int, replicas: int, settings: Mapping[str, str]
+) -> None:
+    """Create a topic; -1 partitions or replicas leave the number to the broker."""
+    wanted = CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replicas,
+        configs=[CreatableTopicConfig(name=key, value=value) for key, value in settings.items()],
+    )
+    answer = cluster.controller().call(
+        CreateTopicsRequest(topics=[wanted], timeout_ms=_TIMEOUT_MS), CreateTopicsResponse
+    )
+    for result in answer.topics:
+        check(f"creating topic {name!r}", result.error_code, result.error_message)
+
+
+def delete_topic(cluster: Cluster, name: str) -> None:
+    """Delete a topic with everything in it, or NotFound."""
+    find_topic(cluster, name)
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=_TIMEOUT_MS)
+    for result in cluster.controller().call(request, DeleteTopicsResponse).responses:
+        check(f"deleting topic {name!r}", result.error_code, result.error_message)
+
+
+def widen_topic(cluster: Cluster, name: str, partitions: int) -> None:
+    """Bring a topic to this number of partitions, more than it has."""
+    find_topic(cluster, name)
+    wanted = CreatePartitionsTopic(name=name, count=partitions)
+    request = CreatePartitionsRequest(topics=[wanted], timeout_ms=_TIMEOUT_MS)
+    for result in cluster.controller().call(request, CreatePartitionsResponse).results:
+        check(f"adding partitions to topic {name!r}", result.error_code, result.error_message)
+
+
+@patient
+def topic_settings(cluster: Cluster, name: str) -> list[Setting]:
+    """Every setting of a topic by name."""
+    request = DescribeConfigsRequest(
+        resources=[DescribeConfigsResource(resource_type=_TOPIC, resource_name=name)]
+    )
+    settings = []
+    for result in cluster.anyone().call(request, DescribeConfigsResponse).results:
+        check(f"reading the settings of topic {name!r}", result.error_code, result.error_message)
+        settings += [
+            Setting(name=entry.name, value=entry.value, is_own=entry.config_source == _SET_ON_TOPIC)
+            for entry in result.configs
+        ]
+    return sorted(settings, key=lambda setting: setting.name)
+
+
+def alter_topic(cluster: Cluster, name: str, *, put: Mapping[str, str], drop: Sequence[str]) -> None:
+    """Put settings to values and drop others back to their defaults; all of them or none."""
+    find_topic(cluster, name)
+    changes = [
+        IncrementallyAlterableConfig(name=key, config_operation=_Change.SET, value=value)
+        for key, value in put.items()
+    ]
+    changes += [IncrementallyAlterableConfig(name=key, config_operation=_Change.DELETE) for key in drop]
+    request = IncrementalAlterConfigsRequest(
+        resources=[IncrementalAlterConfigsResource(resource_type=_TOPIC, resource_name=name, configs=changes)]
+    )
+    for result in cluster.controller().call(request, IncrementalAlterConfigsResponse).responses:
+        check(f"changing topic {name!r}", result.error_code, result.error_message)
+
+
+def partition_bytes(cluster: Cluster) -> dict[TopicPartition, int]:
+    """Bytes on disk by partition, all replicas together; empty where brokers do not tell."""
+    found: dict[TopicPartition, int] = defaultdict(int)
+    for broker in cluster.everyone():
+        try:
+            answer = broker.call(DescribeLogDirsRequest(), DescribeLogDirsResponse)
+            check(f"reading the sizes at {broker.address}", answer.error_code)
+        except Refused:
+            return {}
+        for directory in answer.results:
+            for topic in directory.topics:
+                for each in topic.partitions:
+                    place = TopicPartition(TopicName(topic.name), each.partition_index)
+                    found[place] += each.partition_size
+    return dict(found)

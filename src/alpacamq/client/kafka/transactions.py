@@ -1,0 +1,186 @@
+"""Transactions: which transactional ids there are, and what an open transaction holds up."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from alpacamq.client.errors import NotFound, check, only
+from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.protocol.error_codes import ErrorCode
+from alpacamq.protocol.messages.transactions import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeProducersTopic,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+from .cluster import Cluster, Coordinates, patient
+from .transactional import claim
+
+_OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
+_COORDINATOR_EPOCH = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionSummary:
+    """A transactional id as a list shows it."""
+
+    id: str
+    state: str
+    producer_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """A transactional id and, while a transaction is open, what it writes to."""
+
+    id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    started_at_ms: int | None
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenTransaction:
+    """A producer's transaction as a partition that it writes to sees it."""
+
+    partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    start_offset: int
+    last_written_at_ms: int
+
+
+@patient
+def every_transaction(cluster: Cluster, *states: str) -> list[TransactionSummary]:
+    """All transactional ids of all brokers by name, or those in these states."""
+    found = []
+    for broker in cluster.everyone():
+        answer = broker.call(ListTransactionsRequest(state_filters=states), ListTransactionsResponse)
+        check(f"listing the transactions of {broker.address}", answer.error_code)
+        found += [
+            TransactionSummary(
+                id=listed.transactional_id, state=listed.transaction_state, producer_id=listed.producer_id
+            )
+            for listed in answer.transaction_states
+        ]
+    return sorted(found, key=lambda transaction: transaction.id)
+
+
+def find_transaction(cluster: Cluster, name: str) -> Transaction:
+    """The state of one transactional id, or NotFound."""
+    found = transaction(cluster, name)
+    if found is None:
+        raise NotFound("transactional id", name, [other.id for other in every_transaction(cluster)])
+    return found
+
+
+@patient
+def transaction(cluster: Cluster, name: str) -> Transaction | None:
+    """The state of one transactional id, if it is known."""
+    coordinator = cluster.coordinator(Coordinates.TRANSACTION, name)
+    request = DescribeTransactionsRequest(transactional_ids=[name])
+    answer = coordinator.call(request, DescribeTransactionsResponse)
+    described = only(f"transactional id {name!r}", answer.transaction_states)
+    if described.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+        return None
+    check(f"transactional id {name!r}", described.error_code)
+    return Transaction(
+        id=name,
+        state=described.transaction_state,
+        producer_id=described.producer_id,
+        producer_epoch=described.producer_epoch,
+        timeout_ms=described.transaction_timeout_ms,
+        started_at_ms=described.transaction_start_time_ms
+        if described.transaction_start_time_ms > 0
+        else None,
+        partitions=tuple(
+            sorted(
+                TopicPartition(TopicName(topic.topic), index)
+                for topic in described.topics
+                for index in topic.partitions
+            )
+        ),
+    )
+
+
+@patient
+def open_transactions(cluster: Cluster, topics: Mapping[str, int]) -> list[OpenTransaction]:
+    """What is open in any partition of these topics, which have so many each."""
+    request = DescribeProducersRequest(
+        topics=[
+            DescribeProducersTopic(name=name, partition_indexes=range(count))
+            for name, count in topics.items()
+        ]
+    )
+    found = []
+    for broker in cluster.everyone():
+        answer = broker.call(request, DescribeProducersResponse)
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                if partition.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    continue  # deleted meanwhile
+                place = TopicPartition(TopicName(topic.name), partition.partition_index)
+                check(f"the producers of {place}", partition.error_code)
+                found += [
+                    OpenTransaction(
+                        partition=place,
+                        producer_id=producer.producer_id,
+                        producer_epoch=producer.producer_epoch,
+                        start_offset=producer.current_txn_start_offset,
+                        last_written_at_ms=producer.last_timestamp,
+                    )
+                    for producer in partition.active_producers
+                    if producer.current_txn_start_offset >= 0
+                ]
+    return sorted(found, key=lambda each: (each.partition, each.start_offset))
+
+
+def hanging_transactions(cluster: Cluster, topics: Mapping[str, int]) -> list[OpenTransaction]:
+    """What is open in a partition of these topics without a coordinator that would end it."""
+    # In this order: what is begun in between is known when the coordinators are asked.
+    opened = open_transactions(cluster, topics)
+    if not opened:
+        return []
+    known: set[tuple[int, TopicPartition]] = set()
+    for summary in every_transaction(cluster, *_OPEN_STATES):
+        if (found := transaction(cluster, summary.id)) is not None:
+            known.update((found.producer_id, partition) for partition in found.partitions)
+    suspects = [each for each in opened if (each.producer_id, each.partition) not in known]
+    if not suspects:
+        return []
+    # What has ended since is not hanging.
+    still_open = {(each.partition, each.start_offset) for each in open_transactions(cluster, topics)}
+    return [each for each in suspects if (each.partition, each.start_offset) in still_open]
+
+
+@patient
+def abort_in_partition(cluster: Cluster, hanging: OpenTransaction) -> None:
+    """Write an abort marker for a transaction that is open in a partition."""
+    topic, index = hanging.partition
+    marker = WritableTxnMarker(
+        producer_id=hanging.producer_id,
+        producer_epoch=hanging.producer_epoch,
+        transaction_result=False,
+        topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=[index])],
+        coordinator_epoch=_COORDINATOR_EPOCH,
+    )
+    answer = cluster.anyone().call(WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse)
+    written = only(f"the marker for {hanging.partition}", answer.markers)
+    result = only(f"the marker for {hanging.partition}", only("its topic", written.topics).partitions)
+    check(f"writing an abort marker to {hanging.partition}", result.error_code)
+
+
+def abort_transaction(cluster: Cluster, name: str) -> None:
+    """Abort the open transaction of a transactional id, and fence its producer; NotFound."""
+    found = find_transaction(cluster, name)
+    claim(cluster, name, found.timeout_ms)

@@ -1,0 +1,285 @@
+"""The groups of a shard by name, whichever protocol they follow, and when each needs attention.
+
+A group id is of one protocol while it has members; once empty, the classic and the consumer protocol may
+take the id over from each other, and the offsets stay. A group without members, offsets and newcomers is
+forgotten after a while.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Self, TypeAlias
+
+from alpacamq.model.errors import (
+    GroupIdNotFound,
+    InconsistentGroupProtocol,
+    InvalidGroupId,
+    TooManyGroups,
+    UnknownMember,
+)
+from alpacamq.model.outcome import Change, Outcome
+
+from .classic.group import ClassicGroup
+from .consumer.group import ConsumerGroup
+from .consumer.messages import ConsumerGroupSettings
+from .consumer.records import CONSUMER
+from .deadlines import Deadlines
+from .messages import GroupSettings
+from .offsets import Offsets
+from .records import CLASSIC, GENERATION
+from .share.config import GroupConfigs
+from .share.group import ShareGroup
+from .share.messages import Departure
+from .share.records import SHARE
+
+
+@dataclass(slots=True)
+class GroupOutcome(Outcome):
+    """`departures` are acted upon once `changes` are durable."""
+
+    departures: list[Departure] = field(default_factory=list)
+
+    def __iadd__(self, other: Outcome) -> Self:
+        Outcome.__iadd__(self, other)
+        if isinstance(other, GroupOutcome):
+            self.departures += other.departures
+        return self
+
+
+Group: TypeAlias = ClassicGroup | ConsumerGroup | ShareGroup
+
+EXPIRY_CHECK_MS = 600_000
+# Expiry looks at every offset of a group; more than about this many in one tick would hold up heartbeats.
+_OFFSETS_PER_TICK = 10_000
+
+
+class GroupDirectory:
+    """Every group there is, with its timers and the tickets that wait in it."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        consumer_settings: ConsumerGroupSettings,
+        offsets: Offsets,
+        configs: GroupConfigs,
+        new_id: Callable[[], str],
+    ) -> None:
+        self._settings = settings
+        self._consumer_settings = consumer_settings
+        self._offsets = offsets
+        self._configs = configs
+        self._new_id = new_id
+        self._groups: dict[str, Group] = {}
+        self._with_members: set[str] = set()
+        self._waiting: dict[object, str] = {}
+        self._wakes = Deadlines()
+        self._expiries = Deadlines()
+
+    def __iter__(self) -> Iterator[tuple[str, Group]]:
+        return iter(self._groups.items())
+
+    def ids(self) -> Iterable[str]:
+        return self._groups.keys()
+
+    def find(self, group_id: str) -> Group | None:
+        return self._groups.get(group_id)
+
+    def get(self, group_id: str) -> Group:
+        """The group, or GroupIdNotFound."""
+        if (group := self._groups.get(group_id)) is None:
+            raise GroupIdNotFound(f"there is no group {group_id!r}")
+        return group
+
+    def classic(self, group_id: str) -> ClassicGroup:
+        """The classic group whose member asks; one that is not there has no members."""
+        group = self._groups.get(group_id)
+        if not isinstance(group, ClassicGroup):
+            raise UnknownMember(f"there is no group {group_id!r} of the classic protocol")
+        return group
+
+    def open_classic(self, group_id: str) -> ClassicGroup:
+        """A classic group to join: the one there is, or a new one, kept once it is settled."""
+        if not group_id:
+            raise InvalidGroupId("a group id cannot be empty")
+        group = self._groups.get(group_id)
+        if isinstance(group, ClassicGroup):
+            return group
+        if isinstance(group, ShareGroup):
+            raise InconsistentGroupProtocol(f"group {group_id!r} is a share group")
+        if group is not None and not group.is_empty:
+            raise InconsistentGroupProtocol(f"group {group_id!r} has members of the consumer protocol")
+        self._check_room(group_id)
+        return ClassicGroup(group_id, self._settings, self._new_id)
+
+    def open_consumer(self, group_id: str) -> ConsumerGroup:
+        """A consumer group for a heartbeat: the one there is, or a new one, kept once it is settled."""
+        if not group_id:
+            raise InvalidGroupId("a group id cannot be empty")
+        group = self._groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return group
+        if isinstance(group, ShareGroup):
+            raise GroupIdNotFound(f"group {group_id!r} is a share group")
+        if group is not None and not group.is_empty:
+            raise GroupIdNotFound(f"group {group_id!r} has members of the classic protocol")
+        self._check_room(group_id)
+        return ConsumerGroup(group_id, self._consumer_settings, self._new_id)
+
+    def open_share(self, group_id: str) -> ShareGroup:
+        """A share group for a heartbeat: the one there is, or a new one, kept once it is settled."""
+        if not group_id:
+            raise InvalidGroupId("a group id cannot be empty")
+        group = self._groups.get(group_id)
+        if isinstance(group, ShareGroup):
+            return group
+        if group is not None:
+            raise GroupIdNotFound(f"group {group_id!r} exists and is not a share group")
+        self._check_room(group_id)
+        return self._new_share(group_id)
+
+    def share(self, group_id: str) -> ShareGroup:
+        """The share group whose member asks; one that is not there has no members."""
+        group = self._groups.get(group_id)
+        if not isinstance(group, ShareGroup):
+            raise UnknownMember(f"there is no share group {group_id!r}")
+        return group
+
+    def open_offsets(self, group_id: str) -> ClassicGroup | ConsumerGroup:
+        """The group of this name that commits, or a new one without members, kept once it is settled."""
+        group = self._groups.get(group_id)
+        if isinstance(group, ShareGroup):
+            raise GroupIdNotFound(f"group {group_id!r} is a share group: it commits no offsets")
+        return group or self.open_classic(group_id)
+
+    def settle(self, group_id: str, group: Group, out: Outcome, now_ms: int) -> Outcome:
+        """Take note of what an event made of a group: that it is new, empty, or needs attention."""
+        former = self._groups.get(group_id)
+        if former is not group:
+            if former is not None:
+                out.changes[:0] = former.delete()
+            self._groups[group_id] = group
+            self._expiries.put(group_id, now_ms + EXPIRY_CHECK_MS)
+        if not group.is_empty:
+            self._with_members.add(group_id)
+        elif group_id in self._with_members:
+            self._with_members.discard(group_id)
+            self._expiries.put(group_id, now_ms + EXPIRY_CHECK_MS)
+            out.changes.append(self._offsets.idle(group_id, now_ms))
+        self._wakes.put(group_id, group.next_deadline_ms)
+        for reply in out.replies:
+            self._waiting.pop(reply.to, None)
+        return out
+
+    def wait(self, group_id: str, ticket: object, out: Outcome) -> None:
+        """Remember where a ticket waits, unless it is answered."""
+        if all(reply.to != ticket for reply in out.replies):
+            self._waiting[ticket] = group_id
+
+    def gone(self, ticket: object) -> None:
+        """Nobody waits for the reply to this ticket any more."""
+        group_id = self._waiting.pop(ticket, None)
+        group = self._groups.get(group_id) if group_id is not None else None
+        if group_id is not None and isinstance(group, ClassicGroup):
+            group.gone(ticket)
+            self._wakes.put(group_id, group.next_deadline_ms)
+
+    def remove(self, group_id: str) -> list[Change]:
+        """End a group and forget its offsets; NonEmptyGroup if it has members."""
+        changes = self.get(group_id).delete()
+        changes += self._offsets.delete_group(group_id)
+        del self._groups[group_id]
+        self._wakes.put(group_id, None)
+        self._expiries.put(group_id, None)
+        return changes
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        ends = (self._wakes.next_ms, self._expiries.next_ms)
+        return min((end for end in ends if end is not None), default=None)
+
+    def tick(self, now_ms: int) -> Outcome:
+        """Let every group do what is due, and forget offsets and groups that were kept long enough."""
+        out = GroupOutcome()
+        for group_id in [*self._wakes.take_due(now_ms)]:
+            group = self._groups[group_id]
+            ticked = group.tick(now_ms)
+            done = ticked if isinstance(ticked, Outcome) else Outcome(changes=ticked)
+            out += self.settle(group_id, group, done, now_ms)
+            if isinstance(group, ShareGroup):
+                out.departures += group.take_departures()
+        examined = 0
+        for group_id in self._expiries.take_due(now_ms):
+            examined += self._offsets.count(group_id)
+            out.changes += self._expire(group_id, now_ms)
+            if examined > _OFFSETS_PER_TICK:
+                break
+        return out
+
+    def replay(self, parts: tuple[Any, ...], value: bytes | None) -> None:
+        """Take in a stored record of a group; `parts` are those of its key."""
+        kind, group_id = parts[0], parts[1]
+        group = self._groups.get(group_id)
+        if kind == CONSUMER:
+            if not isinstance(group, ConsumerGroup):
+                if value is None:
+                    return
+                group = ConsumerGroup(group_id, self._consumer_settings, self._new_id)
+                self._groups[group_id] = group
+            group.replay(parts, value)
+        elif kind == SHARE:
+            if not isinstance(group, ShareGroup):
+                if value is None:
+                    return
+                group = self._groups[group_id] = self._new_share(group_id)
+            group.replay(parts, value)
+        elif kind in (CLASSIC, GENERATION):
+            if value is None:
+                if kind == CLASSIC and isinstance(group, ClassicGroup):
+                    del self._groups[group_id]
+                return
+            if not isinstance(group, ClassicGroup):
+                group = self._groups[group_id] = ClassicGroup(group_id, self._settings, self._new_id)
+            group.replay(kind, value)
+
+    def loaded(self, now_ms: int) -> Outcome:
+        """Everything stored has been replayed: start the timers."""
+        out = Outcome()
+        for group_id, group in [*self._groups.items()]:
+            if not isinstance(group, ClassicGroup) and not group.exists:
+                del self._groups[group_id]
+        for group_id in self._offsets.groups():
+            if group_id not in self._groups:
+                self._groups[group_id] = ClassicGroup(group_id, self._settings, self._new_id)
+        for group_id, group in self:
+            out.changes += group.loaded(now_ms)
+            self._expiries.put(group_id, now_ms + EXPIRY_CHECK_MS)
+            self.settle(group_id, group, Outcome(), now_ms)
+        return out
+
+    def snapshot(self) -> Iterator[Change]:
+        """The changes from which the groups can be rebuilt; they may change while those are taken."""
+        for group_id in list(self._groups):
+            if (group := self._groups.get(group_id)) is not None:
+                yield from list(group.snapshot())
+
+    def _new_share(self, group_id: str) -> ShareGroup:
+        return ShareGroup(
+            group_id, partial(self._configs.share, group_id), self._consumer_settings.max_members
+        )
+
+    def _check_room(self, group_id: str) -> None:
+        if group_id not in self._groups and len(self._groups) >= self._settings.max_groups:
+            raise TooManyGroups(f"there are {self._settings.max_groups} groups already")
+
+    def _expire(self, group_id: str, now_ms: int) -> list[Change]:
+        group = self._groups[group_id]
+        if not group.is_empty:
+            return []  # looked at again once its last member has left
+        changes = self._offsets.expire(group_id, now_ms)
+        expected = isinstance(group, ClassicGroup) and not group.is_unused
+        if not self._offsets.has_any(group_id) and not expected:
+            return changes + self.remove(group_id)
+        self._expiries.put(
+            group_id, max(self._offsets.next_expiry_ms(group_id) or 0, now_ms + EXPIRY_CHECK_MS)
+        )
+        return changes

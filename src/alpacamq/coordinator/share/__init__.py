@@ -1,0 +1,1 @@
+"""Share groups of KIP-932: members, assignment, settings."""

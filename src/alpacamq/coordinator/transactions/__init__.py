@@ -1,0 +1,1 @@
+"""Transactions: transactional ids, fencing, and the two-phase end."""

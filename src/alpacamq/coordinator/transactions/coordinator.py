@@ -1,0 +1,346 @@
+"""The transaction coordinator of one shard: hands out identities, fences, decides, completes.
+
+A decision is durable before any marker is written, and a decided transaction can only be
+completed: so a crash at any point leaves every partition with the same outcome.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import wraps
+from itertools import islice
+from typing import TypeVar
+
+import msgspec
+
+from alpacamq.coordinator.deadlines import Deadlines
+from alpacamq.model.errors import (
+    AlpacaError,
+    ConcurrentTransactions,
+    InvalidProducerIdMapping,
+    InvalidRequest,
+    InvalidTransactionState,
+    InvalidTransactionTimeout,
+    ProducerFenced,
+    TransactionalIdNotFound,
+)
+from alpacamq.model.ids import TopicPartition
+from alpacamq.model.outcome import Change, Reply
+
+from .transaction import (
+    COMPLETE,
+    PREPARED,
+    EndProtocol,
+    EndTransaction,
+    InitProducer,
+    ListTransactions,
+    PartitionsAdded,
+    PartitionsVerified,
+    ProducerIdentity,
+    Transaction,
+    TransactionOutcome,
+    TransactionPartitions,
+    TransactionState,
+    WriteMarkers,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+
+# So that a mass expiry fits into batches; what is left stays due.
+CHANGES_PER_TICK = 500
+
+
+class TransactionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of transactions and of how long unused transactional ids are remembered."""
+
+    max_timeout_ms: int = 15 * 60_000
+    id_expiration_ms: int = 7 * 24 * 3_600_000
+
+
+R = TypeVar("R")
+Event = Callable[["TransactionCoordinator", R, object, int], TransactionOutcome]
+
+
+def _refusals_are_answers(event: Event[R]) -> Event[R]:
+    @wraps(event)
+    def answered(
+        self: "TransactionCoordinator", request: R, ticket: object, now_ms: int
+    ) -> TransactionOutcome:
+        try:
+            return event(self, request, ticket, now_ms)
+        except AlpacaError as refusal:
+            return _answer(ticket, refusal.with_traceback(None))
+
+    return answered
+
+
+def _answer(ticket: object, answer: object) -> TransactionOutcome:
+    return TransactionOutcome(replies=[Reply(ticket, answer)])
+
+
+class TransactionCoordinator:
+    """The transactional ids of one shard.
+
+    `new_producer_id` gives an id never given before. At most one is taken by a call of
+    `init_producer_id` or `end`; the host makes sure that one is at hand.
+    """
+
+    def __init__(
+        self, new_producer_id: Callable[[], int], settings: TransactionSettings | None = None
+    ) -> None:
+        self._new_producer_id = new_producer_id
+        self._settings = settings or TransactionSettings()
+        self._transactions: dict[str, Transaction] = {}
+        self._deadlines = Deadlines()
+        self._waiting: dict[str, object] = {}
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        return self._deadlines.next_ms
+
+    @_refusals_are_answers
+    def init_producer_id(self, request: InitProducer, ticket: object, now_ms: int) -> TransactionOutcome:
+        """Answers a ProducerIdentity that fences every earlier one."""
+        self._check_init(request)
+        known, recovering = self._transactions.get(request.transactional_id), request.recovering
+        if known is None:
+            claimed = Transaction(
+                transactional_id=request.transactional_id,
+                producer=ProducerIdentity(self._new_producer_id(), 0),
+                previous=recovering,
+                timeout_ms=request.timeout_ms,
+                updated_ms=now_ms,
+            )
+        else:
+            if recovering is not None and recovering not in (known.producer, known.previous):
+                raise ProducerFenced(
+                    f"transactional id {request.transactional_id!r} is held by {known.producer} by now, "
+                    f"so {recovering} cannot recover it"
+                )
+            if known.state in PREPARED:
+                raise _still_completing(known)
+            if known.state is TransactionState.ONGOING:
+                return self._fence(known, recovering, ticket, now_ms)
+            claimed = known.claimed(recovering, request.timeout_ms, self._new_producer_id, now_ms)
+        return TransactionOutcome([self._keep(claimed)], [Reply(ticket, claimed.producer)])
+
+    @_refusals_are_answers
+    def add_partitions(
+        self, request: TransactionPartitions, ticket: object, now_ms: int
+    ) -> TransactionOutcome:
+        """Answers PartitionsAdded; the first ones begin a transaction."""
+        known = self._held_by(request.transactional_id, request.producer)
+        if known.state in PREPARED:
+            raise _still_completing(known)
+        reply = Reply(ticket, PartitionsAdded())
+        if known.state is TransactionState.ONGOING and set(request.partitions) <= set(known.partitions):
+            return TransactionOutcome(replies=[reply])
+        return TransactionOutcome([self._keep(known.joined_by(request.partitions, now_ms))], [reply])
+
+    @_refusals_are_answers
+    def verify_partitions(
+        self,
+        request: TransactionPartitions,
+        ticket: object,
+        now_ms: int,  # noqa: ARG002 - every event is told the time
+    ) -> TransactionOutcome:
+        """Answers PartitionsVerified: may this producer's batches be appended to the partitions?"""
+        known = self._held_by(request.transactional_id, request.producer)
+        if known.state in PREPARED:
+            raise _still_completing(known)
+        there = set(known.partitions)
+        absent = tuple(partition for partition in request.partitions if partition not in there)
+        return _answer(ticket, PartitionsVerified(absent))
+
+    @_refusals_are_answers
+    def end(self, request: EndTransaction, ticket: object, now_ms: int) -> TransactionOutcome:
+        """Answers the ProducerIdentity to go on with. A repeated request is answered like the first."""
+        if request.protocol is EndProtocol.NEW_EPOCH:
+            return self._end_with_new_epoch(request, ticket, now_ms)
+        known = self._held_by(request.transactional_id, request.producer)
+        if known.state in PREPARED | COMPLETE:
+            return self._end_again(known, request, ticket)
+        if known.state is not TransactionState.ONGOING:
+            raise _nothing_to_end(known)
+        decided = known.decided(committed=request.committed, now_ms=now_ms)
+        return TransactionOutcome([self._keep(decided)], [Reply(ticket, decided.producer)], [decided.markers])
+
+    def markers_written(self, markers: WriteMarkers, now_ms: int) -> TransactionOutcome:
+        """All partitions of an earlier effect have their marker. May be told late or twice."""
+        known = self._transactions.get(markers.transactional_id)
+        if known is None or known.state not in PREPARED or known.markers != markers:
+            return TransactionOutcome()
+        completed = known.completed(now_ms)
+        outcome = TransactionOutcome([self._keep(completed)])
+        if known.transactional_id in self._waiting:
+            ticket = self._waiting.pop(known.transactional_id)
+            outcome.replies.append(Reply(ticket, completed.producer))
+        return outcome
+
+    @_refusals_are_answers
+    def describe(
+        self,
+        transactional_id: str,
+        ticket: object,
+        now_ms: int,  # noqa: ARG002 - every event is told the time
+    ) -> TransactionOutcome:
+        """Answers the Transaction."""
+        known = self._transactions.get(transactional_id)
+        if known is None:
+            raise TransactionalIdNotFound(f"no transactional id {transactional_id!r} is known")
+        return _answer(ticket, known)
+
+    @_refusals_are_answers
+    def list(self, request: ListTransactions, ticket: object, now_ms: int) -> TransactionOutcome:
+        """Answers a tuple of Transactions."""
+        return _answer(
+            ticket,
+            tuple(known for known in self._transactions.values() if _is_wanted(known, request, now_ms)),
+        )
+
+    def open_partitions(self) -> Iterator[tuple[int, TopicPartition]]:
+        """Producer and partition of everything that is written to or still lacks its marker."""
+        for known in self._transactions.values():
+            for partition in known.partitions:
+                yield known.producer.producer_id, partition
+
+    def gone(self, ticket: object) -> None:
+        """Nobody waits for the answer to `ticket` any more."""
+        for transactional_id, waiting in self._waiting.items():
+            if waiting is ticket:
+                del self._waiting[transactional_id]
+                return
+
+    def tick(self, now_ms: int) -> TransactionOutcome:
+        """Abort what has run too long, forget ids not used for long."""
+        outcome = TransactionOutcome()
+        for transactional_id in islice(self._deadlines.take_due(now_ms), CHANGES_PER_TICK):
+            known = self._transactions[transactional_id]
+            if known.may_expire:
+                del self._transactions[transactional_id]
+                outcome.changes.append(Change(encode_key(transactional_id), None))
+            else:
+                aborted = known.fenced(None, now_ms)
+                outcome.changes.append(self._keep(aborted))
+                outcome.effects.append(aborted.markers)
+        return outcome
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """Take in a record of the shard's log; InvalidRecord if it is none of ours."""
+        transactional_id = decode_key(key)
+        if value is None:
+            self._transactions.pop(transactional_id, None)
+        else:
+            self._transactions[transactional_id] = decode_value(value)
+
+    def loaded(self, now_ms: int) -> TransactionOutcome:  # noqa: ARG002 - stored times are kept
+        """Resume: timers run from their stored times, and prepared transactions are completed."""
+        for transaction in self._transactions.values():
+            self._schedule(transaction)
+        return TransactionOutcome(
+            effects=[known.markers for known in self._transactions.values() if known.state in PREPARED]
+        )
+
+    def abort_open(self, now_ms: int) -> TransactionOutcome:
+        """Abort every open transaction, fencing its producer: the power was lost, and records with it."""
+        outcome = TransactionOutcome()
+        for known in [*self._transactions.values()]:
+            if known.state is TransactionState.ONGOING:
+                aborted = known.fenced(None, now_ms)
+                outcome.changes.append(self._keep(aborted))
+                outcome.effects.append(aborted.markers)
+        return outcome
+
+    def snapshot(self) -> Iterator[Change]:
+        for transaction in list(self._transactions.values()):
+            yield Change(encode_key(transaction.transactional_id), encode_value(transaction))
+
+    def _check_init(self, request: InitProducer) -> None:
+        if not request.transactional_id:
+            raise InvalidRequest("a transactional id cannot be empty")
+        if not 0 < request.timeout_ms <= self._settings.max_timeout_ms:
+            raise InvalidTransactionTimeout(
+                f"a transaction timeout of {request.timeout_ms} ms is not between 1 "
+                f"and {self._settings.max_timeout_ms}"
+            )
+        if request.recovering is not None and min(request.recovering) < 0:
+            raise InvalidRequest(f"{request.recovering} cannot recover: both numbers must be 0 or more")
+
+    def _held_by(self, transactional_id: str, producer: ProducerIdentity) -> Transaction:
+        known = self._transactions.get(transactional_id)
+        if known is None:
+            raise InvalidProducerIdMapping(f"no transactional id {transactional_id!r} is known")
+        known.check(producer)
+        return known
+
+    def _fence(
+        self, known: Transaction, recovering: ProducerIdentity | None, ticket: object, now_ms: int
+    ) -> TransactionOutcome:
+        """Abort what a former instance left open; the new one is to ask again when that is done."""
+        aborted = known.fenced(recovering, now_ms)
+        return TransactionOutcome(
+            [self._keep(aborted)], [Reply(ticket, _still_completing(aborted))], [aborted.markers]
+        )
+
+    def _end_with_new_epoch(self, request: EndTransaction, ticket: object, now_ms: int) -> TransactionOutcome:
+        known = self._transactions.get(request.transactional_id)
+        if known is not None and request.producer == known.previous and known.state in PREPARED | COMPLETE:
+            return self._end_again(known, request, ticket)
+        known = self._held_by(request.transactional_id, request.producer)
+        if known.state in PREPARED:
+            raise _still_completing(known)
+        if known.state is not TransactionState.ONGOING and request.committed:
+            raise _nothing_to_end(known)
+        decided = known.decided_with_new_epoch(
+            committed=request.committed, new_producer_id=self._new_producer_id, now_ms=now_ms
+        )
+        self._waiting[request.transactional_id] = ticket
+        return TransactionOutcome([self._keep(decided)], [], [decided.markers])
+
+    def _end_again(self, known: Transaction, request: EndTransaction, ticket: object) -> TransactionOutcome:
+        if known.is_committing != request.committed:
+            raise InvalidTransactionState(
+                f"the transaction of {known.transactional_id!r} is {known.state.value} and cannot be "
+                f"{'committed' if request.committed else 'aborted'}"
+            )
+        if known.state in PREPARED:
+            raise _still_completing(known)
+        return _answer(ticket, known.producer)
+
+    def _keep(self, transaction: Transaction) -> Change:
+        self._transactions[transaction.transactional_id] = transaction
+        self._schedule(transaction)
+        return Change(encode_key(transaction.transactional_id), encode_value(transaction))
+
+    def _schedule(self, transaction: Transaction) -> None:
+        due_ms = None
+        if transaction.state is TransactionState.ONGOING:
+            assert transaction.started_ms is not None
+            due_ms = transaction.started_ms + transaction.timeout_ms
+        elif transaction.may_expire:
+            due_ms = transaction.updated_ms + self._settings.id_expiration_ms
+        self._deadlines.put(transaction.transactional_id, due_ms)
+
+
+def _is_wanted(known: Transaction, request: ListTransactions, now_ms: int) -> bool:
+    if request.states and known.state not in request.states:
+        return False
+    if request.producer_ids and known.producer.producer_id not in request.producer_ids:
+        return False
+    limit_ms = request.running_longer_than_ms
+    if limit_ms is not None and (known.started_ms is None or now_ms - known.started_ms <= limit_ms):
+        return False
+    return request.id_matches is None or request.id_matches(known.transactional_id)
+
+
+def _still_completing(known: Transaction) -> ConcurrentTransactions:
+    return ConcurrentTransactions(
+        f"the last transaction of {known.transactional_id!r} is {known.state.value}: "
+        "try again when it is complete"
+    )
+
+
+def _nothing_to_end(known: Transaction) -> InvalidTransactionState:
+    return InvalidTransactionState(
+        f"transactional id {known.transactional_id!r} is {known.state.value}: there is no transaction to end"
+    )

@@ -1,0 +1,373 @@
+"""The sparse index of one segment: what its two files hold, and the tail that is not in them yet.
+
+An entry is made about every 4 KiB of log. Lookups only ever say where to start reading
+headers, so an index that knows less is slower, not wrong: what a crash takes of its files is
+made again. They are synced only where entries are taken back, which must not reappear.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from alpacamq.model.batch import HEADER_BYTES, read_header
+from alpacamq.model.ids import NO_TIMESTAMP
+from alpacamq.model.ports import Disk
+
+from .index_files import (
+    OFFSET_ENTRY_BYTES,
+    OFFSET_MAGIC,
+    TIME_ENTRY_BYTES,
+    TIME_MAGIC,
+    ChunkEnd,
+    LoadedIndex,
+    pack_chunk,
+    unpack_chunks,
+    unpack_entries,
+)
+from .scan import Boundary, Gap, past_gaps, scan_headers
+from .storage import Storage
+
+INTERVAL_BYTES = 4096
+OFFSET_SUFFIX = ".index"
+TIME_SUFFIX = ".timeindex"
+
+# Four times what the largest segment can need.
+_FILE_LIMIT_BYTES = 16 << 20
+_POSITION_MASK = 0xFFFF_FFFF
+_NOTHING = ChunkEnd(0, 0, 0)
+
+
+class IndexTail:
+    """The newest entries of a segment, and what is needed to go on making them."""
+
+    __slots__ = ("_base_offset", "_last_position", "_last_timestamp", "largest_offset", "largest_timestamp",
+                 "offsets", "times")  # fmt: skip
+
+    def __init__(self, base_offset: int, after: LoadedIndex | None = None) -> None:
+        self._base_offset = base_offset
+        self._last_position = 0
+        self._last_timestamp = self.largest_timestamp = int(NO_TIMESTAMP)
+        self.largest_offset = base_offset
+        if after is not None and after.offsets:
+            self._last_position = after.offsets[-1] & _POSITION_MASK
+        if after is not None and after.timestamps:
+            self._last_timestamp = self.largest_timestamp = after.timestamps[-1]
+            self.largest_offset = after.timestamp_offsets[-1]
+        self.clear()
+
+    def note(self, offset: int, position: int, max_timestamp: int) -> None:
+        """A batch lies at `position`."""
+        if max_timestamp > self.largest_timestamp:
+            self.largest_timestamp = max_timestamp
+            self.largest_offset = offset
+        if position - self._last_position >= INTERVAL_BYTES:
+            self._last_position = position
+            self.offsets.append((offset - self._base_offset) << 32 | position)
+            self.note_largest()
+
+    def note_largest(self) -> None:
+        """Make sure that the last time entry has the largest timestamp."""
+        if self.largest_timestamp > self._last_timestamp:
+            self._last_timestamp = self.largest_timestamp
+            self.times.append(self.largest_timestamp)
+            self.times.append(self.largest_offset)
+
+    def clear(self) -> None:
+        """The entries are in the files now. Threads may still be looking at the old arrays."""
+        self.offsets = array("Q")
+        self.times = array("q")
+
+    def move_to(self, loaded: LoadedIndex, covered_to: int) -> None:
+        """Append the entries to `loaded`, which reaches up to `covered_to` then."""
+        loaded.covered_to = covered_to
+        loaded.offsets.extend(self.offsets)
+        loaded.timestamps.extend(self.times[0::2])
+        loaded.timestamp_offsets.extend(self.times[1::2])
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """What was found in the two index files, as far as both agree with each other and with the log."""
+
+    loaded: LoadedIndex
+    offsets_end: ChunkEnd
+    times_end: ChunkEnd
+    sizes: tuple[int, int]
+
+
+class SegmentIndex:
+    """Where in a segment to look for an offset, a timestamp, or a place to cut.
+
+    `covered_to` is the log position up to which the files hold entries, or ought to. A sealed
+    segment has no tail and is loaded when first asked.
+    """
+
+    __slots__ = ("_base_offset", "_largest", "_log_path", "_offset_bytes", "_storage", "_time_bytes",
+                 "covered_to", "gaps", "is_retired", "tail")  # fmt: skip
+
+    def __init__(
+        self,
+        log_path: Path,
+        base_offset: int,
+        storage: Storage,
+        *,
+        covered_to: int = 0,
+        tail: IndexTail | None = None,
+    ) -> None:
+        self._log_path = log_path
+        self._base_offset = base_offset
+        self._storage = storage
+        self._offset_bytes = self._time_bytes = 0
+        self._largest: tuple[int, int] | None = None
+        self.covered_to = covered_to
+        # Damaged stretches of the log, in order; replaced, never changed.
+        self.gaps: tuple[Gap, ...] = ()
+        self.is_retired = False
+        self.tail = tail or (None if covered_to else IndexTail(base_offset))
+
+    @property
+    def paths(self) -> tuple[Path, Path]:
+        return self._log_path.with_suffix(OFFSET_SUFFIX), self._log_path.with_suffix(TIME_SUFFIX)
+
+    def floor(self, offset: int) -> Boundary:
+        """The last known boundary not after `offset`."""
+        key = (offset - self._base_offset) << 32 | _POSITION_MASK
+        entries = self._entries(key)
+        index = bisect_right(entries, key)
+        return self._boundary(entries[index - 1]) if index else Boundary(self._base_offset, 0)
+
+    def cut(self, after: int, upto: int) -> Boundary | None:
+        """The last known boundary behind position `after` and not behind `upto`."""
+        entries = self.tail.offsets if self.tail is not None else None
+        if not entries or entries[0] & _POSITION_MASK > upto:
+            entries = self._load().offsets
+        index = bisect_right(entries, upto, key=_position)
+        if index and entries[index - 1] & _POSITION_MASK > after:
+            return self._boundary(entries[index - 1])
+        return None
+
+    def before(self, timestamp: int) -> int:
+        """An offset in whose batch or after it the first record at or after `timestamp` lies."""
+        times = self.tail.times if self.tail is not None else None
+        if times and times[0] < timestamp:
+            timestamps, offsets = times[0::2], times[1::2]
+        else:
+            loaded = self._load()
+            timestamps, offsets = loaded.timestamps, loaded.timestamp_offsets
+        index = bisect_left(timestamps, timestamp)
+        return offsets[index - 1] if index else self._base_offset
+
+    def largest(self) -> tuple[int, int]:
+        """The largest timestamp of the segment (-1 if none has any) and the offset of its batch."""
+        if (tail := self.tail) is not None:
+            return tail.largest_timestamp, tail.largest_offset
+        if self._largest is None:
+            tail = IndexTail(self._base_offset, self._load())
+            self._largest = tail.largest_timestamp, tail.largest_offset
+        return self._largest
+
+    def write(self, covered_to: int) -> None:
+        """Append the tail, which reaches up to `covered_to`, to the files."""
+        tail = self.tail
+        if tail is None or covered_to == self.covered_to:
+            return
+        tail.note_largest()
+        self._offset_bytes, self._time_bytes = self._append(
+            tail, self._offset_bytes, self._time_bytes, covered_to
+        )
+        cache = self._storage.indexes
+        if (loaded := cache.get(self)) is not None and loaded.covered_to == self.covered_to:
+            tail.move_to(loaded, covered_to)
+            cache.put(self, loaded)
+        self.covered_to = covered_to
+        tail.clear()
+
+    def write_entries(self, covered_to: int) -> None:
+        """The same if there are entries: reading a few headers again beats reading two more files."""
+        if self.tail is not None and self.tail.offsets:
+            self.write(covered_to)
+
+    def seal(self) -> None:
+        """The segment takes no more batches; the tail can go once it is in the files."""
+        if self.tail is not None and not self.tail.offsets and not self.tail.times:
+            self._largest = self.largest()
+            self.tail = None
+
+    def retire(self) -> None:
+        """The segment is no longer part of the log; a search that still uses it may only read."""
+        self.is_retired = True
+        self._storage.indexes.discard(self)
+
+    def resume(self, position: int, *, has_files: bool = True) -> None:
+        """Make the index end exactly at `position`, ready for the batches that follow there."""
+        storage = self._storage
+        storage.indexes.discard(self)
+        if not has_files:
+            self._offset_bytes = self._time_bytes = self.covered_to = 0
+            self.tail = self._tail_after(_empty(), position)
+            return
+        files = self._read_files(position)
+        ends = (files.offsets_end.file_bytes, files.times_end.file_bytes)
+        for path, size, end in zip(self.paths, files.sizes, ends, strict=True):
+            if size > end:
+                _truncate(storage.disk, path, end)
+        self._offset_bytes, self._time_bytes = ends
+        self.covered_to = files.loaded.covered_to
+        self.tail = self._tail_after(files.loaded, position)
+
+    def distrust(self) -> None:
+        """The files are wrong: throw them away. They are made again when next needed; in any thread."""
+        self._storage.indexes.discard(self)
+        for path in self.paths:
+            _truncate(self._storage.disk, path, 0)
+
+    def restart(self, *, has_files: bool) -> None:
+        """Forget everything: the whole segment will be noted again."""
+        if has_files:
+            self.distrust()
+        self._offset_bytes = self._time_bytes = self.covered_to = 0
+        self.tail = IndexTail(self._base_offset)
+
+    def _entries(self, key: int) -> "array[int]":
+        entries = self.tail.offsets if self.tail is not None else None
+        return entries if entries and entries[0] <= key else self._load().offsets
+
+    def _boundary(self, entry: int) -> Boundary:
+        return Boundary(self._base_offset + (entry >> 32), entry & _POSITION_MASK)
+
+    def _load(self) -> LoadedIndex:
+        covered_to = self.covered_to
+        if covered_to == 0:
+            return _empty()
+        cache = self._storage.indexes
+        loaded = cache.get(self)
+        # One that a thread loaded while the event loop wrote a chunk may lack that chunk.
+        if loaded is None or loaded.covered_to < covered_to:
+            files = self._read_files(covered_to)
+            loaded = files.loaded
+            if loaded.covered_to < covered_to:
+                tail = self._tail_after(loaded, covered_to)
+                tail.note_largest()
+                if self.tail is None and not self.is_retired:
+                    # Nobody waits for the repair: what cannot be written now is made again next time.
+                    with suppress(OSError):
+                        self._append(
+                            tail, files.offsets_end.file_bytes, files.times_end.file_bytes, covered_to
+                        )
+                tail.move_to(loaded, covered_to)
+            cache.put(self, loaded)
+        return loaded
+
+    def _append(
+        self, tail: IndexTail, offset_bytes: int, time_bytes: int, covered_to: int
+    ) -> tuple[int, int]:
+        """Write a chunk behind the bytes given; returns where the files end then."""
+        offsets = pack_chunk(OFFSET_MAGIC, OFFSET_ENTRY_BYTES, tail.offsets, covered_to)
+        times = pack_chunk(TIME_MAGIC, TIME_ENTRY_BYTES, tail.times, covered_to)
+        offsets_path, times_path = self.paths
+        _write_at(self._storage.disk, offsets_path, offsets, offset_bytes)
+        _write_at(self._storage.disk, times_path, times, time_bytes)
+        return offset_bytes + len(offsets), time_bytes + len(times)
+
+    def _read_files(self, limit: int) -> _Files:
+        """What the files hold of the log up to `limit`."""
+        disk = self._storage.disk
+        offsets_path, times_path = self.paths
+        offset_data, offset_size = _read(disk, offsets_path)
+        time_data, time_size = _read(disk, times_path)
+        offsets, offset_ends = unpack_chunks(OFFSET_MAGIC, OFFSET_ENTRY_BYTES, offset_data)
+        times, time_ends = unpack_chunks(TIME_MAGIC, TIME_ENTRY_BYTES, time_data)
+        by_coverage = {end.covered_to: end for end in time_ends}
+        offsets_end = times_end = _NOTHING
+        for end in reversed(offset_ends):
+            if end.covered_to <= limit and end.covered_to in by_coverage:
+                offsets_end, times_end = end, by_coverage[end.covered_to]
+                break
+        numbers = unpack_entries("q", times[: times_end.entry_bytes])
+        loaded = LoadedIndex(
+            covered_to=offsets_end.covered_to,
+            offsets=unpack_entries("Q", offsets[: offsets_end.entry_bytes]),
+            timestamps=numbers[0::2],
+            timestamp_offsets=numbers[1::2],
+        )
+        if not self._describes_log(loaded, limit):
+            loaded = _empty()
+            offsets_end = times_end = _NOTHING
+        return _Files(loaded, offsets_end, times_end, (offset_size, time_size))
+
+    def _describes_log(self, loaded: LoadedIndex, limit: int) -> bool:
+        """Whether the last entry is true. Compaction may have replaced the log that it once described."""
+        if not loaded.offsets:
+            return True
+        last = self._boundary(loaded.offsets[-1])
+        if last.position + HEADER_BYTES > limit:
+            return False
+        handle = self._storage.handles.pin(self._log_path)
+        try:
+            data = self._storage.disk.read(handle.descriptor, HEADER_BYTES, last.position)
+        finally:
+            handle.release()
+        return len(data) == HEADER_BYTES and read_header(data).base_offset == last.offset
+
+    def _tail_after(self, loaded: LoadedIndex, position: int) -> IndexTail:
+        """The entries that are missing behind `loaded`, made from the log up to `position`."""
+        tail = IndexTail(self._base_offset, loaded)
+        if loaded.covered_to == position:
+            return tail
+        start = self._boundary(loaded.offsets[-1]) if loaded.offsets else Boundary(self._base_offset, 0)
+        start = past_gaps(start, self.gaps)
+        handle = self._storage.handles.pin(self._log_path)
+        try:
+            for at, header in scan_headers(
+                self._storage.disk, handle.descriptor, start.position, position, start.offset, self.gaps
+            ):
+                tail.note(header.base_offset, at, header.max_timestamp)
+        finally:
+            handle.release()
+        return tail
+
+
+def _empty() -> LoadedIndex:
+    return LoadedIndex(0, array("Q"), array("q"), array("q"))
+
+
+def _position(entry: int) -> int:
+    return entry & _POSITION_MASK
+
+
+def _read(disk: Disk, path: Path) -> tuple[bytes, int]:
+    """An index file's content and size; a missing one is empty."""
+    try:
+        descriptor = disk.open(path)
+    except FileNotFoundError:
+        return b"", 0
+    try:
+        size = disk.size(descriptor)
+        return disk.read(descriptor, min(size, _FILE_LIMIT_BYTES), 0), size
+    finally:
+        disk.close(descriptor)
+
+
+def _write_at(disk: Disk, path: Path, data: bytes, position: int) -> None:
+    descriptor = disk.open(path, create=True)
+    try:
+        if disk.size(descriptor) > position:
+            disk.truncate(descriptor, position)  # what a failed write or an older life left there
+        disk.write(descriptor, [data], position)
+    finally:
+        disk.close(descriptor)
+
+
+def _truncate(disk: Disk, path: Path, size: int) -> None:
+    try:
+        descriptor = disk.open(path)
+    except FileNotFoundError:
+        return
+    try:
+        if disk.size(descriptor) > size:
+            disk.truncate(descriptor, size)
+            disk.sync(descriptor)
+    finally:
+        disk.close(descriptor)

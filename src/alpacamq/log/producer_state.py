@@ -1,0 +1,324 @@
+"""What a log knows beyond its batches: where producers are, and which transactions are open or aborted.
+
+All of it follows from the batches; a copy of it at an offset spares reading those before again.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from alpacamq.model.batch import BROKER_EPOCH, BatchHeader
+from alpacamq.model.control import Marker
+from alpacamq.model.errors import AlpacaError, FencedProducer, OutOfOrderSequence
+from alpacamq.model.ports import Disk
+from alpacamq.model.topics import DAY_MS
+
+from .sealed_file import Unreadable, prepare_sealed, publish_sealed, read_sealed
+from .transactions import (
+    PartitionTransactions,
+    TransactionsSnapshot,
+    decode_transactions,
+    encode_transactions,
+)
+
+WINDOW = 5
+IDLE_LIMIT_MS = DAY_MS
+MAX_PRODUCERS = 100_000
+
+_SEQUENCE_MASK = 0x7FFF_FFFF  # sequences go on at 0 after 2^31 - 1
+
+
+class SentBatch(NamedTuple):
+    """A batch that a producer has had appended."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + ((self.last_sequence - self.first_sequence) & _SEQUENCE_MASK) + 1
+
+
+class ProducerState(NamedTuple):
+    """One producer: its epoch, its last batches (oldest first) and when it was last heard."""
+
+    epoch: int
+    batches: tuple[SentBatch, ...]
+    updated_ms: int
+
+
+class ProducerStates:
+    """The producers of one partition, least recently heard first."""
+
+    __slots__ = ("_limit", "_states", "_undo")
+
+    def __init__(self, states: Mapping[int, ProducerState] | None = None, limit: int = MAX_PRODUCERS) -> None:
+        self._states: OrderedDict[int, ProducerState] = OrderedDict(states or ())
+        self._limit = limit
+        self._undo: list[tuple[int, ProducerState | None]] = []
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def get(self, producer_id: int) -> ProducerState | None:
+        return self._states.get(producer_id)
+
+    def next_sequence(self, producer_id: int, epoch: int) -> int:
+        """The sequence that the producer's next batch must begin with."""
+        known = self._states.get(producer_id)
+        if known is None or known.epoch != epoch or not known.batches:
+            return 0
+        return (known.batches[-1].last_sequence + 1) & _SEQUENCE_MASK
+
+    def last_sequence(self, producer_id: int) -> int | None:
+        """The sequence that the producer's last record here had."""
+        known = self._states.get(producer_id)
+        return None if known is None or not known.batches else known.batches[-1].last_sequence
+
+    def admit(self, header: BatchHeader, base_offset: int, now_ms: int) -> SentBatch | AlpacaError | None:
+        """Enter a batch about to be written at `base_offset`.
+
+        Returns None if it was entered, the batch it repeats, or why it cannot follow what the
+        producer sent before.
+        """
+        producer_id, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
+        last = (first + header.last_offset_delta) & _SEQUENCE_MASK
+        known = self._states.get(producer_id)
+        batches: tuple[SentBatch, ...] = ()
+        if known is not None:
+            if epoch < known.epoch:
+                return FencedProducer(
+                    f"producer {producer_id} has epoch {known.epoch} by now, so epoch {epoch} may not write"
+                )
+            if epoch > known.epoch:
+                if first > 0:
+                    return OutOfOrderSequence(
+                        f"producer {producer_id} begins epoch {epoch} with sequence {first} instead of 0"
+                    )
+            else:
+                batches = known.batches
+                if first >= 0 and (repeated := _follow(producer_id, epoch, batches, first, last)) is not None:
+                    return repeated
+        self._enter(producer_id, epoch, batches, header, base_offset, now_ms, known)
+        return None
+
+    def verdict(self, header: BatchHeader) -> SentBatch | AlpacaError | None:
+        """What `admit` would say of a batch. Between appends only."""
+        assert not self._undo
+        verdict = self.admit(header, 0, 0)
+        self.rollback()
+        return verdict
+
+    def replay(self, header: BatchHeader, now_ms: int) -> None:
+        """Take in a batch that is in the log already. Its producer is given a day from now."""
+        known = self._states.get(header.producer_id)
+        batches = known.batches if known is not None and known.epoch == header.producer_epoch else ()
+        self._enter(
+            header.producer_id, header.producer_epoch, batches, header, header.base_offset, now_ms, known
+        )
+        self.commit()
+
+    def commit(self) -> None:
+        """What was admitted is in the log."""
+        self._undo.clear()
+        while len(self._states) > self._limit:
+            self._states.popitem(last=False)
+
+    def rollback(self) -> None:
+        """Forget what was admitted since the last commit."""
+        while self._undo:
+            producer_id, before = self._undo.pop()
+            if before is None:
+                del self._states[producer_id]
+            else:
+                self._states[producer_id] = before
+
+    def expire(self, now_ms: int) -> None:
+        """Forget producers not heard for a day."""
+        while self._states:
+            producer_id, oldest = next(iter(self._states.items()))
+            if now_ms - oldest.updated_ms <= IDLE_LIMIT_MS:
+                return
+            del self._states[producer_id]
+
+    def reset(self, states: Mapping[int, ProducerState]) -> None:
+        """Go back to `states`."""
+        assert not self._undo
+        self._states = OrderedDict(states)
+
+    def copy(self) -> dict[int, ProducerState]:
+        """Everything as of now, for a snapshot written later."""
+        return dict(self._states)
+
+    def _enter(
+        self,
+        producer_id: int,
+        epoch: int,
+        batches: tuple[SentBatch, ...],
+        header: BatchHeader,
+        base_offset: int,
+        now_ms: int,
+        before: ProducerState | None,
+    ) -> None:
+        first = header.base_sequence
+        if first >= 0:  # control batches have none
+            last = (first + header.last_offset_delta) & _SEQUENCE_MASK
+            batches = (*batches[1 - WINDOW :], SentBatch(first, last, base_offset))
+        self._undo.append((producer_id, before))
+        self._states[producer_id] = ProducerState(epoch, batches, now_ms)
+        self._states.move_to_end(producer_id)
+
+
+def follows(sequence: int, before: int) -> bool:
+    """Whether a sequence comes after another, which it may do by starting over at 0."""
+    return 0 < (sequence - before) & _SEQUENCE_MASK < 1 << 30
+
+
+def _follow(
+    producer_id: int, epoch: int, batches: tuple[SentBatch, ...], first: int, last: int
+) -> SentBatch | OutOfOrderSequence | None:
+    """None if the sequences come next, the batch they repeat, or what is wrong with them."""
+    expected = (batches[-1].last_sequence + 1) & _SEQUENCE_MASK if batches else 0
+    # What the broker itself sends ascends, but need not be without gaps.
+    if first == expected or (epoch == BROKER_EPOCH and follows(first, expected)):
+        return None
+    for batch in reversed(batches):
+        if batch.first_sequence == first and batch.last_sequence == last:
+            return batch
+    return OutOfOrderSequence(f"producer {producer_id} sent sequence {first} where {expected} should follow")
+
+
+def encode_states(states: Mapping[int, ProducerState]) -> bytes:
+    return msgspec.msgpack.encode(tuple(states.items()))
+
+
+def decode_states(body: bytes) -> dict[int, ProducerState]:
+    """The states of a snapshot, or Unreadable."""
+    try:
+        return dict(msgspec.msgpack.decode(body, type=tuple[tuple[int, ProducerState], ...]))
+    except msgspec.DecodeError as error:
+        raise Unreadable(str(error)) from error
+
+
+class Remembered(NamedTuple):
+    """The memory as it was at some offset."""
+
+    producers: Mapping[int, ProducerState] = {}
+    transactions: TransactionsSnapshot = TransactionsSnapshot()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.producers and self.transactions.is_empty
+
+
+class Memory:
+    """Kept in step with the batches of one log."""
+
+    __slots__ = ("producers", "transactions")
+
+    def __init__(self) -> None:
+        self.producers = ProducerStates()
+        self.transactions = PartitionTransactions()
+
+    def appended(self, header: BatchHeader, base_offset: int, marker: Marker | None) -> None:
+        """A transactional or control batch, whose producer was admitted, has been written."""
+        self.transactions.appended(header, base_offset, marker)
+
+    def replay(self, header: BatchHeader, marker: Marker | None, now_ms: int) -> None:
+        """Take in a batch that is in the log already."""
+        if header.producer_id >= 0:
+            self.producers.replay(header, now_ms)
+        if header.is_transactional or header.is_control:
+            self.transactions.replay(header, marker)
+
+    def copy(self) -> Remembered:
+        """Everything as of now."""
+        return Remembered(self.producers.copy(), self.transactions.snapshot())
+
+    def reset(self, remembered: Remembered) -> None:
+        """Go back to how it was."""
+        self.producers.reset(remembered.producers)
+        self.transactions.reset(remembered.transactions)
+
+
+def encode_memory(remembered: Remembered) -> bytes:
+    return msgspec.msgpack.encode(
+        (encode_states(remembered.producers), encode_transactions(remembered.transactions))
+    )
+
+
+def decode_memory(body: bytes) -> Remembered:
+    """What was encoded, or Unreadable."""
+    try:
+        producers, transactions = msgspec.msgpack.decode(body, type=tuple[bytes, bytes])
+    except msgspec.DecodeError as error:
+        raise Unreadable(str(error)) from error
+    return Remembered(decode_states(producers), decode_transactions(transactions))
+
+
+SUFFIX = ".producers"
+
+_MAGIC = b"ALPS"
+_VERSION = 1
+
+
+class ProducerSnapshots:
+    """The snapshot files of one partition."""
+
+    __slots__ = ("_directory", "_disk", "_lock", "offsets")
+
+    def __init__(self, disk: Disk, directory: Path, offsets: Iterable[int] = ()) -> None:
+        self._disk = disk
+        self._directory = directory
+        # Held while a file gets its name or is removed, so that `offsets` is what lies on disk.
+        self._lock = threading.Lock()
+        self.offsets = set(offsets)
+
+    def prepare(self, offset: int, remembered: Remembered) -> Path:
+        """Write a snapshot into a file that is returned and is to be synced before `publish`."""
+        return prepare_sealed(self._disk, self._path(offset), _MAGIC, _VERSION, encode_memory(remembered))
+
+    def publish(self, offset: int) -> None:
+        """Give a snapshot its name. Syncing the directory is left to the caller."""
+        with self._lock:
+            publish_sealed(self._disk, self._path(offset))
+            self.offsets.add(offset)
+
+    def newest(self, not_after: int, not_before: int, notes: list[str]) -> tuple[int, Remembered] | None:
+        """The newest snapshot between two offsets that can be read; `notes` gets what others lack."""
+        for offset in sorted(self.offsets, reverse=True):
+            if not_before <= offset <= not_after:
+                try:
+                    return offset, check_snapshot(self._disk, self._path(offset))
+                except Unreadable as error:
+                    notes.append(f"{self._path(offset)} is skipped: {error}")
+        return None
+
+    def remove(self, offsets: Iterable[int]) -> None:
+        """Remove what is there of `offsets`. Syncing the directory is left to the caller."""
+        with self._lock:
+            self._remove(self.offsets.intersection(offsets))
+
+    def remove_except(self, kept: AbstractSet[int]) -> None:
+        """Remove all but `kept`. Syncing the directory is left to the caller."""
+        with self._lock:
+            self._remove(self.offsets - kept)
+
+    def _remove(self, offsets: Iterable[int]) -> None:
+        for offset in sorted(offsets):
+            self._disk.remove(self._path(offset))
+            self.offsets.discard(offset)
+
+    def _path(self, offset: int) -> Path:
+        return self._directory / f"{offset:020d}{SUFFIX}"
+
+
+def check_snapshot(disk: Disk, path: Path) -> Remembered:
+    """What the snapshot at `path` holds, or Unreadable."""
+    return decode_memory(read_sealed(disk, path, _MAGIC, _VERSION))

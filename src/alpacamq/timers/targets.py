@@ -1,0 +1,89 @@
+"""The partitions that delayed messages are for, by a small number that fits beside a due time."""
+
+from collections.abc import Iterator
+
+from .messages import TargetName
+from .records import Lane, TargetState
+from .wheel import MAX_TARGETS
+
+SEQUENCE_MASK = 0x7FFF_FFFF
+
+
+class Target:
+    """One partition, how many messages wait for it and which sequences its next batches begin with."""
+
+    __slots__ = ("index", "is_gone", "name", "next_sequences", "pending")
+
+    def __init__(self, index: int, name: TargetName | None) -> None:
+        self.index = index
+        self.name = name
+        self.pending = 0
+        self.next_sequences = [0 for _ in Lane]
+        # Nobody can be delivered to: the topic was deleted, or what the log said of it was.
+        self.is_gone = name is None
+
+    def advance(self, lane: Lane, count: int) -> int:
+        """The sequence of the first of `count` messages that go there next."""
+        sequence = self.next_sequences[lane]
+        self.next_sequences[lane] = (sequence + count) & SEQUENCE_MASK
+        return sequence
+
+    def state(self) -> TargetState:
+        assert self.name is not None
+        return TargetState(*self.name, tuple(self.next_sequences))
+
+
+class Targets:
+    """All targets of one delay log. Numbers are not used again."""
+
+    def __init__(self) -> None:
+        self.next_index = 0
+        # Messages that wait for any of them.
+        self.pending = 0
+        self._by_index: dict[int, Target] = {}
+        self._by_name: dict[tuple[bytes, int], Target] = {}
+
+    def __iter__(self) -> Iterator[Target]:
+        return iter(self._by_index.values())
+
+    def get(self, index: int) -> Target:
+        """The target of this number; one that nothing is known of is gone."""
+        if (target := self._by_index.get(index)) is None:
+            target = self._by_index[index] = Target(index, None)
+            self.next_index = max(self.next_index, index + 1)
+        return target
+
+    def find(self, topic_id: bytes, partition: int) -> Target | None:
+        return self._by_name.get((topic_id, partition))
+
+    def make(self, name: TargetName) -> Target:
+        assert self.next_index < MAX_TARGETS
+        target = Target(self.next_index, name)
+        self.next_index += 1
+        self._by_index[target.index] = target
+        self._by_name[name.topic_id, name.partition] = target
+        return target
+
+    def count(self, target: Target, change: int) -> None:
+        """So many more or fewer messages wait for a target."""
+        target.pending += change
+        self.pending += change
+
+    def gone(self) -> list[Target]:
+        return [target for target in self if target.is_gone]
+
+    def restore(self, index: int, state: TargetState | None) -> None:
+        """Take in what the log says of a target."""
+        if state is None:
+            self.drop(index)
+            return
+        target = self.get(index)
+        target.name = TargetName(state.topic_id, state.topic, state.partition)
+        target.next_sequences = list(state.next_sequences)
+        target.is_gone = False
+        self._by_name[state.topic_id, state.partition] = target
+
+    def drop(self, index: int) -> None:
+        target = self._by_index.pop(index, None)
+        if target is not None and target.name is not None:
+            self._by_name.pop((target.name.topic_id, target.name.partition), None)

@@ -1,0 +1,1 @@
+"""Deciding which staged writes count, and committing them."""

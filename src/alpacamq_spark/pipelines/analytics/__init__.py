@@ -1,0 +1,1 @@
+"""The kind `analytics`: throughput, sizes, key skew and latency of topics."""

@@ -1,0 +1,1 @@
+"""The kind `archive`: topics as Parquet tables, and SQL over them."""

@@ -1,0 +1,176 @@
+"""The kind `archive`: topics to Parquet, each record exactly once.
+
+Every micro-batch is one segment of the archive, under its number, in one Spark job: written again
+after a crash, it replaces itself. The stream's checkpoint says which batch comes next.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from alpacamq_spark.pipelines.definition import Archive, Compact, Filter
+from alpacamq_spark.pipelines.errors import PipelineFailed
+from alpacamq_spark.pipelines.failures import condition, explained
+from alpacamq_spark.pipelines.run import BatchDone, Outcome, Plain, Report, Run, Section
+from alpacamq_spark.pipelines.sources import read_stream, stream_options
+from alpacamq_spark.pipelines.streaming import run_stream
+from alpacamq_spark.pipelines.values import declared, readable
+
+from .segments import Segment, merged, merges
+from .table import DATA, PARTITIONED_BY, ArchiveTable, Compression, write_segment
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+_MB = 1 << 20
+
+
+@dataclass(slots=True)
+class Compaction:
+    """How an archive is compacted, and how many segments were so far."""
+
+    table: ArchiveTable
+    run: Run
+    step: Compact
+    compression: Compression
+    merged: int = 0
+
+
+def compact(compaction: Compaction) -> int:
+    """Merge whatever is worth it; returns how many segments were merged in all."""
+    table, step = compaction.table, compaction.step
+    _sweep(table)
+    while True:
+        planned = list(merges(table.weighed(), fan_in=step.fan_in, target_size=step.target_mb * _MB))
+        if not planned:
+            return compaction.merged
+        for segments in planned:
+            _merge(compaction, segments)
+            compaction.merged += len(segments)
+
+
+def _merge(compaction: Compaction, segments: list[Segment]) -> None:
+    from pyspark.sql import functions as f
+
+    table, spark = compaction.table, compaction.run.spark
+    target = merged(segments)
+    with explained():
+        rows = table.read_segments(spark, segments)
+        before = rows.count()
+        # Spark makes as many tasks as the amount of data asks for, and puts the rows of an hour together.
+        spread = rows.hint("rebalance", *[f.col(name) for name in PARTITIONED_BY])
+        ordered = spread.sortWithinPartitions(*PARTITIONED_BY, "partition", "offset")
+        write_segment(ordered, table.at(target), compaction.compression)
+        after = table.read_segments(spark, [target]).count()
+    if before != after:
+        table.discard(target)
+        raise PipelineFailed(
+            f"merging {len(segments)} segments of {table.place} turned {before} rows into {after}; "
+            "the merge was undone"
+        )
+    compaction.run.teller.say(f"merged {len(segments)} segments of the archive, {after} rows")
+    _sweep(table)
+
+
+def _sweep(table: ArchiveTable) -> None:
+    """Delete what a whole segment covers, and merges that were never finished.
+
+    A single batch that is not finished is Spark's to write again.
+    """
+    counting, rest = table.segments()
+    for segment in rest:
+        if segment.width > 1 or any(each.covers(segment) for each in counting):
+            table.discard(segment)
+
+
+def run_archive(definition: Archive, run: Run, directory: Path) -> Outcome:
+    """Archive what the trigger asks for."""
+    table = ArchiveTable(run.place(definition.sink.path), run.spark)
+    data = None if definition.schema is None else declared(run, definition.schema, directory)
+    owner = table.claim(run.checkpoint, data)
+    source = definition.source
+    options = stream_options(
+        start=source.start, max_records=source.max_records, on_data_loss=source.on_data_loss
+    )
+    frame = archived(filtered(read_stream(run, source, options), definition.steps), data)
+    step = next((each for each in definition.steps if isinstance(each, Compact)), None)
+    compaction = None if step is None else Compaction(table, run, step, definition.sink.compression)
+    writer = frame.writeStream.foreachBatch(
+        batch_writer(table.place, owner.writer, definition.sink.compression)
+    )
+    # Between batches, if there are to be many; after the last, in any case.
+    every = _compacting(compaction) if definition.trigger not in ("once", "available-now") else None
+    end = run_stream(run, writer, trigger=definition.trigger, after_batch=every or _nothing)
+    if compaction is not None:
+        compact(compaction)
+    weighed = table.weighed()
+    files, size = sum(each.files for each in weighed), sum(each.size for each in weighed)
+    data_of_report: dict[str, Plain] = {
+        "rows": end.rows,
+        "batches": end.batches,
+        "lag": end.lag,
+        "archive": {"path": table.place, "files": files, "bytes": size, "segments": len(weighed)},
+        "merged_segments": 0 if compaction is None else compaction.merged,
+    }
+    report = Report(
+        data=data_of_report,
+        sections=[
+            Section(["rows", "batches", "lag"], [[end.rows, end.batches, end.lag]]),
+            Section(["archive", "files", "bytes"], [[table.place, files, size]]),
+        ],
+    )
+    return Outcome(rows=end.rows, report=report, is_stopped=end.is_stopped)
+
+
+def filtered(frame: "DataFrame", steps: Sequence[object]) -> "DataFrame":
+    """What the filters among the steps leave."""
+    for number, step in enumerate(steps, 1):
+        if isinstance(step, Filter):
+            with condition(f"steps[{number}].where"):
+                frame = frame.where(step.where)
+    return frame
+
+
+def archived(frame: "DataFrame", data: "StructType | None") -> "DataFrame":
+    """Records with the columns of an archive."""
+    from pyspark.sql import functions as f
+
+    # The hour of a record is that of UTC, whatever the session's time zone is; by numbers, as in some
+    # zones there are hours that do not exist.
+    hours = f.floor(f.unix_seconds("timestamp") / 3600)
+    days = f.floor(hours / 24).cast("int")
+    columns = ["key", "value", "headers", "partition", "offset", "timestamp"]
+    return frame.select(
+        *columns,
+        f.current_timestamp().alias("archived_at"),
+        *([] if data is None else [readable(f.col("value"), data).alias(DATA)]),
+        "topic",
+        f.date_add(f.lit("1970-01-01").cast("date"), days).alias("date"),
+        f.pmod(hours, f.lit(24)).cast("int").alias("hour"),
+    )
+
+
+def batch_writer(place: str, writer: str, compression: Compression) -> "Callable[[DataFrame, int], None]":
+    """What writes one micro-batch, so that writing it again replaces it. Carries plain values only: with
+    Spark Connect it runs on the server."""
+
+    def write(frame: "DataFrame", batch: int) -> None:
+        write_segment(frame, f"{place}/{Segment(writer, batch, batch).name}", compression)
+
+    return write
+
+
+def _compacting(compaction: Compaction | None) -> Callable[[BatchDone], None] | None:
+    if compaction is None:
+        return None
+
+    def after(_: BatchDone) -> None:
+        compact(compaction)
+
+    return after
+
+
+def _nothing(_: BatchDone) -> None:
+    return None

@@ -1,0 +1,86 @@
+"""Questions to an archive in SQL: the archive as a table, and each of its topics as one."""
+
+from typing import TYPE_CHECKING, Any
+
+from alpacamq_spark.pipelines.checkpoint import local_checkpoint
+from alpacamq_spark.pipelines.definition import Archive
+from alpacamq_spark.pipelines.errors import InvalidPipeline
+from alpacamq_spark.pipelines.failures import explained
+from alpacamq_spark.pipelines.run import Plain, Report, Section
+from alpacamq_spark.pipelines.sessions import session_for
+from alpacamq_spark.pipelines.storage import local_path
+
+from .table import DATA, ArchiveTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from alpacamq_spark.pipelines.pipeline import Pipeline
+
+TABLE = "archive"
+# More is for files, not for a terminal.
+MAX_ROWS = 10_000
+
+
+def ask_archive(pipeline: "Pipeline", query: str, *, spark: "SparkSession | None" = None) -> Report:
+    """The rows that a query over a pipeline's archive brings. Without `spark`, on a session of its own."""
+    definition = pipeline.definition
+    if not isinstance(definition, Archive):
+        raise InvalidPipeline(f"{pipeline.name} is a pipeline of kind {definition.kind} and has no archive")
+    if spark is not None:
+        return _asked(ArchiveTable(pipeline.place(definition.sink.path), spark), spark, query)
+    place = pipeline.place(definition.sink.path)
+    if local_path(place) is not None:
+        ArchiveTable(place, None).owner()  # fail before Spark has started, which takes a while
+    checkpoint = local_checkpoint(pipeline.checkpoint_place)
+    log = None if checkpoint is None or definition.spark.remote else checkpoint.log
+    with explained(), session_for(pipeline.name, definition.spark, log) as session:
+        return _asked(ArchiveTable(place, session), session, query)
+
+
+def define_tables(table: ArchiveTable, spark: "SparkSession") -> None:
+    """Name the archive and its topics, for SQL.
+
+    A topic has the fields of its values as columns where the archive has decoded them, and key
+    and value as text.
+    """
+    rows = table.read(spark)
+    rows.createOrReplaceTempView(TABLE)
+    for (topic,) in rows.select("topic").distinct().collect():
+        _topic_rows(rows, topic).createOrReplaceTempView(f"`{topic}`")
+
+
+def _topic_rows(rows: "DataFrame", topic: str) -> "DataFrame":
+    from pyspark.sql import functions as f
+
+    own = [name for name in rows.columns if name not in ("key", "value", "topic", DATA)]
+    decoded = [f.col(f"{DATA}.*")] if DATA in rows.columns else []
+    text = [f.col(name).cast("string").alias(name) for name in ("key", "value")]
+    return rows.where(f.col("topic") == topic).select(*text, *own, *decoded)
+
+
+def _asked(table: ArchiveTable, spark: "SparkSession", query: str) -> Report:
+    with explained():
+        define_tables(table, spark)
+        result = spark.sql(query)
+        rows = result.limit(MAX_ROWS + 1).collect()
+    cells = [[_plain(value) for value in row] for row in rows[:MAX_ROWS]]
+    data: list[Plain] = [dict(zip(result.columns, row, strict=True)) for row in cells]
+    notes = [f"only the first {MAX_ROWS} rows are shown"] if len(rows) > MAX_ROWS else []
+    return Report(data={"rows": data}, sections=[Section(result.columns, cells)], notes=notes)
+
+
+def _plain(value: Any) -> Plain:
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case bytes() | bytearray():
+            return bytes(value).decode(errors="backslashreplace")
+        case dict():
+            return {str(key): _plain(each) for key, each in value.items()}
+        case _ if hasattr(value, "asDict"):
+            return {key: _plain(each) for key, each in value.asDict().items()}
+        case list() | tuple():
+            return [_plain(each) for each in value]
+        case _:
+            return str(value)

@@ -1,0 +1,1 @@
+"""Reading topics as data frames: planning, offsets, record batches into Arrow columns."""

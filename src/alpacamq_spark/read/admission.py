@@ -1,0 +1,54 @@
+"""Streaming reads on Spark 4.2 and later, which says where a batch begins and how much it may hold."""
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from alpacamq_spark.options import ReadOptions
+
+from .offset_json import Json, from_json, to_json
+from .ranges import limited
+from .stream import StreamReader
+
+if TYPE_CHECKING:
+    from alpacamq.model.ids import TopicPartition
+
+
+class AdmittingStreamReader(StreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Limits, Trigger.AvailableNow, and the latest offsets in Spark's reports."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        # Where a query with Trigger.AvailableNow ends.
+        self._target: dict[TopicPartition, int] | None = None
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        limit = self.options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        self._target = {partition: extent.end for partition, extent in self.extents().items()}
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802 - Spark's name
+        self.publish(start)
+        begin = from_json(start)
+        end = self.ends(begin)
+        if self._target is not None:
+            target = self._target
+            end = {
+                # What goes back was made anew, and does so whatever the target was.
+                each: at if at < begin.get(each, 0) else max(min(at, target.get(each, 0)), begin.get(each, 0))
+                for each, at in end.items()
+            }
+        if isinstance(limit, ReadMaxRows):
+            end = limited(begin, end, limit.max_rows)
+        return to_json(end)
+
+    def reportLatestOffset(self) -> Json:  # noqa: N802 - Spark's name
+        return to_json({partition: extent.end for partition, extent in self.extents().items()})

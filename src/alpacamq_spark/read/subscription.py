@@ -1,0 +1,138 @@
+"""Which partitions a read is about: a list of topics, a pattern, or partitions by number."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from alpacamq.client.errors import NotFound
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.topics import every_topic
+from alpacamq.model.errors import InvalidTopicName
+from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.model.pipelines import PIPELINES_TOPIC
+from alpacamq.model.topics import check_topic_name
+from alpacamq_spark.errors import InvalidOption
+
+_SHOWN = 60
+_AROUND = 20
+
+
+def parse_json(option: str, text: str, example: str) -> Any:
+    """The value of an option that holds JSON, or InvalidOption."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        around = text[max(0, error.pos - _AROUND) : error.pos + _AROUND]
+        raise InvalidOption(
+            f"{option} is not JSON: {error.msg} at character {error.pos + 1}, near {around!r}; "
+            f"it looks like {example}"
+        ) from None
+
+
+def parse_by_partition(option: str, text: str, example: str) -> dict[TopicPartition, int]:
+    """A number for each partition, from {"topic":{"0":number}}, or InvalidOption."""
+    parsed = parse_json(option, text, example)
+    if not isinstance(parsed, dict):
+        raise InvalidOption(f"{option} is an object of topics, like {example}, not {show(parsed)}")
+    found: dict[TopicPartition, int] = {}
+    for topic, numbers in parsed.items():
+        if not isinstance(numbers, dict):
+            raise InvalidOption(
+                f"{option}: {topic!r} has {show(numbers)} where partitions belong, like {example}"
+            )
+        for partition, number in numbers.items():
+            if not (partition.isascii() and partition.isdigit()):
+                raise InvalidOption(f"{option}: {partition!r} is not a partition of {topic!r}")
+            if not isinstance(number, int) or isinstance(number, bool) or not -2 <= number < 2**63:
+                raise InvalidOption(
+                    f"{option}: {topic}-{partition} has {show(number)}, which is not a number"
+                )
+            found[TopicPartition(TopicName(topic), int(partition))] = number
+    return dict(sorted(found.items()))
+
+
+def show(value: Any) -> str:
+    """A parsed value as JSON, cut where it is long."""
+    text = json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+# Where the connector keeps which batches of a sink were written.
+COMMITS_TOPIC = TopicName("alpacamq-spark-commits")
+# Of no interest to who reads by pattern; and a pipeline that read its own reports would never come to an end.
+_OWN = frozenset({COMMITS_TOPIC, PIPELINES_TOPIC})
+_WAYS = ("subscribe", "subscribePattern", "assign")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """One of three ways to say what is read; the two others are empty."""
+
+    topics: tuple[TopicName, ...] = ()
+    pattern: str | None = None
+    assigned: tuple[TopicPartition, ...] = ()
+
+    def partitions(self, cluster: Cluster) -> list[TopicPartition]:
+        """The partitions there are by now, in order; NotFound if one that is named is not there."""
+        every = {topic.name: topic for topic in every_topic(cluster)}
+        if self.pattern is not None:
+            # Java's matcher is what Spark's users know: the pattern is for the whole name.
+            matches = re.compile(self.pattern).fullmatch
+            hidden = {*_OWN, *(name for name, topic in every.items() if topic.is_internal)}
+            named = [name for name in every if name not in hidden and matches(name)]
+        else:
+            named = [*self.topics, *dict.fromkeys(each.topic for each in self.assigned)]
+        for name in named:
+            if name not in every:
+                raise NotFound("topic", name, every)
+        there = [partition for name in sorted(named) for partition in every[name].all_partitions()]
+        if not self.assigned:
+            return there
+        for partition in self.assigned:
+            if partition not in there:
+                raise NotFound("partition", str(partition), map(str, there))
+        return sorted(self.assigned)
+
+
+def read_subscription(get: Callable[[str], str | None]) -> Subscription:
+    """What the options say, or InvalidOption."""
+    given = {way: text for way in _WAYS if (text := get(way)) is not None}
+    if len(given) != 1:
+        found = f"{' and '.join(given)} were given" if given else "none was given"
+        raise InvalidOption(f"exactly one of {', '.join(_WAYS)} says what to read; {found}")
+    [(way, text)] = given.items()
+    if way == "subscribe":
+        return Subscription(topics=tuple(dict.fromkeys(_topic(way, name) for name in text.split(","))))
+    if way == "subscribePattern":
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise InvalidOption(f"subscribePattern={text!r} is not a regular expression: {error}") from None
+        return Subscription(pattern=text)
+    return Subscription(assigned=_assigned(text))
+
+
+def _assigned(text: str) -> tuple[TopicPartition, ...]:
+    example = '{"orders":[0,1]}'
+    parsed = parse_json("assign", text, example)
+    if not isinstance(parsed, Mapping) or not parsed:
+        raise InvalidOption(f"assign is an object of topics, like {example}, not {show(parsed)}")
+    assigned = []
+    for name, numbers in parsed.items():
+        topic = _topic("assign", name)
+        if not isinstance(numbers, list) or not numbers:
+            raise InvalidOption(f"assign: {name!r} has {show(numbers)} where a list of partitions belongs")
+        for number in numbers:
+            if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+                raise InvalidOption(f"assign: {show(number)} is not a partition of {name!r}")
+            assigned.append(TopicPartition(topic, number))
+    return tuple(sorted(set(assigned)))
+
+
+def _topic(option: str, name: str) -> TopicName:
+    try:
+        return check_topic_name(name.strip())
+    except InvalidTopicName as error:
+        raise InvalidOption(f"{option}: {error}") from None

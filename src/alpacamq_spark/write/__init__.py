@@ -1,0 +1,1 @@
+"""Writing data frames to topics: rows into record batches, staged in transactions."""

@@ -1,0 +1,299 @@
+"""What a task writes: rows into an invisible transaction of its own, which it leaves open.
+
+Nothing becomes visible from here. A task may be one of several attempts at the same rows, may
+be cancelled with its rows cut short and without an error, and may end after its batch was
+committed; so the driver alone shows transactions, and only those it has heard of. Whoever ends a
+batch first claims the sink's own transactional id: by that an attempt sees that it is late.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+from fastcrc.crc32 import iscsi as crc32c
+from pyspark.sql.datasource import WriterCommitMessage
+
+from alpacamq.client.errors import ErrorCode, Refused
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.topics import find_topic
+from alpacamq.client.kafka.transactional import (
+    ProducerIdentity,
+    add_partitions,
+    claim,
+    end_transaction,
+    send_batches,
+)
+from alpacamq.client.kafka.transactions import transaction
+from alpacamq.model.errors import AlpacaError
+from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq_spark.errors import InvalidOption, StagedWriteLost
+from alpacamq_spark.options import WriteOptions
+from alpacamq_spark.retry import persistently
+
+from .packing import Ints, Slot, pack_batch
+from .placement import Placement, destinations
+from .rows import normal_rows
+
+# A batch's records before compression; below what a topic takes by default, max.message.bytes.
+_BATCH_BYTES = 512 << 10
+# What may wait in a task for its batches to fill.
+_WAITING_BYTES = 32 << 20
+# The state of a transaction that has not ended.
+OPEN = "Ongoing"
+# In place of a query: jobs under one transactionalId are numbered on, whoever runs them.
+JOBS = "jobs"
+_FENCED = frozenset(
+    {
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.TRANSACTION_ABORTABLE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What is committed as one: a micro-batch of a query, or a job.
+
+    `query` is the same after a restart, `run` is not; a job is a run of its own.
+    """
+
+    sink: str
+    query: str
+    run: str
+    number: int
+
+    @property
+    def is_job(self) -> bool:
+        return self.query == JOBS
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody else can ever write under the sink's name: it was made up for this run."""
+        return self.sink == alone(self.run)
+
+    def attempt_id(self, partition: int, attempt: int) -> str:
+        """The transactional id of one attempt at one partition.
+
+        Ids are used again by every other batch, as the broker remembers each for days. Not by
+        the next one: whether the last batch was committed is told by its ids.
+        """
+        return f"{self.sink}/{self.run}/{partition}/{attempt}/{self.number % 2}"
+
+
+def alone(run: str) -> str:
+    """The name of a sink that no user gave one."""
+    return f"spark-{run}"
+
+
+class AttemptId(NamedTuple):
+    """Whose attempt a transactional id belongs to."""
+
+    sink: str
+    run: str
+
+    @classmethod
+    def parse(cls, transactional_id: str) -> "AttemptId | None":
+        """What `Batch.attempt_id` has put together; None if it is another's id."""
+        sink, *rest = transactional_id.rsplit("/", 4)
+        return cls(sink, rest[0]) if len(rest) == 4 else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagedWrite(WriterCommitMessage):  # type: ignore[misc]
+    """What one attempt has written; no producer where there were no rows."""
+
+    batch: Batch
+    partition: int
+    producer: ProducerIdentity | None
+    rows: int
+    digest: int
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Rows of one partition that are not sent yet, and how many were sent before."""
+
+    sent: int = 0
+    size: int = 0
+    rows: list[pa.RecordBatch] = field(default_factory=list)
+
+
+class StagingArea:
+    """The open transaction of one attempt; there is none before the first row."""
+
+    def __init__(
+        self, cluster: Cluster, options: WriteOptions, batch: Batch, partition: int, attempt: int
+    ) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._batch = batch
+        self._partition = partition
+        self._attempt_id = batch.attempt_id(partition, attempt)
+        self._producer: ProducerIdentity | None = None
+        self._held_by: tuple[int, int] | None = None
+        self._placements: dict[TopicName, Placement] = {}
+        self._waiting: dict[TopicPartition, _Waiting] = {}
+        self._joined: set[TopicPartition] = set()
+        self._size = 0
+        self._rows = 0
+        self._digest = 0
+
+    def begin(self) -> None:
+        """Note who holds the sink, before the first row is waited for."""
+        self._held_by = self._holder()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take rows, and send whatever fills a batch."""
+        if not batch.num_rows:
+            return
+        rows = normal_rows(batch, time.time_ns() // 1_000_000)
+        self._rows += rows.num_rows
+        for name in ("key", "value"):
+            self._digest = _digest(rows.column(name), self._digest)
+        for partition, those in self._places(batch, rows).items():
+            self._add(partition, rows.take(pa.array(those)))
+        self._flush(all_of_it=self._size > _WAITING_BYTES)
+
+    def finish(self) -> StagedWrite:
+        """Send the rest; the transaction stays open, unless its batch was ended meanwhile."""
+        self._flush(all_of_it=True)
+        if self._producer is not None and self._holder() != self._held_by:
+            raise self._lost(self._producer)
+        return StagedWrite(
+            batch=self._batch,
+            partition=self._partition,
+            producer=self._producer,
+            rows=self._rows,
+            digest=self._digest,
+        )
+
+    def give_up(self) -> None:
+        """Drop everything, as the task has failed; where that fails too, it is left to the timeout."""
+        if self._producer is not None:
+            with suppress(AlpacaError):
+                end_transaction(self._cluster, self._producer, committed=False)
+
+    def _places(self, batch: pa.RecordBatch, rows: pa.RecordBatch) -> dict[TopicPartition, Ints]:
+        has = batch.schema.names
+        if self._options.topic is not None:  # as with Spark's Kafka sink, also where there is a column
+            topics = pa.repeat(self._options.topic, batch.num_rows)
+        else:
+            topics = batch.column("topic").cast(pa.string())
+        for name in topics.unique().drop_null().to_pylist():
+            self._know(TopicName(name))
+        explicit = batch.column("partition") if "partition" in has else None
+        if explicit is not None and pa.types.is_null(explicit.type):
+            explicit = None
+        return destinations(topics, rows.column("key"), explicit, self._placements)
+
+    def _know(self, topic: TopicName) -> None:
+        if topic not in self._placements:
+            found = persistently(lambda: find_topic(self._cluster, topic, may_create=True))
+            self._placements[topic] = Placement(topic, len(found.partitions), turn=self._partition)
+
+    def _add(self, partition: TopicPartition, rows: pa.RecordBatch) -> None:
+        waiting = self._waiting.setdefault(partition, _Waiting())
+        for part in _parts(rows):
+            waiting.rows.append(part)
+            waiting.size += part.nbytes
+            self._size += part.nbytes
+
+    def _flush(self, *, all_of_it: bool) -> None:
+        """Send rounds of one batch for each partition that has a full one, or anything."""
+        while batches := self._next_round(all_of_it):
+            self._send(batches)
+
+    def _next_round(self, all_of_it: bool) -> dict[TopicPartition, bytearray]:
+        ready = {}
+        for partition, waiting in self._waiting.items():
+            if waiting.size < _BATCH_BYTES and not (all_of_it and waiting.rows):
+                continue
+            taken = [waiting.rows.pop(0)]
+            size = taken[0].nbytes
+            while waiting.rows and size + waiting.rows[0].nbytes <= _BATCH_BYTES:
+                size += waiting.rows[0].nbytes
+                taken.append(waiting.rows.pop(0))
+            waiting.size -= size
+            self._size -= size
+            rows = pa.concat_batches(taken) if len(taken) > 1 else taken[0]
+            slot = Slot(self._identity(), waiting.sent)
+            waiting.sent = (waiting.sent + rows.num_rows) % 2**31
+            ready[partition] = pack_batch(rows, slot, self._options.codec)
+        return ready
+
+    def _identity(self) -> ProducerIdentity:
+        if self._producer is None:
+            timeout_ms = self._options.transaction_timeout_ms
+            name = self._free_id()
+            try:
+                self._producer = persistently(lambda: claim(self._cluster, name, timeout_ms))
+            except Refused as refused:
+                if refused.code != ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+                    raise
+                raise InvalidOption(
+                    f"kafka.transaction.timeout.ms={timeout_ms} is more than the broker allows; "
+                    "see transactions.max_timeout_ms in its configuration"
+                ) from refused
+        return self._producer
+
+    def _free_id(self) -> str:
+        """The attempt's id, or one like it while another holds that.
+
+        When Spark tries a stage again it counts attempts from 0 again, and those of the first try
+        may still run or have won. Not random from the start, as ids are to be used again.
+        """
+        name = self._attempt_id
+        found = persistently(lambda: transaction(self._cluster, name))
+        return name if found is None or found.state != OPEN else f"{name}-{uuid4().hex}"
+
+    def _send(self, batches: dict[TopicPartition, bytearray]) -> None:
+        producer = self._identity()
+        try:
+            if new := batches.keys() - self._joined:
+                persistently(lambda: add_partitions(self._cluster, producer, new))
+                self._joined |= new
+            persistently(lambda: send_batches(self._cluster, producer, batches))
+        except Refused as refused:
+            if refused.code not in _FENCED:
+                raise
+            raise self._lost(producer) from refused
+
+    def _holder(self) -> tuple[int, int] | None:
+        """Who has claimed the sink's own id, which changes when a batch is ended."""
+        found = persistently(lambda: transaction(self._cluster, self._batch.sink))
+        return None if found is None else (found.producer_id, found.producer_epoch)
+
+    def _lost(self, producer: ProducerIdentity) -> StagedWriteLost:
+        return StagedWriteLost(
+            f"the transaction of {producer.transactional_id!r} was ended while its task was writing: its "
+            "batch is done without it, another query took over, or it was open for longer than "
+            f"kafka.transaction.timeout.ms={self._options.transaction_timeout_ms}"
+        )
+
+
+def _parts(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows in pieces of at most half a batch, or of one row where that alone is more."""
+    if rows.num_rows == 1 or rows.nbytes <= _BATCH_BYTES // 2:
+        yield rows
+        return
+    middle = rows.num_rows // 2
+    yield from _parts(rows.slice(0, middle))
+    yield from _parts(rows.slice(middle))
+
+
+def _digest(column: pa.Array, before: int) -> int:
+    """A checksum of all values and their lengths, going on from the one of the rows before."""
+    filled = column.fill_null(b"")
+    edges = np.frombuffer(filled.buffers()[1], dtype=np.int32)[
+        filled.offset : filled.offset + len(filled) + 1
+    ]
+    data = memoryview(filled.buffers()[2] or b"")[edges[0] : edges[-1]]
+    return int(crc32c(data, crc32c(np.diff(edges).tobytes(), before)))

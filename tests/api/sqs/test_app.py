@@ -1,0 +1,143 @@
+"""What the API makes of requests that are not what they should be, and who may make them."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from .refusals import refused
+from .serving import ACCESS_KEY_ID, SECRET_ACCESS_KEY, Client, SqsBroker, client, served
+
+
+def ask(server: SqsBroker, action: str, body: bytes, **headers: str) -> httpx.Response:
+    return httpx.post(server.url, content=body, headers={"X-Amz-Target": f"AmazonSQS.{action}", **headers})
+
+
+@pytest.mark.parametrize(
+    ("action", "body", "kind", "code"),
+    [
+        ("Explode", b"{}", "UnknownOperationException", "InvalidAction"),
+        ("SendMessage", b"{", "SerializationException", "MalformedInput"),
+        ("SendMessage", b"[]", "SerializationException", "MalformedInput"),
+        ("SendMessage", b'{"QueueUrl": 7, "MessageBody": "x"}', "SerializationException", "MalformedInput"),
+        ("SendMessage", b'{"QueueUrl": "/q"}', "MissingRequiredParameterException", "MissingParameter"),
+        ("SendMessage", b"", "MissingRequiredParameterException", "MissingParameter"),
+        (
+            "SendMessage",
+            b'{"QueueUrl": "", "MessageBody": "x"}',
+            "MissingRequiredParameterException",
+            "MissingParameter",
+        ),
+        (
+            "SendMessage",
+            b'{"QueueUrl": "/q", "MessageBody": "\\ud800"}',
+            "SerializationException",
+            "MalformedInput",
+        ),
+        (
+            "SendMessage",
+            b'{"QueueUrl": "/q", "MessageBody": "\xff"}',
+            "SerializationException",
+            "MalformedInput",
+        ),
+        ("SendMessage", b"[" * 100_000, "SerializationException", "MalformedInput"),
+        (
+            "SendMessageBatch",
+            b'{"QueueUrl": "/q", "Entries": [{"Id": "a"}]}',
+            "MissingRequiredParameterException",
+            "MissingParameter",
+        ),
+        (
+            "PurgeQueue",
+            b'{"QueueUrl": "/none"}',
+            "QueueDoesNotExist",
+            "AWS.SimpleQueueService.NonExistentQueue",
+        ),
+    ],
+)
+def test_a_bad_request_is_named_in_both_vocabularies(
+    server: SqsBroker, action: str, body: bytes, kind: str, code: str
+) -> None:
+    answer = ask(server, action, body)
+    assert answer.status_code == 400
+    assert answer.headers["content-type"] == "application/x-amz-json-1.0"
+    assert answer.json()["__type"].endswith(f"#{kind}")
+    assert answer.json()["message"]
+    assert answer.headers["x-amzn-query-error"] == f"{code};Sender"
+    assert answer.headers["x-amzn-requestid"]
+
+
+def test_an_action_without_a_result_has_an_empty_body(server: SqsBroker, queue: str) -> None:
+    answer = ask(server, "PurgeQueue", b'{"QueueUrl": "%s"}' % queue.encode())
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
+def test_an_internal_topic_is_no_queue(either: Client, queue: str) -> None:
+    with refused("AWS.SimpleQueueService.NonExistentQueue"):
+        either.get_queue_url(QueueName="__queue_state")
+    with refused("AWS.SimpleQueueService.NonExistentQueue"):
+        either.send_message(QueueUrl=f"{queue.rpartition('/')[0]}/__consumer_offsets", MessageBody="x")
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = tmp_path_factory.mktemp("guarded")
+    with served(path, access_key_id=ACCESS_KEY_ID, secret_access_key=SECRET_ACCESS_KEY) as broker:
+        yield broker
+
+
+@pytest.mark.parametrize("protocol", ["json", "query"])
+def test_who_holds_the_key_may_do_everything(guarded: SqsBroker, query_path: Path, protocol: str) -> None:
+    sqs = client(guarded.url, data_path=query_path if protocol == "query" else None)
+    url = sqs.create_queue(QueueName="q")["QueueUrl"]
+    sqs.send_message(QueueUrl=url, MessageBody="ä & + %20")
+    (message,) = sqs.receive_message(QueueUrl=url, WaitTimeSeconds=5)["Messages"]
+    assert message["Body"] == "ä & + %20"
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+
+
+@pytest.mark.parametrize("protocol", ["json", "query"])
+@pytest.mark.parametrize(
+    ("credentials", "code"),
+    [
+        ({"secret": "wrong"}, "SignatureDoesNotMatch"),
+        ({"key": "AKIDOTHER"}, "InvalidClientTokenId"),
+    ],
+)
+def test_who_does_not_may_do_nothing(
+    guarded: SqsBroker, query_path: Path, protocol: str, credentials: dict[str, str], code: str
+) -> None:
+    sqs = client(guarded.url, data_path=query_path if protocol == "query" else None, **credentials)
+    with refused(code, status=403):
+        sqs.list_queues()
+
+
+def test_a_request_without_a_signature_is_refused(guarded: SqsBroker) -> None:
+    answer = ask(guarded, "ListQueues", b"{}")
+    assert answer.status_code == 403
+    assert answer.headers["x-amzn-query-error"] == "MissingAuthenticationToken;Sender"
+    assert httpx.get(f"{guarded.url}/?Action=ListQueues").status_code == 403
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param({"Origin": "http://a.example"}, id="a form of another site"),
+        pytest.param({"Origin": "null"}, id="a page in a frame without an origin"),
+        pytest.param({"Sec-Fetch-Site": "cross-site"}, id="a link or a picture"),
+    ],
+)
+def test_a_page_of_another_site_may_do_nothing(
+    server: SqsBroker, queue: str, headers: dict[str, str]
+) -> None:
+    parameters = {"Action": "DeleteQueue", "QueueUrl": queue}
+    for answer in (
+        httpx.post(server.url, data=parameters, headers=headers),
+        httpx.get(server.url, params=parameters, headers=headers),
+    ):
+        assert answer.status_code == 403
+        assert "<Code>AccessDenied</Code>" in answer.text
+    asked = ask(server, "GetQueueAttributes", msgspec.json.encode({"QueueUrl": queue}), Origin=server.url)
+    assert asked.status_code == 200

@@ -1,0 +1,82 @@
+"""The APIs that speak HTTP, on the real broker: open, switched off, taken, shut."""
+
+import socket
+
+import pytest
+
+from tests.api.http.serving import Client, get
+from tests.brokers import Broker
+from tests.conftest import NewBroker
+
+
+def address_of(broker: Broker, api: str) -> tuple[str, int]:
+    host, _, port = {"http": broker.http_address, "sqs": broker.sqs_address}[api].rpartition(":")
+    return host, int(port)
+
+
+def test_every_api_answers_at_the_address_that_is_announced(new_broker: NewBroker) -> None:
+    broker = new_broker().start()
+
+    for api in ("http", "sqs"):
+        with Client(address_of(broker, api)) as client:
+            assert client.ask(get("/there/is/nothing/here")).status in range(400, 500)
+
+
+def test_an_api_that_is_switched_off_is_not_there(new_broker: NewBroker) -> None:
+    broker = new_broker(config="[http]\nenabled = false\n[sqs]\nenabled = false\n").start()
+
+    assert not broker.output.find(r"http|sqs")
+
+
+@pytest.mark.parametrize("api", ["http", "sqs"])
+def test_a_taken_address_is_refused_with_what_to_do_before_anything_else(
+    new_broker: NewBroker, api: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        broker = new_broker(**{api: address})
+
+        broker.spawn()
+
+        assert broker.exit_code() == 1
+    [message] = broker.errors.lines
+    assert f"cannot listen on {address}" in message
+    assert f"{api}.listen (--{api} HOST:PORT)" in message
+    assert f"{api}.enabled = false" in message
+    assert not list(broker.data_dir.iterdir())
+
+
+def test_clients_of_an_api_do_not_keep_the_broker_from_ending(new_broker: NewBroker) -> None:
+    broker = new_broker().start()
+    with Client(address_of(broker, "http")) as idle, Client(address_of(broker, "sqs")) as unfinished:
+        idle.ask(get())
+        unfinished.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc")
+
+        broker.stop()
+
+        assert idle.is_closed()
+        assert unfinished.is_closed()
+
+
+@pytest.mark.parametrize("api", ["http", "sqs"])
+def test_a_request_for_another_host_is_misdirected(new_broker: NewBroker, api: str) -> None:
+    config = f'[kafka]\nadvertised = "advertised.example:9092"\n[{api}]\nhosts = ["own.example"]\n'
+    broker = new_broker(config=config).start()
+
+    with Client(address_of(broker, api)) as client:
+        for host in ("a.example", f"localhost.a.example:{address_of(broker, api)[1]}"):
+            answer = client.ask(f"GET /x HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+            assert answer.status == 421
+            assert f"{api}.hosts".encode() in answer.body
+        ours = (
+            "127.0.0.1",
+            "[::1]:1",
+            "localhost",
+            "own.example",
+            "advertised.example",
+            socket.gethostname(),
+        )
+        for host in ours:
+            assert client.ask(f"GET /x HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()).status != 421
+        assert client.ask(b"GET /x HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").status != 421
+        assert client.ask(b"GET /x HTTP/1.1\r\n\r\n").status == 400
