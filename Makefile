@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format docs site bench crash powercut heavy fuzz hostile pythons hooks lock clean
+.PHONY: help run test check lint format docs site bench crash powercut heavy fuzz hostile pythons hooks lock clean
 
 BIN := .venv/bin
 
@@ -12,6 +12,13 @@ run: ## Set up and start the broker on ./data
 
 test: lint ## Check style and types, then run the tests
 	@$(BIN)/pytest -q -n auto -m "not heavy"
+
+# Without processes, browsers, Spark and disks that fill: what a change is checked with before it is committed.
+UNIT := tests/model tests/protocol tests/cluster tests/coordinator tests/queues tests/timers tests/telemetry \
+	tests/log tests/test_architecture.py
+
+check: lint ## Check style and types, then run the unit tests, within 90 seconds
+	@$(BIN)/pytest -q -n auto -m "not heavy" --hypothesis-profile=check -k "not fuzz and not _model" $(wildcard $(UNIT))
 
 lint: ## Check style and types only
 	@scripts/setup dev

@@ -1,4 +1,4 @@
-"""How fast the broker is: one file per question, and what they share.
+"""Benchmarks of the broker: one file per question, and shared code.
 
-`python -m benchmarks` asks them all; see docs/guide/benchmarks.md.
+`python -m benchmarks` runs them all; see docs/guide/benchmarks.md.
 """

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [names] [--quick]`: ask the questions, print tables, write results."""
+"""`python -m benchmarks [names] [--quick]`: run benchmarks, print tables, write results."""
 
 import argparse
 import importlib
@@ -12,7 +12,7 @@ from . import machine, page, report
 from .report import Report
 from .session import ROOM, Session, session
 
-# In the order they are asked.
+# In the order in which they run.
 BENCHMARKS = (
     "produce_throughput",
     "fetch_throughput",
@@ -45,15 +45,17 @@ def main() -> int:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="less work, one sample each, no peer; to see that everything runs, so nothing is written",
+        help="less work, one sample each, no peer; a smoke test that writes no results",
     )
     parsed = parser.parse_args()
     if unknown := set(parsed.names) - set(BENCHMARKS):
-        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
+        parser.error(
+            f"unknown benchmark {', '.join(sorted(unknown))}; benchmarks are {', '.join(BENCHMARKS)}"
+        )
     signal.signal(signal.SIGTERM, _end)  # so that servers are stopped on the way out
-    # Taken before anything is measured: later the benchmarks themselves are the load.
+    # Taken before measuring: later the benchmarks themselves are the load.
     load_average = machine.load_average()
-    print(f"load average {load_average}, figures are medians; a core fully busy is 100 %", flush=True)
+    print(f"load average {load_average}, values are medians; a fully used core is 100 %", flush=True)
     with session(is_quick=parsed.quick) as opened:
         for name in parsed.names or BENCHMARKS:
             _ask(name, opened, load_average)

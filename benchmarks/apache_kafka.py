@@ -1,7 +1,7 @@
 """The peer: Apache Kafka, one node in combined mode on loopback, with its default settings.
 
-Its published jars are resolved by name with Maven, once, into the user's cache. Without Maven,
-Java 17 or a repository to resolve from there is no peer, and the report says why.
+Its published jars are resolved with Maven, once, into the user's cache. Without Maven, Java 17 or a
+repository there is no peer, and the report says why.
 """
 
 import base64
@@ -15,7 +15,7 @@ from .jars import CACHE, free_port, java, resolve
 from .servers import START_S, Server
 
 VERSION = "4.1.0"
-# What a single node cannot do without; everything else stays as Kafka has it.
+# Settings that a single node needs; all others have Kafka's defaults.
 _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -29,7 +29,7 @@ share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 log.dirs={data}
 """
-# As in the start script that Kafka ships.
+# As in Kafka's start script.
 _JVM = ("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
         "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent")  # fmt: skip
 
@@ -79,7 +79,7 @@ class ApacheKafka:
 
 
 def apache_kafka() -> ApacheKafka:
-    """The peer, its jars resolved on first use; Unavailable where it cannot be had."""
+    """Return the peer, with jars resolved on first use. Raises Unavailable."""
     java()
     jars = CACHE / f"kafka-{VERSION}"
     if not jars.exists():

@@ -1,7 +1,6 @@
-"""What the throughput and latency questions ask of a client, and the settings all clients get.
+"""The interface of clients in throughput and latency benchmarks, and their common settings.
 
-Settings are librdkafka's, since both clients are built on it. What is not named here is as
-librdkafka has it.
+Settings are librdkafka's, because both clients are built on it. Others have librdkafka's defaults.
 """
 
 from collections.abc import Mapping
@@ -33,7 +32,7 @@ PACED_PRODUCER: Settings = {"linger.ms": 0, "compression.type": "none"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """So many messages of such a size in one topic."""
+    """A number of messages of one size in one topic."""
 
     topic: str
     partitions: int
@@ -61,35 +60,35 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
-    """Nanoseconds from each message's intended time of sending: the time it should have been
-    sent at, not the time the client got round to it, so that a stall counts for every message it delays.
+    """Nanoseconds from each message's intended send time, not from its actual one, so that a stall counts
+    for every message that it delays.
     """
 
     acked_ns: "array[int]"
-    # Empty when nobody was watching.
+    # Empty without a consumer.
     seen_ns: "array[int]"
 
 
 class Client(Protocol):
-    """A client that loads a server; every method checks that nothing was refused."""
+    """A client that loads a server; every method checks that no request failed."""
 
     @property
     def name(self) -> str: ...
 
     def produce(self, address: str, load: Load, acks: str) -> float:
-        """Seconds from the first message to the last acknowledgement."""
+        """Return seconds from the first message to the last acknowledgement."""
         ...
 
     def fetch(self, address: str, load: Load) -> float:
-        """Seconds from the first message to the last, all partitions assigned."""
+        """Return seconds from the first message to the last, with all partitions assigned."""
         ...
 
     def pace(self, address: str, pace: Pace, *, watched: bool) -> Latencies:
-        """Publish at a rate with acks=1, with a consumer at the other end if `watched`."""
+        """Publish at a rate with acks=1; with a consumer if `watched`."""
         ...
 
 
 def percentile(values: "array[int]", share: float) -> float:
-    """The smallest of `values` that `share` of them do not exceed."""
+    """Return the smallest of `values` that `share` of them do not exceed."""
     ordered = sorted(values)
     return float(ordered[min(len(ordered) - 1, int(share * len(ordered)))])

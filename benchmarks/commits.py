@@ -1,4 +1,4 @@
-"""Offset commits by hand: requests built once, and the question what a group has committed."""
+"""Offset commits with prebuilt requests, and reads of committed offsets."""
 
 import socket
 import time
@@ -21,7 +21,7 @@ from .wire import CLIENT, Refused, connect, receive
 
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10
 COMMIT_VERSION, FETCH_VERSION, FIND_VERSION = 7, 5, 1
-# The coordinator is being made or loaded.
+# The coordinator is being created or loaded.
 NOT_YET = frozenset({14, 15, 16})
 RETRY_S = 0.005
 
@@ -30,7 +30,7 @@ _HEADER = Struct(">hhih")
 
 
 def commit_request(group: str, topic: str, offsets: Mapping[int, int]) -> bytes:
-    """By someone who is not a member of the group, which therefore must have none."""
+    """Build a commit from outside the group, which must have no members."""
     partitions = [
         OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
         for index, offset in offsets.items()
@@ -42,7 +42,7 @@ def commit_request(group: str, topic: str, offsets: Mapping[int, int]) -> bytes:
 
 
 def check_commit(payload: bytes) -> frozenset[int]:
-    """Refuse an answer with an error; the codes that mean "not yet" are returned."""
+    """Raise for an error in the response; return the codes that mean "not yet"."""
     answer = schema.decode(OffsetCommitResponse, COMMIT_VERSION, memoryview(payload), 4)
     codes = frozenset(each.error_code for topic in answer.topics for each in topic.partitions)
     if codes - NOT_YET - {0}:
@@ -51,7 +51,7 @@ def check_commit(payload: bytes) -> frozenset[int]:
 
 
 def commit(address: str, group: str, topic: str, offsets: Mapping[int, int], within_s: float) -> int:
-    """Commit once, as soon as there is a coordinator; how many bytes such an answer has, frame included."""
+    """Commit once, as soon as there is a coordinator; return the size of the response frame."""
     request = commit_request(group, topic, offsets)
     deadline = time.monotonic() + within_s
     with connect(address) as connection:
@@ -68,7 +68,7 @@ def commit(address: str, group: str, topic: str, offsets: Mapping[int, int], wit
 def committed(
     connection: socket.socket, group: str, topic: str, partitions: Sequence[int], within_s: float
 ) -> list[int]:
-    """What the group has committed for each partition, as soon as its coordinator can tell."""
+    """Return the committed offset of each partition, as soon as the coordinator is loaded."""
     asked = OffsetFetchRequest(
         group_id=group, topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=partitions)]
     )
@@ -86,7 +86,7 @@ def committed(
 
 
 def _find_coordinator(connection: socket.socket, group: str) -> None:
-    """Asking for the coordinator is what makes some servers set it up; there is one server."""
+    """Find the coordinator, which makes some servers create it; there is one server."""
     asked = schema.encode(FindCoordinatorRequest(key=group), FIND_VERSION)
     connection.sendall(_frame(FIND_COORDINATOR, FIND_VERSION, asked))
     schema.decode(FindCoordinatorResponse, FIND_VERSION, memoryview(receive(connection)), 4)

@@ -1,8 +1,8 @@
 """How long after its start does a broker with a million offset commits in its log answer for every group?
 
-After a kill -9. Once the million are of ten thousand partitions, committed again and again, and once of a
-million partitions; with the snapshots that the coordinators have written, and with these removed, so that all
-of the log is read. From the start of the process until every group has been asked what it committed.
+After a kill -9. The million commits are for ten thousand partitions, each committed repeatedly, or for a
+million partitions; with the coordinators' snapshots, and without them, so that the whole log is read.
+Measured from the start of the process until every group has answered an OffsetFetch.
 """
 
 import shutil
@@ -20,13 +20,13 @@ from .usage import MIB
 
 TOPIC = "read"
 PARTITIONS = 1_000
-# Of our own server, under the directory it was started in.
+# Our server's snapshots, below its data directory.
 SNAPSHOTS = Path("data") / "snapshots"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commits:
-    """So many groups commit for all partitions so many times."""
+    """A number of groups that commit all partitions a number of times."""
 
     groups: int
     times: int
@@ -57,7 +57,7 @@ def _measure(session: Session, report: Report, contender: Contender, done: Commi
             server.kill()
         starts = [_start(session, contender, directory, done) for _ in range(session.repeats)]
         _report(report, contender, str(done), starts)
-        # What a peer keeps beside its log is its own business.
+        # The peer's own files are left alone.
         if contender.name == OURS:
             starts = []
             for _ in range(session.repeats):
@@ -69,9 +69,9 @@ def _measure(session: Session, report: Report, contender: Contender, done: Commi
 
 
 def _commit(address: str, done: Commits) -> None:
-    """Group after group, a thousand partitions in each request."""
+    """Commit group after group, a thousand partitions per request."""
     for number in range(done.groups):
-        # The first also waits for the coordinator.
+        # The first request also waits for the coordinator.
         commits.commit(address, _group(number), TOPIC, dict.fromkeys(range(PARTITIONS), 0), START_S)
     with wire.connect(address) as connection:
         for time_ in range(1, done.times):
@@ -83,7 +83,7 @@ def _commit(address: str, done: Commits) -> None:
 
 
 def _start(session: Session, contender: Contender, directory: Path, done: Commits) -> tuple[float, float]:
-    """Seconds until every group has answered, and the memory that takes; the server is killed again."""
+    """Return seconds until every group has answered, and the memory used; kills the server again."""
     session.settle()
     began_at = time.monotonic()
     server = contender.start(directory)

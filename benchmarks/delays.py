@@ -1,9 +1,9 @@
 """How late are delayed messages while a million others wait, and what do those cost?
 
-Sent with confluent-kafka, 100 B, 6 partitions. First a million messages that are due between an hour and
-30 days ahead: how many are taken in a second, and what memory the broker holds with them. Then 10,000 that
-are due within 20 seconds: how long after its time each is received by a consumer that waits for it. Then
-kill -9: the time from the start of the process until a message that fell due meanwhile is received.
+Sent with confluent-kafka, 100 B, 6 partitions. First a million messages due between an hour and 30 days
+ahead: the rate at which they are accepted, and the broker's memory with them. Then 10,000 due within 20
+seconds: the delay from the due time until a waiting consumer receives each. Then kill -9: the time from
+the start of the process until a message that was due meanwhile is received.
 """
 
 import random
@@ -29,7 +29,7 @@ PARTITIONS = 6
 SIZE = 100
 HOUR_MS = 3_600_000
 MONTH_MS = 30 * 24 * HOUR_MS
-# When the first of those is due whose lateness is measured, and how far the others are spread.
+# Due time of the first message whose delay is measured, and the range over which the others are spread.
 AHEAD_MS = 3_000
 SPREAD_MS = 20_000
 WAIT_S = 120.0
@@ -105,7 +105,7 @@ def _lateness(session: Session, report: Report, server: Server, pending: int) ->
 
 
 def _start(session: Session, contender: Contender, directory: Path) -> float:
-    """Start, have a message fall due while nobody runs, and start again: how long until it is received."""
+    """Start, let a message fall due while stopped, start again; return seconds until received."""
     server = contender.start(directory)
     try:
         due_ms = _now_ms() + AHEAD_MS
@@ -131,7 +131,7 @@ def _start(session: Session, contender: Contender, directory: Path) -> float:
 
 
 def _send(address: str, dues_ms: Iterable[int]) -> float:
-    """Seconds from the first message to the last acknowledgement."""
+    """Return seconds from the first message to the last acknowledgement."""
     producer = Producer({"bootstrap.servers": address, **PRODUCER})
     producer.list_topics(TOPIC, WAIT_S)
     value = b"x" * SIZE
@@ -151,7 +151,7 @@ def _send(address: str, dues_ms: Iterable[int]) -> float:
 
 
 def _received(consumer: Any, count: int) -> "array[int]":
-    """How many nanoseconds after its time each of `count` messages was received."""
+    """Return nanoseconds from its due time until each of `count` messages was received."""
     late_ns = array("q")
     deadline = time.monotonic() + WAIT_S
     while len(late_ns) < count:
@@ -164,7 +164,7 @@ def _received(consumer: Any, count: int) -> "array[int]":
 
 
 def _tail(address: str) -> Any:
-    """A consumer that waits at the end of every partition."""
+    """Return a consumer that waits at the end of every partition."""
     consumer = _reader(address, "latest")
     for partition in range(PARTITIONS):
         place = TopicPartition(TOPIC, partition)

@@ -61,7 +61,7 @@ def _measure(session: Session, report: Report, server: Server, mode: str, writer
 
 
 def _bare_disk(session: Session, report: Report) -> None:
-    """What the disk itself takes, which no server can undercut."""
+    """Measure the disk itself, the lower limit for every server."""
     waits = array("q")
     path = session.directory / "bare"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT)

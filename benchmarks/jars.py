@@ -1,4 +1,4 @@
-"""Peers that run on Java: their published jars, resolved by name with Maven, once, into the user's cache."""
+"""Peers that run on Java: resolves their published jars with Maven, once, into the user's cache."""
 
 import re
 import shutil
@@ -25,11 +25,11 @@ _POM = """\
 
 
 class Unavailable(Exception):
-    """The peer cannot be had on this machine; the text says why."""
+    """The peer is not available on this machine; the text says why."""
 
 
 def java() -> str:
-    """The java on PATH, if it is new enough."""
+    """Return the java on PATH, if it is new enough."""
     if (found := shutil.which("java")) is None:
         raise Unavailable("there is no java")
     told = subprocess.run([found, "-version"], capture_output=True, text=True, check=True).stderr
@@ -40,7 +40,7 @@ def java() -> str:
 
 
 def resolve(jars: Path, group: str, artifact: str, version: str) -> None:
-    """Put an artifact and all it needs into the directory `jars`."""
+    """Resolve an artifact and its dependencies into the directory `jars`."""
     if (maven := shutil.which("mvn")) is None:
         raise Unavailable("there is no mvn to resolve its jars with")
     with tempfile.TemporaryDirectory() as scratch:
@@ -59,7 +59,7 @@ def resolve(jars: Path, group: str, artifact: str, version: str) -> None:
 
 
 def free_port() -> int:
-    """A port on loopback that nobody uses just now."""
+    """Return an unused port on loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""What a figure was taken on: the machine, the commit, the client libraries."""
+"""The environment of a measurement: machine, commit, client libraries."""
 
 import os
 import platform
@@ -14,22 +14,22 @@ REPOSITORY = Path(__file__).parent.parent
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """The computer that was measured on."""
+    """The machine of the measurement."""
 
     cpu: str
     cores: int
     memory_gib: float
     kernel: str
     python: str
-    # Of the directory the servers keep their data in: an fsync to a RAM disk says nothing.
+    # Of the servers' data directory: an fsync to a RAM disk is meaningless.
     file_system: str
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """The code that was measured."""
+    """The measured code."""
 
     id: str
-    # Whether src/ held changes that the commit does not.
+    # Whether src/ had uncommitted changes.
     modified: bool
 
 
@@ -56,7 +56,7 @@ def client_versions() -> dict[str, str]:
 
 
 def load_average() -> float:
-    """Of the last minute; what was running beside the benchmark shows in it."""
+    """The load of the last minute, which shows other work on the machine."""
     return round(os.getloadavg()[0], 2)
 
 

@@ -1,7 +1,7 @@
 """How long does a broker with thousands of partitions take to start after kill -9, to make and to close them?
 
-One record is written to each partition before each kill. The start is timed until the broker says that
-everything is recovered and answers; on an idle disk, and while another process calls fsync all the time.
+One record is written to each partition before each kill. The start is timed until the broker reports that
+recovery is complete and answers; on an idle disk, and while another process calls fsync all the time.
 """
 
 import subprocess
@@ -76,8 +76,8 @@ def _measure(session: Session, report: Report, contender: AlpacaMQ, count: int) 
             server = contender.start(directory)
             stopped_s.append(server.started_in_s)
         finally:
-            # The directory stays until the end: ext4 passes over inodes that were deleted in the last
-            # minutes, one by one, and making files would take several times as long.
+            # The directory stays until the end: ext4 skips recently deleted inodes one by one, and creating
+            # files would take several times as long.
             server.kill()
     case = f"{count:,} partitions"
     floor = None if session.is_quick else START_FLOOR
@@ -111,7 +111,7 @@ def _write_to_each(address: str, topics: list[str]) -> None:
 
 @contextmanager
 def _fsyncs(directory: Path) -> Iterator[None]:
-    """Another process that calls fsync all the time, on the same file system."""
+    """Run another process that calls fsync all the time, on the same file system."""
     process = subprocess.Popen([sys.executable, "-c", _FSYNC, directory / "fsyncs"])
     try:
         yield

@@ -1,8 +1,8 @@
-"""Members of groups by the hundred: each a connection and the group protocol, and nothing else.
+"""Group members by the hundred: each a connection with the group protocol, and nothing else.
 
-Five hundred clients of any library would not fit on the machine that is to be measured. These join,
-keep their sessions, give up and take over partitions as a client does, and at once, since they have
-nothing to finish first.
+Five hundred clients of any library would not fit on the measured machine. These join, keep their
+sessions, revoke and take over partitions as a client does, and without delay, because they have no
+work to finish first.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ LOADING, NOT_AVAILABLE, NOT_COORDINATOR = 14, 15, 16
 REBALANCE_IN_PROGRESS, MEMBER_ID_REQUIRED = 27, 79
 SESSION_MS = 45_000
 REBALANCE_MS = 60_000
-# As librdkafka and Kafka's own client have it; the members of KIP-848 are told by the server.
+# The defaults of librdkafka and Kafka's own client; members of KIP-848 get the interval from the server.
 HEARTBEAT_S = 3.0
 RETRY_S = 0.1
 
@@ -52,7 +52,7 @@ R = TypeVar("R", bound=Message)
 
 
 class Wire(asyncio.Protocol):
-    """One connection, one request at a time; the answer to one that was given up is passed over."""
+    """One connection, one request at a time; ignores the answer to a cancelled request."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -74,7 +74,7 @@ class Wire(asyncio.Protocol):
         assert self._transport is not None
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(_SIZE.pack(len(payload)) + payload)
-        # Behind the correlation id and, in flexible versions, an empty list of tags.
+        # After the correlation id and, in flexible versions, an empty list of tagged fields.
         return schema.decode(answer, version, memoryview(await self._answer), 5 if flexible else 4)
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class Member(ABC):
             await self._live()
 
     async def leave(self) -> None:
-        """Say goodbye; the task that ran it has ended."""
+        """Leave the group; the task that ran the member has ended."""
         await self._say_goodbye()
         self._roll.leave(self.name)
         self.wire.close()
@@ -136,21 +136,21 @@ class Member(ABC):
 
     @abstractmethod
     async def _live(self) -> None:
-        """Take part until something must be begun anew."""
+        """Take part until the member has to rejoin."""
 
     @abstractmethod
     async def _say_goodbye(self) -> None: ...
 
 
 class ClassicMember(Member):
-    """Joins, is assigned to by whoever leads (perhaps itself), sends heartbeats, joins again when told."""
+    """A member of a classic group; assigns partitions if it is the leader."""
 
     async def _live(self) -> None:
         before = self.held
         if not await self._take_part():
             return
         if before - self.held:
-            return  # what was given up can be given to others now
+            return  # revoked partitions can be assigned to others now
         code = 0
         while code == 0:
             await asyncio.sleep(HEARTBEAT_S)
@@ -162,7 +162,7 @@ class ClassicMember(Member):
             raise Refused(f"Heartbeat was answered with error {code}")
 
     async def _take_part(self) -> bool:
-        """Join a generation and learn what it means for this member; False if it was over too soon."""
+        """Join a generation and apply its assignment; false if the generation ended too soon."""
         joined = await self._join()
         self._generation = joined.generation_id
         assignments = []
@@ -217,7 +217,7 @@ class ClassicMember(Member):
 
 
 class ConsumerMember(Member):
-    """A member of KIP-848: heartbeats are all there is, and the server assigns."""
+    """A member of KIP-848: sends only heartbeats, and the server assigns."""
 
     _epoch = 0
     _topic_id = ZERO_UUID
@@ -272,7 +272,7 @@ class ConsumerMember(Member):
 
 
 async def _only_if_loading(what: str, code: int) -> None:
-    """Wait a moment if the coordinator is not there yet; refuse to go on after any other error."""
+    """Wait if the coordinator is not available yet; raise for any other error."""
     if code not in (LOADING, NOT_AVAILABLE, NOT_COORDINATOR):
         raise Refused(f"{what} was answered with error {code}")
     await asyncio.sleep(RETRY_S)

@@ -1,9 +1,9 @@
 """What does counting cost: the broker's processor time with metrics on, as a multiple of that with them off?
 
-Two brokers that differ in `metrics.enabled` take the same work in turns, so that what else the machine does
-meets both. Processor time is compared, pair by pair: it is steadier than throughput, which is told beside it.
-Requests of one record show the cost at its largest; batches are what clients send. A few additions a write,
-which the broker makes in either case, are not in it.
+Two brokers that differ in `metrics.enabled` do the same work in turns, so that other load on the machine
+affects both. Processor time is compared pair by pair: it is steadier than throughput, which is reported
+as well. Requests of one record show the cost at its largest; clients send batches. A few additions per
+write, which the broker makes in either case, are not included.
 """
 
 from .report import OURS, Floor, Report
@@ -62,7 +62,7 @@ def _compare(session: Session, report: Report, case: str, work: Work, on: Server
     samples: dict[str, list[Sample]] = {OURS: [], OFF: []}
     pairs = session.scaled(15, 5)
     for number in range(pairs + 1):
-        # Who goes first has the colder caches: they take turns at that, too.
+        # The first one has colder caches: take turns at that, too.
         for server in (on, off) if number % 2 else (off, on):
             taken = sample(session, server, work, f"sample-{number}")
             if number:  # the first pair warms up

@@ -1,7 +1,7 @@
-"""A confluent-kafka consumer among the members: how long is it without records while others come and go?
+"""A confluent-kafka consumer among the members: measures how long it is without records in a rebalance.
 
-In a process of its own, where nothing else takes its time. It also writes what it reads: a record to
-each of its partitions every few milliseconds.
+Runs in its own process, undisturbed. It also produces what it reads: a record to each of its partitions
+every few milliseconds.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ NAME = "observer"
 
 
 class Observer:
-    """The consumer as the benchmark sees it; what it holds is told to `noted`."""
+    """The consumer as the benchmark sees it; reports its partitions to `noted`."""
 
     def __init__(
         self, address: str, topic: str, group: str, protocol: str, noted: Callable[[frozenset[int]], None]
@@ -37,18 +37,18 @@ class Observer:
         asyncio.get_running_loop().add_reader(self._pipe.fileno(), self._read)
 
     async def mark(self) -> None:
-        """Measure from now on, once records have flowed for a moment."""
+        """Start measuring, once records have been flowing for a while."""
         await asyncio.sleep(_CALM_S)
         self._pipe.send("mark")
         await asyncio.sleep(_CALM_S)
 
     async def longest_gap_s(self) -> float:
-        """The longest silence since the mark in any partition that it has had all the time."""
+        """Return the longest pause since the mark in any partition that it has kept."""
         self._pipe.send("report")
         return await self._reports.get()
 
     async def leave(self) -> None:
-        """Have it leave its group, and wait until it has."""
+        """Make it leave its group, and wait for that."""
         self._pipe.send("leave")
         await asyncio.to_thread(self._process.join, _STOP_S)
         self.end()
@@ -72,7 +72,7 @@ class Observer:
 
 
 class _Watch:
-    """When the last record of each partition came, and the longest wait for one."""
+    """The time of the last record of each partition, and the longest wait for one."""
 
     def __init__(self) -> None:
         self.last: dict[int, float] = {}

@@ -1,6 +1,6 @@
-"""The tables of docs/guide/benchmarks.md and of the README, from the files in results/ and from nothing else.
+"""Writes the tables of docs/guide/benchmarks.md and of the README from the files in results/.
 
-A full run brings the pages up to date; `python -m benchmarks.page` does it without measuring.
+A full run updates the pages; `python -m benchmarks.page` does so without measuring.
 """
 
 import re
@@ -11,7 +11,7 @@ from .report import OURS, Figure, Results, read
 
 PAGES = (REPOSITORY / "docs" / "guide" / "benchmarks.md", REPOSITORY / "README.md")
 RESULTS = REPOSITORY / "benchmarks" / "results"
-# A few of them for the README, good and bad: results, case, unit, and what they are about in a few words.
+# A selection for the README, good and bad: results, case, unit, description.
 HIGHLIGHTS = (
     (
         "produce_throughput",
@@ -43,19 +43,19 @@ HIGHLIGHTS = (
         "received and acknowledged over SQS",
     ),
 )
-# What others stand beside in a column of its own.
+# The server that has its own column.
 PEERS = ("Apache", "ElasticMQ", "Spark")
 _BLOCK = re.compile(r"(<!-- results: ([a-z_]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def update() -> None:
-    """Write every table of the pages anew."""
+    """Rewrite every table of the pages."""
     for page in PAGES:
         page.write_text(current(page.read_text()))
 
 
 def current(text: str) -> str:
-    """`text` with its tables as the results are now."""
+    """Return `text` with its tables updated from the results."""
     return _BLOCK.sub(lambda block: f"{block[1]}\n{_table(block[2])}\n{block[3]}", text)
 
 

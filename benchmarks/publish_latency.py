@@ -1,7 +1,7 @@
 """How long does a publisher wait for its acknowledgement at 1,000 and 10,000 messages a second?
 
 100 B messages with acks=1 at a fixed rate, one partition, fsync every second as by default. Latency counts
-from the time a message should have been sent, so that a stall is felt by every message it delays.
+from the intended send time, so that a stall affects every message that it delays.
 """
 
 import time
@@ -41,7 +41,7 @@ def run(session: Session, report: Report) -> None:
 
 
 def _bare_machine(session: Session, report: Report) -> None:
-    """How late a process is that does nothing but wake up: what the machine adds to every figure here."""
+    """Measure how late an idle process wakes up: what the machine adds to every value here."""
     interval_ns = 1_000_000_000 // max(RATES)
     runs: list[array[int]] = []
     for _ in range(session.repeats):
@@ -65,7 +65,7 @@ def _bare_machine(session: Session, report: Report) -> None:
 def paced(
     session: Session, server: Server, client: Client, rate: int, *, watched: bool
 ) -> tuple[list[Latencies], list[Usage]]:
-    """The latencies of several runs at a rate, each on a fresh topic, after one that only warms up."""
+    """Return latencies of several runs at a rate, each on a new topic, after one warm-up run."""
     runs: list[Latencies] = []
     usages: list[Usage] = []
     for sample in range(session.repeats + 1):

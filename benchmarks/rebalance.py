@@ -1,9 +1,9 @@
 """How long does it take a group of 3, 50 and 500 members to settle when one comes or goes, and who notices?
 
-One topic with two partitions for each member. The members are connections that speak the group protocol and
-do nothing else, with heartbeats every 3 seconds in classic groups and as the server says in those of KIP-848;
-one is a confluent-kafka consumer that is written to all the time. From the change, or from the start of
-all members, to the moment when the last of them has its final partitions.
+One topic with two partitions per member. The members are connections with only the group protocol, with
+heartbeats every 3 seconds in classic groups and as the server requests in those of KIP-848; one is a
+confluent-kafka consumer that receives records all the time. Measured from the change, or from the start
+of all members, until the last of them has its final partitions.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ PARTITIONS_EACH = 2
 SETTLE_S = 300.0
 PROTOCOLS: Mapping[str, type[Member]] = {"classic": ClassicMember, "consumer": ConsumerMember}
 TITLES = {"classic": "cooperative-sticky", "consumer": "KIP-848"}
-# The product's promise: who keeps its partitions is not without records for longer.
+# The product's guarantee: the longest pause of a member that keeps its partitions.
 FLOOR = Floor(at_most=1.0)
 
 
@@ -55,7 +55,7 @@ def run(session: Session, report: Report) -> None:
 
 def _measure(session: Session, report: Report, server: Server, protocol: str, size: int) -> None:
     topics.create(server.address, TOPIC, size * PARTITIONS_EACH)
-    # So that there are coordinators: no server has them from the start.
+    # Creates coordinators, which no server has from the start.
     commits.commit(server.address, "warm-up", TOPIC, {0: 0}, START_S)
     session.settle()
     figures = uvloop.run(_changes(server, protocol, size, session.repeats))
@@ -85,7 +85,7 @@ def _measure(session: Session, report: Report, server: Server, protocol: str, si
 
 
 async def _changes(server: Server, protocol: str, size: int, repeats: int) -> dict[str, Figures]:
-    """All members start; then, again and again, one more comes and goes."""
+    """Start all members; then repeatedly add and remove one."""
     starting, coming, going = Figures(), Figures(), Figures()
     roll = Roll(size * PARTITIONS_EACH)
     crowd = Crowd(server.address, protocol, "group", roll)
@@ -95,7 +95,7 @@ async def _changes(server: Server, protocol: str, size: int, repeats: int) -> di
             await crowd.add(size)
             starting.took_s.append(await roll.settled(size, SETTLE_S) - began_at)
         starting.usages.append(meter.usage)
-        # One makes room for the observer, which is not measured.
+        # One member leaves for the observer, without measurement.
         await crowd.remove_last()
         await crowd.observe()
         await roll.settled(size, SETTLE_S)
@@ -121,7 +121,7 @@ async def _change(
 
 
 class Crowd:
-    """The members of one group, each with a task of its own."""
+    """The members of one group, each with its own task."""
 
     def __init__(self, address: str, protocol: str, group: str, roll: Roll) -> None:
         self.roll = roll
@@ -160,14 +160,14 @@ class Crowd:
             self._running.append((member, task))
 
     async def remove_last(self) -> None:
-        """The member that came last, which is never the leader, says goodbye."""
+        """Make the member that joined last, which is never the leader, leave."""
         member, task = self._running.pop()
         task.cancel()
         await asyncio.wait([task])
         await member.leave()
 
     async def observe(self) -> None:
-        """Have the observer join."""
+        """Make the observer join."""
         self.roll.enter(NAME)
         self._observer = Observer(
             self._address, TOPIC, self._group, self._protocol, lambda held: self.roll.note(NAME, held)

@@ -1,7 +1,7 @@
-"""Where figures go: a table for whoever watches, a file for whoever quotes.
+"""Reports results: a table on the terminal and a file to quote from.
 
-Every benchmark reports here and nowhere else, so that each figure comes with its unit, its samples,
-its spread, and what it cost the server.
+All benchmarks report here, so that each value has its unit, its samples, its spread and its cost for
+the server.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ OURS = "alpacamq"
 
 
 class Floor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A bound the product promises: one of the two is set."""
+    """A bound that the product guarantees; one of the two fields is set."""
 
     at_least: float | None = None
     at_most: float | None = None
@@ -30,18 +30,18 @@ class Floor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """What the samples cost, medians over them; a core fully busy is 1.0."""
+    """The cost of the samples, as medians; a fully used core is 1.0."""
 
     server_cpu_s: float
     server_cores: float
     client_cores: float
-    # What else was running: near 0 on a machine that nobody else uses.
+    # Other load: near 0 on an otherwise idle machine.
     others_cores: float
     server_rss_mib: float
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One measured quantity: the median of its samples is what may be quoted."""
+    """One measured quantity; the median of its samples may be quoted."""
 
     case: str
     server: str
@@ -49,7 +49,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     median: float
     lowest: float
     highest: float
-    # How far apart the extremes are, as a share of the median.
+    # The distance of the extremes, as a share of the median.
     spread: float
     samples: Sequence[float]
     cost: Cost | None = None
@@ -67,7 +67,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     taken_at: str
     commit: Commit
     machine: Machine
-    # The minute's load average when the benchmark began; the machine's own business shows in it.
+    # The load average of the minute before the benchmark, which shows other work on the machine.
     load_average_before: float
     clients: dict[str, str]
     settings: dict[str, dict[str, object]]
@@ -76,7 +76,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report:
-    """Collects the figures of one benchmark."""
+    """Collects the results of one benchmark."""
 
     def __init__(self, name: str, question: str) -> None:
         self.name = name
@@ -95,7 +95,7 @@ class Report:
         usages: Sequence[Usage] = (),
         floor: Floor | None = None,
     ) -> None:
-        """Take one figure; `usages` is the cost of each sample where that was measured."""
+        """Add a result; `usages` is the cost of each sample if it was measured."""
         middle = median(samples)
         figure = Figure(
             case=case,
@@ -113,7 +113,7 @@ class Report:
         self.figures.append(figure)
 
     def skip(self, what: str, reason: str) -> None:
-        """Note what was not measured and why."""
+        """Record what was not measured and why."""
         note = f"{what}: {reason}"
         if note not in self.skipped:
             self.skipped.append(note)
@@ -135,7 +135,7 @@ class Report:
         )
 
     def _compared(self) -> list[Figure]:
-        """The figures, ours with their ratio to the peer's."""
+        """Return the results, ours with their ratio to the peer's."""
         peers = {
             (figure.case, figure.unit): figure.median for figure in self.figures if figure.server != OURS
         }
@@ -148,7 +148,7 @@ class Report:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number and its noun, for the name of a case."""
+    """Format a number and its noun, for the name of a case."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
@@ -163,7 +163,7 @@ def read(path: Path) -> Results:
 
 
 def table(results: Results) -> str:
-    """The figures as text for a terminal."""
+    """Format the results for a terminal."""
     heads = (
         "case",
         "server",
@@ -215,5 +215,5 @@ def _cost(usages: Sequence[Usage]) -> Cost:
 
 
 def _rounded(value: float) -> float:
-    """Four digits that mean something, for the eye and for diffs."""
+    """Round to four significant digits."""
     return float(f"{value:.4g}") if abs(value) < 1000 else round(value)

@@ -1,17 +1,17 @@
-"""Who has which partitions, as the members of a group see it themselves."""
+"""Partition ownership as the members of a group see it."""
 
 import asyncio
 import time
 
 
 class Roll:
-    """The members of one group that reads one topic, and how long partitions were with nobody."""
+    """The members of one group that reads one topic, and how long partitions had no owner."""
 
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions
-        # When anything changed last: once all is settled, this is when it was.
+        # The time of the last change.
         self.changed_at = 0.0
-        # The longest that a partition on its way from one member to the next was with nobody.
+        # The longest time that a partition had no owner between two members.
         self.longest_move_s = 0.0
         self._held: dict[str, frozenset[int]] = {}
         self._free_since: dict[int, float] = {}
@@ -21,7 +21,7 @@ class Roll:
         self._held.setdefault(member, frozenset())
 
     def note(self, member: str, partitions: frozenset[int]) -> None:
-        """`member` has these from now on."""
+        """Set the partitions of `member`."""
         now = time.monotonic()
         before = self._held.get(member, frozenset())
         self._held[member] = partitions
@@ -38,7 +38,7 @@ class Roll:
         del self._held[member]
 
     async def settled(self, members: int, within_s: float) -> float:
-        """Wait until so many members have everything between them, evenly; when the last of it happened."""
+        """Wait until `count` members share all partitions evenly; return the time of the last change."""
         async with asyncio.timeout(within_s):
             while not self._is_settled(members):
                 self._changed.clear()

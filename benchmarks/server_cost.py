@@ -16,12 +16,12 @@ from .writers import pipelined
 SIZE = 100
 COST = "s of server CPU per million messages"
 
-# Does the work on a topic of its own at a server: how many messages, in how many seconds.
+# Does the work on its own topic at a server; returns messages and seconds.
 Work = Callable[[Server, str], tuple[int, float]]
 
 
 class Sample(NamedTuple):
-    """One stretch of work."""
+    """One unit of work."""
 
     messages: int
     seconds: float
@@ -34,12 +34,12 @@ class Sample(NamedTuple):
 
 
 def seconds_of_small(session: Session) -> int:
-    """How long requests of one message are sent for a sample."""
+    """Return how long requests of one message are sent for a sample."""
     return session.scaled(3, 2)
 
 
 def small(session: Session) -> Work:
-    """One message a request, pipelined on 4 connections."""
+    """Return work with one message per request, pipelined on 4 connections."""
     seconds = seconds_of_small(session)
 
     def work(server: Server, topic: str) -> tuple[int, float]:
@@ -52,12 +52,12 @@ def small(session: Session) -> Work:
 
 
 def batch_load(session: Session, topic: str) -> Load:
-    """Messages enough for a sample of batches."""
+    """Return the number of messages for a sample of batches."""
     return Load(topic=topic, partitions=1, size=SIZE, count=session.scaled(4_000_000, 1_000_000))
 
 
 def batches(session: Session) -> Work:
-    """Batches as the quickest client sends them."""
+    """Return work with batches of the fastest client."""
 
     def work(server: Server, topic: str) -> tuple[int, float]:
         load = batch_load(session, topic)
@@ -67,7 +67,7 @@ def batches(session: Session) -> Work:
 
 
 def sample(session: Session, server: Server, work: Work, topic: str) -> Sample:
-    """Do it once, when the machine is quiet."""
+    """Run once, when the machine is idle."""
     topics.create(server.address, topic, 1)
     session.settle()
     began_s, began_ns = time.monotonic(), cpu_ns(server.pid)
@@ -79,13 +79,13 @@ def sample(session: Session, server: Server, work: Work, topic: str) -> Sample:
 
 
 def cpu_ns(pid: int) -> int:
-    """Processor time of a process whose threads do not end, to the nanosecond: it is about a few per cent."""
+    """Return the processor time of a process in nanoseconds; differences are a few per cent."""
     threads = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads)
 
 
 def middle_half(ratios: list[float]) -> list[float]:
-    """Without the quarter at either end: a neighbour's burst meets one side of a pair only."""
+    """Return the mean without the outer quarters: a burst of other load affects only one of a pair."""
     quarter = len(ratios) // 4
     kept = sorted(ratios)[quarter : len(ratios) - quarter]
     assert median(kept) == median(ratios)

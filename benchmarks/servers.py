@@ -1,7 +1,7 @@
-"""The servers that are measured: ours, and what every one of them can do.
+"""The measured servers: ours, and the interface of all.
 
 A server is a process on loopback with a data directory. It is stopped by its own pid, and never
-outlives the `running` block it was started in.
+outlives the `running` block in which it was started.
 """
 
 import os
@@ -37,9 +37,9 @@ class Server:
     ) -> None:
         self.name = name
         self.address = address
-        # Where it listens, by the name of what is spoken there.
+        # Addresses by protocol name.
         self.addresses = addresses or {}
-        # From starting the process to its first answer.
+        # Seconds from the start of the process to its first answer.
         self.started_in_s = started_in_s
         self._process = process
 
@@ -48,12 +48,12 @@ class Server:
         return self._process.pid
 
     def stop(self) -> None:
-        """Ask it to end, and wait until it has."""
+        """Stop it, and wait for its end."""
         self._process.terminate()
         self._process.wait(STOP_S)
 
     def kill(self) -> None:
-        """kill -9; nothing happens if it has ended already."""
+        """Kill it with kill -9; does nothing if it has ended already."""
         self._process.kill()
         self._process.wait(STOP_S)
 
@@ -65,13 +65,13 @@ class Contender(Protocol):
     def name(self) -> str: ...
 
     def start(self, directory: Path) -> Server:
-        """A server on `directory`, which may hold the data of an earlier one."""
+        """Start a server on `directory`, which may contain data of an earlier one."""
         ...
 
 
 @contextmanager
 def running(contender: Contender, directory: Path) -> Iterator[Server]:
-    """A server for the duration of the block; it and its data are gone afterwards."""
+    """Run a server for the duration of the block; remove it and its data afterwards."""
     try:
         server = contender.start(directory)
         try:
@@ -83,11 +83,11 @@ def running(contender: Contender, directory: Path) -> Iterator[Server]:
 
 
 class AlpacaMQ:
-    """The broker of this repository, with its default configuration but for what `settings` say."""
+    """The broker of this repository, with its default configuration except for `settings`."""
 
     def __init__(self, name: str = OURS, settings: Mapping[str, str] | None = None) -> None:
         self.name = name
-        # By the names of environment variables.
+        # By names of environment variables.
         self._settings = settings or {}
 
     def start(self, directory: Path) -> Server:

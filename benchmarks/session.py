@@ -1,4 +1,4 @@
-"""What a benchmark is given: how long to measure, on what, and where to report."""
+"""The context of a benchmark: duration, servers, clients, reports."""
 
 import os
 import tempfile
@@ -17,10 +17,10 @@ from .machine import client_versions
 from .report import Report
 from .servers import AlpacaMQ, Contender, Server, running
 
-# Not the usual place for temporary files, which is often memory: data must meet a disk.
-ROOM = Path("/var/tmp")  # noqa: S108 - a fresh directory is made inside
+# Not the usual directory for temporary files, which is often in memory: data must be on a disk.
+ROOM = Path("/var/tmp")  # noqa: S108 - a new directory is created inside
 
-# A machine is quiet while no more than this much of a core is in use.
+# The machine is idle while at most this much of a core is in use.
 QUIET_CORES = 0.2
 SETTLE_STEP_S = 0.5
 PATIENCE_S = 300.0
@@ -45,15 +45,15 @@ class Session:
         return 1 if self.is_quick else 3
 
     def scaled(self, full: int, quick: int) -> int:
-        """An amount of work."""
+        """Return an amount of work."""
         return quick if self.is_quick else full
 
     def settle(self) -> None:
-        """Wait until the machine has nothing else to do, before a sample is taken.
+        """Wait until the machine is idle, before a sample is taken.
 
-        What the sample before it left to be written is done by then, and other people's work
-        is sat out. Patience is limited over the whole run; once it is spent, figures are taken as
-        things are, and say what else was running.
+        By then, writes left by the previous sample are done, and other work on the machine has ended.
+        The total wait of a run is limited; after that, samples are taken at once and record the other
+        load.
         """
         if self.is_quick:
             return
@@ -69,8 +69,8 @@ class Session:
 
     @contextmanager
     def server(self, contender: Contender) -> Iterator[Server]:
-        """A fresh server on an empty directory, for the duration of the block."""
-        # What earlier servers left to be written would be waited for by the first fsync of this one.
+        """Run a new server on an empty directory, for the duration of the block."""
+        # The first fsync of this server would wait for writes left by earlier ones.
         os.sync()
         with running(contender, self.new_directory()) as server:
             yield server
@@ -82,7 +82,7 @@ class Session:
 
 @contextmanager
 def session(*, is_quick: bool) -> Iterator[Session]:
-    """Everything set up that this machine allows; a quick run has no peer."""
+    """Set up everything available on this machine; a quick run has no peer."""
     with tempfile.TemporaryDirectory(prefix="alpacamq-bench-", dir=ROOM) as made:
         directory = Path(made)
         clients: list[Client] = [ConfluentClient()]

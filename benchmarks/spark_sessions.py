@@ -1,4 +1,4 @@
-"""Spark for the benchmarks: sessions on so many cores, and its own Kafka source where its jars can be had."""
+"""Spark for the benchmarks: sessions on a number of cores, and its own Kafka source if available."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from alpacamq_spark.session import spark_session
 
 from .jars import CACHE, Unavailable, resolve
 
-# An older one, whose batch reads run on later versions of Spark, too; its streams do not.
+# An older version, whose batch reads also run on later versions of Spark; its streams do not.
 OLDER = "4.0.0"
 _NEEDED = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
 _SETTINGS = {
@@ -23,7 +23,7 @@ _SETTINGS = {
 
 
 class KafkaSource:
-    """Spark's own source and sink for Kafka, as jars to start a session with."""
+    """Spark's own source and sink for Kafka, as jars for a session."""
 
     def __init__(self, jars: Path, version: str) -> None:
         self.name = f"Spark's Kafka source {version}"
@@ -31,7 +31,7 @@ class KafkaSource:
 
 
 def kafka_source(*others: str) -> KafkaSource:
-    """The source of the running version or one of others; Unavailable says why there is none."""
+    """Return the source of the running version or of another one. Raises Unavailable."""
     failures = []
     for version in (pyspark.__version__, *others):
         jars = CACHE / f"spark-sql-kafka-{version}"
@@ -46,7 +46,7 @@ def kafka_source(*others: str) -> KafkaSource:
 
 @contextmanager
 def spark_on(cores: int, source: KafkaSource | None) -> Iterator[SparkSession]:
-    """A session of its own on this machine, in a Java of its own: one that runs takes no more jars."""
+    """Create a session in a new Java process: a running one does not load more jars."""
     jars = {"spark.jars": ",".join(source.jars)} if source is not None else {}
     spark = spark_session("benchmark", master=f"local[{cores}]", settings={**_SETTINGS, **jars})
     try:

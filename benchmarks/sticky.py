@@ -1,4 +1,4 @@
-"""The cooperative-sticky protocol as members and leaders of classic groups write it down, for one topic."""
+"""The cooperative-sticky protocol of classic groups, for one topic."""
 
 from collections.abc import Collection, Mapping
 from struct import Struct, unpack_from
@@ -11,7 +11,7 @@ _KNOWS_OWNED_FROM = 1
 
 
 def subscription(topic: str, owned: Collection[int]) -> bytes:
-    """What a member says when it joins, version 1: its topic, and what it has of it."""
+    """Encode a member's subscription, version 1: its topic and owned partitions."""
     return (
         _SHORT.pack(1)
         + _INT.pack(1)
@@ -22,7 +22,7 @@ def subscription(topic: str, owned: Collection[int]) -> bytes:
 
 
 def owned_in(metadata: bytes) -> frozenset[int]:
-    """The partitions that a member of any version says it has."""
+    """Return the owned partitions in a subscription of any version."""
     (version,) = _SHORT.unpack_from(metadata)
     if version < _KNOWS_OWNED_FROM:
         return frozenset()
@@ -35,7 +35,7 @@ def owned_in(metadata: bytes) -> frozenset[int]:
 
 
 def assignment(topic: str, partitions: Collection[int]) -> bytes:
-    """What a leader has for a member."""
+    """Encode a leader's assignment for a member."""
     return _SHORT.pack(0) + (_partitions(topic, partitions) if partitions else _INT.pack(0)) + _NO_BYTES
 
 
@@ -44,9 +44,9 @@ def assigned_in(data: bytes) -> frozenset[int]:
 
 
 def assign(owned: Mapping[str, frozenset[int]], partitions: int) -> dict[str, frozenset[int]]:
-    """Evenly, with as few moves as that takes; what moves is given to nobody until it has been given up."""
+    """Assign evenly with few moves; a moving partition is unassigned until it has been revoked."""
     least, over = divmod(partitions, len(owned))
-    # Those who have more may keep one more.
+    # Members that have more may keep one more.
     by_size = sorted(owned, key=lambda member: -len(owned[member]))
     quotas = {member: least + (place < over) for place, member in enumerate(by_size)}
     kept = {member: frozenset(sorted(has)[: quotas[member]]) for member, has in owned.items()}

@@ -1,4 +1,4 @@
-"""Making topics to measure on, and asking where they end."""
+"""Creates topics to measure on, and counts their records."""
 
 import time
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _LOOK_AGAIN_S = 0.01
 
 
 def create(address: str, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
-    """A topic that can be written to when this returns."""
+    """Create a topic, and wait until it is writable."""
     admin = _admin(address)
     topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
     for made in admin.create_topics([topic]).values():
@@ -31,7 +31,7 @@ def delete(address: str, name: str) -> None:
 
 
 def record_count(address: str, name: str, partitions: int) -> int:
-    """How many records the partitions hold between them, by their first and last offsets."""
+    """Count the records in all partitions, by first and last offsets."""
     consumer = Consumer({"bootstrap.servers": address, "group.id": "bench"})
     try:
         total = 0
@@ -44,7 +44,7 @@ def record_count(address: str, name: str, partitions: int) -> int:
 
 
 def _admin(address: str) -> Any:
-    # Level 3: errors only; it would note that it was closed before it had nothing more to say.
+    # Level 3: errors only; otherwise it logs that it was closed early.
     return AdminClient({"bootstrap.servers": address, "log_level": 3})
 
 

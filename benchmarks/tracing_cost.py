@@ -1,8 +1,8 @@
 """What does tracing cost: the broker's processor time with it on, as a multiple of that with it off?
 
-Three brokers take the same work in turns: without tracing, with it as it is by default (traces that producers
-began are looked for, of which there are none), and with every thousandth message traced here. Processor time
-is compared round by round; throughput is told beside it.
+Three brokers do the same work in turns: without tracing, with the default (traces that producers began are
+looked for; there are none), and with every thousandth message traced. Processor time is compared round by
+round; throughput is reported as well.
 """
 
 from contextlib import ExitStack
@@ -20,7 +20,7 @@ CONTENDERS = (
     AlpacaMQ(SAMPLED, {"ALPACAMQ_TOPICS_DEFAULTS_TRACE_SAMPLE": "0.001"}),
 )
 RATIO = "times the CPU without tracing"
-# Of what nobody asked for. What is traced has its price: some 20 microseconds a message.
+# The limit for messages that are not traced. A traced message costs some 20 microseconds.
 FLOORS = {OURS: Floor(at_most=1.1)}
 
 
@@ -41,7 +41,7 @@ def _cases(session: Session) -> dict[str, Work]:
 def _compare(session: Session, report: Report, case: str, work: Work, servers: list[Server]) -> None:
     samples: dict[str, list[Sample]] = {server.name: [] for server in servers}
     for number in range(session.scaled(12, 4) + 1):
-        # Who goes first has the colder caches: they take turns at that, too.
+        # The first one has colder caches: take turns at that, too.
         turn = number % len(servers)
         for server in servers[turn:] + servers[:turn]:
             taken = sample(session, server, work, f"sample-{number}")

@@ -24,7 +24,7 @@ PARTITIONS = 6
 SIZE = 100
 PLAIN: Settings = {**PRODUCER, "acks": "all"}
 IDEMPOTENT: Settings = {**PLAIN, "enable.idempotence": True}
-# What waits in a client to be batched delays every commit: it is sent at once.
+# Batching in the client would delay every commit: send without delay.
 TRANSACTIONAL: Settings = {**PLAIN, "linger.ms": 0}
 PER_TRANSACTION = (100, 1_000, 10_000)
 
@@ -38,7 +38,7 @@ def run(session: Session, report: Report) -> None:
             _measure(session, report, server, load, "plain", PLAIN, None)
             _measure(session, report, server, load, "idempotent", IDEMPOTENT, None)
             for size in PER_TRANSACTION:
-                # Transactions of 100 are no faster for being many.
+                # Transactions of 100 do not get faster with their number.
                 some = replace(load, count=min(load.count, session.scaled(1_000, 100) * size))
                 case = f"in transactions of {size:,}"
                 _measure(session, report, server, some, case, TRANSACTIONAL, size)
@@ -71,7 +71,7 @@ def _measure(
 
 
 def _produce(address: str, load: Load, settings: Settings, per_transaction: int | None) -> float:
-    """Seconds from the first message to the last acknowledgement, of the last commit if there are any."""
+    """Return seconds from the first message to the last acknowledgement, or the last commit."""
     if per_transaction is None:
         producer = Producer({"bootstrap.servers": address, **settings})
         producer.list_topics(load.topic, WAIT_S)
@@ -104,7 +104,7 @@ def _transactional(address: str, transactional_id: str, settings: Settings) -> A
 
 
 def _single(session: Session, report: Report, server: Server) -> None:
-    """Transactions of one message, one after the other."""
+    """Run transactions of one message, one after the other."""
     topics.create(server.address, "single", 1)
     producer = _transactional(server.address, "single", TRANSACTIONAL)
     runs: list[array[int]] = []
@@ -128,7 +128,7 @@ def _single(session: Session, report: Report, server: Server) -> None:
 
 
 def _warm_up(server: Server, load: Load) -> None:
-    """Let a server that compiles itself while it runs do so before it is measured."""
+    """Warm up a server that compiles code while it runs."""
     topics.create(server.address, "warm-up", PARTITIONS)
     warm = replace(load, topic="warm-up")
     _produce(server.address, warm, PLAIN, None)

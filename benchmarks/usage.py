@@ -1,4 +1,4 @@
-"""What a stretch of work cost: wall time, CPU time of server and client, the server's memory."""
+"""Measures the cost of work: wall time, CPU time of server and client, the server's memory."""
 
 import resource
 import time
@@ -17,17 +17,17 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     wall_s: float
     server_cpu_s: float
     client_cpu_s: float
-    # Whatever else ran on the machine meanwhile, the kernel's own work included.
+    # All other processes on the machine, and the kernel.
     others_cpu_s: float
     server_rss_mib: float
 
     def over(self, seconds: float) -> "Usage":
-        """The same cost, spent in the part of the time that counted: not while a client set itself up."""
+        """Return the cost attributed to the part of the time that counts, without the client's set-up."""
         return msgspec.structs.replace(self, wall_s=seconds)
 
     @property
     def server_cores(self) -> float:
-        """How many cores the server kept busy; 1.0 is one whole core."""
+        """The number of cores used by the server; 1.0 is one whole core."""
         return self.server_cpu_s / self.wall_s
 
     @property
@@ -40,7 +40,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Meter:
-    """Measures between entering and leaving; the client is this process and children it waited for."""
+    """Measures between entering and leaving; the client is this process and its awaited children."""
 
     def __init__(self, server_pid: int) -> None:
         self._server = psutil.Process(server_pid)

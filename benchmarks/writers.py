@@ -1,7 +1,7 @@
 """Raw-socket writers that send one prebuilt request again and again.
 
-Next to nothing happens here per request, so what limits them is the server: how many small requests
-it answers, and how long each waits for its acknowledgement.
+They do almost nothing per request, so the server is the limit: how many small requests it answers, and
+how long each waits for its acknowledgement.
 """
 
 import selectors
@@ -17,11 +17,11 @@ from . import wire
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledged:
-    """What a run achieved; every one of the requests held one record."""
+    """The result of a run; every request had one record."""
 
     requests: int
     wall_s: float
-    # One per request where each was awaited; none where they were pipelined.
+    # One per request if each was awaited; empty if they were pipelined.
     latencies_ns: "array[int]"
 
     @property
@@ -30,7 +30,7 @@ class Acknowledged:
 
 
 def one_in_flight(address: str, topic: str, *, connections: int, size: int, seconds: float) -> Acknowledged:
-    """Each connection sends its next request when it has the answer to the last."""
+    """Send the next request on each connection after the answer to the last."""
     request = wire.produce_request(topic, 0, wire.one_record_batch(size), acks=1)
     expected = wire.produce_response_bytes(topic)
     latencies = array("q")
@@ -65,9 +65,9 @@ def one_in_flight(address: str, topic: str, *, connections: int, size: int, seco
 def pipelined(
     address: str, request: bytes, response_bytes: int, *, connections: int, depth: int, seconds: float
 ) -> Acknowledged:
-    """Each connection keeps up to `depth` requests under way and does not wait for single answers.
+    """Keep up to `depth` requests in flight on each connection.
 
-    Answers are counted by their size, which is known; what they say is not looked at.
+    Answers are counted by their known size; their content is not read.
     """
     block_of = max(depth // 2, 1)
     block = request * block_of
@@ -93,7 +93,7 @@ def pipelined(
 
 
 class _Pipe:
-    """One connection that always has a block of requests on the way and another waiting."""
+    """One connection that always has a block of requests in flight and another queued."""
 
     def __init__(self, connection: socket.socket, block: bytes, answer_bytes: int) -> None:
         self.connection = connection
@@ -107,7 +107,7 @@ class _Pipe:
         self.owed_bytes += self._answer_bytes
 
     def receive(self) -> int:
-        """Take what has come; the number of blocks that are fully answered by it."""
+        """Consume received bytes; return the number of blocks fully answered by them."""
         data = self.connection.recv(1 << 18)
         if not data:
             raise ConnectionError("the server hung up")

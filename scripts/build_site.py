@@ -17,25 +17,25 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)]*)?\))")
-# The Markdown of code is not Markdown.
+# Links inside code are not links.
 CODE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 
 
 class Pages:
-    """The pages of the site as zensical takes them: all in one directory."""
+    """The pages of the site in one directory, as zensical expects them."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._brought: set[Path] = set()
 
     def gather(self) -> None:
-        """Everything there is in docs/, and everything that leads to."""
+        """Add all files of docs/ and all files they link to."""
         for source in sorted(DOCS.rglob("*")):
             if source.is_file():
                 self._bring(source)
 
     def _place(self, source: Path) -> Path:
-        """Where a file of the repository is in the site."""
+        """Return the path of a repository file in the site."""
         if source.is_relative_to(DOCS):
             return self._directory / source.relative_to(DOCS)
         return self._directory / "repository" / source.relative_to(ROOT)
@@ -52,7 +52,7 @@ class Pages:
             shutil.copyfile(source, place)
 
     def _relinked(self, page: Path) -> str:
-        """The text of a page, with its links as they are in the site."""
+        """Return the text of a page with its links rewritten for the site."""
         text = page.read_text()
         parts = []
         end = 0
@@ -75,7 +75,7 @@ class Pages:
 
 
 def build(site: Path) -> int:
-    """Write the site to `site`, which is replaced; the exit code of the build."""
+    """Build the site into `site`, which is replaced; return the exit code of the build."""
     with tempfile.TemporaryDirectory() as project_name:
         project = Path(project_name)
         shutil.copy(ROOT / "zensical.toml", project)

@@ -1,4 +1,4 @@
-"""Writes the dashboards under deploy/grafana; with --check says whether they are current."""
+"""Generates the dashboards under deploy/grafana; with --check only reports outdated ones."""
 
 import argparse
 import sys

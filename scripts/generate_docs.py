@@ -1,6 +1,6 @@
-"""Writes what follows from the code in docs/: whole pages, and tables of others between their marks.
+"""Generates the parts of docs/ that follow from the code: whole pages, and marked tables.
 
-With --check says whether they are current, and changes nothing.
+With --check only reports outdated pages.
 """
 
 import argparse
@@ -22,11 +22,11 @@ from alpacamq.telemetry.metrics_catalogue import metrics_page
 DOCS = Path(__file__).parent.parent / "docs"
 BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 MEANINGS: Mapping[State | None, str] = {
-    State.AVAILABLE: "the next receive may have it",
-    State.ACQUIRED: "leased to a consumer, until its deadline",
-    State.RESTING: "failed, and waits before it is tried again",
-    State.MOVING: "on its way to the dead-letter topic",
-    None: "acknowledged or archived: this group has nothing more to do with it",
+    State.AVAILABLE: "ready to be delivered",
+    State.ACQUIRED: "leased to a consumer until its deadline",
+    State.BACKOFF: "failed, in backoff before the next delivery",
+    State.MOVING: "being moved to the dead-letter topic",
+    None: "acknowledged or archived, not delivered again to this group",
 }
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,8 +16,12 @@ from alpacamq.model.topics import MAX_NAME_LENGTH
 from .brokers import Broker
 
 # How long an example takes says nothing on a machine that does other things too.
-settings.register_profile("patient", deadline=None)
-settings.load_profile("patient")
+settings.register_profile("whole", deadline=None)
+settings.register_profile("check", deadline=None, max_examples=10, stateful_step_count=20)
+settings.load_profile("whole")
+# A shell ignores SIGINT in what it runs in the background, and children inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Workers of a parallel run are told how wide its terminal is; what commands print must not depend on that.
 os.environ.pop("COLUMNS", None)
 # A broker that runs in a thread of the tests must not write into what a command prints meanwhile.

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from alpacamq.model.outcome import Change
+from alpacamq.model.state_machine import Change
 
 
 class Machine(Protocol):

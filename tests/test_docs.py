@@ -1,4 +1,4 @@
-"""The documentation does what it says: examples run, links lead somewhere, what is generated is current."""
+"""Tests of the documentation: examples run, links resolve, generated parts are current."""
 
 import os
 import re
@@ -57,7 +57,7 @@ ELSEWHERE: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Example:
-    """A runnable block of a page and the output the page promises."""
+    """A runnable block of a page and its documented output."""
 
     page: Path
     line: int
@@ -67,7 +67,7 @@ class Example:
 
     @property
     def pattern(self) -> str:
-        """The output as a regular expression: where a page has …, each run has something else.
+        """Return the output as a regular expression, in which … matches any text.
 
         How many spaces part columns follows from what is in them.
         """
@@ -78,7 +78,7 @@ class Example:
 
 
 def columns(text: str) -> str:
-    """The text with one space where there are several."""
+    """Collapse runs of spaces."""
     return "\n".join(SPACES.sub(" ", line).strip(" ") for line in text.split("\n"))
 
 
@@ -88,7 +88,7 @@ def blocks(page: Path) -> list[tuple[int, str, str]]:
 
 
 def examples(page: Path) -> list[Example]:
-    """Every block whose tool we know; the text block after it is its output."""
+    """Yield every runnable block; the text block after it is its output."""
     return [
         Example(page, line, tool, code, output if after == "text" else "")
         for (line, language, code), (_, after, output) in pairwise([*blocks(page), (0, "", "")])
@@ -97,7 +97,7 @@ def examples(page: Path) -> list[Example]:
 
 
 def tool_of(language: str, code: str) -> str | None:
-    """What a block needs to run, if it is one to run: Python, or a shell with a tool."""
+    """Return the tool that runs a block: Python, or a command of a shell; None if it is not runnable."""
     if language == "sh":
         if "alpacactl pipeline " in code:
             return "spark"
@@ -111,7 +111,7 @@ def pages_with(tool: str) -> list[Path]:
 
 
 def run_examples(page: Path, tools: set[str], broker: Broker, directory: Path) -> None:
-    """All of a page's examples with these tools, in order: later ones may build on earlier ones."""
+    """Run a page's examples with these tools, in order: later ones may depend on earlier ones."""
     commands = directory / "bin"
     commands.mkdir(exist_ok=True)
     for name, module in (("alpacactl", "alpacamq.cli.main"), ("alpacamq", "alpacamq.node.main")):
@@ -157,7 +157,9 @@ def at_these_addresses(text: str, addresses: Mapping[str, str]) -> str:
     [page for page in pages_with("python") if page not in pages_with("alpacactl") + pages_with("curl")],
     ids=lambda page: page.stem,
 )
-def test_python_examples_do_what_the_page_says(page: Path, new_broker: NewBroker, tmp_path: Path) -> None:
+def test_python_examples_print_the_documented_output(
+    page: Path, new_broker: NewBroker, tmp_path: Path
+) -> None:
     broker = new_broker()
     broker.start()
     run_examples(page, {"python"}, broker, tmp_path)
@@ -165,15 +167,17 @@ def test_python_examples_do_what_the_page_says(page: Path, new_broker: NewBroker
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")
 @pytest.mark.parametrize("page", pages_with("kcat"), ids=lambda page: page.stem)
-def test_kcat_examples_do_what_the_page_says(page: Path, new_broker: NewBroker, tmp_path: Path) -> None:
+def test_kcat_examples_print_the_documented_output(page: Path, new_broker: NewBroker, tmp_path: Path) -> None:
     broker = new_broker()
     broker.start()
     run_examples(page, {"kcat"}, broker, tmp_path)
 
 
 @pytest.mark.parametrize("page", pages_with("alpacactl"), ids=lambda page: page.stem)
-def test_alpacactl_examples_do_what_the_page_says(page: Path, new_broker: NewBroker, tmp_path: Path) -> None:
-    """Together with the Python ones between them, which prepare what is looked at."""
+def test_alpacactl_examples_print_the_documented_output(
+    page: Path, new_broker: NewBroker, tmp_path: Path
+) -> None:
+    """Run together with the Python examples between them, which prepare the data."""
     broker = new_broker()
     broker.start()
     run_examples(page, {"alpacactl", "curl", "python"}, broker, tmp_path)
@@ -185,16 +189,16 @@ def test_alpacactl_examples_do_what_the_page_says(page: Path, new_broker: NewBro
     [page for page in pages_with("curl") if page not in pages_with("alpacactl")],
     ids=lambda page: page.stem,
 )
-def test_curl_examples_do_what_the_page_says(page: Path, new_broker: NewBroker, tmp_path: Path) -> None:
-    """Together with the Python ones between them."""
+def test_curl_examples_print_the_documented_output(page: Path, new_broker: NewBroker, tmp_path: Path) -> None:
+    """Run together with the Python examples between them."""
     broker = new_broker()
     broker.start()
     run_examples(page, {"curl", "python"}, broker, tmp_path)
 
 
 @pytest.mark.heavy
-def test_the_first_five_minutes_are_as_printed(new_broker: NewBroker, tmp_path: Path) -> None:
-    """The README, then all of the start page as one story, Spark included, on one broker."""
+def test_the_five_minute_start_prints_the_documented_output(new_broker: NewBroker, tmp_path: Path) -> None:
+    """Run the README, then the whole start page, including Spark, on one broker."""
     broker = new_broker("data")
     broker.start()
     run_examples(README, {"curl", "python"}, broker, tmp_path)
@@ -203,7 +207,7 @@ def test_the_first_five_minutes_are_as_printed(new_broker: NewBroker, tmp_path: 
     run_examples(START, set(told), broker, tmp_path)
 
 
-def test_operators_commands_do_what_the_page_says(new_broker: NewBroker, tmp_path: Path) -> None:
+def test_operations_commands_print_the_documented_output(new_broker: NewBroker, tmp_path: Path) -> None:
     broker = new_broker("data")
     broker.start()
     broker.stop()
@@ -211,7 +215,7 @@ def test_operators_commands_do_what_the_page_says(new_broker: NewBroker, tmp_pat
     run_examples(OPERATIONS, {"alpacamq"}, broker, tmp_path)
 
 
-def test_repairs_do_what_the_page_says(new_broker: NewBroker, tmp_path: Path) -> None:
+def test_repair_commands_print_the_documented_output(new_broker: NewBroker, tmp_path: Path) -> None:
     broker = new_broker("backup")
     broker.start()
     with httpx.Client(base_url=f"http://{broker.http_address}", timeout=30) as http:
@@ -227,8 +231,8 @@ def test_repairs_do_what_the_page_says(new_broker: NewBroker, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("page", SITE, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_command_on_a_page_is_run(page: Path) -> None:
-    """By a test of this file, or it is one of the few that are known."""
+def test_every_documented_command_is_run(page: Path) -> None:
+    """Each is run by a test of this file, or is a known exception."""
     for line, language, code in blocks(page):
         if language != "sh" or tool_of(language, code) is not None:
             continue
@@ -237,8 +241,8 @@ def test_every_command_on_a_page_is_run(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", SITE, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_block_says_what_it_is(page: Path) -> None:
-    """One that does not is passed over by these tests, and by the site."""
+def test_every_code_block_has_a_language(page: Path) -> None:
+    """A block without one is skipped by these tests and by the site."""
     fences = re.findall(r"^```(.*)$", page.read_text(), re.MULTILINE)
     assert len(fences) % 2 == 0
     assert set(fences[0::2]) <= {"sh", "python", "py", "text", "toml", "ini", "json", "yaml", ""}
@@ -270,9 +274,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_what_a_broker_says_that_does_not_start_is_what_the_page_says(
-    new_broker: NewBroker, tmp_path: Path
-) -> None:
+def test_start_errors_match_the_troubleshooting_page(new_broker: NewBroker, tmp_path: Path) -> None:
     broker = new_broker("data")
     broker.start()
     said = [row for row in TROUBLES.read_text().splitlines() if row.startswith("| `")][:5]
@@ -311,16 +313,16 @@ def test_generated_tables_are_current() -> None:
 
 
 @pytest.mark.parametrize("page", benchmarks_page.PAGES, ids=lambda page: page.name)
-def test_figures_are_those_of_the_results(page: Path) -> None:
+def test_benchmark_tables_match_the_results(page: Path) -> None:
     assert benchmarks_page.current(page.read_text()) == page.read_text(), "run make docs"
 
 
-def test_a_question_without_results_yet_says_so() -> None:
+def test_a_benchmark_without_results_says_so() -> None:
     page = "<!-- results: never_asked -->\n<!-- end -->"
     assert "Not measured yet" in benchmarks_page.current(page)
 
 
-def test_every_setting_of_queues_is_on_their_page_with_its_default() -> None:
+def test_every_queue_setting_is_documented_with_its_default() -> None:
     page = (ROOT / "docs" / "guide" / "queues.md").read_text()
     for name, setting in SETTINGS.items():
         if name.startswith("queue."):
@@ -329,14 +331,14 @@ def test_every_setting_of_queues_is_on_their_page_with_its_default() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_resolve(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_make_targets_that_are_named_exist(page: Path) -> None:
+def test_documented_make_targets_exist(page: Path) -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"`make ([a-z]+)", page.read_text())) | set(
         re.findall(r"^make ([a-z]+)", page.read_text(), re.MULTILINE)
@@ -344,7 +346,7 @@ def test_make_targets_that_are_named_exist(page: Path) -> None:
     assert named <= targets
 
 
-def test_every_dependency_has_its_reason() -> None:
+def test_every_dependency_is_explained() -> None:
     declared = set(re.findall(r'^    "([a-z0-9-]+)>=', (ROOT / "pyproject.toml").read_text(), re.MULTILINE))
     reasons = (ROOT / "ARCHITECTURE.md").read_text().partition("## Dependencies")[2]
     assert declared

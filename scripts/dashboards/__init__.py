@@ -1,1 +1,1 @@
-"""The dashboards for Grafana as tables of panels, and how they become what Grafana imports."""
+"""Grafana dashboards as tables of panels, and their rendering to JSON."""

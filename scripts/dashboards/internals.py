@@ -1,4 +1,4 @@
-"""The broker from inside: process, event loop, disk, APIs, coordinators."""
+"""Dashboard of broker internals: process, event loop, disk, APIs, coordinators."""
 
 from .panels import BROKERS, Dashboard, Panel, Query, Row, latency, one, quantile, rate, total
 

@@ -1,4 +1,4 @@
-"""The first dashboard to look at: is everything well, how much is going on, what goes wrong."""
+"""Overview dashboard: health, traffic and errors."""
 
 from .panels import BROKERS, USERS, Dashboard, Panel, Query, Row, latency, one, rate, stat, total
 

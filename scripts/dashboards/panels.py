@@ -1,21 +1,21 @@
-"""What a dashboard is made of, and the queries that panels have in common."""
+"""Elements of a dashboard, and queries shared by panels."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-# On every selector: the brokers that were chosen at the top of the dashboard.
+# In every selector: the brokers selected at the top of the dashboard.
 BROKERS = 'job=~"$job", instance=~"$instance"'
 
 
 class Query(NamedTuple):
-    """What is asked, and how each line is called."""
+    """A query and the legend of its lines."""
 
     expression: str
     legend: str
 
 
 class Panel(NamedTuple):
-    """A title, a unit that Grafana knows, and what is drawn."""
+    """A panel: title, Grafana unit and queries."""
 
     title: str
     unit: str
@@ -24,19 +24,19 @@ class Panel(NamedTuple):
 
 
 class Row(NamedTuple):
-    """Panels under one heading."""
+    """A row of panels under one heading."""
 
     title: str
     panels: tuple[Panel, ...]
 
 
 class Dashboard(NamedTuple):
-    """One file."""
+    """One dashboard file."""
 
     uid: str
     title: str
     rows: tuple[Row, ...]
-    # Label by which its panels can be narrowed, and the metric that has all its values.
+    # Label by which panels can be filtered, and a metric that has all its values.
     filters: Mapping[str, str]
 
 

@@ -1,4 +1,4 @@
-"""A dashboard as Grafana imports it."""
+"""Renders a dashboard as JSON for Grafana."""
 
 import json
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
 def rendered(dashboard: Dashboard) -> str:
-    """A dashboard as Grafana imports it."""
+    """Return a dashboard as Grafana imports it."""
     document = {
         "uid": dashboard.uid,
         "title": dashboard.title,

@@ -1,4 +1,4 @@
-"""Topics, consumer groups, queues and delayed messages, one line for each."""
+"""Dashboard of topics, consumer groups, queues and delayed messages."""
 
 from .panels import BROKERS, GROUP, TOPIC, Dashboard, Panel, Query, Row, latency, one, rate, total
 

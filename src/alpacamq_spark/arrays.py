@@ -1,7 +1,7 @@
-"""Arrow arrays straight from numpy's memory.
+"""Arrow arrays that share numpy's memory.
 
-Arrow's own constructors import pandas to see whether they were given something of its, which
-takes a new Python worker most of a second. Reading and committing get by without them.
+Arrow's own constructors import pandas to check their input, which costs a new Python worker most of a
+second. Reading and committing avoid them.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow as pa
 def array(
     values: npt.NDArray[Any], kind: pa.DataType, is_null: npt.NDArray[np.bool_] | None = None
 ) -> pa.Array:
-    """Numbers of as many bytes as `kind` has, some of them perhaps absent."""
+    """Build an array of numbers as wide as `kind`, with optional nulls."""
     validity = None
     if is_null is not None and is_null.any():
         validity = pa.py_buffer(np.packbits(~is_null, bitorder="little"))
@@ -28,6 +28,6 @@ def flags(values: npt.NDArray[np.bool_]) -> pa.Array:
 
 
 def binary_scalar(value: bytes) -> pa.Scalar:
-    """One value, to be used for many rows."""
+    """Build one value to be used for many rows."""
     edges = pa.py_buffer(np.array([0, len(value)], dtype=np.int32))
     return pa.Array.from_buffers(pa.binary(), 1, [None, edges, pa.py_buffer(value)])[0]

@@ -1,4 +1,4 @@
-"""Looks at everything a pipeline needs, and says of each thing whether it is there and what to do if not."""
+"""Checks everything that a pipeline needs, and says what to do about what is missing."""
 
 import sys
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _SOURCE_MODULE = "pyspark_alpacamq"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was looked at; `advice` says what to do where it is not well."""
+    """The result of one check; `advice` says what to do if it failed."""
 
     subject: str
     is_well: bool
@@ -29,7 +29,7 @@ class Finding:
 
 
 def examine(broker: str | None = None, *, start_spark: bool = False) -> list[Finding]:
-    """What was found, in the order in which things depend on each other."""
+    """Run all checks, in the order in which they depend on each other."""
     findings = [_python(), _spark(), *map(_package, _PACKAGES), _java(), _source()]
     if broker is not None:
         findings.append(_broker(broker))
@@ -51,7 +51,7 @@ def _spark() -> Finding:
     if number < LEAST_SPARK:
         advice = f"the connector needs Spark {_dotted(LEAST_SPARK)} or later: {_EXTRA}"
         return Finding(subject="PySpark", is_well=False, detail=found, advice=advice)
-    detail = found if number < FIRST_UNTRIED_SPARK else f"{found}, which was not tried yet"
+    detail = found if number < FIRST_UNTRIED_SPARK else f"{found}, which has not been tested yet"
     return Finding(subject="PySpark", is_well=True, detail=detail)
 
 
@@ -72,7 +72,7 @@ def _java() -> Finding:
 
 def _source() -> Finding:
     if any(module.name == _SOURCE_MODULE for module in iter_modules()):
-        return Finding(subject="Connector", is_well=True, detail='Spark finds format("alpacamq") by itself')
+        return Finding(subject="Connector", is_well=True, detail='Spark finds format("alpacamq")')
     return Finding(
         subject="Connector",
         is_well=False,

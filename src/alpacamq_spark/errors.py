@@ -1,22 +1,22 @@
-"""What can go wrong for a Spark job, in words for whoever runs it."""
+"""Errors of a Spark job, worded for its user."""
 
 from alpacamq.model.errors import AlpacaError
 
 
 class InvalidOption(AlpacaError):
-    """An option is unknown, missing, or has a value that makes no sense."""
+    """An option is unknown, missing, or has an invalid value."""
 
 
 class InvalidColumns(AlpacaError):
-    """Rows to be written, or a schema to be read into, have columns that cannot be used."""
+    """Rows to write, or a schema to read into, have invalid columns."""
 
 
 class DataLost(AlpacaError):
-    """Records that were to be read are gone; names the range."""
+    """Records to read are gone; names the range."""
 
 
 class ReadStalled(AlpacaError):
-    """Records that were announced do not become readable."""
+    """Records that should be readable do not become readable."""
 
 
 class SinkFenced(AlpacaError):
@@ -24,8 +24,8 @@ class SinkFenced(AlpacaError):
 
 
 class StagedWriteLost(AlpacaError):
-    """What a task had written was dropped before the driver could commit it."""
+    """A task's transaction was aborted before the driver could commit it."""
 
 
 class InDoubt(AlpacaError):
-    """Whether a batch was written cannot be told any more, so nothing is done rather than something wrong."""
+    """It is unknown whether a batch was written, so the connector stops."""

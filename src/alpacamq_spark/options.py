@@ -1,4 +1,4 @@
-"""Options of the data source, parsed once: names that Spark's Kafka users know, each checked."""
+"""Parses and checks the options of the data source, named as in Spark's Kafka source."""
 
 import re
 from collections.abc import Mapping
@@ -54,9 +54,9 @@ WRITE_OPTIONS = (
     "topic",
     "transactionalId",
 )
-# Spark's own, which reach a source along with those meant for it.
+# Spark's own options, which are passed to sources as well.
 _SPARK_OPTIONS = ("checkpointLocation", "queryName", "outputMode")
-# They tune the JVM's Kafka client; here they have nothing to act on and change no result.
+# Options of the JVM's Kafka client, which have no effect here and do not change results.
 _WITHOUT_EFFECT = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
@@ -70,7 +70,7 @@ _BOOLEANS = {"true": True, "false": False}
 
 
 class ReadMode(Enum):
-    """How a source is read, which decides where it begins unless it is told."""
+    """How a source is read, which determines the default start."""
 
     BATCH = Edge.EARLIEST
     STREAM = Edge.LATEST
@@ -78,7 +78,7 @@ class ReadMode(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What to read and how."""
+    """Options of a read."""
 
     servers: tuple[Address, ...]
     subscription: Subscription
@@ -96,7 +96,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """Where to write and under which name."""
+    """Options of a write."""
 
     servers: tuple[Address, ...]
     topic: TopicName | None
@@ -107,7 +107,7 @@ class WriteOptions:
 
 
 def read_options(given: Mapping[str, str], mode: ReadMode) -> ReadOptions:
-    """The options of a read, or InvalidOption."""
+    """Parse the options of a read. Raises InvalidOption."""
     options = _Options(given, READ_OPTIONS)
     if mode is ReadMode.STREAM:
         for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
@@ -130,7 +130,7 @@ def read_options(given: Mapping[str, str], mode: ReadMode) -> ReadOptions:
 
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
-    """The options of a write, or InvalidOption."""
+    """Parse the options of a write. Raises InvalidOption."""
     options = _Options(given, WRITE_OPTIONS)
     topic = options.get("topic")
     try:
@@ -139,7 +139,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         raise InvalidOption(f"topic: {error}") from None
     batch = options.get("batchId")
     if batch is not None and options.get("transactionalId") is None:
-        raise InvalidOption("batchId numbers the batches of a transactionalId, which is missing")
+        raise InvalidOption("batchId needs a transactionalId")
     return WriteOptions(
         servers=options.servers(),
         topic=name,
@@ -151,7 +151,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
 
 
 class _Options:
-    """The options as given, whose names Spark does not tell by case."""
+    """The given options, with case-insensitive names as in Spark."""
 
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
         self._given = {name.lower(): text for name, text in given.items()}
@@ -169,7 +169,7 @@ class _Options:
     def servers(self) -> tuple[Address, ...]:
         text = self.get(SERVERS)
         if text is None or not text.strip(", "):
-            raise InvalidOption(f"{SERVERS} is missing: the brokers to ask, as HOST:PORT,HOST:PORT")
+            raise InvalidOption(f"{SERVERS} is missing: give broker addresses as HOST:PORT,HOST:PORT")
         try:
             return tuple(parse_address(each) for each in text.split(",") if each.strip())
         except ValueError as error:
@@ -196,10 +196,10 @@ class _Options:
 def _unknown(name: str, known: tuple[str, ...]) -> str:
     spelt = {each.lower(): each for each in known}
     if name == "path":
-        return "a path was given, but topics are named by subscribe when reading and by topic when writing"
+        return "a path is not supported: name topics with subscribe when reading, with topic when writing"
     other = {each.lower() for each in (*READ_OPTIONS, *WRITE_OPTIONS)}
     if name in other:
         return f"the option {name!r} is for {'writing' if known is READ_OPTIONS else 'reading'}"
     near = get_close_matches(name, spelt, n=1, cutoff=0.5)
-    hint = f"did you mean {spelt[near[0]]}?" if near else f"there are {', '.join(known)}"
-    return f"no option is named {name!r}; {hint}"
+    hint = f"did you mean {spelt[near[0]]}?" if near else f"options are {', '.join(known)}"
+    return f"unknown option {name!r}; {hint}"

@@ -1,4 +1,4 @@
-"""Asking a broker that may be away for a while: a restart or an election is waited for, not failed on."""
+"""Retries requests while a broker restarts or a leader is elected."""
 
 import time
 from collections.abc import Callable
@@ -8,22 +8,22 @@ from alpacamq.client.errors import Refused, Unreachable
 
 T = TypeVar("T")
 
-PATIENCE_S = 60.0
-# Whoever never answered is more likely to have another address.
-FIRST_CONTACT_S = 5.0
+RETRY_TIMEOUT_S = 60.0
+# A broker that never answered probably has another address.
+FIRST_CONTACT_TIMEOUT_S = 5.0
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 
 
-def persistently(ask: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
-    """What `ask` brings, asked again for a while when no broker answers or it is not ready."""
-    deadline = time.monotonic() + patience_s
+def retry(request: Callable[[], T], timeout_s: float = RETRY_TIMEOUT_S) -> T:
+    """Call `request`, and retry while no broker answers or it is not ready."""
+    deadline = time.monotonic() + timeout_s
     pause_s = _FIRST_PAUSE_S
     while True:
         try:
-            return ask()
+            return request()
         except (Unreachable, Refused) as error:
-            if isinstance(error, Refused) and not error.is_passing:
+            if isinstance(error, Refused) and not error.is_transient:
                 raise
             if time.monotonic() + pause_s > deadline:
                 raise

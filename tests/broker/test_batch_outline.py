@@ -11,7 +11,7 @@ from alpacamq.model.errors import CorruptBatch
 from alpacamq.model.headers import LANE
 from alpacamq.model.lanes import Lane
 from alpacamq.model.records import Header, Record, write_batch
-from alpacamq.queues.views import Run
+from alpacamq.queues.views import OffsetRange
 
 
 def ignored(_header: BatchHeader, _error: CorruptBatch) -> None: ...
@@ -76,7 +76,7 @@ def logs(draw: st.DrawFn) -> Written:
     return written
 
 
-def spread(runs: list[Run]) -> list[tuple[int, Lane]]:
+def spread(runs: list[OffsetRange]) -> list[tuple[int, Lane]]:
     return [(offset, run.lane) for run in runs for offset in range(run.first, run.last + 1)]
 
 
@@ -87,10 +87,10 @@ def test_every_message_that_exists_is_in_one_run(written: Written, start: int) -
     assert spread(runs) == expected
     block = Block(bytes(written.data), written.next_offset, written.aborted, LIMIT, ignored)
     outline = block.outline(start, with_keys=False)
-    assert spread(list(outline.runs)) == [entry for entry in expected if entry[0] >= start]
+    assert spread(list(outline.ranges)) == [entry for entry in expected if entry[0] >= start]
     assert outline.next_offset == written.next_offset
     keyed = block.outline(start, with_keys=True)
-    keys = [key for run in keyed.runs for key in run.keys or ()]
+    keys = [key for run in keyed.ranges for key in run.keys or ()]
     assert keys == [key for offset, _, key in written.expected if offset >= start]
     for offset in range(written.next_offset):
         record = block.record(offset)
@@ -101,7 +101,7 @@ def test_messages_without_lanes_are_one_run_over_all_batches() -> None:
     written = Written()
     for _ in range(50):
         written.place(write_batch([Record(place, 0, None, b"x") for place in range(20)]), 20)
-    assert outlined(bytes(written.data), [], LIMIT, ignored) == [Run(0, 999, Lane.NORMAL)]
+    assert outlined(bytes(written.data), [], LIMIT, ignored) == [OffsetRange(0, 999, Lane.NORMAL)]
 
 
 def test_a_batch_that_claims_more_records_than_it_can_hold_has_none() -> None:

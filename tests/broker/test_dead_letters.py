@@ -9,16 +9,16 @@ import pytest
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.dlq import writer as moves
 from alpacamq.broker.queue.service import RedriveTask
-from alpacamq.broker.queue.shard import QueueShard
-from alpacamq.broker.statemachine.shard import Shard
+from alpacamq.broker.statemachine.host import StateMachineHost
+from alpacamq.model.dead_letters import dead_letter_topic
 from alpacamq.model.errors import InvalidRequest, UnknownTopic
 from alpacamq.model.headers import DEAD_LETTER_HEADERS
 from alpacamq.model.lanes import Lane
 from alpacamq.model.ports import Buffer
 from alpacamq.model.records import Header, Record
-from alpacamq.model.topics import MAX_NAME_LENGTH, topic_config
-from alpacamq.queues.dead_letters import dead_letter_topic
-from alpacamq.queues.messages import Action, Move, QueueId
+from alpacamq.model.topics import MAX_NAME_LENGTH
+from alpacamq.queues.engine import QueueEngine
+from alpacamq.queues.messages import Action, Move, QueueId, RecordsArrived
 
 from .open_brokers import BreakableDisk, SettableClock, eventually, running, sent, stored
 from .queue_steps import ORDERS, acknowledge, made, settle, values
@@ -107,7 +107,7 @@ async def test_a_move_repeated_after_a_crash_is_recognised(
         await sent(broker, "orders", *(b"%d" % number for number in range(20)), partition=0)
         await sent(broker, "orders", *(b"%d" % number for number in range(20, 40)), partition=1)
         with monkeypatch.context() as patch:
-            patch.setattr(QueueShard, "moved", lambda _self, _move: None)
+            patch.setattr(moves, "MovesDone", lambda moves: RecordsArrived(topic="", partition=0))  # noqa: ARG005
             patch.setattr(moves, "MAX_MOVES_AT_ONCE", 3)  # repeated, they will come in other batches
             await reject(broker, count=25)
             await eventually(lambda: arrived(broker, 25))
@@ -128,7 +128,7 @@ async def test_leases_that_end_while_nobody_runs_become_dead_letters_with_the_fi
 ) -> None:
     """The ids that dead letters are written under are there before queues are loaded."""
     failures: list[object] = []
-    monkeypatch.setattr(Shard, "_fail", lambda _self, error: failures.append(error))
+    monkeypatch.setattr(StateMachineHost, "_fail", lambda _self, error: failures.append(error))
     clock = SettableClock()
     async with running(tmp_path, clock=clock) as broker:
         await broker.topics.create("orders", partitions=1, overrides={"queue.max.deliveries": "1"})
@@ -144,14 +144,16 @@ async def test_leases_that_end_while_nobody_runs_become_dead_letters_with_the_fi
 async def test_a_move_cut_off_before_it_was_made_is_made_after_the_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def never(_self: moves.Moves, _moves: Sequence[Move], _shard: QueueShard) -> int:
+    async def never(
+        _self: moves.DlqWriter, _moves: Sequence[Move], _host: StateMachineHost[QueueEngine]
+    ) -> int:
         await asyncio.Event().wait()
         return 0
 
     async with running(tmp_path) as broker:
         await sent(broker, "orders", b"a", b"b", b"c")
         with monkeypatch.context() as patch:
-            patch.setattr(moves.Moves, "_make", never)
+            patch.setattr(moves.DlqWriter, "_make", never)
             await reject(broker)
     async with running(tmp_path) as broker:
         await eventually(lambda: settled_all(broker))
@@ -217,12 +219,51 @@ async def test_a_compacted_dead_letter_topic_keeps_what_has_no_key(tmp_path: Pat
 
 def test_long_names_are_cut_and_stay_different() -> None:
     one, two = "x" * MAX_NAME_LENGTH, "x" * (MAX_NAME_LENGTH - 1) + "y"
-    config = topic_config({})
-    names = {dead_letter_topic(one, config), dead_letter_topic(two, config)}
+    names = {dead_letter_topic(one, ""), dead_letter_topic(two, "")}
     assert len(names) == 2
-    assert all(len(name) <= MAX_NAME_LENGTH and name.endswith(".dlq") for name in names)
-    internal = topic_config({"queue.dead.letter.topic": "__consumer_offsets"})
-    assert dead_letter_topic("orders", internal) == "orders.dlq"
+    assert all(name and len(name) <= MAX_NAME_LENGTH and name.endswith(".dlq") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("topic", "configured", "expected"),
+    [
+        pytest.param("orders", "", "orders.dlq", id="default"),
+        pytest.param("orders", "failed", "failed", id="configured"),
+        pytest.param("orders", "__consumer_offsets", "orders.dlq", id="an internal topic is ignored"),
+        pytest.param("orders", "orders", None, id="a topic that names itself"),
+        pytest.param("orders.dlq", "", None, id="a dead-letter topic has none"),
+    ],
+)
+def test_the_name_of_a_dead_letter_topic(topic: str, configured: str, expected: str | None) -> None:
+    assert dead_letter_topic(topic, configured) == expected
+
+
+@pytest.mark.parametrize(
+    ("topic", "overrides"),
+    [
+        pytest.param("orders", {"queue.dead.letter.topic": "failed"}, id="override of the group"),
+        pytest.param("x" * MAX_NAME_LENGTH, {}, id="longest topic name"),
+    ],
+)
+async def test_engine_and_descriptions_agree_on_the_dead_letter_topic(
+    tmp_path: Path, topic: str, overrides: dict[str, str]
+) -> None:
+    queue = QueueId("workers", topic)
+    async with running(tmp_path) as broker:
+        await broker.topics.create(topic, partitions=1)
+        await sent(broker, topic, b"a")
+        if overrides:
+            await broker.queues.configure(queue, overrides)
+        (delivery,) = await broker.queues.receive(queue)
+        assert await settle(broker, Action.REJECT, delivery) == [None]
+        target = (await broker.queues.describe(queue)).dead_letter_topic
+        assert target is not None
+
+        async def arrived() -> bool:
+            return bool(broker.topics.partitions_of(target)) and len(letters(broker, target)) == 1
+
+        await eventually(arrived)
+        assert await broker.queues.dead_letter_sources(target) == {topic}
 
 
 async def ended(broker: Broker, task: RedriveTask) -> RedriveTask:
@@ -288,11 +329,13 @@ async def test_redrive_leaves_what_does_not_say_where_it_came_from(tmp_path: Pat
 async def test_dead_letters_whose_way_leads_nowhere_any_more_stay_where_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make, may_go_on = moves.Moves._make, asyncio.Event()
+    make, may_go_on = moves.DlqWriter._make, asyncio.Event()
 
-    async def make_late(mover: moves.Moves, wanted: Sequence[Move], shard: QueueShard) -> int:
+    async def make_late(
+        mover: moves.DlqWriter, wanted: Sequence[Move], host: StateMachineHost[QueueEngine]
+    ) -> int:
         await may_go_on.wait()
-        return await make(mover, wanted, shard)
+        return await make(mover, wanted, host)
 
     async def are_on_their_way() -> bool:
         return sum(each.dead_lettering for each in (await broker.queues.describe(DEAD)).partitions) == 3
@@ -300,7 +343,7 @@ async def test_dead_letters_whose_way_leads_nowhere_any_more_stay_where_they_are
     async with running(tmp_path) as broker:
         await with_dead_letters(broker)
         await broker.topics.create("elsewhere", partitions=1)
-        monkeypatch.setattr(moves.Moves, "_make", make_late)
+        monkeypatch.setattr(moves.DlqWriter, "_make", make_late)
         task = await broker.queues.start_redrive("orders.dlq", target="elsewhere")
         await eventually(are_on_their_way)
         await broker.topics.delete("elsewhere")

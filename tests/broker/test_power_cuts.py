@@ -21,7 +21,7 @@ from alpacamq.coordinator.messages import (
     PartitionResults,
     TxnCommitRequest,
 )
-from alpacamq.coordinator.transactions.transaction import ProducerIdentity, TransactionPartitions
+from alpacamq.coordinator.transactions.transaction import AddPartitions, ProducerIdentity
 from alpacamq.log import data_directory
 from alpacamq.log.data_directory import DataDirectory, LastStop
 from alpacamq.log.disk import SystemDisk
@@ -309,9 +309,7 @@ async def commit(broker: Broker, partition: TopicPartition, offset: int) -> None
         group=GROUP,
         offsets=(OffsetToCommit(topic=partition.topic, partition=partition.partition, offset=offset),),
     )
-    results: PartitionResults = await broker.coordinators.ask_group(
-        GROUP, lambda machine, ticket, now_ms: machine.commit(request, ticket, now_ms)
-    )
+    results: PartitionResults = await broker.groups.ask(request)
     assert all(result.error is None for result in results.partitions), results
 
 
@@ -323,16 +321,14 @@ async def copy(broker: Broker, producer: TransactionalProducer, number: int) -> 
         )
         if not isinstance(result, Published):
             raise result
-    await added(broker, producer, await broker.coordinators.offsets_partition(GROUP))
+    await added(broker, producer, await broker.groups.offsets_partition(GROUP))
     request = TxnCommitRequest(
         producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch,
         group=GROUP,
         offsets=(OffsetToCommit(topic=SOURCE.topic, partition=SOURCE.partition, offset=number + 1),),
     )
-    results: PartitionResults = await broker.coordinators.ask_group(
-        GROUP, lambda machine, ticket, now_ms: machine.txn_commit(request, ticket, now_ms)
-    )
+    results: PartitionResults = await broker.groups.ask(request)
     assert all(result.error is None for result in results.partitions), results
 
 
@@ -365,9 +361,7 @@ async def committed(broker: Broker, topic: str) -> list[int]:
 
 async def committed_offset(broker: Broker, partition: TopicPartition = SOURCE) -> int:
     request = FetchOffsetsRequest(group=GROUP, partitions=(partition,), require_stable=True)
-    reply: FetchOffsetsReply = await broker.coordinators.ask_group(
-        GROUP, lambda machine, ticket, now_ms: machine.fetch_offsets(request, ticket, now_ms)
-    )
+    reply: FetchOffsetsReply = await broker.groups.ask(request)
     (fetched,) = reply.offsets
     assert fetched.error is None
     return fetched.offset
@@ -419,12 +413,9 @@ async def test_a_producer_begins_its_next_transaction_while_the_last_one_is_comp
 
 
 async def added(broker: Broker, producer: TransactionalProducer, partition: TopicPartition) -> None:
-    request = TransactionPartitions(
+    request = AddPartitions(
         transactional_id=producer.transactional_id,
         producer=ProducerIdentity(producer.producer_id, producer.producer_epoch),
         partitions=(partition,),
     )
-    await broker.coordinators.ask_transaction(
-        producer.transactional_id,
-        lambda machine, ticket, now_ms: machine.add_partitions(request, ticket, now_ms),
-    )
+    await broker.transactions.ask(request)

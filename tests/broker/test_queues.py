@@ -220,10 +220,10 @@ async def test_whenever_a_receive_is_cancelled_its_message_goes_to_the_next(tmp_
             receiving.cancel()
             await asyncio.wait([receiving])
             if not receiving.cancelled():
-                await settle(broker, Action.UNDO, *receiving.result())
+                await settle(broker, Action.RELEASE_UNSEEN, *receiving.result())
             (delivery,) = await broker.queues.receive(ORDERS, wait_ms=10_000)
             assert delivery.delivery_count == 1
-            assert await settle(broker, Action.UNDO, delivery) == [None]
+            assert await settle(broker, Action.RELEASE_UNSEEN, delivery) == [None]
 
 
 async def test_settling_tells_what_is_wrong_with_each_receipt(tmp_path: Path) -> None:

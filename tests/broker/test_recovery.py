@@ -318,17 +318,17 @@ async def test_a_topic_of_which_nothing_is_ready_keeps_its_partitions(tmp_path: 
 async def test_groups_are_served_before_all_partitions_are(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("slow", partitions=1)
-        await broker.coordinators.offsets_partition("group")  # makes the internal topic
+        await broker.groups.offsets_partition("group")  # makes the internal topic
         shutil.copytree(tmp_path / "data", tmp_path / "killed")
     disk = SlowDisk("slow-0.")
     async with recovering(tmp_path / "killed", disk) as (broker, recovery):
-        assert (await broker.coordinators.offsets_partition("group")).topic == "__consumer_offsets"
+        assert (await broker.groups.offsets_partition("group")).topic == "__consumer_offsets"
         assert not recovery.done()
 
 
 async def test_a_broker_that_is_told_to_stop_does_not_recover_to_the_end(tmp_path: Path) -> None:
     async with running(tmp_path / "made") as broker:
-        await broker.coordinators.offsets_partition("group")
+        await broker.groups.offsets_partition("group")
         shutil.copytree(tmp_path / "made" / "data", tmp_path / "data")
     directory = await killed(tmp_path, [("quick", 1), ("slow", 400)])
     disk = SlowDisk("__consumer_offsets-4.")

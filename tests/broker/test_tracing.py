@@ -14,7 +14,7 @@ from alpacamq.broker.partition.leader import append
 from alpacamq.broker.publishing import Message, Published
 from alpacamq.broker.queue.service import Delivery, Receipted
 from alpacamq.broker.tracing.batches import Traced, traced_records
-from alpacamq.broker.tracing.partition import Origin, PartitionTraces, TraceDesk
+from alpacamq.broker.tracing.partition import Origin, PartitionTraces, TraceSink
 from alpacamq.model.batch import read_header
 from alpacamq.model.control import marker_batch
 from alpacamq.model.ids import TopicName, TopicPartition
@@ -341,7 +341,7 @@ async def test_who_reads_a_batch_before_it_has_been_looked_through_is_told_all_t
 
     config = topic_config({})
     identity = TopicPartition(TopicName("orders"), 0)
-    traces = PartitionTraces(identity, uuid4(), config, TraceDesk(told.append, Slow()))
+    traces = PartitionTraces(identity, uuid4(), config, TraceSink(told.append, Slow()))
     batch = write_batch([Record(offset, 1, b"k", b"v", (TRACEPARENT,)) for offset in range(50)])
     arrival = traces.arrival(batch, read_header(batch), "shop")
     assert arrival is not None

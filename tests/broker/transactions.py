@@ -12,9 +12,7 @@ from alpacamq.coordinator.transactions.transaction import (
 
 async def begun(broker: Broker, transactional_id: str) -> TransactionalProducer:
     request = InitProducer(transactional_id=transactional_id)
-    given = await broker.coordinators.ask_transaction(
-        transactional_id, lambda machine, ticket, now_ms: machine.init_producer_id(request, ticket, now_ms)
-    )
+    given = await broker.transactions.ask(request)
     return TransactionalProducer(
         transactional_id=transactional_id, producer_id=given.producer_id, producer_epoch=given.epoch
     )
@@ -44,4 +42,4 @@ async def _end(
         committed=committed,
         protocol=protocol,
     )
-    return await broker.coordinators.end_transaction(request)
+    return await broker.transactions.end(request)

@@ -1,4 +1,4 @@
-"""`alpacactl` as a subprocess, told of its broker by the environment, or within this process."""
+"""Runs `alpacactl` as a subprocess, with its broker in the environment, or within this process."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A terminal with somebody in front of it: a process on a pseudo-terminal, its output, and keys to press."""
+"""A process on a pseudo-terminal: its output, and keys to press."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""`alpacactl bench`: what it measures, and what it leaves behind."""
+"""`alpacactl bench`: measurements and cleanup."""
 
 import os
 import re
@@ -48,7 +48,7 @@ def test_quantiles_are_within_a_per_cent_of_those_of_all_values(values: list[int
 
 
 @given(durations, durations)
-def test_merged_histograms_are_as_one_of_all(ours: list[int], theirs: list[int]) -> None:
+def test_merged_histograms_equal_one_histogram_of_all_values(ours: list[int], theirs: list[int]) -> None:
     one, two, both = Histogram(), Histogram(), Histogram()
     for histogram, values in ((one, ours), (two, theirs), (both, ours + theirs)):
         for each in values:
@@ -58,14 +58,14 @@ def test_merged_histograms_are_as_one_of_all(ours: list[int], theirs: list[int])
     assert one.total == both.total
 
 
-def test_a_pace_does_not_wait_for_whoever_is_slow() -> None:
+def test_a_rate_does_not_wait_for_slow_clients() -> None:
     planned = list(load(messages=50, rate=100_000).plan(0, threading.Event()))
     due = [each for _, each in planned]
     # However long each took: they were due ten microseconds apart.
     assert {later - earlier for earlier, later in pairwise(due)} == {10_000}
 
 
-def test_what_waited_counts_from_when_it_was_due() -> None:
+def test_latency_is_measured_from_the_scheduled_time() -> None:
     meter = Meter()
     [(_, first), (_, second)] = load(messages=2, rate=1_000_000).plan(0, threading.Event())
     meter.took("publish", first - 5_000_000_000)
@@ -110,7 +110,7 @@ def test_load_is_measured_and_nothing_is_left_behind(ctl: Command, arguments: li
     assert left_behind(ctl) == []
 
 
-def test_a_topic_is_kept_if_asked_for_and_never_taken_from_others(
+def test_keep_keeps_the_topic_and_an_existing_topic_is_not_deleted(
     ctl: Command, broker: Broker, topic: str
 ) -> None:
     ctl.ok("topics", "create", topic, "--partitions", "2")
@@ -123,7 +123,7 @@ def test_a_topic_is_kept_if_asked_for_and_never_taken_from_others(
     ctl.ok("topics", "delete", made, "--yes")
 
 
-def test_a_pace_that_is_not_reached_is_said(ctl: Command) -> None:
+def test_a_missed_rate_is_reported(ctl: Command) -> None:
     ran = ctl("bench", "latency", "--rate", "2000000", "--duration", "300ms")
     assert ran.code == 0
     assert "of 600000 planned messages" in ran.errors
@@ -132,13 +132,11 @@ def test_a_pace_that_is_not_reached_is_said(ctl: Command) -> None:
 @pytest.mark.parametrize(
     "option", [["--size", "7"], ["--clients", "1000"], ["--acks", "some"], ["--rate", "0"]]
 )
-def test_load_that_makes_no_sense_is_wrong_usage(ctl: Command, option: list[str]) -> None:
+def test_invalid_load_is_a_usage_error(ctl: Command, option: list[str]) -> None:
     ctl.fails(2, "bench", "produce", *option)
 
 
-def test_whoever_interrupts_it_gets_the_figures_so_far_and_a_tidy_broker(
-    ctl: Command, broker: Broker
-) -> None:
+def test_an_interrupted_run_reports_its_results_and_cleans_up(ctl: Command, broker: Broker) -> None:
     command = [sys.executable, "-m", "alpacamq.cli.main", "--broker", broker.address, "bench", "produce"]
     with Terminal([*command, "--duration", "10m"], os.environ) as bench:
         bench.wait_for("[1-9][0-9]*, [0-9,]+/s  writing")

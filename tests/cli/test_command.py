@@ -1,4 +1,4 @@
-"""What holds for every verb: exit codes, streams, formats, width, and a broker that is not there."""
+"""Behaviour common to all commands: exit codes, streams, formats, width, unreachable brokers."""
 
 import json
 import socket
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from alpacamq.cli.asking import compact
+from alpacamq.cli.commands import compact
 from alpacamq.cli.main import main
 from alpacamq.cli.nouns import NOUNS
 from tests.brokers import Broker
@@ -77,7 +77,7 @@ def silent_port() -> Iterator[str]:
 
 
 @each_verb
-def test_a_broker_that_is_not_there_has_its_own_exit_code(
+def test_an_unreachable_broker_has_its_own_exit_code(
     verb: list[str], option: str, closed_port: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code = main([option, closed_port, *verb])
@@ -89,7 +89,7 @@ def test_a_broker_that_is_not_there_has_its_own_exit_code(
 
 
 @pytest.mark.parametrize("noun", ["topics", "queue"])
-def test_something_that_never_answers_is_given_up_on(noun: str, silent_port: str) -> None:
+def test_a_server_that_never_answers_times_out(noun: str, silent_port: str) -> None:
     ran = Command(silent_port)(noun, "list")
     assert ran.code == 3
     assert "does not answer" in ran.errors
@@ -102,7 +102,7 @@ def test_a_host_that_does_not_exist_is_named(capfd: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize(("noun", "option"), [("topics", "--broker"), ("queue", "--http")])
 @pytest.mark.parametrize("broker", ["localhost:port", ":9092", "::1:9092", "localhost:0"])
-def test_an_address_that_is_none_is_wrong_usage(
+def test_an_invalid_address_is_a_usage_error(
     noun: str, option: str, broker: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main([noun, "list", option, broker]) == 2
@@ -136,7 +136,7 @@ def test_an_address_that_is_none_is_wrong_usage(
     ],
     ids=" ".join,
 )
-def test_wrong_usage_has_its_own_exit_code(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_usage_error_has_its_own_exit_code(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     out, errors = capfd.readouterr()
@@ -145,7 +145,7 @@ def test_wrong_usage_has_its_own_exit_code(arguments: list[str], capfd: pytest.C
 
 
 @each_verb
-def test_every_verb_takes_the_options_of_all_and_explains_itself(
+def test_every_verb_has_the_common_options_and_help(
     verb: list[str], option: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     words = verb[:1] if verb[0] in ("produce", "consume") else verb[:2]
@@ -157,7 +157,7 @@ def test_every_verb_takes_the_options_of_all_and_explains_itself(
     assert "--output" in shown
 
 
-def test_a_name_that_is_no_text_is_wrong_usage(alpacactl: Command) -> None:
+def test_a_name_that_is_not_utf8_is_a_usage_error(alpacactl: Command) -> None:
     for words in (["topics", "describe"], ["queue", "describe"], ["queue", "ack"]):
         ran = alpacactl(*words, "caf\udce9")
         assert ran.code == 2
@@ -200,21 +200,21 @@ def test_help_loads_neither_the_protocol_nor_any_noun() -> None:
         assert heavy not in loaded
 
 
-def test_options_of_all_may_stand_before_or_behind_the_verb(alpacactl: Command, topic: str) -> None:
+def test_common_options_may_precede_or_follow_the_verb(alpacactl: Command, topic: str) -> None:
     alpacactl.ok("topics", "create", topic)
     before = json.loads(alpacactl.ok("-o", "json", "topics", "describe", topic))
     behind = json.loads(alpacactl.ok("topics", "describe", topic, "-o", "json"))
     assert before == behind
 
 
-def test_yaml_is_offered_too(alpacactl: Command, topic: str) -> None:
+def test_yaml_output(alpacactl: Command, topic: str) -> None:
     alpacactl.ok("topics", "create", topic, "--partitions", "1", "--set", "retention.ms=60000")
     lines = alpacactl.ok("topics", "describe", topic, "-o", "yaml").splitlines()
     assert lines[0] == f"name: {topic}"
     assert lines[-2:] == ["settings:", '  retention.ms: "60000"']
 
 
-def test_a_narrow_terminal_gets_a_field_a_line(alpacactl: Command, topic: str) -> None:
+def test_a_narrow_terminal_gets_one_field_per_line(alpacactl: Command, topic: str) -> None:
     name = topic[:40]
     alpacactl.ok("topics", "create", name, "--partitions", "1")
     ran = alpacactl("topics", "describe", name, columns=60)
@@ -240,14 +240,14 @@ def test_output_is_the_same_whatever_the_locale(
         (["tpoics", "list"], "did you mean topics"),
         (["topics", "lst"], "did you mean list?"),
         (["topics", "create", "x", "--partition", "3"], "did you mean --partitions?"),
-        (["groups", "reset", "x", "--too", "earliest"], "there is no --too; did you mean --to"),
+        (["groups", "reset", "x", "--too", "earliest"], "unknown option --too; did you mean --to"),
         (["topics", "list", "--colour=never"], "did you mean --color"),
-        (["topics"], "there are list, describe, create"),
-        (["topics", "list", "more"], "unexpected more"),
+        (["topics"], "choose from list, describe, create"),
+        (["topics", "list", "more"], "unexpected arguments: more"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_mistyped_words_are_answered_with_those_that_are_near(
+def test_mistyped_words_get_suggestions(
     typed: list[str], meant: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -257,13 +257,13 @@ def test_mistyped_words_are_answered_with_those_that_are_near(
 
 
 @pytest.mark.parametrize("word", ["--part", "--out"])
-def test_options_are_not_guessed_from_their_beginnings(word: str) -> None:
+def test_options_cannot_be_abbreviated(word: str) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["topics", "create", "x", word, "3"])
     assert ended.value.code == 2
 
 
-def test_names_from_elsewhere_cannot_change_the_terminal(alpacactl: Command, topic: str) -> None:
+def test_names_cannot_control_the_terminal(alpacactl: Command, topic: str) -> None:
     alpacactl.ok("topics", "create", topic, "--partitions", "1")
     alpacactl.ok("queue", "receive", topic, "--group", "\x1b[2Jgone", "--exit")
     shown = alpacactl.ok("queue", "list", "--topic", topic)

@@ -1,4 +1,4 @@
-"""Words that a shell completes, in the shells themselves."""
+"""Shell completion, in real shells."""
 
 import os
 import shlex
@@ -11,8 +11,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from alpacamq.cli.completing import complete
-from alpacamq.cli.completion import SCRIPTS
+from alpacamq.cli.completion import SCRIPTS, complete
 from alpacamq.cli.nouns import NOUNS
 from tests.brokers import Broker
 
@@ -56,17 +55,17 @@ def candidates(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
         pytest.param(["nonsense", "x"], [], id="nothing behind what there is not"),
     ],
 )
-def test_words_of_the_command_line_are_known(
+def test_words_of_the_command_line_are_completed(
     words: list[str], expected: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert sorted(candidates(capsys, *words)) == sorted(expected)
 
 
-def test_at_the_beginning_there_are_all_nouns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_line_completes_to_all_nouns(capsys: pytest.CaptureFixture[str]) -> None:
     assert candidates(capsys) == list(NOUNS)
 
 
-def test_names_are_asked_of_the_broker(
+def test_names_come_from_the_broker(
     broker: Broker, topic: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent(broker, topic, "a")
@@ -81,7 +80,7 @@ def test_names_are_asked_of_the_broker(
 
 
 @pytest.mark.parametrize("name", ["$(id)", "a;id", "a b", "a\nb", "a\x1b[2J", "--yes"])
-def test_names_that_a_shell_takes_for_something_else_are_not_offered(
+def test_names_with_shell_metacharacters_are_not_offered(
     broker: Broker, topic: str, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sent(broker, topic, "a")
@@ -93,7 +92,7 @@ def test_names_that_a_shell_takes_for_something_else_are_not_offered(
     assert [each for each in offered if topic in each] == [f"plain{topic}"]
 
 
-def test_a_broker_that_is_not_there_is_met_with_silence(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_broker_yields_no_completions(capfd: pytest.CaptureFixture[str]) -> None:
     assert complete(["--http", "127.0.0.1:1", "topics", "describe", "x"]) == 0
     assert complete(["--http", "nonsense:x", "topics", "describe", "x"]) == 0
     assert capfd.readouterr() == ("", "")
@@ -108,7 +107,7 @@ def test_a_broker_that_is_not_there_is_met_with_silence(capfd: pytest.CaptureFix
         ('alpacactl consume "x y" --isolation "com', ["committed"]),
     ],
 )
-def test_a_line_is_read_as_a_shell_reads_it(
+def test_a_line_is_split_like_a_shell_does(
     line: str, expected: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert candidates(capsys, "--line", line) == expected

@@ -1,4 +1,4 @@
-"""Which broker a command is about: contexts, the environment, options."""
+"""Resolution of the broker of a command: contexts, the environment, options."""
 
 import json
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from alpacamq.cli.contexts import Context, Contexts, file_of, read, write
 from alpacamq.cli.main import main
-from alpacamq.cli.parsing import WrongUsage
-from alpacamq.cli.target import Rank, Target
+from alpacamq.cli.parsing import UsageError
+from alpacamq.cli.target import Precedence, Target
 from tests.brokers import Broker
 from tests.conftest import NewBroker
 
@@ -42,7 +42,7 @@ def said(target: Target) -> tuple[str, str | None]:
     return target.http.address, None if target.broker is None else target.broker.address
 
 
-def test_what_is_said_more_explicitly_counts(file: Path) -> None:
+def test_the_source_with_the_highest_precedence_wins(file: Path) -> None:
     here = {"ALPACACTL_CONFIG": str(file)}
     assert said(target(here)) == ("127.0.0.1:8080", "127.0.0.1:9092")
     write(
@@ -63,12 +63,12 @@ def test_what_is_said_more_explicitly_counts(file: Path) -> None:
     assert said(target(both, http="option:1", broker="option:2")) == ("option:1", "option:2")
 
 
-def test_a_broken_file_matters_only_where_it_would_count(file: Path) -> None:
+def test_a_broken_file_matters_only_if_it_is_used(file: Path) -> None:
     file.parent.mkdir()
     file.write_text("current = [")
     here = {"ALPACACTL_CONFIG": str(file)}
     assert said(target(here, http="a:1", broker="a:2")) == ("a:1", "a:2")
-    with pytest.raises(WrongUsage, match="make no sense"):
+    with pytest.raises(UsageError, match="invalid contexts file"):
         said(target(here))
 
 
@@ -84,14 +84,14 @@ def test_a_broken_file_matters_only_where_it_would_count(file: Path) -> None:
         "\xff",
     ],
 )
-def test_a_file_that_makes_no_sense_is_named(file: Path, content: str) -> None:
+def test_an_invalid_file_is_named(file: Path, content: str) -> None:
     file.parent.mkdir()
     file.write_bytes(content.encode("latin-1"))
-    with pytest.raises(WrongUsage, match=str(file)):
+    with pytest.raises(UsageError, match=str(file)):
         read(file)
 
 
-def test_the_file_is_where_the_desktop_says(tmp_path: Path) -> None:
+def test_the_file_follows_xdg_config_home(tmp_path: Path) -> None:
     assert file_of({"XDG_CONFIG_HOME": "/etc/xdg"}) == Path("/etc/xdg/alpacamq/alpacactl.toml")
     assert file_of({"HOME": "/home/ann", "XDG_CONFIG_HOME": "relative"}) == Path(
         "/home/ann/.config/alpacamq/alpacactl.toml"
@@ -104,7 +104,7 @@ contexts = st.dictionaries(names, st.builds(Context, http=addresses, broker=addr
 
 
 @given(by_name=contexts, current=st.none() | names)
-def test_what_is_written_is_read_back(
+def test_contexts_round_trip(
     tmp_path_factory: pytest.TempPathFactory, by_name: dict[str, Context], current: str | None
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "contexts.toml"
@@ -112,7 +112,7 @@ def test_what_is_written_is_read_back(
     assert read(path) == Contexts(current=current, by_name=by_name)
 
 
-def test_a_file_behind_a_link_is_written_where_it_is(tmp_path: Path) -> None:
+def test_the_target_of_a_symbolic_link_is_written(tmp_path: Path) -> None:
     link, kept = tmp_path / "alpacactl.toml", tmp_path / "not yet" / "kept.toml"
     link.symlink_to(kept)
     contexts = Contexts(by_name={"a": Context(http="h:1")})
@@ -123,7 +123,7 @@ def test_a_file_behind_a_link_is_written_where_it_is(tmp_path: Path) -> None:
     assert list(kept.parent.iterdir()) == [kept]
 
 
-def test_contexts_are_made_used_listed_and_forgotten(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_contexts_are_created_used_listed_and_deleted(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "set", "cafe", "--http", "cafe.example:8080"]) == 0
     assert main(["config", "set", "bar", "--http", "http://bar.example/", "--broker", "bar.example"]) == 0
     assert main(["config", "set", "cafe", "--broker", "cafe.example:19092"]) == 0
@@ -145,7 +145,7 @@ def test_contexts_are_made_used_listed_and_forgotten(file: Path, capsys: pytest.
     assert [each.name for each in file.parent.iterdir()] == [file.name]
 
 
-def test_a_context_that_is_not_there_has_near_names(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_context_gets_suggestions(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "set", "cafe", "--http", "cafe.example:8080"]) == 0
     for command in (["config", "use", "caffe"], ["topics", "list", "--context", "caffe"]):
         assert main(command) == 4
@@ -165,7 +165,7 @@ def test_a_context_that_is_not_there_has_near_names(file: Path, capsys: pytest.C
     ],
     ids=" ".join,
 )
-def test_what_cannot_be_kept_is_wrong_usage(file: Path, command: list[str]) -> None:
+def test_an_invalid_context_is_a_usage_error(file: Path, command: list[str]) -> None:
     assert main(["config", *command]) == 2
     assert not file.exists()
 
@@ -183,7 +183,7 @@ def test_one_address_is_enough_for_every_api(
     assert main(["topics", "list"]) == 0
 
 
-def test_an_advertised_address_that_leads_nowhere_is_explained(
+def test_an_unreachable_advertised_address_is_explained(
     file: Path, new_broker: NewBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broker = new_broker(config='[kafka]\nadvertised = "127.0.0.1:1"\n').start()
@@ -194,16 +194,16 @@ def test_an_advertised_address_that_leads_nowhere_is_explained(
     assert "--broker" in errors
 
 
-def test_where_nobody_answers_over_http_there_is_no_other_address(
+def test_without_an_http_answer_the_kafka_address_is_unknown(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--http", "127.0.0.1:1", "topics", "list"]) == 3
     assert "no broker answers at 127.0.0.1:1" in capsys.readouterr().err
 
 
-def test_only_the_command_line_overrides_what_a_pipeline_says(file: Path) -> None:
+def test_only_the_command_line_overrides_the_broker_of_a_pipeline(file: Path) -> None:
     here = {"ALPACACTL_CONFIG": str(file)}
     assert not target({**here, "ALPACACTL_BROKER": "env:1"}).is_explicit
     assert target(here, broker="option:1").is_explicit
     assert target(here, http="option:1").is_explicit
-    assert target(here).http.rank is Rank.DEFAULT
+    assert target(here).http.precedence is Precedence.DEFAULT

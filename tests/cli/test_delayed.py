@@ -18,7 +18,7 @@ def made(ctl: Command, topic: str) -> str:
     return topic
 
 
-def test_lines_wait_for_their_time_are_listed_and_cancelled(ctl: Command, broker: Broker, made: str) -> None:
+def test_delayed_lines_are_listed_and_cancelled(ctl: Command, broker: Broker, made: str) -> None:
     due = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
     written = ctl.json("produce", made, "--deliver-at", due.isoformat(), stdin=b"a\nb\n")
     assert (written["written"], written["delayed"]) == (0, 2)
@@ -45,13 +45,15 @@ def test_a_record_is_the_same_after_its_delay(ctl: Command, broker: Broker, made
     assert message["headers"]["unit"] == "°C"
 
 
-def test_what_is_due_already_is_written_at_once(ctl: Command, broker: Broker, made: str) -> None:
+def test_a_message_that_is_already_due_is_written_immediately(
+    ctl: Command, broker: Broker, made: str
+) -> None:
     written = ctl.json("produce", made, "--deliver-at", "2001-01-01", stdin=b"a\n")
     assert written == {"topic": made, "written": 1, "delayed": 0, "batches": []}
     assert [each["value"] for each in leased(broker, made)] == ["a"]
 
 
-def test_many_lines_are_delayed_and_a_long_list_says_so(ctl: Command, made: str) -> None:
+def test_many_lines_are_delayed_and_a_truncated_list_is_noted(ctl: Command, made: str) -> None:
     lines = b"".join(b"%d\n" % number for number in range(2500))
     assert ctl.json("produce", made, "--delay", "1d", stdin=lines)["delayed"] == 2500
     assert len(ctl.json("delayed", "list", made, "--max", "5000")) == 2500
@@ -60,22 +62,22 @@ def test_many_lines_are_delayed_and_a_long_list_says_so(ctl: Command, made: str)
     assert "more than 100" in ran.errors
 
 
-def test_a_delay_beyond_reason_is_refused_in_the_brokers_words(ctl: Command, made: str) -> None:
+def test_a_delay_that_is_too_long_is_rejected_with_the_brokers_message(ctl: Command, made: str) -> None:
     ran = ctl("produce", made, "--delay", "9999w", stdin=b"a\n")
     assert ran.code == 1
     assert "delays.max_delay_ms" in ran.errors
 
 
-def test_records_before_one_that_is_refused_are_delayed(ctl: Command, made: str) -> None:
+def test_records_before_a_rejected_one_are_delayed(ctl: Command, made: str) -> None:
     ctl.ok("topics", "alter", made, "--set", "max.message.bytes=1000")
     ran = ctl("produce", made, "--delay", "1h", stdin=b"small\n" + b"x" * 2000 + b"\n")
     assert ran.code == 1
-    assert "1 of 2 records were refused" in ran.errors
+    assert "1 of 2 records were rejected" in ran.errors
     assert f"delayed 1 record for {made}" in ran.errors
     assert len(ctl.json("delayed", "list", made)) == 1
 
 
-def test_cancelling_needs_a_yes_and_a_message(
+def test_cancelling_needs_a_confirmation_and_an_existing_message(
     ctl: Command,
     broker: Broker,
     made: str,
@@ -91,7 +93,7 @@ def test_cancelling_needs_a_yes_and_a_message(
     ctl.fails(4, "delayed", "list", made, "--partition", "7")
 
 
-def test_a_topic_that_is_not_there_is_not_written_to_later(ctl: Command, made: str) -> None:
+def test_delaying_to_an_unknown_topic_fails(ctl: Command, made: str) -> None:
     ran = ctl("produce", f"{made}x", "--delay", "1h", stdin=b"a\n")
     assert ran.code == 4
     assert f"did you mean '{made}'" in ran.errors

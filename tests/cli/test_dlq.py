@@ -1,4 +1,4 @@
-"""`alpacactl dlq`: dead letters and their way back."""
+"""`alpacactl dlq`: dead letters and redrives."""
 
 import json
 
@@ -20,7 +20,7 @@ def dead(broker: Broker, topic: str, *values: str, reason: str = "no such produc
     return f"{topic}.dlq"
 
 
-def test_a_dead_letter_says_where_it_came_from_and_why(ctl: Command, broker: Broker, topic: str) -> None:
+def test_a_dead_letter_shows_origin_and_reason(ctl: Command, broker: Broker, topic: str) -> None:
     dead_letters = dead(broker, topic, "tea")
     (letter,) = ctl.json("dlq", "show", topic)
     assert (letter["topic"], letter["key"], letter["value"]) == (dead_letters, "alice", "tea")
@@ -34,9 +34,7 @@ def test_a_dead_letter_says_where_it_came_from_and_why(ctl: Command, broker: Bro
     assert "no such product" in shown
 
 
-def test_dead_letter_topics_are_listed_with_what_waits_in_them(
-    ctl: Command, broker: Broker, topic: str
-) -> None:
+def test_dead_letter_topics_are_listed_with_message_counts(ctl: Command, broker: Broker, topic: str) -> None:
     dead_letters = dead(broker, topic, "tea", "cake")
     chosen = f"{topic}-set-aside"
     ctl.ok("topics", "create", chosen, "--partitions", "1")
@@ -52,7 +50,22 @@ def test_dead_letter_topics_are_listed_with_what_waits_in_them(
         assert (letter["topic"], letter["value"]) == (chosen, "pie")
 
 
-def test_dead_letters_go_back_to_where_they_came_from(ctl: Command, broker: Broker, topic: str) -> None:
+def test_the_override_of_a_group_decides_where_its_dead_letters_are(
+    ctl: Command, broker: Broker, topic: str
+) -> None:
+    chosen = f"{topic}-of-group"
+    sent(broker, topic, "tea")
+    ctl.ok("queue", "configure", topic, "--set", f"queue.dead.letter.topic={chosen}")
+    settled(broker, "reject", *receipts(broker, topic))
+    eventually(lambda: stats(broker, topic)["dead_lettering"] == 0)
+    assert {"topic": chosen, "of": [topic], "waiting": 1} in ctl.json("dlq", "list")
+    (letter,) = ctl.json("dlq", "show", topic)
+    assert (letter["topic"], letter["value"]) == (chosen, "tea")
+
+
+def test_a_redrive_returns_dead_letters_to_their_original_topics(
+    ctl: Command, broker: Broker, topic: str
+) -> None:
     dead_letters = dead(broker, topic, "tea", "cake", "pie")
     ran = ctl("dlq", "redrive", topic)
     assert (ran.code, ran.raw) == (0, b"")
@@ -65,7 +78,7 @@ def test_dead_letters_go_back_to_where_they_came_from(ctl: Command, broker: Brok
     assert task["id"] in ctl.ok("dlq", "redrives")
 
 
-def test_some_dead_letters_go_elsewhere(
+def test_a_redrive_moves_some_dead_letters_to_another_topic(
     ctl: Command,
     broker: Broker,
     topic: str,
@@ -82,7 +95,7 @@ def test_some_dead_letters_go_elsewhere(
     )
 
 
-def test_a_slow_redrive_goes_on_by_itself_until_it_is_cancelled(
+def test_a_redrive_continues_in_the_broker_until_it_is_cancelled(
     ctl: Command, broker: Broker, topic: str
 ) -> None:
     dead(broker, topic, *map(str, range(50)))
@@ -98,7 +111,7 @@ def test_a_slow_redrive_goes_on_by_itself_until_it_is_cancelled(
     assert len(ctl.json("dlq", "show", topic, "--max", "100")) > 40
 
 
-def test_what_cannot_go_back_is_said(ctl: Command, broker: Broker, topic: str) -> None:
+def test_a_failed_redrive_is_reported(ctl: Command, broker: Broker, topic: str) -> None:
     dead_letters = dead(broker, topic, "tea")
     ctl.ok("topics", "delete", topic, "--yes")
     ran = ctl("dlq", "redrive", dead_letters, "-o", "json")
@@ -108,7 +121,7 @@ def test_what_cannot_go_back_is_said(ctl: Command, broker: Broker, topic: str) -
     assert len(ctl.json("dlq", "show", dead_letters)) == 1
 
 
-def test_a_topic_without_dead_letters_has_none_to_move(
+def test_redriving_a_topic_without_dead_letters_fails(
     ctl: Command,
     broker: Broker,
     topic: str,
@@ -121,7 +134,7 @@ def test_a_topic_without_dead_letters_has_none_to_move(
     assert [each["value"] for each in leased(broker, topic)] == ["alive"]
 
 
-def test_one_dead_letter_is_shown_whole(ctl: Command, broker: Broker, topic: str) -> None:
+def test_a_dead_letter_is_shown_with_all_fields(ctl: Command, broker: Broker, topic: str) -> None:
     dead(broker, topic, "two\nlines", "cake")
     letter = ctl.json("dlq", "show", topic, "0:0")
     assert (letter["value"], letter["reason"]) == ("two\nlines", "no such product")
@@ -135,7 +148,7 @@ def test_one_dead_letter_is_shown_whole(ctl: Command, broker: Broker, topic: str
     assert ctl.json("dlq", "show", topic, "0:1")["value"] == "cake"
 
 
-def test_a_dead_letter_that_is_not_there_is_not_found(ctl: Command, broker: Broker, topic: str) -> None:
+def test_an_unknown_dead_letter_is_not_found(ctl: Command, broker: Broker, topic: str) -> None:
     dead(broker, topic, "tea")
     for wrong in ("0:1", "0:999", "7:0"):
         assert "there is no" in ctl.fails(4, "dlq", "show", topic, wrong)

@@ -1,4 +1,4 @@
-"""`alpacactl groups`: members, lag and moving a group."""
+"""`alpacactl groups`: members, lag and offset reset."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -94,17 +94,17 @@ def test_groups_are_listed_with_their_state(
     assert listed[group] == {"name": group, "protocol": protocol, "state": "Empty"}
 
 
-def test_a_reset_only_shows_what_it_would_do(alpacactl: Command, broker: Broker, topic: str) -> None:
+def test_a_reset_without_execute_changes_nothing(alpacactl: Command, broker: Broker, topic: str) -> None:
     group = prepared(alpacactl, broker, topic)
     ran = alpacactl("groups", "reset", group, "--to", "latest")
     assert ran.code == 0
     assert any(line.split() == [topic, "0", "2", "→", "5"] for line in ran.text.splitlines())
-    assert "add --execute" in ran.errors
+    assert "use --execute" in ran.errors
     assert committed(alpacactl, group) == [2]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_reset_that_is_executed_moves_the_group(
+def test_a_reset_with_execute_changes_the_offsets(
     alpacactl: Command, broker: Broker, topic: str, protocol: str
 ) -> None:
     group = prepared(alpacactl, broker, topic, protocol)
@@ -127,7 +127,7 @@ def test_a_reset_that_is_executed_moves_the_group(
         pytest.param("2199-01-01", 5, id="a time after all records means the end"),
     ],
 )
-def test_places_to_reset_to(
+def test_reset_positions(
     alpacactl: Command, broker: Broker, topic: str, position: str, expected: int
 ) -> None:
     group = prepared(alpacactl, broker, topic)
@@ -135,7 +135,7 @@ def test_places_to_reset_to(
     assert change["after"] == expected
 
 
-def test_a_reset_of_chosen_partitions_leaves_the_others(
+def test_a_reset_of_selected_partitions_keeps_the_others(
     alpacactl: Command, broker: Broker, topic: str
 ) -> None:
     group = prepared(alpacactl, broker, topic)
@@ -148,7 +148,9 @@ def test_a_reset_of_chosen_partitions_leaves_the_others(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_group_in_use_is_not_moved(alpacactl: Command, broker: Broker, topic: str, protocol: str) -> None:
+def test_a_group_with_members_is_not_reset(
+    alpacactl: Command, broker: Broker, topic: str, protocol: str
+) -> None:
     group = prepared(alpacactl, broker, topic, protocol)
     with member(broker, group, topic, protocol) as consumer:
         read_and_commit(consumer, 1)
@@ -156,9 +158,9 @@ def test_a_group_in_use_is_not_moved(alpacactl: Command, broker: Broker, topic: 
         shown = alpacactl("groups", "reset", group, "--to", "earliest")
         assert committed(alpacactl, group) == [3]
     assert (refused.code, refused.text) == (1, "")
-    assert "is in use (reader at 127.0.0.1); stop its consumers first" in refused.errors
+    assert "has active members (reader at 127.0.0.1); stop them first" in refused.errors
     assert shown.code == 0
-    assert "stop its consumers first" in shown.errors
+    assert "stop them first" in shown.errors
 
 
 def test_a_group_that_lost_its_topic_is_still_described(
@@ -170,7 +172,7 @@ def test_a_group_that_lost_its_topic_is_still_described(
         assert (partition["end"], partition["lag"]) == (None, None)
 
 
-def test_a_deleted_group_is_gone_and_its_near_names_are_suggested(
+def test_a_deleted_group_is_not_found_and_similar_names_are_suggested(
     alpacactl: Command, broker: Broker, topic: str
 ) -> None:
     group = prepared(alpacactl, broker, topic)
@@ -181,7 +183,7 @@ def test_a_deleted_group_is_gone_and_its_near_names_are_suggested(
     assert alpacactl("groups", "delete", group, "--yes").code == 4
 
 
-def test_a_group_in_use_is_not_deleted(alpacactl: Command, broker: Broker, topic: str) -> None:
+def test_a_group_with_members_is_not_deleted(alpacactl: Command, broker: Broker, topic: str) -> None:
     group = prepared(alpacactl, broker, topic)
     with member(broker, group, topic) as consumer:
         read_and_commit(consumer, 1)
@@ -201,7 +203,7 @@ def share_member(broker: Broker, group: str, topic: str) -> Iterator[ShareConsum
         consumer.close()
 
 
-def test_a_share_group_is_listed_described_moved_and_deleted(
+def test_a_share_group_is_listed_described_reset_and_deleted(
     alpacactl: Command, broker: Broker, topic: str
 ) -> None:
     alpacactl.ok("topics", "create", topic, "--partitions", "1")
@@ -214,7 +216,7 @@ def test_a_share_group_is_listed_described_moved_and_deleted(
     assert (shown["protocol"], shown["state"], shown["lag"]) == ("share", "Stable", 3)
     (partition,) = shown["partitions"]
     assert (partition["committed"], partition["end"], partition["client"]) == (0, 3, "sharer")
-    assert "stop its consumers first" in refused.errors
+    assert "stop them first" in refused.errors
     listed = {each["name"]: each for each in alpacactl.json("groups", "list")}
     assert listed[topic] == {"name": topic, "protocol": "share", "state": "Empty"}
     alpacactl.ok("groups", "reset", topic, "--to", "2", "--execute")
@@ -230,7 +232,7 @@ def _partitions(alpacactl: Command, group: str) -> Any:
     return ran.code == 0 and '"committed": 0' in ran.text
 
 
-def test_lag_is_told_by_group_and_topic(ctl: Command, broker: Broker, topic: str) -> None:
+def test_lag_is_shown_by_group_and_topic(ctl: Command, broker: Broker, topic: str) -> None:
     sent(broker, topic, "a", "b", "c")
     sent(broker, f"{topic}-2", "d")
     for name, offset in ((topic, 1), (f"{topic}-2", 1)):

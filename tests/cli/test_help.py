@@ -1,4 +1,4 @@
-"""What `--help` says of every noun and verb: there are examples, and each of them works as it is typed."""
+"""`--help` of every command: it has examples, and each of them works as printed."""
 
 import os
 import shlex
@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 
 from alpacamq.cli.main import main, parse
 from alpacamq.cli.nouns import NOUNS, parser_of
-from alpacamq.cli.reference import Help, every_command
+from alpacamq.cli.reference import Help, all_commands
 from alpacamq.client.connect import parse_address
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.transactional import claim
@@ -27,7 +27,7 @@ from .terminals import Terminal
 
 def everything() -> Iterator[Help]:
     yield Help((), "", parser_of([]))
-    yield from every_command()
+    yield from all_commands()
 
 
 ROOT = Path(__file__).parents[2]
@@ -141,7 +141,7 @@ def shop(opened: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
 @pytest.mark.parametrize(
     "example", [each for each in ALL if not each.startswith(NEED_SPARK) and each != LIVE]
 )
-def test_an_example_works_as_it_is_typed(
+def test_an_example_works_as_printed(
     example: str, shop: Shop, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     command = shop.open(example)
@@ -160,7 +160,7 @@ def test_an_example_works_as_it_is_typed(
     assert ran.returncode == 0, ran.stderr
 
 
-def test_the_live_example_lives(broker: Broker) -> None:
+def test_the_live_example_runs(broker: Broker) -> None:
     command = [sys.executable, "-m", "alpacamq.cli.main", *shlex.split(LIVE)[1:]]
     with Terminal(command, {**os.environ, "ALPACAMQ_ADDRESS": broker.http_address}) as top:
         top.wait_for("q quit")
@@ -169,7 +169,7 @@ def test_the_live_example_lives(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("example", [each for each in ALL if each.startswith(NEED_SPARK)])
-def test_an_example_that_needs_spark_makes_sense(example: str) -> None:
+def test_an_example_that_needs_spark_is_valid(example: str) -> None:
     assert hasattr(parse(shlex.split(example)[1:]), "run")
 
 
@@ -193,7 +193,7 @@ def test_every_option_is_explained() -> None:
                 assert action.help, f"{' '.join(words)} {action.option_strings}"
 
 
-def test_help_is_quick_and_loads_no_client() -> None:
+def test_help_is_fast_and_imports_no_client() -> None:
     """The help of all nouns in one process takes less than that of each may."""
     code = (
         "import sys, time; from contextlib import suppress; from alpacamq.cli.main import main\n"

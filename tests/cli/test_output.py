@@ -1,4 +1,4 @@
-"""What results look like: aligned, coloured where that is wanted, for people or exact for programs."""
+"""Output of results: alignment, colours, and exact values in JSON and YAML."""
 
 import io
 import json
@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpacamq.cli import cells
-from alpacamq.cli.cells import Cell, Tint, age_text, size_text, span_text, visible, width
-from alpacamq.cli.output import Table, json_text, render, say, wants_colour
+from alpacamq.cli.cells import Cell, Tint, age_text, printable, size_text, span_text, width
+from alpacamq.cli.output import Table, json_text, print_message, render, wants_colour
 from alpacamq.cli.record_forms import cell
 
 # What terminals may take for more than text.
@@ -21,7 +21,7 @@ def rendered(table: Table, columns: int = 0, *, is_coloured: bool = False) -> li
     return "\n\n".join(render(table, columns, is_coloured=is_coloured)).split("\n")
 
 
-def test_numbers_keep_to_the_right_and_words_to_the_left() -> None:
+def test_numbers_are_right_aligned_and_text_left_aligned() -> None:
     table = Table(["topic", "messages", "size"], [["a", 5, cells.size(2048)], ["bcd", 12345, None]])
     assert rendered(table) == [
         "TOPIC  MESSAGES     SIZE",
@@ -30,7 +30,7 @@ def test_numbers_keep_to_the_right_and_words_to_the_left() -> None:
     ]
 
 
-def test_colours_take_no_room() -> None:
+def test_colours_take_no_columns() -> None:
     table = Table(["group", "state"], [["a", cells.state("Stable")], ["b", cells.state("Dead")]])
     plain = rendered(table)
     coloured = rendered(table, is_coloured=True)
@@ -57,7 +57,7 @@ class Terminal(io.StringIO):
         pytest.param("never", Terminal(), {}, False, id="told not to"),
     ],
 )
-def test_colour_is_for_terminals_unless_somebody_says_otherwise(
+def test_colour_is_for_terminals_unless_overridden(
     choice: str,
     stream: io.StringIO,
     environ: dict[str, str],
@@ -98,7 +98,7 @@ def test_sizes_have_units(number: int, text: str) -> None:
         (863_827_200_000, "2 d ago"),
     ],
 )
-def test_times_are_told_from_now(then: int, text: str) -> None:
+def test_times_are_relative_to_now(then: int, text: str) -> None:
     assert age_text(then, 864_000_000_000) == text
 
 
@@ -110,12 +110,12 @@ def test_a_span_is_one_number_and_a_unit(length_ms: int) -> None:
 
 
 @given(st.text())
-def test_nothing_in_a_table_moves_the_cursor(text: str) -> None:
-    assert visible(text).isprintable()
+def test_a_table_contains_no_control_characters(text: str) -> None:
+    assert printable(text).isprintable()
 
 
 @given(st.lists(st.lists(st.text(max_size=12), min_size=2, max_size=2), min_size=1, max_size=5))
-def test_columns_are_aligned_whatever_stands_in_them(rows: list[list[str]]) -> None:
+def test_columns_are_aligned(rows: list[list[str]]) -> None:
     table = Table(["a", "b"], [[first, Cell("x")] for first, _ in rows])
     lines = rendered(table)
     assert len({width(line) for line in lines}) == 1
@@ -127,21 +127,21 @@ def test_wide_letters_take_two_columns() -> None:
 
 
 @given(st.text())
-def test_json_is_the_same_and_leaves_the_terminal_alone(text: str) -> None:
+def test_json_stays_equivalent_and_cannot_control_the_terminal(text: str) -> None:
     shown = json_text([text], indent=2)
     assert json.loads(shown) == [text]
     assert not set(shown) & HOSTILE
 
 
-def test_a_message_leaves_the_terminal_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    say("it says:\n\x1b]0;mine\x07\x9b2J\r")
+def test_a_message_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_message("it says:\n\x1b]0;mine\x07\x9b2J\r")
     assert capsys.readouterr().err == "it says:\n\\u001b]0;mine\\u0007\\u009b2J\\u000d\n"
 
 
-def test_names_in_a_list_leave_the_terminal_alone() -> None:
+def test_names_in_a_list_cannot_control_the_terminal() -> None:
     assert cells.cell_of(["a", "b\x1b[2J"]).text == '"a,b\\u001b[2J"'
 
 
-def test_what_is_quoted_is_quoted_once() -> None:
+def test_text_is_quoted_once() -> None:
     assert cells.cell_of(cell("é\n\x9b".encode())).text == r'"\u00e9\n\u009b"'
     assert cells.cell_of(cell("é\n".encode())).text == r'"é\n"'

@@ -1,4 +1,4 @@
-"""Places in a log as users write them."""
+"""Positions in a log as users write them."""
 
 import argparse
 
@@ -25,8 +25,8 @@ def test_positions(text: str, expected: Position) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-5", "first", "1y", "٣", str(2**63), "2026-13-01"])
-def test_what_is_no_position(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="is none of: earliest, latest"):
+def test_invalid_positions(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a position: earliest, latest"):
         parse_position(text)
 
 

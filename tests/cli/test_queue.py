@@ -1,4 +1,4 @@
-"""`alpacactl queue`: receiving, settling and looking after queues."""
+"""`alpacactl queue`: receiving, settling and managing queues."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def test_a_message_is_printed_with_the_receipt_that_settles_it(
     assert (totals["acked_total"], totals["in_flight"], totals["ready"]) == (1, 0, 0)
 
 
-def test_what_is_printed_is_acknowledged_if_asked_for_until_the_end(
+def test_ack_acknowledges_printed_messages_until_none_is_left(
     ctl: Command, broker: Broker, topic: str
 ) -> None:
     sent(broker, topic, *map(str, range(250)))
@@ -42,12 +42,10 @@ def test_what_is_printed_is_acknowledged_if_asked_for_until_the_end(
     assert stats(broker, topic)["acked_total"] == 250
     again = ctl("queue", "receive", topic, "--ack", "--exit")
     assert (again.code, again.raw) == (0, b"")
-    assert "nothing to receive" in again.errors
+    assert "no messages available" in again.errors
 
 
-def test_tables_show_what_can_be_printed_and_base64_of_the_rest(
-    ctl: Command, broker: Broker, topic: str
-) -> None:
+def test_tables_show_text_and_base64_of_other_bytes(ctl: Command, broker: Broker, topic: str) -> None:
     sent(broker, topic, "two\nlines")
     ctl.ok("produce", topic, stdin=b"\xff\x00")
     shown = ctl.ok("queue", "receive", topic, "--exit").splitlines()
@@ -74,7 +72,7 @@ def test_receiving_waits_for_messages(broker: Broker, topic: str) -> None:
     ]
 
 
-def test_a_message_given_back_rests_and_comes_again(ctl: Command, broker: Broker, topic: str) -> None:
+def test_a_nacked_message_is_redelivered_after_a_backoff(ctl: Command, broker: Broker, topic: str) -> None:
     sent(broker, topic, "tea", "cake")
     tea, cake = receipts(broker, topic)
     ctl.ok("queue", "nack", tea, "--delay", "1h", "--reason", "till is closed")
@@ -84,7 +82,7 @@ def test_a_message_given_back_rests_and_comes_again(ctl: Command, broker: Broker
     assert stats(broker, topic)["resting"] == 1
 
 
-def test_receipts_come_from_standard_input_and_wrong_ones_are_named(
+def test_receipts_are_read_from_standard_input_and_invalid_ones_listed(
     ctl: Command, broker: Broker, topic: str
 ) -> None:
     sent(broker, topic, "a", "b")
@@ -98,7 +96,7 @@ def test_receipts_come_from_standard_input_and_wrong_ones_are_named(
     assert stats(broker, topic)["acked_total"] == 2
 
 
-def test_a_receipt_of_a_lease_that_has_ended_is_refused(
+def test_a_receipt_of_an_expired_lease_is_rejected(
     ctl: Command,
     broker: Broker,
     topic: str,
@@ -110,7 +108,7 @@ def test_a_receipt_of_a_lease_that_has_ended_is_refused(
     ctl.ok("queue", "ack", second)
 
 
-def test_looking_takes_nothing_and_leaves_out_what_is_done(ctl: Command, broker: Broker, topic: str) -> None:
+def test_peek_leases_nothing_and_omits_processed_messages(ctl: Command, broker: Broker, topic: str) -> None:
     sent(broker, topic, "done", "leased", "ready")
     done, _ = receipts(broker, topic, max=2)
     ctl.ok("queue", "ack", done)
@@ -120,7 +118,7 @@ def test_looking_takes_nothing_and_leaves_out_what_is_done(ctl: Command, broker:
     assert values(broker, topic) == ["ready"]
 
 
-def test_urgent_lines_are_received_first_and_lanes_have_figures(
+def test_urgent_messages_are_received_first_and_lanes_have_stats(
     ctl: Command, broker: Broker, topic: str
 ) -> None:
     sent(broker, topic, "later")
@@ -135,7 +133,7 @@ def test_urgent_lines_are_received_first_and_lanes_have_figures(
     assert ["critical", "0", "1", "0"] in [line.split()[:4] for line in shown.splitlines()]
 
 
-def test_emptying_a_queue_needs_a_yes(ctl: Command, broker: Broker, topic: str) -> None:
+def test_a_purge_needs_a_confirmation(ctl: Command, broker: Broker, topic: str) -> None:
     sent(broker, topic, "a", "b")
     receipts(broker, topic, max=1)
     ran = ctl("queue", "purge", topic)
@@ -148,7 +146,9 @@ def test_emptying_a_queue_needs_a_yes(ctl: Command, broker: Broker, topic: str) 
 
 
 @pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, 0), ("n", 1, 1), ("", 1, 1)])
-def test_a_terminal_is_asked(broker: Broker, topic: str, answer: str, code: int, left: int) -> None:
+def test_a_purge_is_confirmed_on_a_terminal(
+    broker: Broker, topic: str, answer: str, code: int, left: int
+) -> None:
     sent(broker, topic, "a")
     receipts(broker, topic, visibility_ms=0)
     ours, theirs = os.openpty()
@@ -163,9 +163,7 @@ def test_a_terminal_is_asked(broker: Broker, topic: str, answer: str, code: int,
     assert stats(broker, topic)["ready"] == left
 
 
-def test_a_queue_begins_again_elsewhere_once_told_to_execute(
-    ctl: Command, broker: Broker, topic: str
-) -> None:
+def test_a_queue_is_reset_with_execute_only(ctl: Command, broker: Broker, topic: str) -> None:
     sent(broker, topic, "a", "b", "c")
     ctl.ok("queue", "ack", *receipts(broker, topic))
     shown = ctl.json("queue", "reset", topic, "--to", "1")
@@ -181,7 +179,7 @@ def test_a_queue_begins_again_elsewhere_once_told_to_execute(
 @pytest.mark.parametrize(
     ("where", "after"), [("earliest", 0), ("latest", 2), ("99", 2), ("2001-01-01", 0), ("2199-01-01", 2)]
 )
-def test_places_are_those_of_every_other_verb(
+def test_positions_are_the_same_as_in_other_commands(
     ctl: Command,
     broker: Broker,
     topic: str,
@@ -194,7 +192,7 @@ def test_places_are_those_of_every_other_verb(
     assert shown["partitions"] == [{"partition": 0, "before": 0, "after": after}]
 
 
-def test_a_group_has_settings_of_its_own(ctl: Command, broker: Broker, topic: str) -> None:
+def test_a_group_has_its_own_settings(ctl: Command, broker: Broker, topic: str) -> None:
     sent(broker, topic, "a")
     ours = ["queue", "configure", topic, "--group", "ours"]
     changed = ctl.json(*ours, "--set", "queue.visibility.timeout.ms=90000")
@@ -207,7 +205,7 @@ def test_a_group_has_settings_of_its_own(ctl: Command, broker: Broker, topic: st
     ctl.fails(2, *ours)
 
 
-def test_queues_are_listed_with_what_they_hold(ctl: Command, broker: Broker, topic: str) -> None:
+def test_queues_are_listed_with_message_counts(ctl: Command, broker: Broker, topic: str) -> None:
     sent(broker, topic, "a", "b")
     leased(broker, topic, max=1)
     ctl.ok("queue", "receive", topic, "--group", "second", "--exit", "--ack")
@@ -219,7 +217,9 @@ def test_queues_are_listed_with_what_they_hold(ctl: Command, broker: Broker, top
     assert all(each["group"] == "second" for each in ctl.json("queue", "list", "--group", "second"))
 
 
-def test_a_group_that_begins_at_the_end_receives_what_comes(ctl: Command, broker: Broker, topic: str) -> None:
+def test_a_group_that_starts_at_the_end_receives_new_messages(
+    ctl: Command, broker: Broker, topic: str
+) -> None:
     sent(broker, topic, "old")
     late = ["queue", "receive", topic, "--group", "late", "--start", "latest", "--exit"]
     ctl.ok(*late)
@@ -237,7 +237,7 @@ NOT_THERE: list[list[str]] = [
 ]
 
 
-def test_names_near_those_that_are_not_there_are_suggested(
+def test_similar_names_are_suggested(
     ctl: Command,
     broker: Broker,
     topic: str,
@@ -256,7 +256,7 @@ def test_names_near_those_that_are_not_there_are_suggested(
     )
 
 
-def test_odd_names_reach_the_broker_as_they_are(ctl: Command, broker: Broker, topic: str) -> None:
+def test_unusual_names_are_quoted_in_paths(ctl: Command, broker: Broker, topic: str) -> None:
     sent(broker, topic, "a")
     for group in ("a/b", "ä ö?&=#%", "100%25"):
         (message,) = ctl.lines("queue", "receive", topic, "--group", group, "--exit", "--ack")

@@ -45,7 +45,7 @@ def test_binary_payloads_survive(alpacactl: Command, topic: str) -> None:
     assert "value" not in record
 
 
-def test_a_terminal_is_left_alone(alpacactl: Command, broker: Broker, topic: str) -> None:
+def test_record_contents_cannot_control_the_terminal(alpacactl: Command, broker: Broker, topic: str) -> None:
     alpacactl.ok("topics", "create", topic, "--partitions", "1")
     alpacactl.ok(
         "produce", topic, "--key-separator", "::", stdin="\x1b[2J::é\x9b31m\x1b]0;mine\x07".encode() + b"\xff"
@@ -67,7 +67,9 @@ def test_json_shows_all_of_a_record(alpacactl: Command, topic: str) -> None:
     assert record["time"].endswith("+00:00")
 
 
-def test_keys_go_where_other_clients_put_them(alpacactl: Command, broker: Broker, topic: str) -> None:
+def test_keys_map_to_the_same_partitions_as_in_other_clients(
+    alpacactl: Command, broker: Broker, topic: str
+) -> None:
     alpacactl.ok("topics", "create", topic, "--partitions", "5")
     keys = [f"key-{number}" for number in range(20)]
     alpacactl.ok(
@@ -85,18 +87,16 @@ def test_keys_go_where_other_clients_put_them(alpacactl: Command, broker: Broker
     assert all(len(partitions) == 1 for partitions in places.values())
 
 
-def test_a_line_without_a_key_is_refused_but_those_before_it_are_written(
-    alpacactl: Command, topic: str
-) -> None:
+def test_a_line_without_a_key_fails_but_lines_before_it_are_written(alpacactl: Command, topic: str) -> None:
     alpacactl.ok("topics", "create", topic)
     ran = alpacactl("produce", topic, "--key-separator", ":", stdin=b"a:1\nnothing\nb:2\n")
     assert ran.code == 1
-    assert "line 2 has no ':' in it" in ran.errors
+    assert "line 2 does not contain the key separator ':'" in ran.errors
     assert "wrote 1 record" in ran.errors
     assert consumed(alpacactl, topic) == [b"1"]
 
 
-def test_many_records_come_back_once_each(alpacactl: Command, topic: str) -> None:
+def test_many_records_are_read_once_each(alpacactl: Command, topic: str) -> None:
     alpacactl.ok("topics", "create", topic, "--partitions", "3")
     lines = [b"%d" % number for number in range(5000)]
     alpacactl.ok("produce", topic, stdin=b"\n".join(lines))
@@ -105,21 +105,21 @@ def test_many_records_come_back_once_each(alpacactl: Command, topic: str) -> Non
     assert all(ends), "records without a key are spread"
 
 
-def test_a_record_that_fits_is_written_whatever_came_before_it(alpacactl: Command, topic: str) -> None:
+def test_a_record_that_fits_a_batch_of_its_own_is_written(alpacactl: Command, topic: str) -> None:
     alpacactl.ok("topics", "create", topic, "--partitions", "1")
     lines = [b"a" * 400_000, b"b" * 900_000, b"c" * 400_000]
     alpacactl.ok("produce", topic, stdin=b"\n".join(lines))
     assert consumed(alpacactl, topic) == lines
 
 
-def test_a_record_too_large_is_refused_in_the_brokers_words(alpacactl: Command, topic: str) -> None:
+def test_a_record_too_large_is_rejected_with_the_brokers_message(alpacactl: Command, topic: str) -> None:
     alpacactl.ok("topics", "create", topic, "--set", "max.message.bytes=1000")
     ran = alpacactl("produce", topic, stdin=b"x" * 2000)
     assert ran.code == 1
     assert "MESSAGE_TOO_LARGE" in ran.errors
 
 
-def test_consuming_starts_and_stops_where_told(alpacactl: Command, topic: str) -> None:
+def test_consuming_starts_and_stops_at_the_given_positions(alpacactl: Command, topic: str) -> None:
     alpacactl.ok("topics", "create", topic, "--partitions", "2")
     alpacactl.ok("produce", topic, "--partition", "1", stdin=b"0\n1\n2\n3\n")
     assert consumed(alpacactl, topic, "--from", "2") == [b"2", b"3"]
@@ -136,7 +136,7 @@ def test_a_partition_that_does_not_exist_is_not_found(alpacactl: Command, topic:
     assert alpacactl("produce", topic, "--partition", "3", stdin=b"x").code == 4
 
 
-def test_consuming_waits_for_what_comes_and_lines_are_sent_as_they_come(
+def test_consume_waits_for_records_and_produce_sends_lines_as_they_arrive(
     alpacactl: Command, broker: Broker, topic: str
 ) -> None:
     alpacactl.ok("topics", "create", topic, "--partitions", "1")
@@ -156,9 +156,7 @@ def test_consuming_waits_for_what_comes_and_lines_are_sent_as_they_come(
         assert producer.wait(60) == 0
 
 
-def test_a_reader_that_goes_away_ends_the_command_quietly(
-    alpacactl: Command, broker: Broker, topic: str
-) -> None:
+def test_a_broken_pipe_ends_the_command_quietly(alpacactl: Command, broker: Broker, topic: str) -> None:
     alpacactl.ok("topics", "create", topic, "--partitions", "1")
     alpacactl.ok("produce", topic, stdin=b"x" * 1000 + b"\n" + b"y\n" * 100_000)
     read_end, write_end = os.pipe()
@@ -175,7 +173,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_only_committed_transactions_are_seen_unless_asked_otherwise(
+def test_only_committed_transactions_are_read_by_default(
     alpacactl: Command, broker: Broker, topic: str, compression: str
 ) -> None:
     alpacactl.ok("topics", "create", topic, "--partitions", "1")
@@ -199,7 +197,7 @@ def test_only_committed_transactions_are_seen_unless_asked_otherwise(
     assert consumed(alpacactl, topic) == [b"committed"]
 
 
-def test_lines_come_from_a_file_too(ctl: Command, topic: str, tmp_path: Path) -> None:
+def test_lines_are_read_from_a_file(ctl: Command, topic: str, tmp_path: Path) -> None:
     ctl.ok("topics", "create", topic, "--partitions", "1")
     file = tmp_path / "lines"
     file.write_bytes(b"a\n\xff\nlast")
@@ -209,7 +207,7 @@ def test_lines_come_from_a_file_too(ctl: Command, topic: str, tmp_path: Path) ->
     assert "directory" in ctl.fails(1, "produce", topic, "--file", str(tmp_path))
 
 
-def test_long_work_shows_how_far_it_is_where_somebody_looks(
+def test_long_operations_show_progress_on_a_terminal(
     ctl: Command, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     ctl.ok("topics", "create", topic, "--partitions", "1")

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpacamq.cli.cells import width
-from alpacamq.cli.top.frame import Key, Look, Size, Sort, frame, number
-from alpacamq.cli.top.picture import Album, Sample
+from alpacamq.cli.top.frame import Key, Size, Sort, View, frame, number
+from alpacamq.cli.top.snapshot import Sample, SnapshotHistory
 from alpacamq.cli.top.terminal import keys_in
-from alpacamq.client.http.health import BrokerStats, GroupStats, QueueCounters, TopicStats
-from alpacamq.client.http.queues import QueueTotals
+from alpacamq.wire.queues import QueueStats, QueueTotals
+from alpacamq.wire.stats import GroupStats, Stats, TopicStats
 from tests.brokers import Broker
 from tests.conftest import NewBroker
 
@@ -48,11 +48,24 @@ def sample(at_s: float, *, written: int = 0, lag: int = 0, committed: int = 0, a
     )  # fmt: skip
     return Sample(
         at_s=at_s,
-        stats=BrokerStats(uptime_ms=1000, topics=1, partitions=3, messages=written, size_bytes=1),
+        stats=Stats(
+            version="1",
+            node_id=1,
+            uptime_ms=1000,
+            topics=1,
+            partitions=3,
+            messages=written,
+            size_bytes=1,
+            groups=None,
+            queues=0,
+            delayed=None,
+            open_transactions=None,
+            requests=0,
+        ),
         trouble=None,
         topics=[topic, *(msgs(topic, name) for name in ("b" * 200, "日本" * 30, "zebra"))],
         groups=[GroupStats(group="kitchen", topic="orders", lag=lag, committed_total=committed)],
-        queues=[QueueCounters(group="queue", topic="orders", totals=totals)],
+        queues=[QueueStats(group="queue", topic="orders", totals=totals)],
     )
 
 
@@ -63,16 +76,16 @@ def msgs(topic: TopicStats, name: str) -> TopicStats:
     )  # fmt: skip
 
 
-def test_counters_looked_at_twice_are_rates() -> None:
-    album = Album()
-    assert album.add(sample(10.0)).topics[0].in_rate is None
-    picture = album.add(sample(12.0, written=500, lag=7, committed=100, acked=20))
-    (orders, *_), (group,), (queue,) = picture.topics, picture.groups, picture.queues
+def test_rates_are_computed_from_two_samples() -> None:
+    history = SnapshotHistory()
+    assert history.add(sample(10.0)).topics[0].in_rate is None
+    snapshot = history.add(sample(12.0, written=500, lag=7, committed=100, acked=20))
+    (orders, *_), (group,), (queue,) = snapshot.topics, snapshot.groups, snapshot.queues
     assert (orders.in_rate, orders.out_rate, orders.in_bytes_rate) == (250, 260, 25_000)
     assert (group.rate, group.trend) == (50, (0, 7))
     assert (queue.acked_rate, queue.received_rate) == (10, 10)
     # The broker started again: nothing went backwards.
-    assert album.add(sample(14.0)).topics[0].in_rate == 0
+    assert history.add(sample(14.0)).topics[0].in_rate == 0
 
 
 @given(
@@ -82,18 +95,18 @@ def test_counters_looked_at_twice_are_rates() -> None:
     sort=st.sampled_from(Sort),
 )
 def test_a_frame_is_never_larger_than_the_terminal(columns: int, lines: int, scroll: int, sort: Sort) -> None:
-    album = Album()
-    album.add(sample(1.0))
-    picture = album.add(sample(2.0, written=10**12, lag=10**9))
-    shown = frame(picture, Look(scroll=scroll, sort=sort), Size(columns, lines), notice="trouble " * 40)
+    history = SnapshotHistory()
+    history.add(sample(1.0))
+    snapshot = history.add(sample(2.0, written=10**12, lag=10**9))
+    shown = frame(snapshot, View(scroll=scroll, sort=sort), Size(columns, lines), notice="trouble " * 40)
     assert len(shown) <= lines
     assert all(width(line) <= columns for line in shown)
 
 
-def test_at_sixty_columns_every_figure_is_there() -> None:
-    album = Album()
-    album.add(sample(1.0))
-    shown = "\n".join(frame(album.add(sample(2.0, written=1234, lag=5)), Look(), Size(60, 40)))
+def test_all_columns_fit_sixty_characters() -> None:
+    history = SnapshotHistory()
+    history.add(sample(1.0))
+    shown = "\n".join(frame(history.add(sample(2.0, written=1234, lag=5)), View(), Size(60, 40)))
     for word in (
         "TOPIC",
         "IN/S",
@@ -112,35 +125,35 @@ def test_at_sixty_columns_every_figure_is_there() -> None:
 
 
 def test_rows_are_sorted_and_filtered() -> None:
-    picture = Album().add(sample(1.0, written=10))
+    snapshot = SnapshotHistory().add(sample(1.0, written=10))
 
-    def topics(look: Look) -> list[str]:
-        lines = frame(picture, look, Size(300, 50))
+    def topics(view: View) -> list[str]:
+        lines = frame(snapshot, view, Size(300, 50))
         start = next(at for at, line in enumerate(lines) if line.startswith("TOPIC")) + 1
         return [line.split()[0][:5] for line in lines[start : lines.index("", start)]]
 
-    assert topics(Look(sort=Sort.NAME)) == ["bbbbb", "order", "zebra", "日本日本日"]
-    assert topics(Look(sort=Sort.SIZE)) == ["bbbbb", "日本日本日", "zebra", "order"]
-    assert topics(Look(filter="EBR")) == ["zebra"]
-    assert "no topics" in "\n".join(frame(picture, Look(filter="nothing"), Size(80, 50)))
+    assert topics(View(sort=Sort.NAME)) == ["bbbbb", "order", "zebra", "日本日本日"]
+    assert topics(View(sort=Sort.SIZE)) == ["bbbbb", "日本日本日", "zebra", "order"]
+    assert topics(View(filter="EBR")) == ["zebra"]
+    assert "no topics" in "\n".join(frame(snapshot, View(filter="nothing"), Size(80, 50)))
 
 
-def test_keys_change_what_is_seen() -> None:
-    look = Look()
+def test_keys_change_the_view() -> None:
+    view = View()
     for key in ("s", "/", "a", "b", Key.BACKSPACE, "q", Key.ENTER, "p", Key.DOWN, Key.DOWN, Key.UP):
-        look = look.after(key, page=10)
-    assert (look.sort, look.filter, look.is_paused, look.scroll, look.is_over) == (
+        view = view.after(key, page=10)
+    assert (view.sort, view.filter, view.is_paused, view.scroll, view.is_over) == (
         Sort.SIZE,
         "aq",
         True,
         1,
         False,
     )
-    assert look.after(Key.RIGHT, page=10).part == "topics"
-    assert look.after(Key.LEFT, page=10).part == "queues"
-    assert look.after(Key.ESCAPE, page=10).filter == ""
-    assert look.after("?", page=10).after("x", page=10) == look
-    assert look.after("q", page=10).is_over
+    assert view.after(Key.RIGHT, page=10).part == "topics"
+    assert view.after(Key.LEFT, page=10).part == "queues"
+    assert view.after(Key.ESCAPE, page=10).filter == ""
+    assert view.after("?", page=10).after("x", page=10) == view
+    assert view.after("q", page=10).is_over
 
 
 @given(st.text())
@@ -158,7 +171,7 @@ def test_any_bytes_are_keys(text: str) -> None:
         ("\x1b[5~\r\x7f", [Key.PAGE_UP, Key.ENTER, Key.BACKSPACE]),
     ],
 )
-def test_sequences_of_a_terminal_are_keys(text: str, keys: list[str]) -> None:
+def test_escape_sequences_are_decoded_as_keys(text: str, keys: list[str]) -> None:
     assert list(keys_in(text)) == keys
 
 
@@ -170,7 +183,7 @@ def test_numbers_are_short(value: float | None, text: str) -> None:
     assert number(value) == text
 
 
-def test_one_frame_is_printed_for_people_and_programs(ctl: Command, broker: Broker, topic: str) -> None:
+def test_once_prints_a_table_or_json(ctl: Command, broker: Broker, topic: str) -> None:
     sent(broker, topic, "a", "b")
     leased(broker, topic, max=1)
     once = ["top", "--once", "--interval", "100ms"]
@@ -183,11 +196,11 @@ def test_one_frame_is_printed_for_people_and_programs(ctl: Command, broker: Brok
     assert (queue["ready"], queue["in_flight"]) == (1, 1)
 
 
-def test_without_a_terminal_it_says_what_to_do(ctl: Command) -> None:
+def test_top_without_a_terminal_is_a_usage_error(ctl: Command) -> None:
     assert "--once" in ctl.fails(2, "top")
 
 
-def test_it_lives_in_a_terminal_and_gives_it_back(broker: Broker, topic: str) -> None:
+def test_top_runs_in_a_terminal_and_restores_it(broker: Broker, topic: str) -> None:
     sent(broker, topic, "a", "b")
     with watching(broker, "--filter", topic, columns=120) as top:
         top.wait_for(rf"{topic[:40]}\S* +0 +0")
@@ -213,7 +226,7 @@ def test_it_lives_in_a_terminal_and_gives_it_back(broker: Broker, topic: str) ->
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGHUP, 0), (signal.SIGINT, 130)])
-def test_a_signal_gives_the_terminal_back(broker: Broker, number: signal.Signals, code: int) -> None:
+def test_a_signal_restores_the_terminal(broker: Broker, number: signal.Signals, code: int) -> None:
     with watching(broker) as top:
         top.wait_for("q quit")
         top.send(number)
@@ -222,7 +235,7 @@ def test_a_signal_gives_the_terminal_back(broker: Broker, number: signal.Signals
         assert top.raw.endswith(b"\x1b[?25h\x1b[?1049l")
 
 
-def test_who_suspends_it_has_the_terminal_meanwhile(broker: Broker) -> None:
+def test_the_terminal_is_restored_while_suspended(broker: Broker) -> None:
     command = shlex.join([sys.executable, "-m", "alpacamq.cli.main", "--http", broker.http_address, "top"])
     environment = {**os.environ, "PS1": "$ "}
     with Terminal(["bash", "--norc", "--noprofile", "-i"], environment) as bash:
@@ -240,7 +253,7 @@ def test_who_suspends_it_has_the_terminal_meanwhile(broker: Broker) -> None:
         bash.wait_for("left with 0")
 
 
-def test_a_broker_that_goes_and_comes_back_is_followed(new_broker: NewBroker) -> None:
+def test_top_survives_a_restart_of_the_broker(new_broker: NewBroker) -> None:
     broker = new_broker().start()
     with watching(broker) as top:
         top.wait_for("0 B")

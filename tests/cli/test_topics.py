@@ -28,7 +28,7 @@ def test_a_created_topic_is_listed(alpacactl: Command, topic: str) -> None:
     assert [topic, "3", "1", "0", "0", "B", "no"] in [line.split() for line in lines]
 
 
-def test_internal_topics_are_listed_when_asked_for(alpacactl: Command) -> None:
+def test_internal_topics_are_listed_with_internal(alpacactl: Command) -> None:
     # Asking for groups and transactions makes the topics that remember them.
     alpacactl.ok("groups", "list")
     alpacactl.ok("transactions", "list")
@@ -51,7 +51,7 @@ def test_describe_shows_partitions_offsets_and_own_settings(alpacactl: Command, 
     assert "retention.ms  3600000" in alpacactl.ok("topics", "describe", topic)
 
 
-def test_settings_are_changed_and_put_back(alpacactl: Command, topic: str) -> None:
+def test_settings_are_changed_and_reset(alpacactl: Command, topic: str) -> None:
     alpacactl.ok("topics", "create", topic, "--set", "retention.ms=3600000")
     alpacactl.ok(
         "topics", "alter", topic, "--set", "cleanup.policy=compact", "--set", "segment.bytes=2097152",
@@ -61,7 +61,7 @@ def test_settings_are_changed_and_put_back(alpacactl: Command, topic: str) -> No
     assert settings == {"cleanup.policy": "compact", "segment.bytes": "2097152"}
 
 
-def test_a_refused_setting_is_explained_in_the_brokers_words(alpacactl: Command, topic: str) -> None:
+def test_an_invalid_setting_is_rejected_with_the_brokers_message(alpacactl: Command, topic: str) -> None:
     alpacactl.ok("topics", "create", topic)
     ran = alpacactl("topics", "alter", topic, "--set", "retention.ms=soon")
     assert (ran.code, ran.text) == (1, "")
@@ -69,13 +69,13 @@ def test_a_refused_setting_is_explained_in_the_brokers_words(alpacactl: Command,
     assert "'soon' is not a valid long" in ran.errors
 
 
-def test_altering_nothing_is_wrong_usage(alpacactl: Command) -> None:
+def test_altering_nothing_is_a_usage_error(alpacactl: Command) -> None:
     ran = alpacactl("topics", "alter", "any")
     assert ran.code == 2
     assert "--set NAME=VALUE" in ran.errors
 
 
-def test_partitions_are_added_but_not_taken_away(alpacactl: Command, topic: str) -> None:
+def test_partitions_are_added_but_not_removed(alpacactl: Command, topic: str) -> None:
     alpacactl.ok("topics", "create", topic, "--partitions", "2")
     alpacactl.ok("topics", "add-partitions", topic, "--total", "5")
     assert len(alpacactl.json("topics", "describe", topic)["partitions"]) == 5
@@ -84,7 +84,7 @@ def test_partitions_are_added_but_not_taken_away(alpacactl: Command, topic: str)
     assert "INVALID_PARTITIONS" in ran.errors
 
 
-def test_a_deleted_topic_is_gone(alpacactl: Command, topic: str) -> None:
+def test_a_deleted_topic_is_not_listed(alpacactl: Command, topic: str) -> None:
     alpacactl.ok("topics", "create", topic)
     assert alpacactl.json("topics", "delete", topic, "--yes") == {"deleted": [topic]}
     assert alpacactl("topics", "describe", topic).code == 4
@@ -98,14 +98,14 @@ def test_a_misspelt_name_among_several_deletes_none(alpacactl: Command, topic: s
     assert alpacactl("topics", "describe", topic).code == 0
 
 
-def test_creating_twice_is_refused(alpacactl: Command, topic: str) -> None:
+def test_creating_a_topic_twice_fails(alpacactl: Command, topic: str) -> None:
     alpacactl.ok("topics", "create", topic)
     ran = alpacactl("topics", "create", topic)
     assert ran.code == 1
     assert "TOPIC_ALREADY_EXISTS" in ran.errors
 
 
-def test_looking_for_a_topic_does_not_create_it(alpacactl: Command, topic: str) -> None:
+def test_describing_a_topic_does_not_create_it(alpacactl: Command, topic: str) -> None:
     for command in (
         ["topics", "describe"],
         ["produce"],
@@ -125,7 +125,7 @@ def test_the_cluster_shows_its_broker(alpacactl: Command, broker: Broker) -> Non
 
 
 @pytest.mark.parametrize(("answer", "code"), [("n", 1), ("y", 0)])
-def test_whoever_sits_at_a_terminal_is_asked_before_a_topic_is_deleted(
+def test_deleting_a_topic_is_confirmed_on_a_terminal(
     alpacactl: Command, broker: Broker, topic: str, answer: str, code: int
 ) -> None:
     alpacactl.ok("topics", "create", topic)
@@ -140,13 +140,13 @@ def test_whoever_sits_at_a_terminal_is_asked_before_a_topic_is_deleted(
         topic,
     ]
     with Terminal(command, os.environ) as delete:
-        delete.wait_for("Go on")
+        delete.wait_for("Continue")
         delete.press(f"{answer}\n")
         assert delete.ended() == code
     assert alpacactl("topics", "describe", topic).code == (4 if code == 0 else 0)
 
 
-def test_nothing_is_deleted_unasked_where_nobody_can_be_asked(alpacactl: Command, topic: str) -> None:
+def test_deleting_without_a_terminal_needs_yes(alpacactl: Command, topic: str) -> None:
     alpacactl.ok("topics", "create", topic)
     ran = alpacactl("topics", "delete", topic)
     assert ran.code == 2
@@ -154,7 +154,7 @@ def test_nothing_is_deleted_unasked_where_nobody_can_be_asked(alpacactl: Command
     assert alpacactl("topics", "describe", topic).code == 0
 
 
-def test_a_broker_says_how_it_is_and_where_its_apis_are(alpacactl: Command, broker: Broker) -> None:
+def test_cluster_status_shows_health_and_api_addresses(alpacactl: Command, broker: Broker) -> None:
     status = alpacactl.json("cluster", "status")
     assert (status["status"], status["trouble"]) == ("ok", None)
     assert status["doors"] == {

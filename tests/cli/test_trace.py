@@ -1,4 +1,4 @@
-"""`alpacactl trace`: a message's journey for people and for programs."""
+"""`alpacactl trace`: the trace of a message as text and as JSON."""
 
 import re
 
@@ -21,7 +21,7 @@ def traced(ctl: Command, topic: str, *options: str) -> str:
     return str(trace_id)
 
 
-def test_a_journey_is_printed_step_by_step(ctl: Command, made: str) -> None:
+def test_a_trace_is_printed_step_by_step(ctl: Command, made: str) -> None:
     trace_id = traced(ctl, made)
     ctl.ok("queue", "receive", made, "--ack", "--exit")
     head, _, *lines = ctl.ok("trace", trace_id).splitlines()
@@ -39,7 +39,7 @@ def test_a_journey_is_printed_step_by_step(ctl: Command, made: str) -> None:
     assert ctl.ok("trace", place[0]).splitlines()[0].startswith(f"trace {trace_id}: acked")
 
 
-def test_a_journey_for_programs_is_what_the_broker_knows(ctl: Command, made: str) -> None:
+def test_json_contains_all_fields_of_a_trace(ctl: Command, made: str) -> None:
     trace_id = traced(ctl, made)
     shown = ctl.json("trace", trace_id)
     assert (shown["trace_id"], shown["status"]) == (trace_id, "published")
@@ -58,15 +58,15 @@ def test_traces_are_listed(ctl: Command, made: str) -> None:
     assert line.split()[0] == second
 
 
-def test_every_record_has_a_trace_of_its_own(ctl: Command, made: str) -> None:
+def test_every_record_has_its_own_trace(ctl: Command, made: str) -> None:
     ran = ctl("produce", made, "--trace", stdin=b"a\nb\nc\nd\ne\nf\n")
-    told = re.findall(r"alpacactl trace ([0-9a-f]{32})", ran.errors)
-    assert len(set(told)) == 5
+    printed = re.findall(r"alpacactl trace ([0-9a-f]{32})", ran.errors)
+    assert len(set(printed)) == 5
     assert "1 more" in ran.errors
-    assert ctl.ok("trace", told[4]).startswith(f"trace {told[4]}: published")
+    assert ctl.ok("trace", printed[4]).startswith(f"trace {printed[4]}: published")
 
 
-def test_what_was_not_traced_is_said_with_what_to_do(ctl: Command, made: str) -> None:
+def test_an_untraced_message_is_reported_with_a_hint(ctl: Command, made: str) -> None:
     ctl.ok("produce", made, stdin=b"tea\n")
     assert f"topics alter {made} --set trace.sample=1" in ctl.fails(4, "trace", f"{made}/0/0")
     assert "there is no trace" in ctl.fails(4, "trace", "f" * 32)
@@ -76,7 +76,7 @@ def test_what_was_not_traced_is_said_with_what_to_do(ctl: Command, made: str) ->
 @pytest.mark.parametrize(
     "arguments", [["tea"], ["a/b/c"], ["a/0"], ["f" * 32, "--topic", "x"], ["list", "--follow"]], ids=" ".join
 )
-def test_what_names_no_message_is_wrong_usage(ctl: Command, arguments: list[str]) -> None:
+def test_an_invalid_message_position_is_a_usage_error(ctl: Command, arguments: list[str]) -> None:
     ctl.fails(2, "trace", *arguments)
 
 
@@ -87,5 +87,5 @@ def test_what_names_no_message_is_wrong_usage(ctl: Command, arguments: list[str]
         (600, "10.0 min"), (90_000, "25.0 h"),
     ],
 )  # fmt: skip
-def test_lengths_of_time(seconds: float, text: str) -> None:
+def test_durations(seconds: float, text: str) -> None:
     assert span(seconds) == text

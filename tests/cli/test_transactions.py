@@ -16,7 +16,7 @@ from tests.waiting import eventually
 from .command import Command
 
 
-def test_an_open_transaction_shows_what_it_holds_up(alpacactl: Command, broker: Broker, topic: str) -> None:
+def test_an_open_transaction_shows_its_partitions(alpacactl: Command, broker: Broker, topic: str) -> None:
     alpacactl.ok("topics", "create", topic, "--partitions", "2")
     producer = Producer(
         {"bootstrap.servers": broker.address, "transactional.id": topic, "transaction.timeout.ms": 45_000}
@@ -37,9 +37,7 @@ def test_an_open_transaction_shows_what_it_holds_up(alpacactl: Command, broker: 
     assert any(line.split() == [topic, "1"] for line in shown.splitlines())
 
 
-def test_near_names_of_an_unknown_transactional_id_are_suggested(
-    alpacactl: Command, broker: Broker, topic: str
-) -> None:
+def test_an_unknown_transactional_id_gets_suggestions(alpacactl: Command, broker: Broker, topic: str) -> None:
     Producer({"bootstrap.servers": broker.address, "transactional.id": topic}).init_transactions(30)
     ran = alpacactl("transactions", "describe", topic + "s")
     assert ran.code == 4
@@ -58,21 +56,21 @@ def test_aborting_a_transactional_id_fences_its_producer(
     assert raised.value.args[0].fatal()
 
 
-def test_an_abort_needs_an_id_or_a_place(alpacactl: Command) -> None:
+def test_an_abort_needs_an_id_or_a_position(alpacactl: Command) -> None:
     assert alpacactl("transactions", "abort").code == 2
     assert alpacactl("transactions", "abort", "till-7", "--topic", "payments").code == 2
 
 
-def test_nothing_is_aborted_where_no_transaction_is_open(alpacactl: Command, topic: str) -> None:
+def test_aborting_without_an_open_transaction_fails(alpacactl: Command, topic: str) -> None:
     alpacactl.ok("topics", "create", topic)
     place = ("--topic", topic, "--partition", "0", "--start-offset", "0")
     ran = alpacactl("transactions", "abort", *place)
     assert ran.code != 0
-    assert f"no transaction is open in {topic}-0 that starts at offset 0" in ran.errors
+    assert f"no open transaction starts at offset 0 of {topic}-0" in ran.errors
 
 
 def test_a_hanging_transaction_is_reported_and_can_be_aborted(new_broker: NewBroker) -> None:
-    """Its coordinator's partition was lost, so nobody would ever end it."""
+    """Its coordinator's partition was lost, so it would never end."""
     broker = new_broker().start()
     command = Command(broker.address, broker.http_address)
     command.ok("topics", "create", "payments")

@@ -1,4 +1,4 @@
-"""A broker that answers what it is told to, for faults that a real one does not have."""
+"""A fake broker with scripted responses, for faults that a real one does not have."""
 
 import socket
 import threading
@@ -16,12 +16,12 @@ ECHO = b"ECHO"
 
 
 def frame(body: bytes) -> bytes:
-    """An answer of this body to whatever was asked."""
+    """Return a response frame with this body."""
     return pack(">i", len(body) + 4) + ECHO + body
 
 
 def handshake(offered: Sequence[ApiVersion] | None = None, *, version: int = 3) -> bytes:
-    """What a broker answers first: all that ours does unless told otherwise."""
+    """Return an ApiVersions response, by default with the versions of our broker."""
     ours = [
         ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version)
         for api in APIS.values()

@@ -26,11 +26,11 @@ def test_addresses(text: str, expected: Address) -> None:
         pytest.param("", "no host", id="nothing"),
         pytest.param(":9092", "no host", id="a port only"),
         pytest.param("host:http", "not a port", id="a port that is no number"),
-        pytest.param("host:0", "port 0", id="a port that nobody listens on"),
+        pytest.param("host:0", "must be from 1 to 65535", id="a port that nobody listens on"),
         pytest.param("host:65536", "not a port", id="a port too large"),
         pytest.param("::1:9092", "brackets", id="IPv6 without brackets"),
     ],
 )
-def test_what_is_no_address(text: str, reason: str) -> None:
+def test_invalid_addresses(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         parse_address(text)

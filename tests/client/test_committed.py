@@ -2,14 +2,14 @@
 
 from alpacamq.client.connect import parse_address
 from alpacamq.client.kafka.cluster import Cluster
-from alpacamq.client.kafka.groups import every_group
+from alpacamq.client.kafka.groups import list_groups
 from alpacamq.client.kafka.offsets import commit_offsets, committed_offsets, delete_offsets
 from alpacamq.client.kafka.topics import create_topic
 from alpacamq.model.ids import TopicName, TopicPartition
 from tests.conftest import NewBroker
 
 
-def test_offsets_are_set_read_and_forgotten(new_broker: NewBroker) -> None:
+def test_offsets_are_committed_read_and_deleted(new_broker: NewBroker) -> None:
     broker = new_broker()
     broker.start()
     first, second, third = (
@@ -21,6 +21,6 @@ def test_offsets_are_set_read_and_forgotten(new_broker: NewBroker) -> None:
         assert committed_offsets(cluster, "readers") == {}
         commit_offsets(cluster, "readers", {third: 9, first: 3, second: 0})
         assert committed_offsets(cluster, "readers") == {first: 3, second: 0, third: 9}
-        assert [group.name for group in every_group(cluster)] == ["readers"]
+        assert [group.name for group in list_groups(cluster)] == ["readers"]
         delete_offsets(cluster, "readers", [first, third])
         assert committed_offsets(cluster, "readers") == {second: 0}

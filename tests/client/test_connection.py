@@ -1,4 +1,4 @@
-"""What a connection makes of brokers that do not behave."""
+"""Connections to misbehaving brokers."""
 
 from struct import pack
 
@@ -7,7 +7,7 @@ import pytest
 from alpacamq.client.errors import Refused, Unreachable, only
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.connection import MAX_RESPONSE_BYTES, Connection
-from alpacamq.client.kafka.topics import every_topic
+from alpacamq.client.kafka.topics import list_topics
 from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
 from alpacamq.protocol.apis import ApiKey
@@ -33,7 +33,7 @@ from .peers import frame, handshake, peer
         pytest.param(b"HTTP/1.1 400 Bad Request\r\n", ProtocolError, "is it a Kafka listener", id="HTTP"),
         pytest.param(pack(">i", -1), ProtocolError, "answer of -1 bytes", id="a negative size"),
         pytest.param(pack(">i", MAX_RESPONSE_BYTES + 1), ProtocolError, "bytes", id="a size beyond reason"),
-        pytest.param(pack(">ii", 4, 77), ProtocolError, "answers 77 to request 1", id="another's answer"),
+        pytest.param(pack(">ii", 4, 77), ProtocolError, "correlation id 77", id="another's answer"),
         pytest.param(frame(b"\0\0\x7f"), ProtocolError, "ApiVersions", id="an answer cut short"),
         pytest.param(
             frame(encode(ApiVersionsResponse(error_code=58), 3)), Refused, "SASL_AUTHENTICATION_FAILED",
@@ -41,12 +41,12 @@ from .peers import frame, handshake, peer
         ),
     ],
 )  # fmt: skip
-def test_a_peer_that_is_no_broker(answer: bytes, expected: type[AlpacaError], reason: str) -> None:
+def test_a_peer_that_is_not_a_broker(answer: bytes, expected: type[AlpacaError], reason: str) -> None:
     with peer(answer) as address, pytest.raises(expected, match=reason):
         Connection(address)
 
 
-def test_a_broker_too_old_for_our_greeting_is_greeted_in_the_oldest_form() -> None:
+def test_an_old_broker_gets_the_oldest_api_versions_request() -> None:
     unknown = frame(encode(ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION), 0))
     answer = encode(MetadataResponse(cluster_id="old"), 2)
     offered = [ApiVersion(api_key=ApiKey.METADATA, min_version=0, max_version=2)]
@@ -76,7 +76,7 @@ def test_a_request_the_broker_does_not_offer_is_not_sent(offered: list[ApiVersio
         connection.close()
 
 
-def test_a_connection_that_failed_is_not_used_again() -> None:
+def test_a_failed_connection_is_not_reused() -> None:
     with peer(handshake(), pack(">ii", 4, 77)) as address:
         connection = Connection(address)
         with pytest.raises(ProtocolError):
@@ -84,32 +84,32 @@ def test_a_connection_that_failed_is_not_used_again() -> None:
         assert not connection.is_open
 
 
-def test_an_advertised_address_where_nobody_answers_names_the_setting() -> None:
+def test_an_unreachable_advertised_address_names_the_setting() -> None:
     advertised = MetadataResponseBroker(node_id=7, host="127.0.0.1", port=1)
     # A flexible response header ends in a byte for its tagged fields.
     metadata = frame(b"\0" + encode(MetadataResponse(brokers=[advertised], controller_id=7), 13))
-    expected = pytest.raises(Unreachable, match=r"broker 7 on to 127\.0\.0\.1:1.*kafka\.advertised")
+    expected = pytest.raises(Unreachable, match=r"broker 7 at 127\.0\.0\.1:1.*kafka\.advertised")
     with peer(handshake(), metadata) as address, Cluster(address) as cluster, expected:
         cluster.controller()
 
 
 def test_a_broker_that_dies_between_requests_is_unreachable() -> None:
     with peer(handshake()) as address, Cluster(address) as cluster, pytest.raises(Unreachable):
-        every_topic(cluster)
+        list_topics(cluster)
 
 
 def test_errors_carry_the_name_kafka_gives_them() -> None:
     assert Refused("x", 68).name == "NON_EMPTY_GROUP"
     assert str(Refused("deleting", 36, "it exists")) == "deleting: TOPIC_ALREADY_EXISTS: it exists"
     assert Refused("x", 9999).name == "error 9999"
-    assert Refused("x", ErrorCode.NOT_COORDINATOR).is_passing
-    assert not Refused("x", ErrorCode.NON_EMPTY_GROUP).is_passing
+    assert Refused("x", ErrorCode.NOT_COORDINATOR).is_transient
+    assert not Refused("x", ErrorCode.NON_EMPTY_GROUP).is_transient
 
 
-def test_a_question_about_one_thing_has_one_answer() -> None:
+def test_only_requires_exactly_one_result() -> None:
     assert only("x", [5]) == 5
     for answers in ([], [1, 2]):
-        with pytest.raises(ProtocolError, match=f"x: {len(answers)} answers"):
+        with pytest.raises(ProtocolError, match=f"x: expected one result, got {len(answers)}"):
             only("x", answers)
 
 

@@ -1,4 +1,4 @@
-"""What the client of the HTTP API makes of brokers that do not behave, or are not brokers."""
+"""The HTTP client with misbehaving brokers and with other servers."""
 
 import socket
 import threading
@@ -72,23 +72,23 @@ def _serve(server: socket.socket, connections: tuple[list[bytes], ...]) -> None:
         pytest.param(answer(b"{}")[:-1], "closed the connection", id="an answer cut short"),
     ],
 )
-def test_somebody_who_is_no_broker_is_known_at_once(greeting: bytes, reason: str) -> None:
+def test_a_server_that_is_not_a_broker_is_detected_on_connect(greeting: bytes, reason: str) -> None:
     with broker([greeting]) as api, pytest.raises(Unreachable, match=reason):
         api.get(["topics"], Number)
 
 
-def test_a_broker_that_recovers_is_known_as_one() -> None:
+def test_a_recovering_broker_is_recognised() -> None:
     greeting = problem("recovering", "503 Service Unavailable", "the broker is recovering: 3 of 8 partitions")
     with broker([greeting]) as api, pytest.raises(Unreachable, match=r"not serve yet: .* 3 of 8 partitions"):
         api.get(["topics"], Number)
 
 
-def test_answers_are_read_over_one_connection() -> None:
+def test_responses_are_read_over_one_connection() -> None:
     with broker([VERSION, ONE, answer(b'{"number":2,"further":[]}')]) as api:
         assert [api.get(["x"], Number).number, api.send("POST", ["x"], Number).number] == [1, 2]
 
 
-def test_a_connection_that_was_closed_meanwhile_is_opened_again() -> None:
+def test_a_connection_closed_between_requests_is_reopened() -> None:
     closing = answer(b'{"number":1}', "200 OK", "Connection: close")
     with broker([VERSION, ONE], [VERSION, closing], [VERSION, ONE]) as api:
         for _ in range(3):
@@ -113,12 +113,12 @@ def _is_closed(api: HttpApi) -> bool:
         pytest.param(answer(b"{}", "500 Oops"), Problem, "answers 500 Oops", id="a refusal without words"),
     ],
 )
-def test_answers_that_are_none(content: bytes, expected: type[AlpacaError], reason: str) -> None:
+def test_invalid_responses(content: bytes, expected: type[AlpacaError], reason: str) -> None:
     with broker([VERSION, content]) as api, pytest.raises(expected, match=reason):
         api.get(["x"], Number)
 
 
-def test_a_refusal_leaves_the_connection_fit_for_the_next_request() -> None:
+def test_the_connection_is_reused_after_a_problem_response() -> None:
     with broker([VERSION, problem("stale-receipt", "409 Conflict"), ONE]) as api:
         with pytest.raises(Problem) as refused:
             api.get(["x"], Number)
@@ -126,13 +126,13 @@ def test_a_refusal_leaves_the_connection_fit_for_the_next_request() -> None:
         assert api.get(["x"], Number).number == 1
 
 
-def test_a_broker_that_is_still_loading_is_asked_again() -> None:
+def test_requests_are_retried_while_the_broker_is_loading() -> None:
     loading = problem("coordinator-loading", "503 Service Unavailable")
     with broker([VERSION, loading, loading, ONE]) as api:
         assert api.get(["x"], Number).number == 1
 
 
-def test_an_answer_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_response_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_module, "MAX_ANSWER_BYTES", 1000)
     with (
         broker([VERSION, answer(b'"' + b"x" * 2000 + b'"')]) as api,

@@ -1,4 +1,4 @@
-"""Transactions by hand: who may write, what is seen, and that asking twice is asking once."""
+"""Transactions with the low-level client: fencing, visibility and idempotent requests."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ from alpacamq.client.kafka.transactional import (
     end_transaction,
     send_batches,
 )
-from alpacamq.client.kafka.transactions import every_transaction, transaction
+from alpacamq.client.kafka.transactions import list_transactions, transaction
 from alpacamq.model.batch import TRANSACTIONAL
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.records import Record, read_records, write_batch
@@ -52,7 +52,7 @@ def seen(cluster: Cluster, isolation: Isolation) -> list[bytes | None]:
     ]
 
 
-def test_what_is_written_is_seen_when_it_is_committed_and_once(cluster: Cluster) -> None:
+def test_writes_become_visible_once_on_commit(cluster: Cluster) -> None:
     producer = claim(cluster, "mine", 60_000)
     add_partitions(cluster, producer, [PLACE])
     for _ in range(2):  # the first acknowledgement might have been lost
@@ -68,20 +68,20 @@ def test_what_is_written_is_seen_when_it_is_committed_and_once(cluster: Cluster)
     assert refused.value.code is ErrorCode.INVALID_TXN_STATE
 
 
-def test_who_claims_an_id_fences_the_one_before_and_drops_what_he_left(cluster: Cluster) -> None:
+def test_claiming_an_id_fences_the_previous_producer_and_aborts_its_transaction(cluster: Cluster) -> None:
     first = claim(cluster, "mine", 60_000)
     add_partitions(cluster, first, [PLACE])
     write(cluster, first, b"a")
-    assert [each.id for each in every_transaction(cluster, "Ongoing")] == ["mine"]
+    assert [each.id for each in list_transactions(cluster, "Ongoing")] == ["mine"]
     second = claim(cluster, "mine", 60_000)
     assert (second.producer_id, second.epoch > first.epoch) == (first.producer_id, True)
     with pytest.raises(Refused, match="PRODUCER_FENCED"):
         end_transaction(cluster, first, committed=True)
-    assert every_transaction(cluster, "Ongoing") == []
+    assert list_transactions(cluster, "Ongoing") == []
     assert seen(cluster, Isolation.COMMITTED) == []
 
 
-def test_an_id_that_nobody_has_claimed_is_not_known(cluster: Cluster) -> None:
+def test_an_unclaimed_transactional_id_is_unknown(cluster: Cluster) -> None:
     assert transaction(cluster, "mine") is None
     producer = claim(cluster, "mine", 60_000)
     known = transaction(cluster, "mine")

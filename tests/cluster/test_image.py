@@ -5,7 +5,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from alpacamq.cluster.image import ClusterImage, producer_ids_change, topic_change, topic_removal
-from alpacamq.cluster.topics import BY_DEFAULT, TopicLimits, configured, created, grown, with_words
+from alpacamq.cluster.topics import BY_DEFAULT, TopicLimits, configured, created, edit_list, grown
 from alpacamq.model.errors import (
     AlpacaError,
     InvalidConfig,
@@ -85,7 +85,7 @@ def test_a_topic_that_does_not_say_gets_the_default_number_of_partitions() -> No
         ),
     ],
 )
-def test_what_speaks_against_a_new_topic(
+def test_a_topic_that_cannot_be_created_is_refused(
     asked: dict[str, object], error: type[AlpacaError], words: str
 ) -> None:
     with pytest.raises(error, match=words):
@@ -107,10 +107,10 @@ def test_settings_are_replaced_as_a_whole() -> None:
 
 
 def test_list_settings_take_and_lose_words() -> None:
-    assert with_words("t", "cleanup.policy", "delete", added="compact") == "compact,delete"
-    assert with_words("t", "cleanup.policy", "compact,delete", removed="delete") == "compact"
+    assert edit_list("t", "cleanup.policy", "delete", added="compact") == "compact,delete"
+    assert edit_list("t", "cleanup.policy", "compact,delete", removed="delete") == "compact"
     with pytest.raises(InvalidConfig, match=r"cleanup\.policy"):
-        with_words("t", "cleanup.policy", "delete", removed="delete")
+        edit_list("t", "cleanup.policy", "delete", removed="delete")
 
 
 def test_a_topic_id_is_kept_through_changes() -> None:

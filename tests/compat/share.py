@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
 from alpacamq.client.connect import parse_address
 from alpacamq.client.errors import Refused
 from alpacamq.client.kafka.cluster import Cluster
-from alpacamq.client.kafka.offsets import SharedPlace, shared_places
+from alpacamq.client.kafka.offsets import ShareGroupOffset, share_group_offsets
 from alpacamq.protocol.error_codes import ErrorCode
 from tests.waiting import eventually
 
@@ -80,11 +80,11 @@ class Queue:
         finally:
             consumer.close()
 
-    def places(self) -> dict[int, SharedPlace]:
+    def places(self) -> dict[int, ShareGroupOffset]:
         """Where the group is in each partition; nowhere before it is known."""
         with Cluster(parse_address(self.address)) as cluster:
             try:
-                places = shared_places(cluster, self.group)
+                places = share_group_offsets(cluster, self.group)
             except Refused as refused:
                 if refused.code is not ErrorCode.GROUP_ID_NOT_FOUND:
                     raise

@@ -24,7 +24,7 @@ from alpacamq.coordinator.consumer.messages import (
 from alpacamq.coordinator.consumer.reconciliation import common, minus, union
 from alpacamq.coordinator.records import parts_of
 from alpacamq.model.errors import AlpacaError, FencedInstanceId, FencedMemberEpoch, UnknownMember
-from alpacamq.model.outcome import Change
+from alpacamq.model.state_machine import Change
 
 GROUP = "group"
 SETTINGS = ConsumerGroupSettings(min_heartbeat_interval_ms=3_000)

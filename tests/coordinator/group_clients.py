@@ -79,12 +79,11 @@ class Consumer:
         if self.ticket is not None or self.phase is Phase.DEAD:
             return
         if self.phase is Phase.JOIN:
-            self.ticket = host.send("join", self._join())
+            self.ticket = host.send(self._join())
         elif self.phase is Phase.SYNC:
-            self.ticket = host.send("sync", self._sync())
+            self.ticket = host.send(self._sync())
         else:
             self.ticket = host.send(
-                "heartbeat",
                 HeartbeatRequest(
                     group=GROUP,
                     generation=self.generation,
@@ -100,7 +99,6 @@ class Consumer:
             return
         self.committing = (partition, offset)
         self.ticket = host.send(
-            "commit",
             CommitRequest(
                 group=GROUP,
                 generation=self.generation,
@@ -114,7 +112,7 @@ class Consumer:
     def disconnect(self, host: GroupHost) -> None:
         """Lose the connection, and the answer with it."""
         if self.ticket is not None:
-            host.machine.gone(self.ticket)
+            host.machine.cancel(self.ticket)
             self.ticket = None
 
     def listen(self, host: GroupHost) -> None:

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable
 from itertools import count
+from typing import Any
 
 from alpacamq.coordinator.consumer.messages import ConsumerGroupSettings, TopicSummary
 from alpacamq.coordinator.groups import GroupCoordinator
 from alpacamq.coordinator.messages import GroupSettings
 from alpacamq.model.errors import AlpacaError
-from alpacamq.model.outcome import Change, Outcome
+from alpacamq.model.state_machine import Change, Outcome, Pending, Request
 from tests.slow_snapshot import SlowSnapshot
 
 START_MS = 1_000_000
@@ -45,19 +46,19 @@ class GroupHost:
         self._slow_snapshot = SlowSnapshot()
         self.machine = self._new_machine()
 
-    def send(self, event: str, request: object) -> int:
+    def send(self, request: Request[Any]) -> int:
         """Bring a request to the coordinator; the ticket is the key of its answer, now or later."""
         ticket = next(self._tickets)
-        self.take(getattr(self.machine, event)(request, ticket, self.now_ms))
+        self.take(self.machine.handle([Pending(request, ticket)], self.now_ms))
         return ticket
 
-    def ask(self, event: str, request: object) -> object:
+    def ask(self, request: Request[Any]) -> object:
         """The answer to a request, None as long as there is none."""
-        return self.answers.get(self.send(event, request))
+        return self.answers.get(self.send(request))
 
-    def refusal(self, event: str, request: object) -> type[AlpacaError]:
+    def refusal(self, request: Request[Any]) -> type[AlpacaError]:
         """The kind of error that is the answer to a request."""
-        answer = self.ask(event, request)
+        answer = self.ask(request)
         assert isinstance(answer, AlpacaError), answer
         return type(answer)
 

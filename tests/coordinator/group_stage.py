@@ -12,15 +12,16 @@ A client knows its member id and generation from what it was last answered.
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from alpacamq.coordinator.consumer.messages import ConsumerHeartbeatReply, ConsumerHeartbeatRequest
+from alpacamq.coordinator.groups import DescribeRequest
 from alpacamq.coordinator.messages import (
     Accepted,
     CommitRequest,
     CompleteTransactionRequest,
     DeleteGroupRequest,
     DeleteOffsetsRequest,
-    DescribeRequest,
     FetchOffsetsReply,
     FetchOffsetsRequest,
     GroupDescription,
@@ -43,6 +44,7 @@ from alpacamq.coordinator.messages import (
 )
 from alpacamq.model.errors import AlpacaError, MemberIdRequired, UnknownMember
 from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.model.state_machine import Request
 
 from .group_host import GROUP, GroupHost
 
@@ -89,9 +91,9 @@ class Stage:
             lines.append(f"{records} written")
         return "\n".join(lines or ["nothing"])
 
-    def _send(self, name: str, event: str, request: object) -> None:
+    def _send(self, name: str, event: str, request: Request[Any]) -> None:
         # Answers are told in order of events, so the ticket must be known before its answer comes.
-        ticket = self.host.send(event, request)
+        ticket = self.host.send(request)
         self._asked[ticket] = (name, event)
 
     def _join(self, plain: list[str], options: dict[str, str]) -> None:
@@ -226,7 +228,7 @@ class Stage:
     def _disconnect(self, plain: list[str], options: dict[str, str]) -> None:
         for ticket, (name, _) in self._asked.items():
             if name == plain[0] and ticket not in self.host.answers:
-                self.host.machine.gone(ticket)
+                self.host.machine.cancel(ticket)
 
     def _advance(self, plain: list[str], options: dict[str, str]) -> None:
         self.host.advance(milliseconds(plain[0]))

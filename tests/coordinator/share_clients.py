@@ -7,7 +7,7 @@ from alpacamq.coordinator.share.config import ShareConfig
 from alpacamq.coordinator.share.group import ShareGroup
 from alpacamq.coordinator.share.messages import Departure, ShareHeartbeatReply, ShareHeartbeatRequest
 from alpacamq.model.errors import AlpacaError
-from alpacamq.model.outcome import Change
+from alpacamq.model.state_machine import Change
 
 from .consumer_clients import Topics
 

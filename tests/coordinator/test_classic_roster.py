@@ -90,12 +90,12 @@ def test_sessions_end_one_after_the_other_but_not_while_a_reply_is_owed() -> Non
     roster = roster_of(early, late, waiting)
     for now_ms, each in enumerate((early, late, waiting)):
         roster.extend(each, now_ms)
-    waiting.join_ticket = "t"
+    waiting.join_reply_to = "t"
     assert roster.next_end_ms == 10_000
     assert roster.end_sessions(10_000) == [early]
     assert roster.next_end_ms == 10_001
     roster.remove(early)
     assert roster.end_sessions(20_000) == [late]
     assert roster.next_end_ms is None
-    roster.forget_ticket("t")
+    roster.forget_request("t")
     assert roster.next_end_ms == 10_002

@@ -7,12 +7,12 @@ import pytest
 
 from alpacamq.coordinator.classic.rebalance import NEXT_STATES, ClassicState
 from alpacamq.coordinator.consumer.messages import ConsumerGroupDescription, ConsumerHeartbeatRequest
+from alpacamq.coordinator.groups import DescribeRequest, TopicDeleted
 from alpacamq.coordinator.messages import (
     Accepted,
     CommitRequest,
     CompleteTransactionRequest,
     DeleteOffsetsRequest,
-    DescribeRequest,
     FetchOffsetsReply,
     FetchOffsetsRequest,
     GroupDescription,
@@ -50,6 +50,7 @@ from alpacamq.model.errors import (
     UnknownMember,
 )
 from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.model.state_machine import Pending, Request
 
 from .group_host import GROUP, GroupHost
 
@@ -70,12 +71,12 @@ def joining(**fields: Any) -> JoinRequest:
 
 def member_of(host: GroupHost, **fields: Any) -> JoinReply:
     """The sole member of a group, synced."""
-    joined = host.ask("join", joining(**fields))
+    joined = host.ask(joining(**fields))
     assert isinstance(joined, JoinReply)
     request = SyncRequest(
         group=fields.get("group", GROUP), generation=joined.generation, member_id=joined.member_id
     )
-    assert isinstance(host.ask("sync", request), SyncReply)
+    assert isinstance(host.ask(request), SyncReply)
     return joined
 
 
@@ -96,7 +97,7 @@ def consumer_join(group: str = GROUP) -> ConsumerHeartbeatRequest:
 
 
 def listed(host: GroupHost, request: ListRequest | None = None) -> dict[str, str]:
-    answer = host.ask("list_groups", request or ListRequest())
+    answer = host.ask(request or ListRequest())
     assert isinstance(answer, ListReply)
     return {each.group: f"{each.type} {each.state}" for each in answer.groups}
 
@@ -117,7 +118,7 @@ def test_a_join_that_cannot_be_is_refused_and_leaves_no_group(
     request_: JoinRequest, refusal: type[AlpacaError]
 ) -> None:
     host = GroupHost()
-    assert host.refusal("join", request_) is refusal
+    assert host.refusal(request_) is refusal
     assert listed(host) == {}
     assert host.machine.next_deadline_ms is None
 
@@ -126,14 +127,14 @@ def test_a_join_that_cannot_be_is_refused_and_leaves_no_group(
 def test_nobody_is_a_member_of_a_group_that_is_not_there(event: str) -> None:
     request = {"sync": SyncRequest, "heartbeat": HeartbeatRequest}[event]
     host = GroupHost()
-    assert host.refusal(event, request(group=GROUP, generation=1, member_id="a")) is UnknownMember
+    assert host.refusal(request(group=GROUP, generation=1, member_id="a")) is UnknownMember
     leaving = LeaveRequest(group=GROUP, members=(LeavingMember(member_id="a"),))
-    assert host.refusal("leave", leaving) is UnknownMember
+    assert host.refusal(leaving) is UnknownMember
 
 
 def test_a_single_consumer_waits_for_nobody_but_the_initial_delay() -> None:
     host = GroupHost()
-    ticket = host.send("join", joining())
+    ticket = host.send(joining())
     host.advance(199)
     assert ticket not in host.answers
     host.advance(1)
@@ -143,16 +144,16 @@ def test_a_single_consumer_waits_for_nobody_but_the_initial_delay() -> None:
 def test_a_leader_that_joins_again_starts_a_rebalance_without_delay() -> None:
     host = GroupHost(NO_DELAY)
     member = member_of(host)
-    again = host.ask("join", joining(member_id=member.member_id))
+    again = host.ask(joining(member_id=member.member_id))
     assert isinstance(again, JoinReply)
     assert again.generation == member.generation + 1
 
 
 def test_each_newcomer_to_an_empty_group_extends_the_wait_for_others() -> None:
     host = GroupHost()
-    first = host.send("join", joining())
+    first = host.send(joining())
     host.advance(150)
-    second = host.send("join", joining())
+    second = host.send(joining())
     host.advance(150)
     assert first not in host.answers
     host.advance(50)
@@ -164,55 +165,51 @@ def test_a_sync_that_names_another_protocol_is_refused() -> None:
     host = GroupHost(NO_DELAY)
     member = member_of(host)
     base = SyncRequest(group=GROUP, generation=1, member_id=member.member_id, protocol_type="consumer")
-    assert isinstance(host.ask("sync", base), SyncReply)
+    assert isinstance(host.ask(base), SyncReply)
     for other in ({"protocol_type": "connect"}, {"protocol_name": "sticky"}):
         request = msgspec.structs.replace(base, **other)
-        assert host.refusal("sync", request) is InconsistentGroupProtocol
+        assert host.refusal(request) is InconsistentGroupProtocol
 
 
 def test_a_full_group_takes_its_own_members_back_but_no_more() -> None:
     host = GroupHost(GroupSettings(initial_rebalance_delay_ms=0, max_members=1))
     member = member_of(host)
-    assert host.refusal("join", joining()) is GroupMaxSizeReached
-    assert host.refusal("join", joining(require_known_member_id=True)) is GroupMaxSizeReached
-    assert host.refusal("join", joining(instance_id="i")) is GroupMaxSizeReached
-    assert isinstance(host.ask("join", joining(member_id=member.member_id)), JoinReply)
+    assert host.refusal(joining()) is GroupMaxSizeReached
+    assert host.refusal(joining(require_known_member_id=True)) is GroupMaxSizeReached
+    assert host.refusal(joining(instance_id="i")) is GroupMaxSizeReached
+    assert isinstance(host.ask(joining(member_id=member.member_id)), JoinReply)
 
 
 def test_ids_are_promised_to_no_more_than_can_become_members() -> None:
     host = GroupHost(GroupSettings(max_members=3))
     for _ in range(3):
-        assert host.refusal("join", joining(require_known_member_id=True)) is MemberIdRequired
-    assert host.refusal("join", joining(require_known_member_id=True)) is GroupMaxSizeReached
+        assert host.refusal(joining(require_known_member_id=True)) is MemberIdRequired
+    assert host.refusal(joining(require_known_member_id=True)) is GroupMaxSizeReached
     host.advance(10_000)
-    assert host.refusal("join", joining(require_known_member_id=True)) is MemberIdRequired
+    assert host.refusal(joining(require_known_member_id=True)) is MemberIdRequired
 
 
 @pytest.mark.parametrize(
-    ("event", "request_"),
+    "request_",
     [
-        ("join", joining(group="third")),
-        ("commit", committing(group="third")),
-        ("consumer_heartbeat", consumer_join("third")),
-        (
-            "reset_offsets",
-            ResetOffsetsRequest(
-                group="third", offsets=(OffsetToCommit(topic="orders", partition=0, offset=0),)
-            ),
-        ),
+        joining(group="third"),
+        committing(group="third"),
+        consumer_join("third"),
+        ResetOffsetsRequest(group="third", offsets=(OffsetToCommit(topic="orders", partition=0, offset=0),)),
     ],
+    ids=lambda request: type(request).__name__,
 )
-def test_the_number_of_groups_is_bounded_whoever_makes_them(event: str, request_: object) -> None:
+def test_the_number_of_groups_is_bounded(request_: Request[Any]) -> None:
     host = GroupHost(GroupSettings(max_groups=2))
-    host.send("commit", committing(group="first"))
-    host.send("commit", committing(group="second"))
-    assert host.refusal(event, request_) is TooManyGroups
-    assert isinstance(host.ask("commit", committing(group="second")), PartitionResults)
+    host.send(committing(group="first"))
+    host.send(committing(group="second"))
+    assert host.refusal(request_) is TooManyGroups
+    assert isinstance(host.ask(committing(group="second")), PartitionResults)
 
 
 def test_a_group_that_came_to_nothing_is_forgotten() -> None:
     host = GroupHost()
-    assert host.refusal("join", joining(require_known_member_id=True)) is MemberIdRequired
+    assert host.refusal(joining(require_known_member_id=True)) is MemberIdRequired
     host.advance(3_600_000)
     assert listed(host) == {}
     assert host.log == []
@@ -231,14 +228,14 @@ def test_a_group_whose_members_left_without_committing_is_forgotten_also_on_the_
 
 def test_a_commit_for_a_generation_of_a_group_that_is_not_there_is_refused() -> None:
     host = GroupHost()
-    assert host.refusal("commit", committing(generation=3, member_id="a")) is IllegalGeneration
+    assert host.refusal(committing(generation=3, member_id="a")) is IllegalGeneration
     assert listed(host) == {}
 
 
 def test_a_commit_of_another_generation_is_refused() -> None:
     host = GroupHost(NO_DELAY)
     member = member_of(host)
-    assert host.refusal("commit", committing(generation=9, member_id=member.member_id)) is IllegalGeneration
+    assert host.refusal(committing(generation=9, member_id=member.member_id)) is IllegalGeneration
 
 
 @pytest.mark.parametrize(
@@ -253,7 +250,7 @@ def test_an_offset_is_stored_only_if_it_makes_sense(
     offset: int, metadata: str, refusal: type[AlpacaError] | None
 ) -> None:
     host = GroupHost()
-    answer = host.ask("commit", committing(offset=offset, metadata=metadata))
+    answer = host.ask(committing(offset=offset, metadata=metadata))
     assert isinstance(answer, PartitionResults)
     assert [type(each.error) for each in answer.partitions] == [refusal or type(None)]
     assert len(host.log) == (refusal is None)
@@ -262,10 +259,10 @@ def test_an_offset_is_stored_only_if_it_makes_sense(
 def test_any_name_can_be_that_of_a_group() -> None:
     host = GroupHost()
     for offset, name in enumerate(["a", "a/orders", "a\x00", "日本", "offset"]):
-        host.send("commit", committing(group=name, offset=offset))
+        host.send(committing(group=name, offset=offset))
     host.restart()
     for offset, name in enumerate(["a", "a/orders", "a\x00", "日本", "offset"]):
-        answer = host.ask("fetch_offsets", FetchOffsetsRequest(group=name))
+        answer = host.ask(FetchOffsetsRequest(group=name))
         assert isinstance(answer, FetchOffsetsReply)
         assert [each.offset for each in answer.offsets] == [offset]
 
@@ -276,45 +273,45 @@ def test_a_commit_keeps_a_member_alive() -> None:
     for _ in range(3):
         host.advance(9_000)
         request = committing(generation=1, member_id=member.member_id)
-        assert isinstance(host.ask("commit", request), PartitionResults)
+        assert isinstance(host.ask(request), PartitionResults)
     beat = HeartbeatRequest(group=GROUP, generation=1, member_id=member.member_id)
-    assert host.ask("heartbeat", beat) == Accepted()
+    assert host.ask(beat) == Accepted()
 
 
 def test_the_transactions_of_older_clients_may_commit_without_saying_who_they_are() -> None:
     host = GroupHost(NO_DELAY)
     member_of(host)
-    assert host.refusal("commit", committing()) is UnknownMember
+    assert host.refusal(committing()) is UnknownMember
     anonymous = TxnCommitRequest(
         producer_id=7, producer_epoch=0, group=GROUP, offsets=committing(offset=8).offsets
     )
-    assert isinstance(host.ask("txn_commit", anonymous), PartitionResults)
+    assert isinstance(host.ask(anonymous), PartitionResults)
     stranger = msgspec.structs.replace(anonymous, member_id="who", generation=1)
-    assert host.refusal("txn_commit", stranger) is UnknownMember
+    assert host.refusal(stranger) is UnknownMember
 
 
 def test_a_fenced_producer_commits_no_offsets_and_ends_no_later_transaction() -> None:
     host = GroupHost()
     new = TxnCommitRequest(producer_id=7, producer_epoch=2, group=GROUP, offsets=committing(offset=8).offsets)
-    host.send("txn_commit", new)
+    host.send(new)
     old = msgspec.structs.replace(new, producer_epoch=1)
-    assert host.refusal("txn_commit", old) is FencedProducer
+    assert host.refusal(old) is FencedProducer
     late = CompleteTransactionRequest(producer_id=7, producer_epoch=1, committed=False)
-    host.send("complete_transaction", late)
-    host.send("complete_transaction", msgspec.structs.replace(late, producer_epoch=3, committed=True))
-    answer = host.ask("fetch_offsets", FetchOffsetsRequest(group=GROUP, require_stable=True))
+    host.send(late)
+    host.send(msgspec.structs.replace(late, producer_epoch=3, committed=True))
+    answer = host.ask(FetchOffsetsRequest(group=GROUP, require_stable=True))
     assert isinstance(answer, FetchOffsetsReply)
     assert [each.offset for each in answer.offsets] == [8]
 
 
 def test_offsets_outlive_their_time_while_a_transaction_may_change_them() -> None:
     host = GroupHost()
-    host.send("commit", committing(offset=1))
+    host.send(committing(offset=1))
     host.advance(1)
     pending = TxnCommitRequest(producer_id=7, producer_epoch=0, group=GROUP, offsets=committing().offsets)
-    host.send("txn_commit", pending)
+    host.send(pending)
     host.advance(30 * 24 * 3_600_000)
-    answer = host.ask("fetch_offsets", FetchOffsetsRequest(group=GROUP))
+    answer = host.ask(FetchOffsetsRequest(group=GROUP))
     assert isinstance(answer, FetchOffsetsReply)
     assert [each.offset for each in answer.offsets] == [1]
 
@@ -324,7 +321,7 @@ def test_members_that_are_no_consumers_keep_all_offsets_from_being_deleted() -> 
     member_of(host, protocol_type="connect")
     partitions = (TopicPartition(TopicName("orders"), 0),)
     request = DeleteOffsetsRequest(group=GROUP, partitions=partitions)
-    assert host.refusal("delete_offsets", request) is NonEmptyGroup
+    assert host.refusal(request) is NonEmptyGroup
 
 
 def test_a_deleted_topic_takes_its_offsets_with_it() -> None:
@@ -333,13 +330,13 @@ def test_a_deleted_topic_takes_its_offsets_with_it() -> None:
         OffsetToCommit(topic="orders", partition=0, offset=1),
         OffsetToCommit(topic="payments", partition=0, offset=2),
     )
-    host.send("commit", CommitRequest(group="a", offsets=offsets))
-    host.send("commit", CommitRequest(group="b", offsets=offsets[:1]))
-    host.send("txn_commit", TxnCommitRequest(producer_id=7, producer_epoch=0, group="c", offsets=offsets[:1]))
-    host.take(host.machine.topic_deleted("orders"))
+    host.send(CommitRequest(group="a", offsets=offsets))
+    host.send(CommitRequest(group="b", offsets=offsets[:1]))
+    host.send(TxnCommitRequest(producer_id=7, producer_epoch=0, group="c", offsets=offsets[:1]))
+    host.take(host.machine.handle([Pending(TopicDeleted(topic="orders"), None)], host.now_ms))
     host.check_log()
     for group, left in (("a", [2]), ("b", []), ("c", [])):
-        answer = host.ask("fetch_offsets", FetchOffsetsRequest(group=group))
+        answer = host.ask(FetchOffsetsRequest(group=group))
         assert isinstance(answer, FetchOffsetsReply)
         assert [each.offset for each in answer.offsets] == left
 
@@ -347,9 +344,9 @@ def test_a_deleted_topic_takes_its_offsets_with_it() -> None:
 def test_groups_are_listed_by_state_and_type() -> None:
     host = GroupHost(NO_DELAY)
     member_of(host, group="classic")
-    host.send("join", joining(group="joining"))
-    host.send("commit", committing(group="simple"))
-    host.send("consumer_heartbeat", consumer_join("modern"))
+    host.send(joining(group="joining"))
+    host.send(committing(group="simple"))
+    host.send(consumer_join("modern"))
     assert listed(host) == {
         "classic": "classic Stable",
         "joining": "classic CompletingRebalance",
@@ -365,32 +362,32 @@ def test_groups_are_listed_by_state_and_type() -> None:
 def test_each_group_is_described_in_the_words_of_its_protocol() -> None:
     host = GroupHost(NO_DELAY)
     member_of(host, group="classic", protocols=(Protocol("range", b"meta"),), client_host="10.0.0.1")
-    host.send("consumer_heartbeat", consumer_join("modern"))
-    described = host.ask("describe", DescribeRequest(group="classic"))
+    host.send(consumer_join("modern"))
+    described = host.ask(DescribeRequest(group="classic"))
     assert isinstance(described, GroupDescription)
     assert (described.protocol_type, described.protocol_name) == ("consumer", "range")
     assert [(each.metadata, each.client_host) for each in described.members] == [(b"meta", "10.0.0.1")]
-    modern = host.ask("describe", DescribeRequest(group="modern"))
+    modern = host.ask(DescribeRequest(group="modern"))
     assert isinstance(modern, ConsumerGroupDescription)
 
 
 def test_a_consumer_of_the_new_protocol_commits_and_fetches_under_its_epoch() -> None:
     host = GroupHost()
-    host.send("consumer_heartbeat", consumer_join())
-    assert isinstance(host.ask("commit", committing(generation=1, member_id="k")), PartitionResults)
-    assert host.refusal("commit", committing(generation=0, member_id="k")) is StaleMemberEpoch
-    assert host.refusal("commit", committing(generation=1, member_id="x")) is UnknownMember
+    host.send(consumer_join())
+    assert isinstance(host.ask(committing(generation=1, member_id="k")), PartitionResults)
+    assert host.refusal(committing(generation=0, member_id="k")) is StaleMemberEpoch
+    assert host.refusal(committing(generation=1, member_id="x")) is UnknownMember
     fetch = FetchOffsetsRequest(group=GROUP, member_id="k", member_epoch=1)
-    assert isinstance(host.ask("fetch_offsets", fetch), FetchOffsetsReply)
+    assert isinstance(host.ask(fetch), FetchOffsetsReply)
     stale = msgspec.structs.replace(fetch, member_epoch=0)
-    assert host.refusal("fetch_offsets", stale) is StaleMemberEpoch
-    assert isinstance(host.ask("fetch_offsets", FetchOffsetsRequest(group=GROUP)), FetchOffsetsReply)
+    assert host.refusal(stale) is StaleMemberEpoch
+    assert isinstance(host.ask(FetchOffsetsRequest(group=GROUP)), FetchOffsetsReply)
 
 
 def test_the_offsets_of_a_consumer_group_expire_after_its_last_member_left_also_across_restarts() -> None:
     host = GroupHost()
-    host.send("consumer_heartbeat", consumer_join())
-    host.send("commit", committing(generation=1, member_id="k"))
+    host.send(consumer_join())
+    host.send(committing(generation=1, member_id="k"))
     host.advance(40_000)
     assert listed(host) == {GROUP: "consumer Empty"}
     for _ in range(6):
@@ -411,9 +408,9 @@ def test_records_of_a_later_version_are_passed_over() -> None:
 
 def test_a_closed_connection_that_waits_for_nothing_is_no_matter() -> None:
     host = GroupHost()
-    ticket = host.send("commit", committing())
-    host.machine.gone(ticket)
-    host.machine.gone("unheard of")
+    ticket = host.send(committing())
+    host.machine.cancel(ticket)
+    host.machine.cancel("unheard of")
 
 
 def test_every_state_leads_to_the_end() -> None:

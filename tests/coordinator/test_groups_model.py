@@ -71,7 +71,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
         self.note(consumer)
         leaving = LeavingMember(member_id=consumer.member_id, instance_id=consumer.instance_id)
         if consumer.member_id:
-            self.host.send("leave", LeaveRequest(group=GROUP, members=(leaving,)))
+            self.host.send(LeaveRequest(group=GROUP, members=(leaving,)))
         consumer.disconnect(self.host)
         self.alive.remove(consumer)
 
@@ -121,7 +121,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
 
     @invariant()
     def committed_offsets_are_those_last_committed(self) -> None:
-        answer = self.host.ask("fetch_offsets", FetchOffsetsRequest(group=GROUP))
+        answer = self.host.ask(FetchOffsetsRequest(group=GROUP))
         assert isinstance(answer, FetchOffsetsReply)
         assert {each.partition: each.offset for each in answer.offsets} == self.offsets
 

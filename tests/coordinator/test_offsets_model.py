@@ -41,7 +41,7 @@ class OffsetsModel(RuleBasedStateMachine):
 
     @rule(group=GROUPS, partition=PARTITIONS, offset=OFFSETS)
     def commit(self, group: str, partition: int, offset: int) -> None:
-        self.host.send("commit", CommitRequest(group=group, offsets=offset_of(partition, offset)))
+        self.host.send(CommitRequest(group=group, offsets=offset_of(partition, offset)))
         self.made += 1
         self.committed[group, partition] = (self.made, offset)
 
@@ -50,14 +50,14 @@ class OffsetsModel(RuleBasedStateMachine):
         request = TxnCommitRequest(
             producer_id=producer, producer_epoch=0, group=group, offsets=offset_of(partition, offset)
         )
-        self.host.send("txn_commit", request)
+        self.host.send(request)
         self.made += 1
         self.pending[producer, group, partition] = (self.made, offset)
 
     @rule(producer=PRODUCERS, committed=st.booleans())
     def end_transaction(self, producer: int, committed: bool) -> None:
         request = CompleteTransactionRequest(producer_id=producer, producer_epoch=0, committed=committed)
-        self.host.send("complete_transaction", request)
+        self.host.send(request)
         for held in [each for each in self.pending if each[0] == producer]:
             commit = self.pending.pop(held)
             if committed:
@@ -66,12 +66,12 @@ class OffsetsModel(RuleBasedStateMachine):
     @rule(group=GROUPS, partition=PARTITIONS)
     def delete_offset(self, group: str, partition: int) -> None:
         partitions = (TopicPartition(TopicName("orders"), partition),)
-        self.host.send("delete_offsets", DeleteOffsetsRequest(group=group, partitions=partitions))
+        self.host.send(DeleteOffsetsRequest(group=group, partitions=partitions))
         self.forget(group, partition)
 
     @rule(group=GROUPS)
     def delete_group(self, group: str) -> None:
-        self.host.send("delete_group", DeleteGroupRequest(group=group))
+        self.host.send(DeleteGroupRequest(group=group))
         for partition in range(3):
             self.forget(group, partition)
 
@@ -88,7 +88,7 @@ class OffsetsModel(RuleBasedStateMachine):
     @invariant()
     def every_group_reads_what_was_committed(self) -> None:
         for group in ("billing", "a/b"):
-            answer = self.host.ask("fetch_offsets", FetchOffsetsRequest(group=group))
+            answer = self.host.ask(FetchOffsetsRequest(group=group))
             assert isinstance(answer, FetchOffsetsReply)
             assert {each.partition: (each.offset, each.metadata) for each in answer.offsets} == {
                 partition: (offset, f"at {offset}")
@@ -101,7 +101,7 @@ class OffsetsModel(RuleBasedStateMachine):
         partitions = tuple(TopicPartition(TopicName("orders"), number) for number in range(3))
         for group in ("billing", "a/b"):
             request = FetchOffsetsRequest(group=group, partitions=partitions, require_stable=True)
-            answer = self.host.ask("fetch_offsets", request)
+            answer = self.host.ask(request)
             assert isinstance(answer, FetchOffsetsReply)
             unstable = {each.partition for each in answer.offsets if each.error is not None}
             assert all(isinstance(each.error, UnstableOffsetCommit | None) for each in answer.offsets)

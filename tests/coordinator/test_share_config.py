@@ -11,7 +11,7 @@ from alpacamq.coordinator.share.config import (
     ShareConfig,
 )
 from alpacamq.model.errors import InvalidConfig, InvalidGroupId
-from alpacamq.model.outcome import Change
+from alpacamq.model.state_machine import Change
 
 LOCK = "share.record.lock.duration.ms"
 RESET = "share.auto.offset.reset"

@@ -3,13 +3,14 @@
 `pytest --rewrite-transcripts` writes down what happens instead of comparing it.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from alpacamq.coordinator.transactions.transaction import (
+    AddPartitions,
     EndProtocol,
     EndTransaction,
     InitProducer,
@@ -17,8 +18,7 @@ from alpacamq.coordinator.transactions.transaction import (
     PartitionsVerified,
     ProducerIdentity,
     Transaction,
-    TransactionOutcome,
-    TransactionPartitions,
+    VerifyPartitions,
     WriteMarkers,
     decode_value,
     encode_key,
@@ -26,7 +26,7 @@ from alpacamq.coordinator.transactions.transaction import (
 )
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import TopicPartition
-from alpacamq.model.outcome import Change
+from alpacamq.model.state_machine import Change, Request
 
 from .transaction_host import START_MS, Host, partition
 
@@ -76,17 +76,17 @@ class Stage:
         self._host.store(stored, Change(encode_key(ID), encode_value(stored)))
 
     def _init(self, who: str) -> None:
-        self._submit(who, self._host.machine.init_producer_id, InitProducer(transactional_id=ID))
+        self._submit(who, InitProducer(transactional_id=ID))
 
     def _recover(self, who: str) -> None:
         request = InitProducer(transactional_id=ID, recovering=self._identities[who])
-        self._submit(who, self._host.machine.init_producer_id, request)
+        self._submit(who, request)
 
     def _add(self, who: str, *places: str) -> None:
-        self._submit(who, self._host.machine.add_partitions, self._partitions(who, places))
+        self._submit(who, AddPartitions(**self._partitions(who, places)))
 
     def _verify(self, who: str, *places: str) -> None:
-        self._submit(who, self._host.machine.verify_partitions, self._partitions(who, places))
+        self._submit(who, VerifyPartitions(**self._partitions(who, places)))
 
     def _commit(self, who: str) -> None:
         self._end(who, EndProtocol.CLASSIC, committed=True)
@@ -112,7 +112,7 @@ class Stage:
             self._host.markers_written(markers)
 
     def _lose_connection(self, who: str) -> None:
-        self._host.machine.gone(self._tickets[who])
+        self._host.machine.cancel(self._tickets[who])
 
     def _advance(self, seconds: str) -> None:
         self._host.advance(int(seconds.removesuffix("s")) * 1_000)
@@ -124,18 +124,18 @@ class Stage:
         request = EndTransaction(
             transactional_id=ID, producer=self._identities[who], committed=committed, protocol=protocol
         )
-        self._submit(who, self._host.machine.end, request)
+        self._submit(who, request)
 
-    def _submit(self, who: str, event: Callable[..., TransactionOutcome], request: object) -> None:
+    def _submit(self, who: str, request: Request[Any]) -> None:
         self._tickets[who] = Ticket(who)
-        self._host.submit(event, request, self._tickets[who])
+        self._host.submit(request, self._tickets[who])
 
-    def _partitions(self, who: str, places: tuple[str, ...]) -> TransactionPartitions:
-        return TransactionPartitions(
-            transactional_id=ID,
-            producer=self._identities[who],
-            partitions=tuple(_place(place) for place in places),
-        )
+    def _partitions(self, who: str, places: tuple[str, ...]) -> dict[str, Any]:
+        return {
+            "transactional_id": ID,
+            "producer": self._identities[who],
+            "partitions": tuple(_place(place) for place in places),
+        }
 
 
 def _place(word: str) -> TopicPartition:

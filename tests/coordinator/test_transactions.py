@@ -9,6 +9,8 @@ from alpacamq.coordinator.transactions.coordinator import CHANGES_PER_TICK, Tran
 from alpacamq.coordinator.transactions.transaction import (
     LAST_EPOCH,
     NEXT_STATES,
+    AddPartitions,
+    DescribeTransaction,
     EndProtocol,
     EndTransaction,
     InitProducer,
@@ -17,8 +19,8 @@ from alpacamq.coordinator.transactions.transaction import (
     PartitionsVerified,
     ProducerIdentity,
     Transaction,
-    TransactionPartitions,
     TransactionState,
+    VerifyPartitions,
     encode_key,
     encode_value,
 )
@@ -32,7 +34,7 @@ from alpacamq.model.errors import (
     ProducerFenced,
     TransactionalIdNotFound,
 )
-from alpacamq.model.outcome import Change
+from alpacamq.model.state_machine import Change
 
 from .transaction_host import START_MS, Host, contents, partition
 
@@ -44,7 +46,7 @@ def init(
     host: Host, name: str = "t", *, timeout_ms: int = 60_000, recovering: ProducerIdentity | None = None
 ) -> object:
     request = InitProducer(transactional_id=name, timeout_ms=timeout_ms, recovering=recovering)
-    return host.ask(host.machine.init_producer_id, request)
+    return host.ask(request)
 
 
 def started(host: Host, name: str = "t") -> ProducerIdentity:
@@ -54,12 +56,12 @@ def started(host: Host, name: str = "t") -> ProducerIdentity:
 
 
 def add(host: Host, producer: ProducerIdentity, *places: object, name: str = "t") -> object:
-    request = TransactionPartitions(
+    request = AddPartitions(
         transactional_id=name,
         producer=producer,
         partitions=places or (P0,),  # type: ignore[arg-type]
     )
-    return host.ask(host.machine.add_partitions, request)
+    return host.ask(request)
 
 
 def end(
@@ -71,11 +73,11 @@ def end(
     name: str = "t",
 ) -> object:
     request = EndTransaction(transactional_id=name, producer=producer, committed=committed, protocol=protocol)
-    return host.ask(host.machine.end, request)
+    return host.ask(request)
 
 
 def described(host: Host, name: str = "t") -> Transaction:
-    answer = host.ask(host.machine.describe, name)
+    answer = host.ask(DescribeTransaction(transactional_id=name))
     assert isinstance(answer, Transaction)
     return answer
 
@@ -111,13 +113,13 @@ def test_a_meaningless_init_is_refused_and_leaves_no_trace(
     request_: InitProducer, error: type[Exception]
 ) -> None:
     host = Host()
-    assert isinstance(host.ask(host.machine.init_producer_id, request_), error)
+    assert isinstance(host.ask(request_), error)
     assert host.log == []
 
 
 def test_nothing_is_answered_before_it_is_durable() -> None:
     host = Host()
-    host.submit(host.machine.init_producer_id, InitProducer(transactional_id="t"), "ticket")
+    host.submit(InitProducer(transactional_id="t"), "ticket")
     assert host.answered == []
     host.settle()
     assert host.answered == [("ticket", ProducerIdentity(1, 0))]
@@ -134,7 +136,7 @@ def test_an_unknown_transactional_id_maps_to_nobody(protocol: EndProtocol) -> No
     nobody = ProducerIdentity(1, 0)
     assert isinstance(add(host, nobody), InvalidProducerIdMapping)
     assert isinstance(end(host, nobody, protocol=protocol), InvalidProducerIdMapping)
-    assert isinstance(host.ask(host.machine.describe, "t"), TransactionalIdNotFound)
+    assert isinstance(host.ask(DescribeTransaction(transactional_id="t")), TransactionalIdNotFound)
 
 
 @pytest.mark.parametrize("protocol", EndProtocol)
@@ -166,12 +168,12 @@ def test_verification_names_the_partitions_that_are_absent() -> None:
     host = Host()
     producer = started(host)
     add(host, producer, P0)
-    request = TransactionPartitions(transactional_id="t", producer=producer, partitions=(P0, P1))
-    assert host.ask(host.machine.verify_partitions, request) == PartitionsVerified((P1,))
+    request = VerifyPartitions(transactional_id="t", producer=producer, partitions=(P0, P1))
+    assert host.ask(request) == PartitionsVerified((P1,))
     end(host, producer)
-    assert isinstance(host.ask(host.machine.verify_partitions, request), ConcurrentTransactions)
+    assert isinstance(host.ask(request), ConcurrentTransactions)
     host.complete()
-    assert host.ask(host.machine.verify_partitions, request) == PartitionsVerified((P0, P1))
+    assert host.ask(request) == PartitionsVerified((P0, P1))
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -197,7 +199,6 @@ def test_an_end_with_a_new_epoch_is_answered_when_complete(committed: bool) -> N
     producer = started(host)
     add(host, producer)
     host.submit(
-        host.machine.end,
         EndTransaction(
             transactional_id="t", producer=producer, committed=committed, protocol=EndProtocol.NEW_EPOCH
         ),
@@ -217,9 +218,9 @@ def test_whoever_is_gone_gets_no_answer_but_may_ask_again() -> None:
     request = EndTransaction(
         transactional_id="t", producer=producer, committed=True, protocol=EndProtocol.NEW_EPOCH
     )
-    host.submit(host.machine.end, request, "ticket")
-    host.machine.gone("another")
-    host.machine.gone("ticket")
+    host.submit(request, "ticket")
+    host.machine.cancel("another")
+    host.machine.cancel("ticket")
     host.complete()
     assert "ticket" not in [to for to, _ in host.answered]
     assert end(host, producer, protocol=EndProtocol.NEW_EPOCH) == producer.bumped()
@@ -419,7 +420,7 @@ def test_listing_filters_by(request_: ListTransactions, expected: list[str]) -> 
     host.complete()
     host.now_ms += 1_000
     add(host, producers["short"], name="short")
-    answer = host.ask(host.machine.list, request_)
+    answer = host.ask(request_)
     assert isinstance(answer, tuple)
     assert sorted(transaction.transactional_id for transaction in answer) == expected
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -9,14 +10,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from alpacamq.coordinator.transactions.transaction import (
     LAST_EPOCH,
+    AddPartitions,
     EndProtocol,
     EndTransaction,
     InitProducer,
     PartitionsAdded,
     ProducerIdentity,
     Transaction,
-    TransactionOutcome,
-    TransactionPartitions,
     WriteMarkers,
     encode_key,
     encode_value,
@@ -28,7 +28,7 @@ from alpacamq.model.errors import (
     ProducerFenced,
 )
 from alpacamq.model.ids import TopicPartition
-from alpacamq.model.outcome import Change
+from alpacamq.model.state_machine import Change, Request
 
 from .transaction_host import START_MS, Host, contents, partition
 
@@ -177,10 +177,10 @@ class TransactionsMachine(RuleBasedStateMachine):
                 instance.added.add(place)
                 instance.is_fenced = not self.partitions[place].write(instance.label, identity)
 
-        request = TransactionPartitions(
+        request = AddPartitions(
             transactional_id=instance.transactional_id, producer=identity, partitions=(place,)
         )
-        self._submit(instance, self.host.machine.add_partitions, request, on_answer, is_delayed=is_delayed)
+        self._submit(instance, request, on_answer, is_delayed=is_delayed)
 
     @precondition(exists(is_writing))
     @rule(data=st.data())
@@ -226,7 +226,7 @@ class TransactionsMachine(RuleBasedStateMachine):
 
         # Nobody reads this answer, so it says nothing of the instance.
         self.handlers[ticket := object()] = (Instance("", instance.protocol), on_answer)
-        self.host.submit(self.host.machine.end, request, ticket)
+        self.host.submit(request, ticket)
 
     # What the broker does
 
@@ -305,15 +305,14 @@ class TransactionsMachine(RuleBasedStateMachine):
     def _submit(
         self,
         instance: Instance,
-        event: Callable[..., TransactionOutcome],
-        request: object,
+        request: Request[Any],
         on_answer: Callable[[object], None],
         *,
         is_delayed: bool,
     ) -> None:
         instance.waits = True
         self.handlers[ticket := object()] = (instance, on_answer)
-        self.host.submit(event, request, ticket)
+        self.host.submit(request, ticket)
         if not is_delayed:
             self.host.settle()
             self._deliver()
@@ -336,7 +335,7 @@ class TransactionsMachine(RuleBasedStateMachine):
             timeout_ms=TIMEOUT_MS,
             recovering=instance.identity if instance.is_recovering else None,
         )
-        self._submit(instance, self.host.machine.init_producer_id, request, on_answer, is_delayed=is_delayed)
+        self._submit(instance, request, on_answer, is_delayed=is_delayed)
 
     def _end(self, instance: Instance, request: EndTransaction, *, is_delayed: bool) -> None:
         def on_answer(answer: object) -> None:
@@ -346,7 +345,7 @@ class TransactionsMachine(RuleBasedStateMachine):
                 instance.identity = answer
                 instance.next_transaction()
 
-        self._submit(instance, self.host.machine.end, request, on_answer, is_delayed=is_delayed)
+        self._submit(instance, request, on_answer, is_delayed=is_delayed)
 
     def _deliver(self) -> None:
         answered, self.host.answered = self.host.answered, []

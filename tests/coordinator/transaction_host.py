@@ -4,18 +4,19 @@ Changes become durable when told to, replies and effects follow them, and a cras
 everything that was not durable.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
 from alpacamq.coordinator.transactions.coordinator import TransactionCoordinator, TransactionSettings
 from alpacamq.coordinator.transactions.transaction import (
+    MarkersWritten,
     Transaction,
-    TransactionOutcome,
     WriteMarkers,
     decode_value,
 )
 from alpacamq.model.ids import TopicName, TopicPartition
-from alpacamq.model.outcome import Change
+from alpacamq.model.state_machine import Change, Outcome, Pending, Request
 
 START_MS = 1_000_000
 
@@ -36,21 +37,21 @@ class Host:
     def __init__(self, settings: TransactionSettings | None = None) -> None:
         self.now_ms = START_MS
         self.log: list[Change] = []
-        self.in_flight: list[TransactionOutcome] = []
+        self.in_flight: list[Outcome] = []
         self.to_write: list[WriteMarkers] = []
         self.answered: list[tuple[object, object]] = []
         self._settings = settings
         self._producer_ids = count(1)
         self.machine = self._new_machine()
 
-    def submit(self, event: Callable[..., TransactionOutcome], request: object, ticket: object) -> None:
+    def submit(self, request: Request[Any], ticket: object) -> None:
         """Let the coordinator see a request; its outcome is in flight then."""
-        self.in_flight.append(event(request, ticket, self.now_ms))
+        self.in_flight.append(self.machine.handle([Pending(request, ticket)], self.now_ms))
 
-    def ask(self, event: Callable[..., TransactionOutcome], request: object) -> object:
+    def ask(self, request: Request[Any]) -> object:
         """The answer to a request, or None as long as there is none."""
         ticket = object()
-        self.submit(event, request, ticket)
+        self.submit(request, ticket)
         self.settle()
         return next((answer for to, answer in self.answered if to is ticket), None)
 
@@ -60,13 +61,13 @@ class Host:
         del self.in_flight[:outcomes]
         for outcome in settled:
             self.log += outcome.changes
-            self.answered += outcome.replies
+            self.answered += (reply for reply in outcome.replies if reply.to is not None)
             self.to_write += outcome.effects
 
     def markers_written(self, markers: WriteMarkers) -> None:
         if markers in self.to_write:
             self.to_write.remove(markers)
-        self.in_flight.append(self.machine.markers_written(markers, self.now_ms))
+        self.submit(MarkersWritten(transactional_id=markers.transactional_id, markers=markers), None)
 
     def complete(self) -> list[WriteMarkers]:
         """Write all markers there are to write."""

@@ -1,1 +1,1 @@
-"""Tests of what is deployed beside the broker: rules for Prometheus, dashboards for Grafana."""
+"""Tests of deploy/: rules for Prometheus, dashboards for Grafana."""

@@ -1,4 +1,4 @@
-"""A broker with something of everything going on, so that each of its metrics has something to say."""
+"""Generates traffic of every kind, so that every metric of the broker has a value."""
 
 from contextlib import suppress
 from typing import Any

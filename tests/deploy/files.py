@@ -1,4 +1,4 @@
-"""What lies under deploy/, read for tests: the queries of dashboards, alerts and recording rules."""
+"""Reads the files of deploy/ for tests: the queries of dashboards, alerts and recording rules."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Rules, dashboards and the guide agree with each other and with what the broker shows."""
+"""Rules, dashboards and the guide agree with each other and with the metrics catalogue."""
 
 import json
 import shutil
@@ -40,29 +40,29 @@ def promtool(*arguments: str) -> None:
 
 
 @needs_promtool
-def test_prometheus_takes_the_configuration_and_the_rules() -> None:
+def test_prometheus_accepts_the_configuration_and_the_rules() -> None:
     promtool("check", "config", "prometheus.yml")
     promtool("check", "rules", "alerts.yml", "recording.yml")
 
 
 @needs_promtool
-def test_every_alert_fires_for_a_broker_that_is_ill_and_none_for_one_that_is_well() -> None:
+def test_every_alert_fires_for_an_unhealthy_broker_and_none_for_a_healthy_one() -> None:
     promtool("test", "rules", "alerts_test.yml")
 
 
-def test_every_alert_is_tested_in_both_ways() -> None:
+def test_every_alert_is_tested_firing_and_not_firing() -> None:
     text = (PROMETHEUS / "alerts_test.yml").read_text()
     for alert in alerts():
         assert text.count(f"alertname: {alert.name}\n") == 2
 
 
 @pytest.mark.parametrize("rule", [*alerts(), *recordings()], ids=lambda rule: rule.name)
-def test_a_rule_looks_at_metrics_and_labels_that_there_are(rule: Rule) -> None:
+def test_rules_use_existing_metrics_and_labels(rule: Rule) -> None:
     check(rule.expression)
 
 
 @pytest.mark.parametrize("query", list(panel_queries()), ids=lambda query: query.place)
-def test_a_panel_looks_at_metrics_and_labels_that_there_are(query: PanelQuery) -> None:
+def test_panels_use_existing_metrics_and_labels(query: PanelQuery) -> None:
     check(query.expression)
 
 
@@ -76,7 +76,7 @@ def check(expression: str) -> None:
         assert {matcher.name for matcher in selector.matchers.matchers} <= KNOWN[selector.name]
 
 
-def test_the_dashboards_are_what_their_tables_say() -> None:
+def test_the_dashboards_are_current() -> None:
     script = ROOT / "scripts" / "generate_dashboards.py"
     ran = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

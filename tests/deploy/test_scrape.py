@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real broker that is busy: every panel and every alert finds its series."""
+"""A real Prometheus scrapes a busy broker: every panel and every alert finds its series."""
 
 import math
 import shutil
@@ -59,7 +59,7 @@ def text(broker: Broker, traffic: Traffic) -> str:
     return httpx.get(f"http://{broker.http_address}/metrics").raise_for_status().text
 
 
-def test_every_metric_of_the_catalogue_is_shown_with_its_labels_and_no_other(text: str) -> None:
+def test_exactly_the_metrics_of_the_catalogue_are_exposed_with_their_labels(text: str) -> None:
     shown = {family.name: family for family in text_string_to_metric_families(text)}
     for metric in CATALOGUE:
         family = shown.pop(metric.name.removesuffix("_total"))
@@ -70,7 +70,7 @@ def test_every_metric_of_the_catalogue_is_shown_with_its_labels_and_no_other(tex
     assert not shown
 
 
-def test_no_series_is_shown_twice(text: str) -> None:
+def test_no_series_is_exposed_twice(text: str) -> None:
     names = [line.rpartition(" ")[0] for line in text.splitlines()]
     assert len(names) == len(set(names))
 
@@ -83,14 +83,14 @@ def test_promtool_finds_nothing_wrong_with_the_metrics(text: str) -> None:
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
-def test_every_panel_of_every_dashboard_has_something_to_show(scraping: Prometheus) -> None:
+def test_every_panel_of_every_dashboard_has_data(scraping: Prometheus) -> None:
     for panel in panel_queries():
         found = scraping.query(panel.expression)
         assert found, f"{panel.place} is empty: {panel.expression}"
         assert any(math.isfinite(float(each["value"][1])) for each in found), f"{panel.place} has no number"
 
 
-def test_every_rule_is_evaluated_and_looks_at_series_that_are_there(scraping: Prometheus) -> None:
+def test_every_rule_is_evaluated_on_existing_series(scraping: Prometheus) -> None:
     for rule in [*alerts(), *recordings()]:
         scraping.query(rule.expression)
         for selector in selectors(rule.expression):
@@ -98,6 +98,6 @@ def test_every_rule_is_evaluated_and_looks_at_series_that_are_there(scraping: Pr
     assert {rule["health"] for rule in scraping.rules()} == {"ok"}
 
 
-def test_the_alerts_that_fire_are_those_that_the_traffic_gives_cause_for(scraping: Prometheus) -> None:
+def test_only_the_expected_alerts_fire(scraping: Prometheus) -> None:
     firing = {alert["labels"]["alertname"] for alert in scraping.alerts() if alert["state"] == "firing"}
     assert firing <= {"AlpacaMQDeadLetters"}

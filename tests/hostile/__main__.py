@@ -40,7 +40,7 @@ COLUMNS = (
 
 
 class Measurement:
-    """What a broker and another client go through while something is done to the broker."""
+    """Measures a broker and another client during an attack."""
 
     def __init__(self, broker: Broker, bystander: Bystander) -> None:
         self._broker = broker

@@ -1,4 +1,4 @@
-"""Requests that name as many things as their size allows, for every API whose arrays a client controls."""
+"""Requests with as many entries as their size allows, for every API whose arrays a client controls."""
 
 import time
 from collections.abc import Callable
@@ -42,7 +42,7 @@ _TRANSACTIONAL = 0x10
 
 
 def framed(request: Message, version: int | None = None, correlation_id: int = 1) -> bytes:
-    """A request as it goes over the wire."""
+    """A request in wire format."""
     api = _BY_REQUEST[type(request)]
     number = api.max_version if version is None else version
     header = _HEADER.pack(api.key, number, correlation_id, 0)
@@ -58,7 +58,7 @@ class Attack:
 
     name: str
     build: Callable[[int], Message]
-    # As many as fit into the largest request, or as the fault was found with.
+    # As many as fit into the largest request, or as triggered the fault.
     entries: int
     version: int | None = None
     # Few enough to be served, so that it is the work itself that others may have to wait for.

@@ -39,7 +39,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
 
 
 class Wait(NamedTuple):
-    """How long a client waited, and for how much of the broker's work: the rest is other processes'."""
+    """The wait of a client, and the broker's processor time in it: the rest is other processes'."""
 
     waited_ms: float
     work_ms: float
@@ -89,7 +89,7 @@ class Repeated:
         self._socket.close()
 
     def take_longest(self) -> Wait:
-        """The longest wait since this was asked last, one that is not over included."""
+        """Return the longest wait since the last call, including one that is not over."""
         waiting_s = 0.0 if self._began_at is None else time.monotonic() - self._began_at
         longest = Wait(max(self._longest_s, waiting_s) * 1000, self._most_work_ms)
         self._longest_s = self._most_work_ms = 0.0
@@ -122,7 +122,7 @@ def committing(address: tuple[str, int], broker_pid: int | None = None) -> Repea
 
 
 class Bystander(NamedTuple):
-    """What another client does while the broker is attacked."""
+    """A client that runs while the broker is attacked."""
 
     producing: Repeated
     committing: Repeated

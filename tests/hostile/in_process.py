@@ -1,4 +1,4 @@
-"""A broker with its Kafka API in this process, and the longest that its event loop was busy at a stretch."""
+"""A broker with its Kafka API in this process, and the longest time that its event loop was blocked."""
 
 import asyncio
 import gc
@@ -33,7 +33,7 @@ class LoopTurns:
             self.count += 1
 
     def take_longest_ms(self) -> float:
-        """The longest turn since this was asked last."""
+        """Return the longest turn since the last call."""
         longest_s, self._longest_s = self._longest_s, 0.0
         return longest_s * 1000
 
@@ -49,7 +49,7 @@ async def served(path: Path) -> AsyncIterator[tuple[tuple[str, int], LoopTurns]]
         tasks = [asyncio.create_task(listener.run(requests)), asyncio.create_task(turns.run())]
         await listener.listening.wait()
         thresholds, callbacks = gc.get_threshold(), list(gc.callbacks)
-        gc.freeze()  # what other tests have left behind is not this broker's
+        gc.freeze()  # excludes objects of other tests
         keep_collections_short()
         try:
             yield (host, port), turns

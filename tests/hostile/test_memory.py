@@ -38,19 +38,19 @@ def announce(stack: ExitStack, broker: Broker, size: int, sent: int) -> socket.s
     return connection
 
 
-def test_a_frame_takes_the_memory_of_what_has_arrived_of_it(broker: Broker) -> None:
+def test_a_frame_takes_memory_only_for_bytes_received(broker: Broker) -> None:
     before = broker.resident_bytes
     bystander = producing(broker.host_and_port)
     with ExitStack() as stack:
         for _ in range(CONNECTIONS):
             announce(stack, broker, ANNOUNCED_BYTES, SENT_BYTES)
-        bystander.send()  # on a connection that came after them: what they sent has been read
+        bystander.send()  # on a later connection: by then their bytes have been read
         assert broker.resident_bytes < before + CONNECTIONS * 2 * SENT_BYTES + 16 * MIB
     bystander.close()
     eventually(lambda: broker.resident_bytes < before + 8 * MIB, what="their memory is free")
 
 
-def test_what_has_arrived_is_free_as_soon_as_the_connection_ends(broker: Broker) -> None:
+def test_received_bytes_are_freed_when_the_connection_ends(broker: Broker) -> None:
     before = broker.resident_bytes
     for _ in range(10):
         with ExitStack() as stack:

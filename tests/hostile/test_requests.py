@@ -23,7 +23,7 @@ from .attacks import ATTACKS, LOOPS, TARGET, TARGET_PARTITIONS, Attack, framed
 from .bystander import TOPIC, committing, receive_frame
 from .in_process import LoopTurns, served
 
-# What another client may wait for at most. Processor time: what other processes do does not count.
+# The longest wait allowed for another client, in processor time: other processes do not count.
 LONGEST_TURN_MS = 50
 ENTRIES = 20_000
 
@@ -105,7 +105,7 @@ async def test_a_commit_does_not_wait_for_long_requests_of_others(tmp_path: Path
             answered += 1
 
     def commit(address: Address) -> tuple[int, int]:
-        """How many of the long requests had been answered before the commits and after them."""
+        """Count the long requests answered before the commits and after them."""
         with closing(committing(address)) as client:
             eventually(lambda: answered > LOOPS[0].connections, what="the loops are under way")
             before = answered
@@ -160,14 +160,14 @@ async def test_many_small_requests_in_one_packet_take_several_turns(tmp_path: Pa
         ),
     ],
 )
-async def test_more_entries_than_anybody_needs_cost_the_connection(request_: Message, tmp_path: Path) -> None:
+async def test_too_many_entries_close_the_connection(request_: Message, tmp_path: Path) -> None:
     async with served(tmp_path) as (address, _):
         version = 4 if isinstance(request_, metadata.MetadataRequest) else None
         assert await asyncio.to_thread(send, address, framed(request_, version)) == 0
 
 
 async def test_a_large_request_is_answered_as_a_small_one_is(tmp_path: Path) -> None:
-    """Every partition, in the order they were asked for, however many slices it takes."""
+    """Every partition is answered, in the requested order, however many slices it takes."""
     count = 300
     indexes = list(range(count))
 
@@ -325,7 +325,7 @@ async def test_a_partition_that_is_named_twice_is_an_error_as_in_kafka(tmp_path:
         pytest.param(groups.ListGroupsRequest(states_filter=["Stable"] * 101), id="filters"),
     ],
 )
-async def test_what_nobody_needs_is_refused(request_: Message, tmp_path: Path) -> None:
+async def test_excessive_requests_are_refused(request_: Message, tmp_path: Path) -> None:
     def ask(address: Address) -> int:
         with wired(address) as wire:
             return int(wire.ask(request_).error_code)

@@ -32,7 +32,7 @@ def batch() -> bytearray:
 
 def test_connections_leave_the_log_the_descriptors_it_needs(new_broker: NewBroker, topic: str) -> None:
     broker = new_broker("low", open_files_limit=LIMIT).start()
-    assert broker.errors.has("the limit of 256 open files is low", within_s=20)
+    assert broker.errors.has("the limit of 256 open files is too low", within_s=20)
     create(broker, topic)
     addresses = [tuple(each.split(":")) for each in (broker.kafka, broker.http_address, broker.sqs_address)]
     with ExitStack() as stack:

@@ -15,12 +15,12 @@ import pytest
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.delay.service import DelayedMessage
 from alpacamq.broker.health import all_checks
-from alpacamq.broker.statemachine import shard as shards
-from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.broker.statemachine import host as hosts
 from alpacamq.coordinator.messages import (
     CommitRequest,
     FetchOffsetsReply,
     FetchOffsetsRequest,
+    GroupRequest,
     OffsetToCommit,
 )
 from alpacamq.log.data_directory import boot_id, read_identity
@@ -29,13 +29,13 @@ from alpacamq.model.batch import FRAME_BYTES, HEADER_BYTES, read_header
 from alpacamq.model.errors import DamagedLog, DataDirectoryInUse, StorageFailed
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.records import Header, Record, read_records
-from alpacamq.node.repair import Action, Order, run
+from alpacamq.node.repair import Action, RepairRequest, run
 from tests.broker.open_brokers import BreakableDisk, batch_sent, eventually, running
 from tests.broker.queue_steps import ORDERS, acknowledge
 from tests.broker.transactions import begun
 
 if TYPE_CHECKING:
-    from alpacamq.broker.statemachine.shard import Shard
+    from alpacamq.broker.statemachine.host import StateMachineHost
 
 RECORDS = 12
 GROUP = "readers"
@@ -52,7 +52,7 @@ async def fill(path: Path) -> None:
                 broker, "orders", [record], producer_id=7, producer_epoch=0, base_sequence=number
             )
         wanted = (OffsetToCommit(topic="orders", partition=0, offset=5),)
-        await asked(broker, GroupCoordinator.commit, CommitRequest(group=GROUP, offsets=wanted))
+        await asked(broker, CommitRequest(group=GROUP, offsets=wanted))
         received = await broker.queues.receive(ORDERS, max_messages=3)
         await acknowledge(broker, *received)
         later = broker.clock.now_ms() + 3_600_000
@@ -68,17 +68,15 @@ async def some_state(path: Path) -> bool:
     return len(list((path / "data" / "snapshots").glob("*/*.state"))) >= 4
 
 
-async def asked(broker: Broker, event: Callable[..., Any], request: object) -> Any:
-    return await broker.coordinators.ask_group(
-        GROUP, lambda machine, ticket, now_ms: event(machine, request, ticket, now_ms)
-    )
+async def asked(broker: Broker, request: GroupRequest[Any]) -> Any:
+    return await broker.groups.ask(request)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shards, "SNAPSHOT_RECORDS", 1)
+        patch.setattr(hosts, "SNAPSHOT_RECORDS", 1)
         asyncio.run(fill(path))
     (trace,) = (path / "data" / "traces").glob("*.jsonl")
     assert trace.stat().st_size
@@ -226,7 +224,7 @@ async def everything(broker: Broker, lost: list[int]) -> None:
     assert readable(broker)[RECORDS] == b"new"
     place = (TopicPartition(TopicName("orders"), 0),)
     request = FetchOffsetsRequest(group=GROUP, partitions=place)
-    reply: FetchOffsetsReply = await asked(broker, GroupCoordinator.fetch_offsets, request)
+    reply: FetchOffsetsReply = await asked(broker, request)
     assert reply.offsets[0].offset == 5
     assert (await broker.delays.stats("orders")).pending == 1
     assert (await broker.queues.describe(ORDERS)).partitions[0].start_offset == 3
@@ -271,9 +269,9 @@ def tree(path: Path) -> dict[str, bytes]:
     }
 
 
-def order(copy: Path, action: Action, whole: Path, **fields: Any) -> Order:
+def order(copy: Path, action: Action, whole: Path, **fields: Any) -> RepairRequest:
     cluster_id = read_identity(SystemDisk(), whole / "data" / "identity").cluster_id
-    return Order(
+    return RepairRequest(
         data_directory=copy / "data", action=action, backup=whole / "data", cluster_id=cluster_id, **fields
     )
 
@@ -283,11 +281,11 @@ def failing(broker: Broker) -> dict[str, str]:
 
 
 async def loaded_or_failed(broker: Broker) -> bool:
-    started: list[Shard[Any]] = [
-        *broker.coordinators._groups.started,
-        *broker.coordinators._transactions.started,
-        *broker.queues._host._shards.started,
-        *broker.delays._logs._shards.started,
+    started: list[StateMachineHost[Any]] = [
+        *broker.groups._machines.started,
+        *broker.transactions._machines.started,
+        *broker.queues._host._machines.started,
+        *broker.delays._logs._machines.started,
     ]
     return len(started) == 32 and all(s.machine is not None or s.failure is not None for s in started)
 
@@ -320,7 +318,13 @@ async def test_the_broker_names_what_is_damaged_and_serves_the_rest(
             assert names_the_place(found["coordinators"], file, damage)
             assert served == {n: bytes([65 + n]) * 700 for n in range(RECORDS)}
             assert (
-                len(broker.coordinators.failures() + broker.queues.failures() + broker.delays.failures()) == 1
+                len(
+                    broker.groups.failures()
+                    + broker.transactions.failures()
+                    + broker.queues.failures()
+                    + broker.delays.failures()
+                )
+                == 1
             )
             return
         assert names_the_place(found["partitions"], file, damage)
@@ -409,7 +413,11 @@ def test_a_backup_that_does_not_have_it_is_refused_and_changes_nothing(whole: Pa
     before = tree(broken)
     for backup in (file, orders(whole, "*.log")[1], broken / "data"):
         with pytest.raises(StorageFailed, match="no sound batches for offsets 4 to 4"):
-            run(Order(data_directory=broken / "data", action=Action.RESTORE, backup=backup, execute=True))
+            run(
+                RepairRequest(
+                    data_directory=broken / "data", action=Action.RESTORE, backup=backup, execute=True
+                )
+            )
     assert tree(broken) == before
 
 
@@ -502,14 +510,14 @@ def alpacamq(*words: str | Path) -> subprocess.CompletedProcess[str]:
 def test_the_command_says_what_it_found_and_by_its_exit_code_whether_that_is_all_right(broken: Path) -> None:
     data = broken / "data"
     sound = alpacamq("repair", "--data-dir", data)
-    assert (sound.returncode, sound.stdout) == (0, "nothing is damaged\n")
+    assert (sound.returncode, sound.stdout) == (0, "no damage found\n")
     file = orders(broken, "*.log")[2]
     flip(file)
     found = alpacamq("repair", "--data-dir", data)
     assert found.returncode == 1
     name = file.relative_to(data)
     assert f"{name} at byte 0: checksum" in found.stdout
-    assert "cannot be read: offsets 4 to 4, 1 records at most" in found.stdout
+    assert "unreadable: offsets 4 to 4, at most 1 records" in found.stdout
     assert "affects: readers of orders-0 at these offsets" in found.stdout
     assert "choices: restore, skip, cut" in found.stdout
     planned = alpacamq("repair", "skip", "orders-0", "--data-dir", data, "-o", "json")

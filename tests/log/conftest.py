@@ -1,4 +1,4 @@
-"""What a crash leaves open."""
+"""Closes files that a simulated crash leaves open."""
 
 import os
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""A disk in memory that can lose power: it keeps what was synced, and of the rest whatever it likes.
+"""A disk in memory that can lose power: it keeps what was synced, and arbitrary parts of the rest.
 
-Data not synced may be there in part, be missing, or be zeros where it should be. Names not
-synced are there up to some point, in the order in which they were made.
+Unsynced data may exist in part, be missing, or be replaced by zeros. Unsynced names exist up to some
+point, in the order in which they were created.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Directory:
 
 
 class PowerLost(BaseException):
-    """The machine is gone; nobody handles that."""
+    """The machine has lost power; no code handles this exception."""
 
 
 class CrashingDisk:
@@ -55,7 +55,7 @@ class CrashingDisk:
         self.syncs_as_a_whole = True
 
     def crash(self, random: Random) -> None:
-        """Come back after power was lost, without whatever was not synced and is not lucky."""
+        """Restart after a power loss, with what was synced and arbitrary parts of the rest."""
         self.fuse = None
         self._open.clear()
         self._lose(self._root, random)

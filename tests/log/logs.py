@@ -19,7 +19,7 @@ NOW_MS = 1_000_000_000
 
 
 class FakeClock:
-    """Time that passes when it is told to."""
+    """A clock that tests advance."""
 
     def __init__(self, now_ms: int = NOW_MS) -> None:
         self.ms = now_ms
@@ -68,7 +68,7 @@ def a_batch(
     key: bytes | None = None,
     producer: tuple[int, int, int] = (-1, -1, -1),
 ) -> bytearray:
-    """A batch as a producer sends it: `values`, or that many made up; `producer` is id, epoch, sequence."""
+    """Build a batch of `values`, or of that many generated ones; `producer` is id, epoch, sequence."""
     if isinstance(values, int):
         values = [bytes([65 + index % 26]) * size for index in range(values)]
     producer_id, producer_epoch, base_sequence = producer

@@ -1,6 +1,6 @@
-"""A log of sealed segments for the tests of compaction: writing it, cleaning it, reading it back.
+"""A log of sealed segments for the tests of compaction: written, compacted and read back.
 
-Reading goes its own way, straight from the files, and checks what every log promises.
+Reads the files directly, without the log's own reader, and checks the guarantees of every log.
 """
 
 from collections.abc import Sequence

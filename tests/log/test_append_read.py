@@ -1,4 +1,4 @@
-"""What is appended is read back: whole batches, in order, from any offset."""
+"""Appended batches are read back: whole, in order, from any offset."""
 
 import random
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from alpacamq.log.partition_log import Appended, Incoming
-from alpacamq.log.reader import MAX_PLACES
+from alpacamq.log.reader import MAX_POSITIONS
 from alpacamq.model.batch import check_batch, read_header
 from alpacamq.model.errors import FencedLeaderEpoch, OffsetOutOfRange, StorageFailed
 from alpacamq.model.records import write_batch
@@ -43,7 +43,7 @@ def test_batches_get_consecutive_offsets_and_the_leaders_epoch(tmp_path: Path) -
     assert log.unflushed_records == 6
 
 
-def test_what_is_appended_is_what_is_read(tmp_path: Path) -> None:
+def test_appended_batches_are_read_back(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", segment_bytes=2048)
     sent = [f"value {number}".encode() for number in range(500)]
     for start in range(0, 500, 5):
@@ -180,14 +180,14 @@ def test_a_reader_at_the_tail_needs_no_disk_read(tmp_path: Path) -> None:
     assert "read" not in disk.calls
 
 
-def test_remembered_places_are_few(tmp_path: Path) -> None:
+def test_remembered_positions_are_few(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
     append(log, *(a_batch() for _ in range(1000)))
     for offset in range(999):
         part = log.read(offset, 1, 1000)
         assert part is not None
         part.release()
-    assert len(log._reader._slicer._places) <= MAX_PLACES
+    assert len(log._reader._slicer._positions) <= MAX_POSITIONS
 
 
 @pytest.mark.parametrize("index_bytes", [0, 1 << 20])

@@ -167,9 +167,7 @@ def with_length(length: int) -> Callable[[bytes], bytes]:
         pytest.param(lambda data: data[78:] + data[:78], id="batches changed places"),
     ],
 )
-def test_a_segment_that_is_not_what_it_was_is_refused(
-    tmp_path: Path, damage: Callable[[bytes], bytes]
-) -> None:
+def test_a_changed_segment_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     log = a_log(tmp_path)
     path = log.segments[2].path
     path.write_bytes(damage(path.read_bytes()))
@@ -258,7 +256,7 @@ def test_a_disk_that_fails_leaves_everything_as_it_was(tmp_path: Path, method: s
     assert open_descriptors() == descriptors
 
 
-def test_a_cleaning_can_be_given_up_at_any_batch(tmp_path: Path) -> None:
+def test_compaction_can_be_cancelled_at_any_batch(tmp_path: Path) -> None:
     log = a_log(tmp_path)
     files = log.files()
     read_bytes = 0

@@ -1,4 +1,4 @@
-"""What compaction keeps, what it drops, and what it writes."""
+"""Compaction: records kept, records dropped, files written."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def log(tmp_path: Path) -> SealedLog:
         pytest.param(0, 1, 0.5, True, id="never cleaned"),
         pytest.param(100, 0, 0.0, False, id="nothing new, whatever the ratio"),
         pytest.param(0, 0, 0.5, False, id="nothing at all"),
-        pytest.param(1, 1 << 40, 1.0, False, id="a ratio of one asks for all of it"),
+        pytest.param(1, 1 << 40, 1.0, False, id="a ratio of one needs the whole log to be dirty"),
     ],
 )
 def test_compaction_is_due(clean_bytes: int, dirty_bytes: int, ratio: float, expected: bool) -> None:
@@ -92,7 +92,7 @@ def test_a_batch_kept_whole_is_the_same_bytes(log: SealedLog) -> None:
     assert log.batches()[0] == whole
 
 
-def test_a_batch_kept_in_part_keeps_what_identifies_it(log: SealedLog) -> None:
+def test_a_partly_kept_batch_keeps_its_identity(log: SealedLog) -> None:
     batch = write_batch(
         records(0, [(b"a", b"1"), (b"b", b"1"), (b"a", b"2"), (b"b", b"2")]),
         leader_epoch=7,
@@ -112,7 +112,7 @@ def test_a_batch_kept_in_part_keeps_what_identifies_it(log: SealedLog) -> None:
     )
 
 
-def test_the_largest_timestamp_of_a_batch_follows_what_is_kept(log: SealedLog) -> None:
+def test_the_largest_timestamp_of_a_batch_is_that_of_the_kept_records(log: SealedLog) -> None:
     first, second = Record(0, 900, b"a", b"1"), Record(1, 500, b"b", b"1")
     log.add_segment(write_batch([first, second]), write_batch([Record(2, 600, b"a", b"2")]))
     (segment,) = log.clean().segments
@@ -227,7 +227,7 @@ def test_control_batches_stay_as_they_are_and_count_for_no_key(log: SealedLog) -
 
 
 def unreadable(base_offset: int) -> bytearray:
-    """A batch whose checksum is right although its last record claims headers that are not there."""
+    """Build a batch with a correct checksum whose last record claims headers that do not exist."""
     batch = write_batch(records(base_offset, [(b"a", b"1"), (b"b", b"1")]))
     batch[-1] = 2
     batch[CRC_AT:CHECKED_FROM] = checksum(batch).to_bytes(4, "big")
@@ -302,8 +302,8 @@ def test_a_tombstone_outside_the_map_gets_no_deadline_yet(log: SealedLog) -> Non
     assert log.records() == records(0, [(b"a", b"1")])
 
 
-def test_an_overdue_tombstone_outside_the_map_still_hides_what_came_before_it(log: SealedLog) -> None:
-    """How far the log was cleaned may be forgotten; tombstones carry deadlines all the same."""
+def test_an_overdue_tombstone_outside_the_map_still_hides_older_values(log: SealedLog) -> None:
+    """The cleaned position may be lost; tombstones carry their deadlines themselves."""
     log.add_segment(write_batch(records(0, [(b"x", b"1"), (b"y", b"1")])))
     log.add_segment(write_batch(records(2, [(b"b", None), (b"c", None)])))
     log.clean(now_ms=0)

@@ -49,7 +49,7 @@ ROUNDS = st.lists(st.tuples(SEGMENTS, st.integers(0, 700)), min_size=1, max_size
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What the model remembers of a record: its batch decides when a tombstone may go."""
+    """The model's view of a record: its batch decides when a tombstone may be dropped."""
 
     record: Record
     batch: int
@@ -114,7 +114,7 @@ class Writer:
 
 @settings(max_examples=150, deadline=None)
 @given(ROUNDS)
-def test_rounds_of_appending_and_cleaning_leave_what_the_model_says(
+def test_appends_and_compactions_match_the_model(
     rounds: list[tuple[list[list[Draft]], int]],
 ) -> None:
     with TemporaryDirectory() as directory:
@@ -139,7 +139,7 @@ def test_rounds_of_appending_and_cleaning_leave_what_the_model_says(
 
 
 def check_headers(log: SealedLog, writer: Writer) -> None:
-    """Epochs are where they were, producers' batches say who wrote them, gaps are merged."""
+    """Epochs are unchanged, batches keep their producers, gaps are merged."""
     previous = None
     for header in log.headers():
         span = writer.epochs[header.base_offset : header.next_offset]

@@ -58,7 +58,7 @@ def compact(log: PartitionLog, now_ms: int = NOW_MS) -> bool:
 
 
 def state(log: PartitionLog, disk: Disk | None = None) -> dict[bytes, bytes]:
-    """What a reader from the start knows in the end."""
+    """Return the last value of each key, as a reader from the start sees it."""
     known: dict[bytes, bytes] = {}
     for batch in read_batches(log, disk):
         for record in read_records(batch):
@@ -140,7 +140,7 @@ def test_a_log_that_is_not_compacted_is_left_alone(tmp_path: Path) -> None:
     assert log.begin_compaction(NOW_MS) is None
 
 
-def test_what_is_not_flushed_is_not_compacted(tmp_path: Path) -> None:
+def test_unflushed_segments_are_not_compacted(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", **COMPACTED)
     for number in range(40):
         put(log, "a", f"{number}".encode() * 40)
@@ -284,7 +284,7 @@ def test_an_interrupted_swap_is_completed_at_start(tmp_path: Path) -> None:
     assert log.size_bytes < 24 * len(a_batch(size=80))
 
 
-def test_a_damaged_swap_is_dropped_while_its_sources_are_there(tmp_path: Path) -> None:
+def test_a_damaged_swap_is_dropped_while_its_sources_exist(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", **COMPACTED)
     expected = fill(log)
     compaction = log.begin_compaction(NOW_MS)
@@ -293,7 +293,7 @@ def test_a_damaged_swap_is_dropped_while_its_sources_are_there(tmp_path: Path) -
     for path in log.directory.glob("*.swap"):
         path.write_bytes(path.read_bytes()[:-3])
     log = open_log(tmp_path / "t-0", **COMPACTED)
-    assert any("what it was made from is still there" in note for note in log.recovered.notes)
+    assert any("its source segments still exist" in note for note in log.recovered.notes)
     assert state(log) == expected
 
 
@@ -312,7 +312,7 @@ class OvertakingDisk(SystemDisk):
 
 
 def test_a_search_that_compaction_overtakes_starts_again(tmp_path: Path) -> None:
-    """It holds segments whose names mean other files by the time it reads them."""
+    """The search holds segments whose files have been replaced when it reads them."""
     log = open_log(tmp_path / "t-0", **COMPACTED)
     for number in range(60):
         append(log, a_batch([bytes(100)], timestamp=number, key=b"%d" % (number % 5)))

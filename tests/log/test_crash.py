@@ -1,7 +1,7 @@
-"""Power may be lost at any moment, in the middle of anything: what was flushed is there afterwards.
+"""Power may be lost at any point: everything that was flushed is there afterwards.
 
-The disk keeps what was synced, and of the rest arbitrary parts. Whatever it makes of that, the
-log comes back as a prefix of what was appended that holds at least what was flushed.
+The disk keeps what was synced, and arbitrary parts of the rest. Whatever parts those are, recovery
+gives a prefix of what was appended that contains at least what was flushed.
 """
 
 from pathlib import Path
@@ -40,14 +40,14 @@ class Machine:
         return PartitionLog.open(DIRECTORY, self.config, storage)
 
     def run(self, steps: int) -> None:
-        """Do things until the power goes, come back, and check."""
+        """Run operations until power is lost, recover, and check."""
         self.disk.fuse = self.random.choice([0, 1, 2, 3, 5, 8, 13, 30, 100, 300])
         try:
             for _ in range(steps):
                 self.step()
         except PowerLost:
             pass
-        # Sometimes the power goes again while the log is recovering.
+        # Sometimes power is lost again during recovery.
         for _ in range(self.random.choice([0, 0, 1, 2])):
             self.disk.crash(self.random)
             self.disk.fuse = self.random.randint(0, 30)
@@ -107,7 +107,7 @@ class Machine:
             assert isinstance(result, Appended)
 
     def truncate(self, offset: int) -> None:
-        """What is cut lies at a batch boundary at or before `offset`."""
+        """Truncation is at a batch boundary at or before `offset`."""
         part = self.log.read(offset, 1, self.log.end_offset)
         if part is None:
             return
@@ -141,7 +141,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_what_was_flushed_survives_every_crash(seed: int) -> None:
+def test_flushed_data_survives_every_crash(seed: int) -> None:
     machine = Machine(seed, segment_bytes=3000, segment_ms=60_000, retention_bytes=20_000)
     for _ in range(8):
         machine.run(steps=25)
@@ -165,7 +165,7 @@ def test_a_crash_at_every_step_of_a_short_life_loses_nothing_flushed(fuse: int) 
 
 
 def live_shortly(disk: CrashingDisk) -> int:
-    """Append and flush until the power goes; how many batches were flushed by then."""
+    """Append and flush until power is lost; return the number of flushed batches."""
     flushed = 0
     try:
         log = PartitionLog.open(DIRECTORY, a_config(segment_bytes=1024), a_storage(disk, checkpoint_bytes=1))

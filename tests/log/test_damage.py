@@ -1,4 +1,4 @@
-"""A flipped bit anywhere in a segment is found and named; what lies around it is served and written on."""
+"""A flipped bit anywhere in a segment is found and named; batches around it are served, appends continue."""
 
 import shutil
 from dataclasses import replace
@@ -38,7 +38,7 @@ def flip(path: Path, position: int, bit: int) -> None:
 
 
 def read_around_damage(log: PartitionLog) -> tuple[list[bytes], list[DamagedLog]]:
-    """Everything a patient reader gets, who seeks behind what is refused twice, and what refused it."""
+    """Read everything, seeking behind each damaged range after a second failure; return both."""
     batches: list[bytes] = []
     errors: list[DamagedLog] = []
     offset = log.start_offset
@@ -128,7 +128,7 @@ def test_a_flipped_bit_after_the_recovery_point_is_found_and_cut(tmp_path: Path)
 
 
 @pytest.mark.parametrize("segment_bytes", [10_000, 1024])
-def test_a_flipped_bit_in_what_a_killed_broker_had_not_flushed_is_damage(
+def test_a_flipped_bit_in_the_unflushed_tail_of_a_killed_broker_is_damage(
     tmp_path: Path, segment_bytes: int
 ) -> None:
     log = open_log(tmp_path / "t-0", segment_bytes=segment_bytes)
@@ -144,7 +144,7 @@ def test_a_flipped_bit_in_what_a_killed_broker_had_not_flushed_is_damage(
     assert log.recovered.cut_bytes == 0
 
 
-def test_what_is_cut_after_a_power_loss_is_kept_if_sound_batches_are_in_it(tmp_path: Path) -> None:
+def test_truncated_bytes_with_sound_batches_are_saved_after_a_power_loss(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
     append(log, *(a_batch(2, size=30) for _ in range(4)))
     batches = read_batches(log)
@@ -158,7 +158,7 @@ def test_what_is_cut_after_a_power_loss_is_kept_if_sound_batches_are_in_it(tmp_p
     assert any(kept.name in note for note in log.recovered.notes)
 
 
-def test_a_flipped_bit_in_a_sealed_segment_is_found_by_whoever_reads_it(tmp_path: Path) -> None:
+def test_a_flipped_bit_in_a_sealed_segment_is_found_on_read(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", segment_bytes=1024)
     append(log, *(a_batch(size=300) for _ in range(12)))
     batches = read_batches(log)
@@ -266,7 +266,7 @@ def test_good_data_is_verified_once(tmp_path: Path) -> None:
     part.release()
 
 
-def test_what_this_process_wrote_needs_no_verification(tmp_path: Path) -> None:
+def test_own_writes_need_no_verification(tmp_path: Path) -> None:
     batches = a_closed_log(tmp_path / "t-0")
     log = open_log(tmp_path / "t-0")
     append(log, a_batch(), epoch=1)

@@ -39,7 +39,7 @@ def test_two_directories_are_two_clusters(tmp_path: Path) -> None:
     assert one.cluster_id != other.cluster_id
 
 
-def test_a_second_broker_is_refused_and_told_who_is_there(tmp_path: Path) -> None:
+def test_a_second_broker_is_refused_with_the_process_id_of_the_first(tmp_path: Path) -> None:
     first = a_directory(tmp_path)
     first.open()
     with pytest.raises(DataDirectoryInUse) as refusal:

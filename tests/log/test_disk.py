@@ -52,7 +52,7 @@ def test_a_kernel_that_writes_nothing_is_an_error(
 ) -> None:
     monkeypatch.setattr(os, "pwrite", lambda *_: 0)
     descriptor = disk.open(tmp_path / "file", create=True)
-    with pytest.raises(OSError, match="wrote nothing"):
+    with pytest.raises(OSError, match="write returned 0"):
         disk.write(descriptor, [b"data"], 0)
 
 
@@ -109,7 +109,7 @@ def test_a_tree_is_removed_with_all_it_holds(disk: SystemDisk, tmp_path: Path) -
 def test_syncfs_is_not_called_again_after_an_error(
     disk: SystemDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel reports an error once: a later success says nothing about the writes that were lost."""
+    """The kernel reports an error once: a later success does not mean that the lost writes are durable."""
     if not disk.sync_filesystem(tmp_path):
         pytest.skip("this file system cannot be synced as a whole")
 

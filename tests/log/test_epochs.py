@@ -1,4 +1,4 @@
-"""The history of leader epochs answers as OffsetForLeaderEpoch asks."""
+"""The history of leader epochs answers OffsetForLeaderEpoch."""
 
 from pathlib import Path
 
@@ -22,22 +22,22 @@ def history() -> EpochHistory:
         pytest.param(4, (2, 10), id="one that wrote nothing is answered with the one before"),
         pytest.param(2, (2, 10), id="the first"),
         pytest.param(1, (1, 0), id="one from before the log began"),
-        pytest.param(7, (-1, -1), id="one that nobody has heard of"),
+        pytest.param(7, (-1, -1), id="an unknown epoch"),
     ],
 )
-def test_where_an_epoch_ended(history: EpochHistory, epoch: int, expected: tuple[int, int]) -> None:
+def test_the_end_offset_of_an_epoch(history: EpochHistory, epoch: int, expected: tuple[int, int]) -> None:
     assert history.end_offset_for(epoch, 33) == EpochEnd(*expected)
 
 
 def test_an_empty_history_knows_no_epoch() -> None:
     assert EpochHistory().latest == -1
     assert EpochHistory().end_offset_for(0, 0) == (-1, -1)
-    assert EpochHistory().span_at(5)[0] == -1
+    assert EpochHistory().epoch_at(5)[0] == -1
 
 
 @pytest.mark.parametrize(("offset", "span"), [(0, (2, 10)), (9, (2, 10)), (10, (5, 20)), (20, (6, 1 << 63))])
 def test_the_epoch_of_an_offset(history: EpochHistory, offset: int, span: tuple[int, int]) -> None:
-    assert history.span_at(offset) == span
+    assert history.epoch_at(offset) == span
 
 
 def test_an_epoch_that_wrote_nothing_is_forgotten_for_the_next(history: EpochHistory) -> None:
@@ -52,7 +52,7 @@ def test_an_epoch_never_goes_back(history: EpochHistory) -> None:
 
 
 @pytest.mark.parametrize(("offset", "entries"), [(21, 3), (20, 2), (15, 2), (10, 1), (1, 1), (0, 0)])
-def test_what_begins_at_a_cut_or_after_it_is_forgotten(
+def test_epochs_from_the_truncation_point_on_are_dropped(
     history: EpochHistory, offset: int, entries: int
 ) -> None:
     before = history.entries
@@ -62,7 +62,7 @@ def test_what_begins_at_a_cut_or_after_it_is_forgotten(
 
 
 @pytest.mark.parametrize(("offset", "gone"), [(0, 0), (9, 0), (10, 1), (19, 1), (20, 2), (99, 2)])
-def test_what_ended_before_the_log_starts_is_forgotten(history: EpochHistory, offset: int, gone: int) -> None:
+def test_epochs_before_the_log_start_are_dropped(history: EpochHistory, offset: int, gone: int) -> None:
     before = history.entries
     history.truncate_before(offset)
     assert history.entries == before[gone:]

@@ -1,4 +1,4 @@
-"""A disk that refuses: clear errors, nothing half-done, and writing goes on where that is sound."""
+"""Disk errors: clear exceptions, no partial state, and writes continue where that is safe."""
 
 import errno
 from pathlib import Path
@@ -11,7 +11,7 @@ from .faulty_disk import Fault, FaultyDisk
 from .logs import FakeClock, a_batch, a_storage, append, flush, open_log, read_batches, read_values
 
 
-def test_a_full_disk_refuses_writes_by_name_and_reason_and_reads_go_on(tmp_path: Path) -> None:
+def test_a_full_disk_fails_writes_with_a_reason_and_serves_reads(tmp_path: Path) -> None:
     disk = FaultyDisk()
     log = open_log(tmp_path / "orders-3", a_storage(disk))
     append(log, a_batch([b"before"]))
@@ -130,7 +130,7 @@ def test_a_failed_flush_is_data_in_doubt_for_good(tmp_path: Path) -> None:
     assert log.in_doubt is not None
     assert "t-0: a flush failed (Input/output error)" in log.in_doubt
     assert log.flushed_offset == 1
-    assert isinstance(log.doubt(), DataInDoubt)
+    assert isinstance(log.fsync_error(), DataInDoubt)
     for _ in range(2):
         with pytest.raises(DataInDoubt, match="no writes until restart"):
             append(log, a_batch())
@@ -236,7 +236,7 @@ def test_recovery_on_a_full_disk_opens_the_log_for_reading(tmp_path: Path) -> No
     assert read_values(log) == [b"kept", b"more"]
 
 
-def test_a_close_that_fails_says_so_and_the_next_start_scans(tmp_path: Path) -> None:
+def test_a_failed_close_raises_and_the_next_start_scans(tmp_path: Path) -> None:
     disk = FaultyDisk()
     log = open_log(tmp_path / "t-0", a_storage(disk))
     append(log, a_batch([b"kept"]))

@@ -64,7 +64,7 @@ def test_a_pinned_file_is_not_closed_even_beyond_the_limit(files: list[Path]) ->
     assert len(handles) == len(disk.open_now) == 2
 
 
-def test_a_file_is_opened_once_for_all_who_need_it(files: list[Path]) -> None:
+def test_a_file_is_opened_once_for_all_users(files: list[Path]) -> None:
     handles = FileHandles(CountingDisk(), 2)
     first, second = handles.pin(files[0]), handles.pin(files[0])
     assert first is second
@@ -74,7 +74,7 @@ def test_a_file_is_opened_once_for_all_who_need_it(files: list[Path]) -> None:
     assert os.pread(second.descriptor, 10, 0) == b"0"
 
 
-def test_a_forgotten_file_stays_open_for_those_who_have_it(files: list[Path]) -> None:
+def test_a_forgotten_file_stays_open_while_pinned(files: list[Path]) -> None:
     disk = CountingDisk()
     handles = FileHandles(disk, 5)
     old = handles.pin(files[0])
@@ -92,7 +92,7 @@ def test_a_forgotten_file_stays_open_for_those_who_have_it(files: list[Path]) ->
     assert disk.open_now == set()
 
 
-def test_closing_closes_what_nobody_uses(files: list[Path]) -> None:
+def test_close_closes_unpinned_files(files: list[Path]) -> None:
     disk = CountingDisk()
     handles = FileHandles(disk, 5)
     handles.pin(files[0]).release()
@@ -153,7 +153,7 @@ def test_many_logs_share_few_open_files(tmp_path: Path) -> None:
 
 
 class FullDisk(CountingDisk):
-    """Has no more than so many descriptors."""
+    """A disk with a limited number of descriptors."""
 
     def __init__(self, descriptors: int) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ def test_clients_cannot_take_the_files_that_the_log_needs(files: list[Path]) -> 
 
 
 class SlowToClose(CountingDisk):
-    """Takes as long to close a file as a test says, as it does where a large one was removed."""
+    """Closes files as slowly as a test wants, as happens for a large removed file."""
 
     def __init__(self) -> None:
         super().__init__()

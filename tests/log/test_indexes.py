@@ -38,7 +38,7 @@ def test_chunks_are_read_back(chunks: list[list[int]]) -> None:
     assert not ends or ends[-1].file_bytes == len(data)
 
 
-def test_a_chunk_damaged_at_any_byte_ends_what_is_believed() -> None:
+def test_entries_after_a_damaged_chunk_are_ignored() -> None:
     chunks = [pack_chunk(TIME_MAGIC, TIME_ENTRY_BYTES, array("q", [n, n, n, n]), n * 100) for n in (1, 2, 3)]
     data = b"".join(chunks)
     for position in range(len(data)):
@@ -70,7 +70,7 @@ def an_index(entries: int) -> LoadedIndex:
     return LoadedIndex(1, array("Q", [0] * entries), array("q"), array("q"))
 
 
-def test_the_cache_keeps_what_was_last_used_within_its_limit() -> None:
+def test_the_cache_keeps_the_most_recently_used_within_its_limit() -> None:
     cache = IndexCache(3 * an_index(100).size_bytes)
     paths = [Path(f"/{number}") for number in range(4)]
     for path in paths[:3]:

@@ -1,4 +1,4 @@
-"""A log behaves like a list of batches, whatever is done to it in whatever order."""
+"""A log behaves like a list of batches, for any sequence of operations."""
 
 import shutil
 import tempfile

@@ -61,7 +61,7 @@ def test_they_are_known_again(tmp_path: Path, cleanly: bool, checkpoint_bytes: i
     check_story(open_log(tmp_path / "t"))
 
 
-def test_producers_go_on_where_they_were_after_a_marker(tmp_path: Path) -> None:
+def test_producers_continue_their_sequence_after_a_marker(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t")
     a_story(log)
     log.close()
@@ -71,7 +71,7 @@ def test_producers_go_on_where_they_were_after_a_marker(tmp_path: Path) -> None:
     assert following == (5, 6, False)
 
 
-def test_truncation_opens_what_the_marker_had_ended(tmp_path: Path) -> None:
+def test_truncation_of_a_marker_reopens_its_transaction(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t")
     a_story(log)
     flush(log)
@@ -112,7 +112,7 @@ def test_an_aborted_value_does_not_take_the_committed_one_with_it(tmp_path: Path
     assert values(compacted_log(tmp_path / "t"))[0] == b"committed" * 60
 
 
-def test_what_is_undecided_is_not_compacted(tmp_path: Path) -> None:
+def test_open_transactions_are_not_compacted(tmp_path: Path) -> None:
     log = compacted_log(tmp_path / "t")
     append(log, transactional(ONE, 0, value=b"old" * 100), marker(ONE, committed=True))
     append(log, transactional(OTHER, 0, value=b"undecided" * 100))

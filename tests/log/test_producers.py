@@ -5,11 +5,11 @@ import pytest
 from alpacamq.log.producer_state import (
     IDLE_LIMIT_MS,
     WINDOW,
-    ProducerState,
-    ProducerStates,
+    ProducerEntry,
+    ProducerTable,
     SentBatch,
-    decode_states,
-    encode_states,
+    decode_entries,
+    encode_entries,
 )
 from alpacamq.log.sealed_file import Unreadable
 from alpacamq.model.batch import BROKER_EPOCH, CONTROL, BatchHeader, read_header
@@ -29,7 +29,7 @@ class Partition:
     """Admits batches and gives them offsets, as a log does."""
 
     def __init__(self, limit: int = 100) -> None:
-        self.states = ProducerStates(limit=limit)
+        self.states = ProducerTable(limit=limit)
         self.end_offset = 0
         self.now_ms = 0
 
@@ -68,7 +68,7 @@ def test_the_last_five_batches_are_recognised_with_their_offsets() -> None:
         pytest.param(0, 5, id="two batches at once"),
     ],
 )
-def test_what_neither_follows_nor_repeats_is_refused(sequence: int, count: int) -> None:
+def test_a_sequence_neither_next_nor_duplicate_is_refused(sequence: int, count: int) -> None:
     partition = Partition()
     partition.send(sent(0, 3))
     partition.send(sent(3, 2)) if count != 2 else partition.send(sent(3, 1))
@@ -82,7 +82,7 @@ def test_an_older_epoch_is_fenced() -> None:
     partition.send(sent(0, epoch=3))
     refusal = partition.send(sent(1, epoch=2))
     assert isinstance(refusal, FencedProducer)
-    assert str(refusal) == "producer 1 has epoch 3 by now, so epoch 2 may not write"
+    assert str(refusal) == "producer 1 has epoch 3 now, epoch 2 is fenced"
 
 
 def test_a_new_epoch_begins_with_sequence_0_and_forgets_the_old_batches() -> None:
@@ -101,7 +101,7 @@ def test_an_unknown_producer_may_begin_anywhere() -> None:
     assert partition.send(sent(78, epoch=4)) is None
 
 
-def test_sequences_go_on_at_0_after_the_largest() -> None:
+def test_sequences_wrap_to_0() -> None:
     partition = Partition()
     assert partition.send(sent(LAST - 1, 2)) is None
     assert partition.send(sent(0, 2)) is None
@@ -138,7 +138,7 @@ def test_a_control_batch_has_an_epoch_but_no_sequence() -> None:
     assert partition.send(sent(0, epoch=2)) is None
 
 
-def test_what_was_admitted_can_be_undone() -> None:
+def test_admitted_batches_can_be_rolled_back() -> None:
     partition = Partition()
     partition.send(sent(0))
     before = partition.states.copy()
@@ -161,7 +161,7 @@ def test_an_idle_producer_is_forgotten_after_a_day() -> None:
     assert (partition.states.get(1), len(partition.states)) == (None, 1)
 
 
-def test_the_least_recently_heard_go_when_there_are_too_many() -> None:
+def test_the_least_recently_active_producers_are_evicted() -> None:
     partition = Partition(limit=3)
     for producer in (1, 2, 3):
         partition.send(sent(0, producer=producer))
@@ -172,7 +172,7 @@ def test_the_least_recently_heard_go_when_there_are_too_many() -> None:
 
 def test_replaying_the_log_gives_the_same_states() -> None:
     partition = Partition()
-    replayed = ProducerStates()
+    replayed = ProducerTable()
     for number in range(10):
         header = sent(3 * number, 3, epoch=1)
         replayed.replay(header._replace(base_offset=partition.end_offset), 0)
@@ -182,17 +182,17 @@ def test_replaying_the_log_gives_the_same_states() -> None:
 
 def test_states_are_read_back_from_a_snapshot() -> None:
     states = {
-        7: ProducerState(1, (SentBatch(0, 2, 40), SentBatch(3, 3, 43)), 99),
-        2**62: ProducerState(0, (), 5),
+        7: ProducerEntry(1, (SentBatch(0, 2, 40), SentBatch(3, 3, 43)), 99),
+        2**62: ProducerEntry(0, (), 5),
     }
-    assert decode_states(encode_states(states)) == states
-    assert list(decode_states(encode_states(states))) == list(states)
+    assert decode_entries(encode_entries(states)) == states
+    assert list(decode_entries(encode_entries(states))) == list(states)
 
 
 @pytest.mark.parametrize("body", [b"", b"\x91", b"\x91\x91\x01", b'{"a":1}', b"\xdd\xff\xff\xff\xff"])
 def test_a_snapshot_of_something_else_is_unreadable(body: bytes) -> None:
     with pytest.raises(Unreadable):
-        decode_states(body)
+        decode_entries(body)
 
 
 def test_a_producer_inside_the_broker_may_leave_gaps_but_not_go_back() -> None:

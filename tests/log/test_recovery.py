@@ -30,7 +30,7 @@ FIRST = f"{0:020d}.log"
 
 
 def three_batches() -> tuple[bytes, list[int]]:
-    """A log of three batches as it lies on disk, and where each batch ends."""
+    """Return the file of a log with three batches, and the end of each batch."""
     data = bytearray()
     ends = []
     for number, count in enumerate([2, 1, 3]):
@@ -42,7 +42,7 @@ def three_batches() -> tuple[bytes, list[int]]:
 
 
 def crashed(tmp_path: Path, data: bytes) -> Path:
-    """The directory of a log whose only segment holds `data`, never flushed."""
+    """Return the directory of a log whose only segment is `data`, never flushed."""
     directory = tmp_path / "t-0"
     if directory.exists():
         shutil.rmtree(directory)
@@ -131,7 +131,7 @@ def test_a_length_of_two_gigabytes_allocates_nothing(tmp_path: Path) -> None:
     assert open_log(directory, a_storage(Bounded())).end_offset == 6
 
 
-def test_writing_goes_on_after_the_cut(tmp_path: Path) -> None:
+def test_appends_continue_after_truncation(tmp_path: Path) -> None:
     data, ends = three_batches()
     log = open_log(crashed(tmp_path, data[: ends[2] - 5]))
     append(log, a_batch([b"new"]))
@@ -194,7 +194,7 @@ def test_an_empty_log_reopens_without_remarks(tmp_path: Path) -> None:
     assert log.recovered.notes == ()
 
 
-def test_only_what_lies_after_the_recovery_point_is_read(tmp_path: Path) -> None:
+def test_recovery_reads_only_after_the_recovery_point(tmp_path: Path) -> None:
     storage = a_storage(checkpoint_bytes=1)
     log = open_log(tmp_path / "t-0", storage)
     append(log, *(a_batch(size=500) for _ in range(100)))
@@ -207,7 +207,7 @@ def test_only_what_lies_after_the_recovery_point_is_read(tmp_path: Path) -> None
     assert len(read_batches(log)) == 110
 
 
-def test_recovery_makes_what_it_kept_durable_before_anyone_reads_it(tmp_path: Path) -> None:
+def test_recovery_makes_kept_batches_durable_before_they_are_read(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", segment_bytes=1024)
     append(log, *(a_batch(size=300) for _ in range(7)))
     disk = FaultyDisk()
@@ -217,7 +217,7 @@ def test_recovery_makes_what_it_kept_durable_before_anyone_reads_it(tmp_path: Pa
     assert open_log(tmp_path / "t-0").recovered.clean
 
 
-def test_progress_is_told_as_bytes_of_the_total(tmp_path: Path) -> None:
+def test_progress_is_reported_as_bytes_of_the_total(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
     append(log, *(a_batch(size=100_000) for _ in range(40)))
     told: list[tuple[int, int]] = []
@@ -229,7 +229,7 @@ def test_progress_is_told_as_bytes_of_the_total(tmp_path: Path) -> None:
     assert [done for done, _ in told] == sorted(done for done, _ in told)
 
 
-def test_a_batch_larger_than_what_is_read_at_once_is_verified(tmp_path: Path) -> None:
+def test_a_batch_larger_than_the_read_window_is_verified(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
     append(log, a_batch(), a_batch(size=3_500_000), a_batch())
     assert open_log(tmp_path / "t-0").end_offset == 3
@@ -253,7 +253,7 @@ def test_bytes_that_were_flushed_and_are_gone_are_a_gap(tmp_path: Path, kept: in
         log = open_log(tmp_path / "t-0")
         assert [damage.offsets for damage in log.damages] == [(2, 3)]
         assert any(f"{path} is damaged at byte {2 * size}" in note for note in log.recovered.notes)
-        # No offset is used again: whoever has read the record that is gone would not notice.
+        # No offset is reused: a reader of the lost record would not notice.
         assert log.end_offset == end
         append(log, a_batch())
         with pytest.raises(DamagedLog):
@@ -317,12 +317,14 @@ def test_foreign_files_are_left_alone_and_listed(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
     assert log.recovered.clean
     for name in [*strangers, "folder"]:
-        assert any(note == f"{log.directory / name} is none of ours" for note in log.recovered.notes)
+        assert any(
+            f"{log.directory / name} is not a file of AlpacaMQ" == note for note in log.recovered.notes
+        )
     assert all((log.directory / name).read_bytes() == b"mine" for name in strangers)
     assert len(read_batches(log)) == 1
 
 
-def test_what_a_crash_left_half_written_is_removed(tmp_path: Path) -> None:
+def test_half_written_files_are_removed(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
     append(log, a_batch())
     log.close()

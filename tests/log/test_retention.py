@@ -230,16 +230,16 @@ def test_retention_and_a_flush_may_remove_the_same_producer_snapshots_at_once(tm
     removal = log.begin_retention(clock.ms)
     assert removal is not None
     append(log, a_batch(size=300, timestamp=clock.ms, producer=(7, 0, 10)))
-    bookkeeping = log.begin_flush()
-    assert bookkeeping is not None
-    assert bookkeeping.bookkeeping is not None
-    disk.others = others = threading.Thread(target=bookkeeping.run)
+    checkpoint_write = log.begin_flush()
+    assert checkpoint_write is not None
+    assert checkpoint_write.checkpoint_write is not None
+    disk.others = others = threading.Thread(target=checkpoint_write.run)
 
     removal.run()
 
     others.join()
-    assert bookkeeping.bookkeeping_error is None
-    log.end_flush(bookkeeping, None)
+    assert checkpoint_write.checkpoint_error is None
+    log.end_flush(checkpoint_write, None)
     kept = {int(path.stem) for path in log.directory.glob("*.producers")}
     assert kept == {int(path.stem) for path in segment_files(log.directory)} | {log.end_offset}
     log.close()

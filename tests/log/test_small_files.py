@@ -148,7 +148,7 @@ def test_snapshots_are_kept_per_segment_and_the_newest(tmp_path: Path) -> None:
 
 
 def index_of(path: Path) -> tuple[bytes, int]:
-    """The last entry of an index file and the log position it reaches, whatever its chunks."""
+    """Return the last entry of an index file and the log position that it covers."""
     magic, entry_bytes = (
         (OFFSET_MAGIC, OFFSET_ENTRY_BYTES) if path.suffix == ".index" else (TIME_MAGIC, TIME_ENTRY_BYTES)
     )
@@ -220,6 +220,6 @@ def test_a_sealed_file_is_read_back(tmp_path: Path) -> None:
         pytest.param(b"TEST", "4 bytes are too few", id="no header"),
     ],
 )
-def test_a_sealed_file_says_what_is_wrong_with_it(data: bytes, reason: str) -> None:
+def test_an_unreadable_sealed_file_gives_the_reason(data: bytes, reason: str) -> None:
     with pytest.raises(Unreadable, match=reason):
         unseal(MAGIC, 1, data)

@@ -59,7 +59,7 @@ def test_the_first_record_at_or_after_a_time_is_found(
         else:
             assert found is not None
             assert (found.offset, found.timestamp_ms) == (expected.offset, expected.timestamp_ms)
-            assert found.leader_epoch == log.epochs.span_at(found.offset)[0]
+            assert found.leader_epoch == log.epochs.epoch_at(found.offset)[0]
     latest = log.max_timestamp(limit)
     largest = max((record.timestamp_ms for record in visible), default=-1)
     if largest == -1:
@@ -79,7 +79,7 @@ def test_a_record_inside_a_compressed_batch_is_found(tmp_path: Path, codec: Code
     assert found == (2535, 25_350, 0)
 
 
-def test_an_early_peak_does_not_hide_what_comes_later(tmp_path: Path) -> None:
+def test_an_early_largest_timestamp_does_not_hide_later_records(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
     append(log, a_batch(timestamp=1000))
     append(log, *(a_batch(timestamp=10, size=500) for _ in range(100)))
@@ -97,7 +97,7 @@ def test_an_empty_log_has_no_times(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_cannot_be_unpacked_is_found_by_its_header(tmp_path: Path) -> None:
-    """Nobody unpacked it when it was produced."""
+    """The broker does not decompress batches when they are produced."""
     log = open_log(tmp_path / "t-0")
     garbage = a_batch(3, timestamp=500, codec=Codec.ZSTD)
     garbage[70:] = bytes(len(garbage) - 70)

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from alpacamq.log.flush import TOGETHER_FROM
-from alpacamq.log.partition_log import PartitionLog, close_together, settle_together
+from alpacamq.log.flush import SYNCFS_THRESHOLD
+from alpacamq.log.partition_log import PartitionLog, close_logs, sync_recovered_logs
 from alpacamq.log.storage import Storage
 from alpacamq.model.errors import StorageFailed
 
@@ -19,14 +19,14 @@ from .logs import FakeClock, a_batch, a_config, a_storage, append, flush, open_l
 from .test_handles import CountingDisk
 
 ROOT = Path("/data")
-COUNT = TOGETHER_FROM + 4
+COUNT = SYNCFS_THRESHOLD + 4
 CONFIG = a_config(segment_bytes=2000)
 
 
 def recover(root: Path, storage: Storage, count: int = COUNT) -> list[PartitionLog]:
     """Open logs the way a broker that starts does it."""
     logs = [PartitionLog.recover(root / f"t-{number}", CONFIG, storage) for number in range(count)]
-    settle_together(storage.disk, root, logs)
+    sync_recovered_logs(storage.disk, root, logs)
     return logs
 
 
@@ -88,7 +88,7 @@ def test_power_lost_at_any_step_of_recovery_loses_nothing_flushed(*, syncs_as_a_
 
 
 @pytest.mark.parametrize("syncs_as_a_whole", [True, False])
-def test_what_recovery_serves_is_there_after_the_next_power_cut(*, syncs_as_a_whole: bool) -> None:
+def test_recovered_batches_survive_the_next_power_cut(*, syncs_as_a_whole: bool) -> None:
     for seed in range(20):
         disk = a_machine(syncs_as_a_whole=syncs_as_a_whole)
         lived(disk)
@@ -114,7 +114,7 @@ def test_power_lost_at_any_step_of_closing_loses_nothing_flushed(*, syncs_as_a_w
         ends = [log.end_offset for log in logs]
         disk.fuse = fuse
         try:
-            assert close_together(disk, ROOT, logs) == []
+            assert close_logs(disk, ROOT, logs) == []
         except PowerLost:
             disk.crash(Random(fuse))
             assert_intact(disk, flushed)
@@ -127,7 +127,7 @@ def test_power_lost_at_any_step_of_closing_loses_nothing_flushed(*, syncs_as_a_w
 
 
 def test_a_new_log_is_found_after_a_power_cut_once_it_was_flushed() -> None:
-    """Nothing is synced when it is made: the names of its files and its directory follow with the data."""
+    """Creation syncs nothing: the first flush of data syncs the names of the files and the directory."""
     for seed in range(20):
         disk = a_machine(syncs_as_a_whole=False)
         log = open_log(ROOT / "t-0", a_storage(disk))
@@ -175,7 +175,7 @@ def test_many_logs_are_recovered_and_closed_with_few_syncs(tmp_path: Path) -> No
     shared = 1 if disk.sync_filesystem(tmp_path) else 0
     assert len(syncs(disk)) <= (2 if shared else 500)
     disk.calls.clear()
-    assert close_together(disk, tmp_path, logs) == []
+    assert close_logs(disk, tmp_path, logs) == []
     assert len(syncs(disk)) <= (5 if shared else 500)
     assert all(log.recovered.clean for log in recover(tmp_path, a_storage(disk), 100))
 
@@ -199,7 +199,7 @@ def test_a_log_that_cannot_be_closed_does_not_keep_others_from_it(tmp_path: Path
         append(log, a_batch())
     disk.fail(Fault("sync_filesystem", errno.EIO))
     disk.fail(Fault("sync", errno.EIO, after=3, times=1, suffix=".log"))
-    (failure,) = close_together(disk, tmp_path, logs)
+    (failure,) = close_logs(disk, tmp_path, logs)
     assert "t-3: closing failed" in str(failure)
     disk.faults.clear()
     again = recover(tmp_path, a_storage(disk))
@@ -212,7 +212,7 @@ def test_hundreds_of_logs_are_settled_and_closed_with_few_open_files(tmp_path: P
         append(log, a_batch())
     disk.most = 0
     logs = recover(tmp_path, a_storage(disk, handles=8), 300)
-    assert close_together(disk, tmp_path, logs) == []
+    assert close_logs(disk, tmp_path, logs) == []
     assert disk.most <= 8 + 2 + 8  # those of the logs that were abandoned count as well
 
 

@@ -1,4 +1,4 @@
-"""What read-committed readers may see, against a log that is looked through from end to end."""
+"""Visibility for read-committed readers, compared with a scan of the whole log."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -149,7 +149,7 @@ logs = st.one_of(st.lists(batches, max_size=10), st.lists(batches, min_size=20, 
 
 
 @given(log=logs, data=st.data())
-def test_stable_is_what_comes_before_the_first_transaction_without_a_marker_in_sight(
+def test_the_last_stable_offset_is_before_the_first_undecided_transaction(
     log: Log, data: st.DataObject
 ) -> None:
     transactions = taken(log)
@@ -162,9 +162,7 @@ def test_stable_is_what_comes_before_the_first_transaction_without_a_marker_in_s
 
 
 @given(log=logs, data=st.data())
-def test_a_reader_of_what_is_stable_sees_all_that_was_committed_and_nothing_else(
-    log: Log, data: st.DataObject
-) -> None:
+def test_a_read_committed_reader_sees_exactly_the_committed_records(log: Log, data: st.DataObject) -> None:
     transactions = taken(log)
     stable = transactions.last_stable_offset(end_of(log))
     start = data.draw(st.integers(0, stable))
@@ -175,7 +173,7 @@ def test_a_reader_of_what_is_stable_sees_all_that_was_committed_and_nothing_else
 
 
 @given(log=logs, data=st.data())
-def test_a_snapshot_and_what_follows_it_come_to_the_same(log: Log, data: st.DataObject) -> None:
+def test_a_snapshot_and_replay_equal_the_full_state(log: Log, data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(log)))
     stored = encode_transactions(taken(log[:cut]).snapshot())
     restored = PartitionTransactions(decode_transactions(stored))
@@ -189,7 +187,7 @@ def test_a_snapshot_and_what_follows_it_come_to_the_same(log: Log, data: st.Data
 
 
 @given(log=logs, data=st.data())
-def test_going_back_to_a_snapshot_forgets_what_followed(log: Log, data: st.DataObject) -> None:
+def test_reset_to_a_snapshot_drops_later_state(log: Log, data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(log)))
     transactions = taken(log[:cut])
     snapshot = transactions.snapshot()
@@ -197,7 +195,7 @@ def test_going_back_to_a_snapshot_forgets_what_followed(log: Log, data: st.DataO
         transactions.appended(batch.header, batch.base_offset, batch.marker)
     transactions.reset(snapshot)
     assert transactions.snapshot() == snapshot
-    # Other batches come to lie where those were.
+    # Other batches take the place of those.
     log = placed(*log[:cut], *data.draw(st.lists(batches, max_size=10)))
     for batch in log[cut:]:
         transactions.appended(batch.header, batch.base_offset, batch.marker)
@@ -208,7 +206,7 @@ def test_going_back_to_a_snapshot_forgets_what_followed(log: Log, data: st.DataO
 
 
 @given(log=logs, data=st.data())
-def test_dropping_the_start_changes_nothing_for_what_is_left(log: Log, data: st.DataObject) -> None:
+def test_dropping_the_start_does_not_affect_the_rest(log: Log, data: st.DataObject) -> None:
     transactions = taken(log)
     stable = transactions.last_stable_offset(end_of(log))
     start = data.draw(st.integers(0, stable))
@@ -220,11 +218,11 @@ def test_dropping_the_start_changes_nothing_for_what_is_left(log: Log, data: st.
 
 @given(log=logs)
 def test_spans_tell_of_every_ended_batch_whether_it_was_aborted(log: Log) -> None:
-    spans = taken(log).snapshot().spans()
+    ranges = taken(log).snapshot().ranges()
     for number, batch in enumerate(log):
         marker = outcome(log, number)
         if not batch.is_marker and marker is not None:
-            assert spans.covers(batch.producer_id, batch.base_offset) == (marker.committed is False)
+            assert ranges.covers(batch.producer_id, batch.base_offset) == (marker.committed is False)
 
 
 def test_a_marker_written_twice_ends_nothing_the_second_time() -> None:
@@ -246,7 +244,7 @@ def test_a_committed_transaction_is_unstable_until_its_marker_can_be_seen() -> N
     assert transactions.last_stable_offset(6) == 6
 
 
-def test_markers_that_nobody_looks_at_take_no_room() -> None:
+def test_visible_markers_take_no_memory() -> None:
     log = placed(*[batch for _ in range(1_000) for batch in (data(1), commit(1))], data(2))
     transactions = taken(log)
     assert len(transactions._unseen) < 200
@@ -264,7 +262,7 @@ def test_an_open_transaction_whose_start_was_dropped_does_not_hold_the_log_befor
     assert transactions.open_offset(1) == 0
 
 
-def test_a_reader_is_told_only_of_what_can_concern_it() -> None:
+def test_a_reader_gets_only_relevant_aborted_transactions() -> None:
     log = placed(*[batch for producer in range(100) for batch in (data(producer), abort(producer))])
     entries = taken(log).aborted_between(40, 44)
     assert [entry.producer_id for entry in entries] == [20, 21]
@@ -327,7 +325,7 @@ def test_a_control_batch_that_is_no_marker_is_passed_over(tmp_path: Path, record
 
 
 def stored(tmp_path: Path, batch: bytes) -> tuple[BatchHeader, Marker | None]:
-    """The header and the marker of a batch that lies behind another in a file."""
+    """Return the header and the marker of a batch behind another one in a file."""
     disk = SystemDisk()
     before = bytes(write_batch([Record(0, 0, b"", b"")]))
     descriptor = disk.open(tmp_path / "segment", create=True)

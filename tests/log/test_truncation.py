@@ -12,7 +12,7 @@ from .logs import a_batch, a_storage, append, flush, open_log, read_batches, seg
 
 @pytest.mark.parametrize("reopen", [True, False])
 @pytest.mark.parametrize("offset", range(0, 31, 3))
-def test_a_truncated_log_is_what_it_was_at_that_offset(tmp_path: Path, offset: int, *, reopen: bool) -> None:
+def test_a_truncated_log_equals_its_earlier_state(tmp_path: Path, offset: int, *, reopen: bool) -> None:
     storage = a_storage(checkpoint_bytes=1500)
     log = open_log(tmp_path / "t-0", storage, segment_bytes=1024)
     for number in range(10):
@@ -74,7 +74,7 @@ def test_truncated_segments_leave_no_files(tmp_path: Path) -> None:
     assert max(int(path.stem) for path in log.directory.iterdir() if path.suffix) <= 3
 
 
-def test_truncation_keeps_what_was_verified_apart_from_what_was_not(tmp_path: Path) -> None:
+def test_truncation_keeps_track_of_verified_bytes(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
     append(log, *(a_batch() for _ in range(6)))
     log.close()

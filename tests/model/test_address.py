@@ -11,7 +11,7 @@ from alpacamq.model.address import Address
         pytest.param("127.0.0.1:9092", Address("127.0.0.1", 9092), id="IPv4"),
         pytest.param("broker-1.example.com:9092", Address("broker-1.example.com", 9092), id="host name"),
         pytest.param("[::1]:9092", Address("::1", 9092), id="IPv6 in brackets"),
-        pytest.param("localhost:0", Address("localhost", 0), id="port 0 asks for a free one"),
+        pytest.param("localhost:0", Address("localhost", 0), id="port 0 is any free port"),
         pytest.param(" localhost:65535 ", Address("localhost", 65535), id="blanks around are dropped"),
     ],
 )
@@ -41,7 +41,7 @@ def test_an_address_is_a_host_and_a_port(text: str, expected: Address) -> None:
         pytest.param("host/path:9092", "is not a host name", id="a path"),
     ],
 )
-def test_anything_else_is_refused_with_what_is_wrong(text: str, reason: str) -> None:
+def test_invalid_input_is_refused_with_a_reason(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         Address.parse(text)
 

@@ -42,14 +42,14 @@ def test_a_whole_batch_passes() -> None:
     [
         pytest.param(b"", "0 bytes is shorter", id="nothing"),
         pytest.param(BATCH[:60], "60 bytes is shorter", id="less than a header"),
-        pytest.param(BATCH[:-1], "but 78 are there", id="a byte too few"),
-        pytest.param(BATCH + b"\0", "but 80 are there", id="a byte too many"),
+        pytest.param(BATCH[:-1], "but there are 78", id="a byte too few"),
+        pytest.param(BATCH + b"\0", "but there are 80", id="a byte too many"),
         pytest.param(BATCH[:16] + b"\1" + BATCH[17:], "format 1", id="an older format"),
         pytest.param(BATCH[:-1] + b"\1", "does not match", id="another last byte"),
-        pytest.param(BATCH[:8] + b"\xff" * 4 + BATCH[12:], "says it has 11 bytes", id="a negative length"),
+        pytest.param(BATCH[:8] + b"\xff" * 4 + BATCH[12:], "gives 11 bytes", id="a negative length"),
     ],
 )
-def test_what_is_not_one_whole_batch_is_refused(batch: bytes, reason: str) -> None:
+def test_anything_but_one_whole_batch_is_refused(batch: bytes, reason: str) -> None:
     with pytest.raises(CorruptBatch, match=reason):
         check_batch(batch)
 
@@ -139,7 +139,7 @@ def test_stamping_a_batch_keeps_its_checksum_right(records: list[Record], codec:
         (CONTROL | TRANSACTIONAL, True, True, Codec.NONE),
     ],
 )
-def test_attributes_are_told_apart(attributes: int, transactional: bool, control: bool, codec: Codec) -> None:
+def test_attributes_are_decoded(attributes: int, transactional: bool, control: bool, codec: Codec) -> None:
     header = HEAD._replace(attributes=attributes)
     assert (header.is_transactional, header.is_control, header.codec) == (transactional, control, codec)
 

@@ -73,7 +73,7 @@ def test_an_uncompressed_batch_is_the_same_bytes(
 
 @pytest.mark.parametrize("builder", BUILDERS, ids=["kafka-python", "aiokafka"])
 @given(records=RECORDS, codec=CODECS)
-def test_what_others_write_passes_and_reads_the_same(
+def test_batches_of_other_clients_are_accepted_and_read(
     builder: Any, records: list[Record], codec: Codec
 ) -> None:
     theirs = built(builder, records, codec, (-1, -1, -1))
@@ -83,7 +83,7 @@ def test_what_others_write_passes_and_reads_the_same(
 
 @pytest.mark.parametrize("reader", READERS, ids=["kafka-python", "aiokafka"])
 @given(records=RECORDS, codec=CODECS)
-def test_others_read_what_we_write(reader: Any, records: list[Record], codec: Codec) -> None:
+def test_other_clients_read_our_batches(reader: Any, records: list[Record], codec: Codec) -> None:
     batch = reader(bytes(write_batch(records, codec=codec, attributes=TRANSACTIONAL)))
     assert batch.validate_crc()
     assert batch.is_transactional

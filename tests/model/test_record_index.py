@@ -13,7 +13,7 @@ from .strategies import CODECS, record_lists
 
 
 @given(record_lists(), CODECS)
-def test_each_record_is_what_reading_all_of_them_gives(records: list[Record], codec: Codec) -> None:
+def test_each_record_equals_the_one_from_a_full_read(records: list[Record], codec: Codec) -> None:
     batch = IndexedBatch(write_batch(records, codec=codec))
     assert list(batch.offsets) == [record.offset for record in records]
     assert [batch.record(place) for place in range(len(records))] == records

@@ -37,7 +37,7 @@ def test_records_come_back_as_they_were(records: list[Record], codec: Codec) -> 
 
 
 @given(record_lists(), CODECS, st.integers(0, 2**62))
-def test_what_is_told_is_written(records: list[Record], codec: Codec, deadline: int) -> None:
+def test_explicit_fields_are_written(records: list[Record], codec: Codec, deadline: int) -> None:
     batch = write_batch(
         iter(records),
         base_offset=records[0].offset - 5 if records[0].offset >= 5 else 0,
@@ -60,7 +60,7 @@ def test_what_is_told_is_written(records: list[Record], codec: Codec, deadline: 
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (2**40, 3, 17)
 
 
-def test_the_brokers_time_counts_where_the_batch_says_so() -> None:
+def test_append_time_is_used_if_the_batch_has_it() -> None:
     batch = write_batch([Record(0, 5, b"k", b"v")], attributes=LOG_APPEND_TIME, max_timestamp=1000)
     (record,) = read_records(batch)
     assert record.timestamp_ms == 1000
@@ -75,7 +75,7 @@ def test_a_batch_may_have_no_records(codec: Codec) -> None:
     assert list(read_records(batch)) == []
 
 
-def test_a_batch_without_records_needs_to_be_told_its_offsets() -> None:
+def test_a_batch_without_records_needs_explicit_offsets() -> None:
     with pytest.raises(ValueError, match="base and last offset"):
         write_batch(())
 
@@ -93,7 +93,7 @@ def test_records_that_unpack_beyond_the_limit_are_refused(codec: Codec) -> None:
 
 
 def outcome(batch: bytes) -> list[Record] | None:
-    """What reading gives; any error but CorruptBatch fails the test."""
+    """Read the records; any error but CorruptBatch fails the test."""
     try:
         return list(read_records(batch, limit=100_000))
     except CorruptBatch:
@@ -170,7 +170,7 @@ GOOD = record(varint(0), varint(0), varint(1), b"k", varint(1), b"v", varint(0))
     [
         pytest.param(batch_of(GOOD, count=2**31 - 1), "claims 2147483647 records", id="2^31 records"),
         pytest.param(batch_of(GOOD, count=-1), "claims -1 records", id="less than no records"),
-        pytest.param(batch_of(GOOD, count=0), "bytes follow the last record", id="records nobody counted"),
+        pytest.param(batch_of(GOOD, count=0), "bytes follow the last record", id="uncounted records"),
         pytest.param(batch_of(GOOD + GOOD, count=2), "offset 0 follows 0", id="the same offset twice"),
         pytest.param(
             batch_of(record(varint(0), varint(10), b"\1", b"\1", b"\0")),

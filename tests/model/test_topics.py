@@ -30,13 +30,13 @@ def test_a_topic_may_be_named(name: str) -> None:
         (".", "cannot be named"),
         ("..", "cannot be named"),
         ("x" * 250, "at most 249 characters, this one 250"),
-        ("a b", "may hold only"),
-        ("a/b", "may hold only"),
-        ("../a", "may hold only"),
-        ("a\n", "may hold only"),
-        ("a\0", "may hold only"),
-        ("größe", "may hold only"),
-        ("a:b", "may hold only"),
+        ("a b", "may contain only"),
+        ("a/b", "may contain only"),
+        ("../a", "may contain only"),
+        ("a\n", "may contain only"),
+        ("a\0", "may contain only"),
+        ("größe", "may contain only"),
+        ("a:b", "may contain only"),
     ],
 )
 def test_a_topic_may_not_be_named(name: str, reason: str) -> None:
@@ -81,7 +81,7 @@ def test_a_default_written_out_is_read_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, setting in SETTINGS.items() if setting.minimum is not None])
-def test_bounds_are_part_of_what_is_allowed_and_nothing_beyond_them_is(name: str) -> None:
+def test_bounds_are_inclusive(name: str) -> None:
     setting = SETTINGS[name]
     assert setting.minimum is not None
     assert setting.maximum is not None
@@ -130,7 +130,7 @@ def test_a_setting_is_read(name: str, text: str, value: object) -> None:
         ("cleanup.policy", "compact,shred", "is not one of compact, delete"),
         ("compression.type", "brotli", "is not one of producer, uncompressed, gzip, snappy, lz4, zstd"),
         ("message.timestamp.type", "logappendtime", "is not one of CreateTime, LogAppendTime"),
-        pytest.param("queue.dead.letter.topic", "../x", "may hold only letters", id="no topic's name"),
+        pytest.param("queue.dead.letter.topic", "../x", "may contain only letters", id="no topic's name"),
     ],
 )
 def test_a_setting_is_refused(name: str, text: str, reason: str) -> None:
@@ -147,7 +147,7 @@ def test_a_setting_is_refused(name: str, text: str, reason: str) -> None:
         ("min.insync.replica", "min.insync.replicas"),
     ],
 )
-def test_a_misspelt_setting_is_told_the_nearest_right_one(name: str, near: str) -> None:
+def test_a_misspelt_setting_suggests_the_nearest_name(name: str, near: str) -> None:
     with pytest.raises(InvalidConfig, match=f"no topic setting is named '{name}'; did you mean {near}"):
         check_setting(name, "1")
 
@@ -161,7 +161,7 @@ def test_a_setting_unlike_any_other_is_refused_without_a_guess() -> None:
     ("policy", "compacted", "deletes"),
     [("delete", False, True), ("compact", True, False), ("compact,delete", True, True)],
 )
-def test_the_cleanup_policy_says_what_happens_to_old_segments(
+def test_the_cleanup_policy_determines_deletion_and_compaction(
     policy: str, compacted: bool, deletes: bool
 ) -> None:
     config = topic_config({"cleanup.policy": policy})

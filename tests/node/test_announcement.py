@@ -1,4 +1,4 @@
-"""What the broker prints when it is ready, and that its advice can be followed."""
+"""The banner that the broker prints when it is ready; its commands work."""
 
 import os
 import shlex
@@ -18,7 +18,7 @@ def advice(lines: list[str]) -> list[str]:
     return [line.strip() for line in lines[start:end]]
 
 
-def test_what_it_says_to_try_works_as_it_is_typed(new_broker: NewBroker, tmp_path: Path) -> None:
+def test_the_suggested_commands_work_as_printed(new_broker: NewBroker, tmp_path: Path) -> None:
     broker = new_broker().start()
     alpacactl = tmp_path / "alpacactl"
     alpacactl.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m alpacamq.cli.main "$@"\n')
@@ -39,13 +39,13 @@ def test_what_it_says_to_try_works_as_it_is_typed(new_broker: NewBroker, tmp_pat
     assert "greetings" in printed["topics"]
 
 
-def test_the_console_is_where_it_says(new_broker: NewBroker) -> None:
+def test_the_console_is_at_the_printed_address(new_broker: NewBroker) -> None:
     broker = new_broker().start()
     (page,) = [line.split()[1] for line in broker.output.lines if line.split()[:1] == ["console"]]
     assert "<title>AlpacaMQ" in httpx.get(page, timeout=60).raise_for_status().text
 
 
-def test_it_does_not_advise_to_use_an_api_that_is_shut(new_broker: NewBroker) -> None:
+def test_disabled_apis_are_not_suggested(new_broker: NewBroker) -> None:
     broker = new_broker(config="[http]\nenabled = false\n").start()
     assert not any("console" in line for line in broker.output.lines)
     assert not any("queue" in command for command in advice(broker.output.lines))

@@ -1,4 +1,4 @@
-"""The APIs that speak HTTP, on the real broker: open, switched off, taken, shut."""
+"""The HTTP and SQS APIs of a real broker: enabled, disabled, address in use, shutdown."""
 
 import socket
 
@@ -14,7 +14,7 @@ def address_of(broker: Broker, api: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def test_every_api_answers_at_the_address_that_is_announced(new_broker: NewBroker) -> None:
+def test_every_api_answers_at_the_printed_address(new_broker: NewBroker) -> None:
     broker = new_broker().start()
 
     for api in ("http", "sqs"):
@@ -22,16 +22,14 @@ def test_every_api_answers_at_the_address_that_is_announced(new_broker: NewBroke
             assert client.ask(get("/there/is/nothing/here")).status in range(400, 500)
 
 
-def test_an_api_that_is_switched_off_is_not_there(new_broker: NewBroker) -> None:
+def test_a_disabled_api_does_not_listen(new_broker: NewBroker) -> None:
     broker = new_broker(config="[http]\nenabled = false\n[sqs]\nenabled = false\n").start()
 
     assert not broker.output.find(r"http|sqs")
 
 
 @pytest.mark.parametrize("api", ["http", "sqs"])
-def test_a_taken_address_is_refused_with_what_to_do_before_anything_else(
-    new_broker: NewBroker, api: str
-) -> None:
+def test_an_address_in_use_fails_the_start_with_a_hint(new_broker: NewBroker, api: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         broker = new_broker(**{api: address})
@@ -46,7 +44,7 @@ def test_a_taken_address_is_refused_with_what_to_do_before_anything_else(
     assert not list(broker.data_dir.iterdir())
 
 
-def test_clients_of_an_api_do_not_keep_the_broker_from_ending(new_broker: NewBroker) -> None:
+def test_connected_clients_do_not_block_shutdown(new_broker: NewBroker) -> None:
     broker = new_broker().start()
     with Client(address_of(broker, "http")) as idle, Client(address_of(broker, "sqs")) as unfinished:
         idle.ask(get())

@@ -1,9 +1,9 @@
-"""How descriptors are divided between the log and the listeners."""
+"""Division of descriptors between the log and the listeners."""
 
 import pytest
 
 from alpacamq.node.config import NodeConfig, load
-from alpacamq.node.descriptors import KAFKA_CONNECTION, MAX_SEGMENT_FILES, MIN_SEGMENT_FILES, fitted
+from alpacamq.node.descriptors import KAFKA_CONNECTION, MAX_SEGMENT_FILES, MIN_SEGMENT_FILES, fit_to_limit
 
 
 def connections(config: NodeConfig) -> tuple[int, int, int]:
@@ -11,7 +11,7 @@ def connections(config: NodeConfig) -> tuple[int, int, int]:
 
 
 def test_a_high_limit_changes_nothing_but_the_segment_files(capsys: pytest.CaptureFixture[str]) -> None:
-    config = fitted(NodeConfig(), 65536)
+    config = fit_to_limit(NodeConfig(), 65536)
     assert connections(config) == (2000, 2000, 2000)
     assert config.log.open_files == MAX_SEGMENT_FILES
     assert capsys.readouterr().err == ""
@@ -19,17 +19,17 @@ def test_a_high_limit_changes_nothing_but_the_segment_files(capsys: pytest.Captu
 
 @pytest.mark.parametrize("limit", [128, 256, 1024, 4096, 8192])
 def test_a_low_limit_leaves_the_log_its_share(limit: int, capsys: pytest.CaptureFixture[str]) -> None:
-    config = fitted(NodeConfig(), limit)
+    config = fit_to_limit(NodeConfig(), limit)
     kafka, http, sqs = connections(config)
     assert kafka == http == sqs
     assert config.log.open_files >= min(MIN_SEGMENT_FILES, limit // 4)
     assert KAFKA_CONNECTION * kafka + http + sqs + config.log.open_files <= limit - min(256, limit // 4)
-    assert f"the limit of {limit} open files is low" in capsys.readouterr().err
+    assert f"the limit of {limit} open files is too low" in capsys.readouterr().err
 
 
-def test_what_is_configured_is_taken_into_account(capsys: pytest.CaptureFixture[str]) -> None:
+def test_configured_limits_are_respected(capsys: pytest.CaptureFixture[str]) -> None:
     overrides = {"kafka.max_connections": "100", "log.open_files": "500", "sqs.enabled": "false"}
-    config = fitted(load(None, {}, {**overrides, "http.max_connections": "50"}), 1024)
+    config = fit_to_limit(load(None, {}, {**overrides, "http.max_connections": "50"}), 1024)
     assert connections(config)[:2] == (100, 50)
     assert config.log.open_files == 500
     assert capsys.readouterr().err == ""

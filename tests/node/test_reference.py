@@ -1,4 +1,4 @@
-"""The texts made from the table of options."""
+"""The texts generated from the table of options."""
 
 import tomllib
 from pathlib import Path
@@ -18,7 +18,7 @@ def test_the_example_is_the_default_configuration(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", [key for key, option in OPTIONS.items() if isinstance(option, Option)])
-def test_the_example_holds_every_option(key: str) -> None:
+def test_the_example_contains_every_option(key: str) -> None:
     section, _, name = key.partition(".")
     assert name in tomllib.loads(example())[section]
 

@@ -1,4 +1,4 @@
-"""[tracing]: what it may say, and what the broker makes of it."""
+"""[tracing]: valid values and the resulting settings."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ def loaded(**options: str) -> NodeConfig:
     return load(None, {}, {f"tracing.{name}": text for name, text in options.items()})
 
 
-def test_spans_are_sent_where_the_configuration_says() -> None:
+def test_spans_are_sent_to_the_configured_endpoint() -> None:
     config = loaded(
         otlp_endpoint="https://traces.example:4318/tenant/", otlp_headers="x-key=a=b, x-team = tea"
     )
@@ -24,7 +24,7 @@ def test_spans_are_sent_where_the_configuration_says() -> None:
     assert settings.export.resource["service.instance.id"] == "7"
 
 
-def test_nothing_is_sent_unless_asked_for() -> None:
+def test_nothing_is_exported_by_default() -> None:
     settings = tracing_settings(loaded().tracing, 1)
     assert settings is not None
     assert settings.export is None
@@ -42,19 +42,19 @@ def test_nothing_is_sent_unless_asked_for() -> None:
         "tea",
     ],
 )
-def test_an_endpoint_that_is_none_is_refused_by_name(endpoint: str) -> None:
+def test_an_invalid_endpoint_is_rejected_by_name(endpoint: str) -> None:
     with pytest.raises(ConfigError, match=r"tracing\.otlp_endpoint must be a URL"):
         loaded(otlp_endpoint=endpoint)
 
 
 @pytest.mark.parametrize("headers", ["secret", "=secret", "a=b,secret", "a=b\nc=secret", "sécret=1"])
-def test_headers_that_are_none_are_refused_without_being_shown(headers: str) -> None:
+def test_invalid_headers_are_rejected_without_being_shown(headers: str) -> None:
     with pytest.raises(ConfigError, match=r"tracing\.otlp_headers must be NAME=VALUE") as refused:
         loaded(otlp_headers=headers)
     assert "secret" not in str(refused.value)
 
 
-def test_a_file_may_say_it(tmp_path: Path) -> None:
+def test_tracing_is_configured_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "alpacamq.toml"
     file.write_text("[tracing]\nlog_bytes = 0\nretention_ms = 1000\n")
     settings = tracing_settings(load(file, {}, {}).tracing, 1)

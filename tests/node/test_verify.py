@@ -24,7 +24,7 @@ async def written(path: Path) -> Path:
     return next(partition.log.directory.glob("*.log"))
 
 
-async def test_sound_data_is_said_to_be_sound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_valid_data_is_reported_as_ok(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     await written(tmp_path)
     assert verify(tmp_path) == 0
     out = capsys.readouterr().out
@@ -32,7 +32,7 @@ async def test_sound_data_is_said_to_be_sound(tmp_path: Path, capsys: pytest.Cap
     assert "offsets 0 to 5: ok" in out
 
 
-async def test_a_flipped_bit_is_named_with_file_and_position(
+async def test_a_flipped_bit_is_reported_with_file_and_position(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     segment = await written(tmp_path)
@@ -45,17 +45,17 @@ async def test_a_flipped_bit_is_named_with_file_and_position(
     assert "1 damaged" in out
 
 
-async def test_a_tail_that_a_crash_left_unfinished_is_not_called_damage(
+async def test_a_torn_tail_is_not_reported_as_damage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     segment = await written(tmp_path)
     with segment.open("ab") as file:
         file.write(b"\0" * 100)
     assert verify(tmp_path) == 0
-    assert "unfinished tail" in capsys.readouterr().out
+    assert "torn tail" in capsys.readouterr().out
 
 
-async def test_a_running_brokers_data_is_left_alone(tmp_path: Path) -> None:
+async def test_data_of_a_running_broker_is_rejected(tmp_path: Path) -> None:
     broker = Broker(BrokerSettings(node_id=BrokerId(1), data_directory=tmp_path))
     broker.open()
     try:
@@ -65,6 +65,6 @@ async def test_a_running_brokers_data_is_left_alone(tmp_path: Path) -> None:
         await broker.close()
 
 
-def test_any_other_directory_is_refused(tmp_path: Path) -> None:
+def test_any_other_directory_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="data-dir"):
         verify(tmp_path)

@@ -1,6 +1,6 @@
-"""Which promises a power cut has broken: a pure function of what clients were told and what is found.
+"""Finds guarantees that a power cut has broken: a pure function of client histories and findings.
 
-Nothing here knows how load is made or where things were read; topics play the roles that `Scene` gives them.
+Independent of how the load is produced and read; topics have the roles that `Scene` gives them.
 """
 
 from collections import Counter, defaultdict
@@ -39,32 +39,32 @@ from .history import (
 class Kind(Enum):
     """Every kind of broken promise."""
 
-    LOST_RECORD = "an acknowledged record is gone"
+    LOST_RECORD = "an acknowledged record was lost"
     MISPLACED_RECORD = "a record is not at the offset it was acknowledged with"
     DUPLICATE_RECORD = "a record sent once is there twice"
-    UNKNOWN_RECORD = "a record is there that nobody sent"
+    UNKNOWN_RECORD = "there is a record that was never sent"
     RETURNED_RECORD = "a deleted record is there"
     STALE_KEY = "a key of a compacted topic has an older value than was acknowledged, or none"
     REUSED_OFFSET = "another record has the offset of one that was read, in the same leader epoch"
-    LOST_TRANSACTION = "an acknowledged commit is gone"
+    LOST_TRANSACTION = "an acknowledged commit was lost"
     PARTIAL_TRANSACTION = "a part of a transaction is there"
     DUPLICATE_IN_TRANSACTION = "a record of a transaction is there twice"
     ABORTED_VISIBLE = "an aborted or undecided record is read as committed"
     STUCK = "committed records cannot be read to the end"
-    COPY_MISSING = "the group's offset says that a record was copied, but its copy is not there"
-    COPY_UNCOUNTED = "a record was copied, but the group's offset says it was not: it will be copied twice"
+    COPY_MISSING = "the group's offset counts a record as copied, but its copy does not exist"
+    COPY_UNCOUNTED = "a record was copied, but the group's offset does not count it: it will be copied twice"
     COPY_DUPLICATE = "a record was copied twice"
-    OFFSET_AHEAD = "a committed offset lies behind the end of the log: what is written next is skipped"
-    OFFSET_LOST = "an acknowledged commit of an offset is gone"
-    OFFSET_OF_DELETED = "a group has an offset in a topic that was made anew after it"
-    LOST_MESSAGE = "a message that nobody has finished is neither in its queue nor among the dead letters"
+    OFFSET_AHEAD = "a committed offset is beyond the end of the log: new records will be skipped"
+    OFFSET_LOST = "an acknowledged offset commit was lost"
+    OFFSET_OF_DELETED = "a group has an offset in a topic that was recreated after it"
+    LOST_MESSAGE = "an unfinished message is neither in its queue nor among the dead letters"
     DUPLICATE_MESSAGE = "a message is in its queue and among the dead letters, or twice in one"
     REDELIVERED = "a message is delivered again although its acknowledgement was confirmed"
     LOST_DELAYED = "a delayed message was not delivered"
     DUPLICATE_DELAYED = "a delayed message was delivered twice"
     EARLY_DELAYED = "a delayed message was delivered before its time"
     CANCELLED_DELIVERED = "a cancelled message was delivered"
-    LOST_FIFO = "an acknowledged message of a FIFO queue is gone"
+    LOST_FIFO = "an acknowledged message of a FIFO queue was lost"
     DUPLICATE_FIFO = "a deduplication id is there twice"
     REORDERED_FIFO = "messages of a FIFO group are out of order"
     LOST_TOPIC = "a topic that was created is not there"
@@ -87,7 +87,7 @@ class Anomaly:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """Which topic plays which role."""
+    """The roles of the topics."""
 
     records: Sequence[str] = ()  # plain records, each sent once
     tables: Sequence[str] = ()  # compacted; values are `key/number`, and numbers ascend
@@ -98,7 +98,7 @@ class Scene:
     queues: Sequence[str] = ()  # messages may come back from the dead letters as new records
     delayed: Sequence[str] = ()
     fifo: Sequence[str] = ()
-    churned: Sequence[str] = ()  # topics that are made and deleted again and again
+    churned: Sequence[str] = ()  # topics that are created and deleted repeatedly
     churn_group: str = ""
 
 
@@ -159,7 +159,7 @@ def _records(history: History, found: Found, promise: Promise, scene: Scene) -> 
 
 
 def _covers(trimming: Trimming, partition: int, offset: int, at_s: float) -> bool:
-    """Whether a record that was there then may have been deleted."""
+    """Return whether a record that existed then may have been deleted."""
     return trimming.partition == partition and offset < trimming.before and at_s <= trimming.at_s
 
 
@@ -244,7 +244,7 @@ def _transactions(history: History, found: Found, _promise: Promise, scene: Scen
 
 
 def _copies(history: History, found: Found, _promise: Promise, scene: Scene) -> Iterator[Anomaly]:
-    """Exactly what lies before the group's offset has been copied, each record once."""
+    """Check that exactly the records before the group's offset have been copied, each once."""
     if not scene.copy_source:
         return
     copies = Counter(record.value for record in _committed(found, scene.copy_target))
@@ -264,7 +264,7 @@ def _copies(history: History, found: Found, _promise: Promise, scene: Scene) -> 
 
 
 def _group_offsets(history: History, found: Found, promise: Promise, scene: Scene) -> Iterator[Anomaly]:
-    """Commits are kept, and none lies where records are still to come."""
+    """Check that commits are kept, and none is beyond the end of the log."""
     ends = history.cuts[-1].ends if history.cuts else {}
     for (group, topic, partition), offset in found.group_offsets.items():
         end = ends.get((topic, partition))
@@ -276,7 +276,7 @@ def _group_offsets(history: History, found: Found, promise: Promise, scene: Scen
     for phase, event in history.of(Committed):
         if event.topic in scene.churned or not history.is_durable(phase, event.at_s, promise.state_s):
             continue
-        # What a cut has taken from the log cannot be stood behind.
+        # Records lost in a cut cannot be required.
         limits = [cut.ends.get((event.topic, event.partition)) for cut in history.cuts[phase:]]
         least = min([event.offset, *(limit for limit in limits if limit is not None)])
         kept[event.group, event.topic, event.partition] = least, _age(history, phase, event.at_s)
@@ -306,8 +306,8 @@ def _offsets_of_deleted(history: History, found: Found, scene: Scene) -> Iterato
 
 
 def _queues(history: History, found: Found, promise: Promise, scene: Scene) -> Iterator[Anomaly]:
-    """A message is in exactly one place until it is acknowledged, and in none from then on."""
-    # What is acknowledged since the last cut is what was found alive after it.
+    """Check that a message is in exactly one place until it is acknowledged, and in none afterwards."""
+    # Only messages found alive after the last cut can have been acknowledged since.
     cuts = len(history.cuts)
     tried = {event.value for phase, event in history.of(Settling) if event.action == "ack" and phase < cuts}
     done = {
@@ -347,7 +347,7 @@ def _delays(history: History, found: Found, _promise: Promise, scene: Scene) -> 
             yield Anomaly(Kind.CANCELLED_DELIVERED, where)
         if not records and value in confirmed and value not in cancelling:
             yield Anomaly(Kind.LOST_DELAYED, where)
-        # One whose time had come when it arrived was not delayed, and has its producer's timestamp.
+        # A message already due on arrival was not delayed, and has its producer's timestamp.
         if value in confirmed and any(record.timestamp_ms < event.due_ms for record in records):
             yield Anomaly(Kind.EARLY_DELAYED, where)
 
@@ -385,7 +385,7 @@ _State = tuple[int, int] | None  # partitions and retention.ms; None: there is n
 def _topics(history: History, found: Found, _promise: Promise, scene: Scene) -> Iterator[Anomaly]:
     """Acknowledged changes of topics are in force; one without an answer may or may not be."""
     possible: dict[str, set[_State]] = {}
-    asked: dict[str, set[_State]] = {}  # what may be if the change under way was made
+    asked: dict[str, set[_State]] = {}  # possible states if the pending change was made
     for event in chain.from_iterable(history.phases):
         if isinstance(event, Changing):
             states = possible.setdefault(event.topic, {None})

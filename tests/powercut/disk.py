@@ -1,8 +1,8 @@
 """A disk whose power can be cut: ext4 in a file, on a loop device.
 
-A cut shuts the file system down where it is (`EXT4_IOC_SHUTDOWN`, as xfstests does): what was not
-synced is gone, what was synced is there after the next mount. Before it, parts of what was not synced
-can be pushed out at random, since a real kernel writes dirty pages whenever it likes.
+A cut shuts the file system down at once (`EXT4_IOC_SHUTDOWN`, as xfstests does): unsynced data is lost,
+synced data exists after the next mount. Before it, parts of the unsynced data can be written back at
+random, because a real kernel writes dirty pages at any time.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Cut(IntEnum):
-    """What the journal gets to write when the power goes."""
+    """What the journal still writes when the power fails."""
 
     JOURNAL_FIRST = 1  # names and sizes reach the disk, data does not
     NOTHING = 2
@@ -35,7 +35,7 @@ class Cut(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class MountOptions:
-    """When ext4 writes by itself, and whether data or metadata goes first."""
+    """When ext4 writes back by itself, and whether data or metadata goes first."""
 
     name: str
     options: str

@@ -1,7 +1,7 @@
-"""What clients did and were told, written down as it happens, and what was found after a restart.
+"""The history of client requests and their answers, and the state found after a restart.
 
-Every value sent is unique, so that a record can be followed through topics. An event is written when
-the broker's answer is there; what has no answer is known only by the event written before it was asked.
+Every value sent is unique, so that a record can be followed through topics. An event is recorded when
+the broker's answer arrives; a request without an answer is known only by the event recorded before it.
 Times are CLOCK_MONOTONIC, which all processes of a machine share.
 """
 
@@ -248,7 +248,7 @@ def read_events(paths: Iterable[Path]) -> list[Event]:
 
 @dataclass(frozen=True, slots=True)
 class FoundRecord:
-    """A record as it is in a topic."""
+    """A record in a topic."""
 
     partition: int
     offset: int
@@ -259,7 +259,7 @@ class FoundRecord:
 
 @dataclass(slots=True)
 class Found:
-    """What is there after a restart.
+    """The state found after a restart.
 
     `committed` is what readers of committed records get, `all_records` what others get as well.
     `stuck` names partitions whose committed records cannot be read to the end. `live` are the messages of
@@ -280,7 +280,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """When the power was cut, and where partitions ended after the restart."""
+    """The time of a power cut, and the partitions' end offsets after the restart."""
 
     at_s: float
     ends: Mapping[Place, int]
@@ -301,13 +301,13 @@ class History:
                     yield phase, event
 
     def is_durable(self, phase: int, at_s: float, window_s: float) -> bool:
-        """Whether what was acknowledged then must be there now: no cut came within `window_s` of it."""
+        """Return whether data acknowledged then must exist now: no cut within `window_s` after it."""
         return phase >= len(self.cuts) or window_s == 0 or at_s <= self.cuts[phase].at_s - window_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """What a power cut may take by the durability page, in seconds before it.
+    """The data loss that the durability page allows, in seconds before a power cut.
 
     Topics that are not named lose nothing. `state_s` is about group offsets and acknowledgements of queues.
     Transactions, delayed messages and changes of topics are on the disk when they are acknowledged.

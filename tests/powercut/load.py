@@ -1,8 +1,8 @@
 """Mixed load on one broker until it is killed.
 
 `python -m tests.powercut.load '{…}'`, with the fields of `Settings`.
-Every worker has a thread, its own clients and a file of its own in the history. What fails ends its worker:
-the power is gone.
+Every worker has a thread, its own clients and its own file in the history. A failure ends its worker: power
+was lost.
 """
 
 import sys
@@ -59,7 +59,7 @@ MAX_CHURNED_PARTITIONS = 5
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the load is told."""
+    """Parameters of the load."""
 
     kafka: str
     http: str
@@ -70,7 +70,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Work:
-    """What one worker has: dice, a recorder, and values that nobody else uses."""
+    """State of one worker: random numbers, a recorder, and unique values."""
 
     def __init__(self, settings: Settings, name: str) -> None:
         self.settings = settings
@@ -242,7 +242,7 @@ def one_transaction(work: Work, producer: Any, *, commit: bool = True, hold_s: f
     producer.begin_transaction()
     for topic, value in records:
         producer.produce(topic, value, partition=work.dice.randrange(scene.PARTITIONS))
-    # librdkafka gives up if it is to abort while the former transaction keeps partitions from being added.
+    # librdkafka fails if it has to abort while the former transaction prevents adding partitions.
     if hold_s or not commit or work.dice.random() < 0.3:
         producer.flush(CALL_S)
         time.sleep(work.dice.uniform(0, hold_s or 0.2))
@@ -252,7 +252,7 @@ def one_transaction(work: Work, producer: Any, *, commit: bool = True, hold_s: f
 
 
 def insist(call: Callable[[], None]) -> None:
-    """Ask again where nobody can say yet."""
+    """Retry while the coordinator is not available."""
     while True:
         try:
             call()
@@ -357,7 +357,7 @@ def delay_over_http(work: Work) -> None:
         body = {"messages": [{"value": value, "deliver_at": due_ms} for value, due_ms in messages]}
         answer = http.ask("POST", f"/topics/{topic}/messages", body)
         results = [r for r in zip(messages, answer["results"], strict=True) if "error" not in r[1]]
-        # One whose time has come on the way is a record like any other.
+        # A message that became due on the way is an ordinary record.
         work.write(
             *(
                 Delayed(topic, value)
@@ -387,7 +387,7 @@ def delay_over_kafka(work: Work) -> None:
 
     def delivered(error: Any, message: Any) -> None:
         value = message.value().decode()
-        # One whose time has come on the way is a record like any other.
+        # A message that became due on the way is an ordinary record.
         if error is None and time.time() * 1000 < dues_ms.pop(value):
             acked.append(Delayed(message.topic(), value))
 
@@ -556,7 +556,7 @@ def workers() -> Iterator[tuple[str, Callable[[Work], None]]]:
 def run(work: Work, worker: Callable[[Work], None]) -> None:
     try:
         worker(work)
-    except Exception as error:  # noqa: BLE001 - without power everything fails; told apart by when it does
+    except Exception as error:  # noqa: BLE001 - without power everything fails
         print(f"{time.monotonic():.3f} {work.name}: {error!r}\n", end="", flush=True)
 
 

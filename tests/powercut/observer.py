@@ -1,4 +1,4 @@
-"""Looks at a broker after a restart: reads every topic, drains every queue, asks for every offset."""
+"""Inspects a broker after a restart: reads every topic, drains every queue, fetches every offset."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -55,7 +55,7 @@ class Observer:
         self._watermarks = self._consumer("read_uncommitted")
 
     def ends(self) -> dict[Place, int]:
-        """Where the partitions end that groups have offsets in."""
+        """Return the end offsets of partitions in which groups have offsets."""
         return {
             (topic, partition): self._bounds(topic, partition)[1]
             for topic in (scene.RECORDS, scene.COPY_SOURCE)
@@ -75,7 +75,7 @@ class Observer:
         found.group_offsets = self._group_offsets()
         for name, producer in producers.items():
             one_transaction(Work(self._settings, f"after-{name}"), producer)
-        # What the next transaction of the same name brings to light counts as well.
+        # The next transaction of the same name may reveal more.
         found.committed = {
             topic: [*{*before, *self._read(topic, found.stuck)}] for topic, before in committed.items()
         }
@@ -190,7 +190,7 @@ class Observer:
                 raise AssertionError(f"{source} cannot be drained: {partitions}")
 
     def _resend_steps(self) -> None:
-        """Send messages of the FIFO queue once more that are there: none may be stored again."""
+        """Resend existing messages of the FIFO queue: none may be stored again."""
         there = {record.value.partition("/")[0] for record in self._read(scene.STEPS, [], "read_uncommitted")}
         sent = {event.deduplication_id: event.group for _, event in self._history.of(FifoSending)}
         sqs = scene.sqs_client(self._settings.sqs)
@@ -214,7 +214,7 @@ class Observer:
         )
 
     def _note(self, found: Found) -> None:
-        """What was found without its client knowing is known from now on: it must not go any more."""
+        """Mark data that was found, though unacknowledged, as known: it must not disappear any more."""
         acked = {(event.topic, event.value) for _, event in self._history.of(Acked)}
         for topic in scene.SCENE.records:
             self._work.write(

@@ -54,7 +54,7 @@ _QUEUE = {
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a disk's broker and topics are set to."""
+    """The settings of a disk's broker and topics."""
 
     syncs_everything: bool  # flush.messages=1 for every topic, the internal ones included
     synced: tuple[str, ...]  # flush.messages=1 for these
@@ -101,7 +101,7 @@ ALL_TOPICS = (
 
 
 def plan(random: Random, *, syncs_everything: bool) -> Plan:
-    """Draw settings, so that every order of flushes comes up."""
+    """Draw random settings, to cover every order of flushes."""
     return Plan(
         syncs_everything=syncs_everything,
         synced=() if syncs_everything else tuple(name for name in ALL_TOPICS if random.random() < 0.25),
@@ -112,7 +112,7 @@ def plan(random: Random, *, syncs_everything: bool) -> Plan:
 
 
 def sqs_client(address: str) -> Any:
-    """The AWS SDK; it does not try again, so that what has no answer is known to have none."""
+    """Return the AWS SDK without retries, so that a request without an answer is known as such."""
     return boto3.client(
         "sqs",
         endpoint_url=f"http://{address}",

@@ -1,4 +1,4 @@
-"""Transactions that are open when the power goes and are committed when it is back.
+"""Transactions that are open during a power cut and committed after it.
 
 `python -m tests.powercut.straddler '{…}' FILE`: like a client on another machine it outlives the cut. It ends
 after the transaction during which FILE appears, or when its producer can do nothing more.

@@ -1,4 +1,4 @@
-"""The checker finds every kind of broken promise, and nothing where none is broken.
+"""The checker finds every kind of broken guarantee, and reports nothing else.
 
 A sound history with one of everything is the start; each case plants one loss in what is found, or shows
 that the same loss is forgiven where the durability page allows it.
@@ -137,7 +137,7 @@ def sound(at_s: float = EARLY_S) -> Case:
         Changing("churn", "create", 2, 70, at_s),
         Changed("churn", "create", 2, 70, at_s),
     ]
-    # What an observer acknowledges was alive; it says nothing about what must not come again.
+    # An acknowledgement by an observer shows that a message was alive, not that it must not be redelivered.
     case.since = [
         Settling("jobs", "waiting", "ack", CUT_S + 1),
         Settled("jobs", "waiting", "ack", CUT_S + 1),
@@ -401,13 +401,13 @@ def test_a_change_without_an_answer_may_be_in_force_or_not() -> None:
     assert case.kinds() == set()
 
 
-def test_what_was_acknowledged_since_the_last_cut_must_be_there() -> None:
+def test_data_acknowledged_since_the_last_cut_must_exist() -> None:
     case = sound()
     case.since += [Sent("records", "r2", CUT_S + 1), Acked("records", "r2", 0, 2, CUT_S + 1)]
     assert case.kinds(INTERVAL) == {Kind.LOST_RECORD}
 
 
-def test_only_what_was_there_before_may_go_with_a_deletion_of_records() -> None:
+def test_a_record_deletion_removes_only_earlier_records() -> None:
     case = sound()
     case.events += [Sent("records", "r2", EARLY_S), Acked("records", "r2", 1, 4, EARLY_S)]
     assert case.kinds() == set()

@@ -46,7 +46,7 @@ def power_cycle(disk: PowerCutDisk, how: Cut) -> None:
 
 
 @pytest.mark.parametrize("how", Cut)
-def test_what_was_synced_is_there_after_a_cut(disk: PowerCutDisk, how: Cut) -> None:
+def test_synced_data_survives_a_cut(disk: PowerCutDisk, how: Cut) -> None:
     write(disk.path / "kept", b"a" * 10_000, sync=True)
     sync_directory(disk.path)
     power_cycle(disk, how)

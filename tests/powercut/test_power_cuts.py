@@ -29,14 +29,14 @@ pytestmark = [
 
 CUTS = int(os.environ.get("CUTS", "30"))
 SEED = int(os.environ.get("SEED") or SystemRandom().randrange(1 << 32))
-# The same data directory goes through so many cuts: what one leaves behind may matter to the next.
+# The same data directory goes through this many cuts: the remains of one may affect the next.
 CUTS_PER_DISK = 3
 LOAD_S = ((0.2, 1.0), (4.0, 8.0), (4.0, 8.0), (4.0, 8.0))
-FAILING_S = 0.05  # what fails so shortly before the cut may have met it
+FAILING_S = 0.05  # failures this shortly before the cut may be caused by it
 SHOWN = 3  # of each kind
 LOG_SHOWN = 3000
 START_S = 60.0
-# Workers that wait for nobody else.
+# Workers that do not wait for others.
 WRITERS = 8
 
 
@@ -77,10 +77,10 @@ class Rig:
         )
 
     def start(self) -> None:
-        """Start the broker on the disk, on a machine that was booted anew."""
+        """Start the broker on the disk, on a machine that was rebooted."""
         self.disk.mount()
         if self.broker.data_dir.exists():
-            # The broker tells a power loss by the boot id, and this machine has only the one.
+            # The broker detects a power loss by the boot id, and this machine has only one.
             (self.broker.data_dir / RUNNING).write_text("an earlier boot\n")
         self.broker.start()
 
@@ -112,7 +112,7 @@ class Rig:
             self.disk.push_out_some(self.dice)
 
     def _is_under_load(self) -> bool:
-        """Whether every worker that writes by itself has begun."""
+        """Return whether every independent worker has begun."""
         begun = [path for path in self.events.glob(f"{self.phase:03d}-*.jsonl") if path.stat().st_size]
         return len(begun) >= WRITERS
 
@@ -137,7 +137,7 @@ class Rig:
 
 
 def _is_before(line: str, at_s: float) -> bool:
-    """Whether a line of the load's log is about a worker that ended before this time."""
+    """Return whether a line of the load's log is about a worker that ended before this time."""
     time_s, _, _ = line.partition(" ")
     return time_s.replace(".", "", 1).isdigit() and float(time_s) < at_s
 
@@ -185,8 +185,8 @@ def _one_disk(directory: Path, seed: int, cuts: int) -> list[str]:
                 flush=True,
             )
             if anomalies:
-                # What follows from it would only be told again.
-                told = _told(anomalies)
+                # Its consequences would only repeat it.
+                told = _describe(anomalies)
                 print("".join(f"  {line}\n" for line in told), end="", flush=True)
                 return [f"{replay}: {line}" for line in told]
     finally:
@@ -195,7 +195,7 @@ def _one_disk(directory: Path, seed: int, cuts: int) -> list[str]:
     return []
 
 
-def _told(anomalies: list[Anomaly]) -> list[str]:
+def _describe(anomalies: list[Anomaly]) -> list[str]:
     """A line for every kind, with a few of its anomalies."""
     by_kind: dict[Kind, list[str]] = {}
     for anomaly in anomalies:

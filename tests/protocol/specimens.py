@@ -64,7 +64,7 @@ def messages() -> list[tuple[type[Message], int]]:
 
 
 def name_of(value: object) -> str:
-    """How a test's parameter is called."""
+    """Return the name of a test parameter."""
     return value.__name__ if isinstance(value, type) else getattr(value, "name", str(value))
 
 

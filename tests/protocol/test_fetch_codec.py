@@ -45,7 +45,7 @@ def key_of(topic: FetchTopic | ForgottenTopic, version: int) -> bytes:
 
 
 def as_call(request: FetchRequest, version: int) -> FetchCall:
-    """What the hand-written decoder is to make of `request`."""
+    """Return the expected result of the hand-written decoder for `request`."""
     return FetchCall(
         request.max_wait_ms,
         request.min_bytes,

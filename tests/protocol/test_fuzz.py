@@ -1,4 +1,4 @@
-"""Bytes from nowhere: only ProtocolError may come out, and nothing large may be made on the way."""
+"""Arbitrary bytes: decoders raise only ProtocolError, and allocate nothing large."""
 
 import random
 import tracemalloc
@@ -20,7 +20,7 @@ from alpacamq.protocol.schema import decode, encode
 from . import test_fetch_codec, test_produce_codec
 from .specimens import messages, name_of, specimen
 
-# What lengths and counts look like when they lie, in both forms.
+# False lengths and counts, in both encodings.
 CLAIMS = [
     bytes.fromhex(text) for text in ("7fffffff", "ffffffff", "80000000", "7fff", "ffffffff07", "ffffffff0f")
 ]
@@ -50,13 +50,11 @@ REQUESTS = [(message, version) for message, version in FUZZED if message.__name_
 
 
 @pytest.mark.parametrize(("message", "version"), FUZZED, ids=name_of)
-def test_whatever_the_bytes_a_message_comes_out_or_a_protocol_error(
-    message: type[Message], version: int
-) -> None:
+def test_arbitrary_bytes_give_a_message_or_a_protocol_error(message: type[Message], version: int) -> None:
     for data in distortions(encode(specimen(message, version), version), seed=version):
         with suppress(ProtocolError):
             read = decode(message, version, memoryview(data))
-            # What was read is whole: it can be written, and means the same when read again.
+            # A decoded message is complete: it can be encoded, and decodes to the same.
             assert decode(message, version, memoryview(encode(read, version))) == read
 
 
@@ -93,10 +91,8 @@ AS_CALL: dict[type[Message], Callable[..., object]] = {
 
 
 @pytest.mark.parametrize(("message", "version"), hand_written(), ids=name_of)
-def test_the_hand_written_decoders_take_what_the_compiled_ones_take(
-    message: type[Message], version: int
-) -> None:
-    """They may take more: what lies in a tagged field they have no use for is not looked at."""
+def test_hand_written_decoders_equal_the_generated_ones(message: type[Message], version: int) -> None:
+    """The hand-written decoders may accept more: they do not check the content of unknown tagged fields."""
     for distorted in distortions(encode(specimen(message, version), version), seed=version):
         data = memoryview(distorted)
         try:
@@ -108,7 +104,7 @@ def test_the_hand_written_decoders_take_what_the_compiled_ones_take(
             assert DECODERS[message](version, data, 0) == AS_CALL[message](compiled, version)
 
 
-def test_whatever_the_bytes_a_request_header_comes_out_or_a_protocol_error() -> None:
+def test_arbitrary_bytes_give_a_request_header_or_a_protocol_error() -> None:
     for text in ("0003 0008 00000007 0004 6b636174 aabb", "0003 0009 00000007 0001 61 01 05 02 eeee aabb"):
         for data in distortions(bytes.fromhex(text), seed=1):
             with suppress(ProtocolError):

@@ -19,7 +19,7 @@ FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(Health
 @pytest.mark.parametrize(("message", "version"), messages(), ids=name_of)
 @FEW
 @given(data=st.data())
-def test_what_was_written_is_read_back(message: type[Message], version: int, data: st.DataObject) -> None:
+def test_written_records_are_read_back(message: type[Message], version: int, data: st.DataObject) -> None:
     ours = data.draw(any_message(message, version))
     written = encode(ours, version)
     assert decode(message, version, memoryview(written)) == ours

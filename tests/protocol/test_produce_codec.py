@@ -35,7 +35,7 @@ MANY = settings(max_examples=60, deadline=None, suppress_health_check=list(Healt
 
 
 def as_call(request: ProduceRequest, version: int) -> ProduceCall:
-    """What the hand-written decoder is to make of `request`."""
+    """Return the expected result of the hand-written decoder for `request`."""
     return ProduceCall(
         request.transactional_id,
         request.acks,

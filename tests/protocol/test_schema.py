@@ -192,7 +192,7 @@ def test_a_value_that_may_not_be_null_yet_is_refused_when_it_is() -> None:
         decode(Nullable, 0, memoryview(b"\xff\xff"))
 
 
-def test_what_follows_a_message_is_passed_over_for_librdkafka_sends_too_much() -> None:
+def test_trailing_bytes_are_ignored_because_librdkafka_sends_them() -> None:
     all_topics = memoryview(bytes.fromhex("00 00 00 00 010000"))
     assert decode(MetadataRequest, 13, all_topics) == MetadataRequest(
         topics=None, allow_auto_topic_creation=False
@@ -232,7 +232,7 @@ FETCH_HEX = "00000000 00000000 00000000 00 00000000 00000000 01 01 01"
     (DescribeTopicPartitionsRequest, 0, "01 00000000 01 00 00000000 00 00",
      "cursor.topic_name may not be null"),
 ])  # fmt: skip
-def test_what_cannot_be_read_is_named(message: type[Message], version: int, text: str, fault: str) -> None:
+def test_unreadable_input_is_named(message: type[Message], version: int, text: str, fault: str) -> None:
     with pytest.raises(ProtocolError) as caught:
         decode(message, version, memoryview(bytes.fromhex(text)))
     assert str(caught.value) == f"{message.__name__} v{version}: {fault}"

@@ -1,4 +1,4 @@
-"""Messages whose bytes are known, so that encoder and decoder cannot be wrong together."""
+"""Messages with known bytes, so that encoder and decoder cannot be wrong together."""
 
 from uuid import UUID
 

@@ -4,9 +4,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from alpacamq.model.outcome import Change
+from alpacamq.model.state_machine import Change, Outcome, Pending, Request
 from alpacamq.timers.machine import DelayMachine
-from alpacamq.timers.messages import DelayOutcome, Deliver, Dropped, ReadBlock, Source, TargetName, ToSchedule
+from alpacamq.timers.messages import (
+    BatchesDelivered,
+    BlockLoaded,
+    CancelMessage,
+    Deliver,
+    Dropped,
+    ReadBlock,
+    Schedule,
+    Source,
+    TargetName,
+    ToSchedule,
+)
 from alpacamq.timers.records import decode_block, read_message_key
 
 START_MS = 1_790_000_123_457
@@ -69,7 +80,11 @@ class DelayLog:
         }
         self.snapshot = None
 
-    def carry_out(self, outcome: DelayOutcome) -> list[Any]:
+    def handle(self, request: Request[Any]) -> list[Any]:
+        """Let the machine handle a request; the replies."""
+        return self.carry_out(self.machine.handle([Pending(request, "ticket")], self.now_ms))
+
+    def carry_out(self, outcome: Outcome) -> list[Any]:
         """Write what is to be written; the replies."""
         for change in outcome.changes:
             self.records.append(change)
@@ -84,7 +99,7 @@ class DelayLog:
         self, *delays_ms: int, target: TargetName | None = None, source: Source | None = None
     ) -> list[int]:
         messages = [ToSchedule(target or name(), self.now_ms + delay_ms, b"e") for delay_ms in delays_ms]
-        [ids] = self.carry_out(self.machine.schedule(messages, source, "ticket", self.now_ms))
+        [ids] = self.handle(Schedule(messages=messages, source=source))
         assert isinstance(ids, list)
         for id_ in ids:
             key = read_message_key(self.records[id_].key)
@@ -97,8 +112,8 @@ class DelayLog:
         key = read_message_key(self.records[id_].key)
         assert key is not None
         wanted = target or name()
-        [answer] = self.carry_out(
-            self.machine.cancel(*key, wanted.topic_id, wanted.partition, "ticket", self.now_ms)
+        [answer] = self.handle(
+            CancelMessage(id=key[0], word=key[1], topic_id=wanted.topic_id, partition=wanted.partition)
         )
         return answer
 
@@ -122,7 +137,7 @@ class DelayLog:
             assert value is not None
             offset, content = decode_block(value)
             assert offset == read.offset
-            self.carry_out(self.machine.block_read(read, content, self.now_ms))
+            self.handle(BlockLoaded(read=read, slot=content))
 
     def deliver(self, *, crash_after: str = "") -> None:
         """Carry out what is to be delivered, in order; "append" crashes before that is noted."""
@@ -131,7 +146,7 @@ class DelayLog:
         for batch in batches:
             self._append(batch)
             if crash_after != "append":
-                self.carry_out(self.machine.arrived([batch.intent], self.now_ms))
+                self.handle(BatchesDelivered(intents=[batch.intent]))
 
     def _append(self, batch: Deliver) -> None:
         if batch.target.topic_id in self.deleted:

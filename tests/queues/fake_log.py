@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from alpacamq.model.lanes import Lane
+from alpacamq.model.state_machine import Outcome, Pending, Request
 from alpacamq.model.topics import TopicConfig, topic_config
-from alpacamq.queues.views import Outline, Run
+from alpacamq.queues.engine import QueueEngine
+from alpacamq.queues.messages import BacklogRead
+from alpacamq.queues.views import OffsetRange, Outline
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ class FakeLog:
         log = self.topics[topic].partitions[partition]
         assert offset >= log.start, "what is no longer there was asked for"
         end = min(offset + self.slab, log.end)
-        runs: list[Run] = []
+        runs: list[OffsetRange] = []
         for at in range(offset, end):
             entry = log.entries[at - log.start]
             if entry is None:
@@ -97,7 +101,22 @@ class FakeLog:
                 before = runs.pop()
                 if before.keys is not None:
                     keys = (*before.keys, entry.key)
-                runs.append(Run(before.first, at, entry.lane, keys))
+                runs.append(OffsetRange(before.first, at, entry.lane, keys))
             else:
-                runs.append(Run(at, at, entry.lane, keys))
+                runs.append(OffsetRange(at, at, entry.lane, keys))
         return Outline(runs, end)
+
+    def handle(
+        self, engine: QueueEngine, requests: list[tuple[Request[Any], object]], now_ms: int
+    ) -> Outcome:
+        """Let an engine handle requests, and do the reads that it requests."""
+        outcome = engine.handle([Pending(*each) for each in requests], now_ms)
+        while reads := outcome.reads:
+            outcome.reads = []
+            for read in reads:
+                outline = self.outline(
+                    read.queue.topic, read.partition, read.offset, with_keys=read.with_keys
+                )
+                event = BacklogRead(read=read, outline=outline)
+                outcome += engine.handle([Pending(event, None)], now_ms)
+        return outcome

@@ -2,21 +2,26 @@
 
 from collections.abc import Iterable
 from itertools import count
+from typing import Any
 
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.lanes import Lane
-from alpacamq.model.outcome import Change, Reply
-from alpacamq.queues.engine import EngineLimits, QueueEngine, QueueOutcome
+from alpacamq.model.state_machine import Change, Outcome, Pending, Reply, Request
+from alpacamq.queues.engine import EngineLimits, QueueEngine
 from alpacamq.queues.messages import (
     Acquired,
     Action,
+    BacklogRead,
     DescribeReply,
     DescribeRequest,
     Move,
+    MovesDone,
+    MovesReturned,
     QueueId,
-    QueueRequest,
+    ReadBacklog,
     ReceiveReply,
     ReceiveRequest,
+    RecordsArrived,
     Settlement,
     SettleReply,
     SettleRequest,
@@ -27,6 +32,7 @@ from tests.slow_snapshot import SlowSnapshot
 from .fake_log import Entry, FakeLog
 
 START_MS = 1_000_000
+MAX_READS = 10_000
 QUEUE = QueueId("workers", "orders")
 
 
@@ -36,6 +42,10 @@ def contents(changes: Iterable[Change]) -> dict[bytes, bytes]:
     return {key: value for key, value in latest.items() if value is not None}
 
 
+def moves_of(outcome: Outcome) -> list[Move]:
+    return [effect for effect in outcome.effects if isinstance(effect, Move)]
+
+
 class QueueHost:
     """One shard: its engine, its log, its clock, the answers given so far and the moves to be done."""
 
@@ -43,13 +53,15 @@ class QueueHost:
         self.now_ms = START_MS
         self.log = log
         self.changes: list[Change] = []
-        self.waiting: dict[object, QueueRequest] = {}  # requests without an answer so far
+        self.waiting: dict[object, Request[Any]] = {}  # requests without an answer so far
         self.answers: dict[object, object] = {}
         self.moves: list[Move] = []
         self._limits = limits or EngineLimits()
         self._tickets = count(1)
         self._producer_ids = count(100)
         self._slow_snapshot = SlowSnapshot()
+        self._reads: list[ReadBacklog] = []
+        self._is_reading = False
         self.engine = self._new_engine()
 
     def publish(
@@ -60,22 +72,26 @@ class QueueHost:
 
     def append(self, *entries: Entry | None, partition: int = 0, topic: str = QUEUE.topic) -> int:
         first = self.log.topics[topic].partitions[partition].append(*entries)
-        self.take(self.engine.records_arrived(topic, partition, self.now_ms))
+        self.post(RecordsArrived(topic=topic, partition=partition))
         return first
 
-    def send(self, *requests: QueueRequest) -> list[int]:
+    def send(self, *requests: Request[Any]) -> list[Any]:
         """Bring requests to the engine at once; their tickets are the keys of their answers."""
-        pairs = [(request, next(self._tickets)) for request in requests]
-        self.waiting |= {ticket: request for request, ticket in pairs}
-        self.take(self.engine.perform(pairs, self.now_ms))
-        return [ticket for _, ticket in pairs]
+        batch = [Pending(request, next(self._tickets)) for request in requests]
+        self.waiting |= {ticket: request for request, ticket in batch}
+        self.take(self.engine.handle(batch, self.now_ms))
+        return [ticket for _, ticket in batch]
 
-    def ask(self, request: QueueRequest) -> object:
+    def post(self, event: Request[Any]) -> None:
+        """Bring an event without a reply to the engine."""
+        self.take(self.engine.handle([Pending(event, None)], self.now_ms))
+
+    def ask(self, request: Request[Any]) -> object:
         """The answer to a request, None as long as there is none."""
         (ticket,) = self.send(request)
         return self.answers.get(ticket)
 
-    def refusal(self, request: QueueRequest) -> AlpacaError:
+    def refusal(self, request: Request[Any]) -> AlpacaError:
         """The error that is the answer to a request."""
         answer = self.ask(request)
         assert isinstance(answer, AlpacaError), answer
@@ -104,6 +120,7 @@ class QueueHost:
     def wait(self, max_messages: int = 10, consumer: str = "c1", wait_ms: int = 20_000) -> int:
         """A receive that may wait; its ticket."""
         request = ReceiveRequest(queue=QUEUE, consumer=consumer, max_messages=max_messages, wait_ms=wait_ms)
+        ticket: int
         (ticket,) = self.send(request)
         return ticket
 
@@ -150,13 +167,13 @@ class QueueHost:
     def carry_out(self, count: int | None = None) -> list[Move]:
         """Do the first of the moves that are to be done, and say so."""
         done, self.moves = self.moves[:count], self.moves[len(self.moves[:count]) :]
-        self.take(self.engine.moved(done, self.now_ms))
+        self.post(MovesDone(moves=done))
         return done
 
     def give_back(self) -> None:
         """Find that there is nowhere to move the messages to that are to be moved."""
         moves, self.moves = self.moves, []
-        self.take(self.engine.returned(moves, self.now_ms))
+        self.post(MovesReturned(moves=moves))
 
     def advance(self, duration_ms: int) -> None:
         """Let time pass, with a tick whenever the engine asked for one."""
@@ -192,16 +209,34 @@ class QueueHost:
         ):
             assert contents(self._rebuilt(changes).snapshot()) == durable
 
-    def take(self, outcome: QueueOutcome) -> None:
+    def take(self, outcome: Outcome) -> None:
         self.changes += outcome.changes
         whole = self._slow_snapshot.after_event(self.engine, outcome.changes)
         if whole is not None:
             assert contents(self._rebuilt(whole).snapshot()) == contents(self.engine.snapshot())
-        self.moves += outcome.moves
+        self.moves += moves_of(outcome)
         for reply in outcome.replies:
             self.answer(self.waiting.pop(reply.to), reply)
+        self._reads += outcome.reads
+        self._read()
 
-    def answer(self, _request: QueueRequest, reply: Reply) -> None:
+    def _read(self) -> None:
+        """Do the reads that the engine requests, and those that it requests in return."""
+        if self._is_reading:
+            return
+        self._is_reading = True
+        for _ in range(MAX_READS):
+            if not self._reads:
+                break
+            read = self._reads.pop(0)
+            queue, partition, offset, with_keys = read
+            outline = self.log.outline(queue.topic, partition, offset, with_keys=with_keys)
+            self.post(BacklogRead(read=read, outline=outline))
+        else:
+            raise AssertionError("the engine requests reads without end")
+        self._is_reading = False
+
+    def answer(self, _request: Request[Any], reply: Reply) -> None:
         self.answers[reply.to] = reply.answer
 
     def _rebuilt(self, changes: Iterable[Change]) -> QueueEngine:

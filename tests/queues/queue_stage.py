@@ -2,17 +2,16 @@
 
 import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.lanes import parse_lane
-from alpacamq.model.outcome import Reply
-from alpacamq.queues.engine import QueueOutcome
+from alpacamq.model.state_machine import Outcome, Reply, Request
 from alpacamq.queues.messages import (
     Acquired,
     Action,
     ConfigureRequest,
     DescribeReply,
-    QueueRequest,
     ReceiveReply,
     ReceiveRequest,
     ResetRequest,
@@ -22,7 +21,7 @@ from alpacamq.queues.messages import (
 )
 
 from .fake_log import Entry, FakeLog
-from .queue_host import QUEUE, QueueHost
+from .queue_host import QUEUE, QueueHost, moves_of
 
 _UNITS_MS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000}
 
@@ -60,15 +59,15 @@ class _Host(QueueHost):
     named: Callable[[int, int], str]
     on_delivery: Callable[[str, Acquired], None]
 
-    def take(self, outcome: QueueOutcome) -> None:
+    def take(self, outcome: Outcome) -> None:
         super().take(outcome)
-        for move in outcome.moves:
+        for move in moves_of(outcome):
             where = move.target or "dead letters"
             why = f", as {move.reason}" if move.reason else ""
             name = self.named(move.partition, move.offset)
             self.tell(f"to move: {name} to {where}{why}, after delivery {move.delivery_count}")
 
-    def answer(self, request: QueueRequest, reply: Reply) -> None:
+    def answer(self, request: Request[Any], reply: Reply) -> None:
         super().answer(request, reply)
         if isinstance(reply.answer, AlpacaError):
             self.tell(f"{type(reply.answer).__name__}: {reply.answer}")
@@ -175,7 +174,7 @@ class Stage:
         self._settle(Action.RELEASE, plain, options)
 
     def _undo(self, plain: list[str], options: Mapping[str, str]) -> None:
-        self._settle(Action.UNDO, plain, options)
+        self._settle(Action.RELEASE_UNSEEN, plain, options)
 
     def _extend(self, plain: list[str], options: Mapping[str, str]) -> None:
         self._settle(Action.EXTEND, plain, options)

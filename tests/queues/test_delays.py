@@ -9,7 +9,7 @@ from alpacamq.model.errors import UnknownDelayed
 from alpacamq.timers import due_batches as delay_departures
 from alpacamq.timers import spill as delay_far
 from alpacamq.timers.machine import PLANNED_MS, SHORT_NOTICE_MS
-from alpacamq.timers.messages import Deliver, ReadBlock, Source
+from alpacamq.timers.messages import Deliver, ReadBlock, Source, TopicsDeleted
 from alpacamq.timers.wheel import TICK_MS
 
 from .delay_log import DelayLog, name
@@ -152,7 +152,7 @@ def test_messages_of_a_deleted_topic_are_dropped_and_its_namesake_gets_none() ->
     log.schedule(1000, 20 * DAY_MS, target=name("gone"))
     [kept] = log.schedule(1000)
     log.deleted.add(name("gone").topic_id)
-    log.carry_out(log.machine.topics_deleted(log.now_ms))
+    log.handle(TopicsDeleted())
     log.pass_time(100)
     assert (log.dropped, log.machine.pending) == (2, 1)
     log.pass_time(30 * DAY_MS)
@@ -165,7 +165,7 @@ def test_a_topic_deleted_while_a_batch_is_on_its_way_is_forgotten() -> None:
     log.schedule(100)
     log.pass_time(1000)
     log.deleted.add(name().topic_id)
-    log.carry_out(log.machine.topics_deleted(log.now_ms))
+    log.handle(TopicsDeleted())
     log.deliver()
     log.start()
     assert log.effects == []
@@ -174,13 +174,13 @@ def test_a_topic_deleted_while_a_batch_is_on_its_way_is_forgotten() -> None:
 
 def test_the_batch_of_a_producer_is_taken_in_once() -> None:
     log = DelayLog()
-    source = Source(producer_id=5, epoch=0, first_sequence=0, last_sequence=9, parted_ms=log.now_ms)
+    source = Source(producer_id=5, epoch=0, first_sequence=0, last_sequence=9, first_seen_ms=log.now_ms)
     assert len(log.schedule(100, 200, source=source)) == 2
-    assert log.machine.parted_ms(name().topic_id, 0, source) == log.now_ms
+    assert log.machine.first_seen_ms(name().topic_id, 0, source) == log.now_ms
     assert log.schedule(100, 200, source=source) == []
     log.start()
     assert log.schedule(100, 200, source=source) == []
-    later = Source(producer_id=5, epoch=0, first_sequence=10, last_sequence=10, parted_ms=log.now_ms)
+    later = Source(producer_id=5, epoch=0, first_sequence=10, last_sequence=10, first_seen_ms=log.now_ms)
     assert len(log.schedule(100, source=later)) == 1
     log.take_snapshot()
     log.start()
@@ -191,7 +191,7 @@ def test_the_batch_of_a_producer_is_taken_in_once() -> None:
 
 def test_a_large_batch_of_a_producer_is_taken_in_portion_by_portion() -> None:
     log = DelayLog()
-    source = Source(producer_id=5, epoch=0, first_sequence=0, last_sequence=9, parted_ms=log.now_ms)
+    source = Source(producer_id=5, epoch=0, first_sequence=0, last_sequence=9, first_seen_ms=log.now_ms)
     assert len(log.schedule(100, source=source)) == 1
     log.start()  # a crash before the second portion: the batch is sent again
     assert log.schedule(100, source=source) == []
@@ -263,7 +263,7 @@ def test_messages_of_a_deleted_topic_are_let_go_on_disk_too() -> None:
     log.schedule(*[FAR_MS] * 3)
     log.pass_time(100)
     log.deleted.add(name("gone").topic_id)
-    log.carry_out(log.machine.topics_deleted(log.now_ms))
+    log.handle(TopicsDeleted())
     log.pass_time(1000)
     assert (log.dropped, log.machine.pending) == (9, 3)
 

@@ -7,6 +7,7 @@ its deliveries are counted, keys keep their order, and nobody waits for what cou
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -14,14 +15,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from alpacamq.model.errors import AlpacaError, StaleReceipt, TooManyInFlight
 from alpacamq.model.lanes import Lane
-from alpacamq.model.outcome import Reply
-from alpacamq.queues.engine import EngineLimits, QueueOutcome
+from alpacamq.model.state_machine import Outcome, Reply, Request
+from alpacamq.queues.engine import EngineLimits
 from alpacamq.queues.messages import (
     Acquired,
     Action,
     ConfigureRequest,
     Move,
-    QueueRequest,
     ReceiveReply,
     ReceiveRequest,
     ReleaseConsumerRequest,
@@ -32,7 +32,7 @@ from alpacamq.queues.messages import (
 )
 
 from .fake_log import Entry, FakeLog, FakePartition
-from .queue_host import QUEUE, QueueHost
+from .queue_host import QUEUE, QueueHost, moves_of
 
 MAX_DELIVERIES = 3
 MAX_IN_FLIGHT = 6
@@ -43,7 +43,7 @@ ENTRIES = st.one_of(
     st.builds(Entry, st.sampled_from(Lane), st.sampled_from([None, b"k1", b"k1", b"k2"])),
 )
 CONSUMERS = st.sampled_from(["c1", "c2", "c3"])
-READY, OUT, RESTING, MOVING, DONE = "ready", "out", "resting", "moving", "done"
+READY, OUT, BACKOFF, MOVING, DONE = "ready", "out", "resting", "moving", "done"
 
 
 @dataclass(slots=True, eq=False)
@@ -69,13 +69,13 @@ class ModelHost(QueueHost):
 
     model: "QueueModel"
 
-    def take(self, outcome: QueueOutcome) -> None:
+    def take(self, outcome: Outcome) -> None:
         self.model.expire()
         super().take(outcome)
-        for move in outcome.moves:
+        for move in moves_of(outcome):
             self.model.asked_to_move(move)
 
-    def answer(self, request: QueueRequest, reply: Reply) -> None:
+    def answer(self, request: Request[Any], reply: Reply) -> None:
         super().answer(request, reply)
         self.model.answered(request, reply.answer)
 
@@ -271,7 +271,7 @@ class QueueModel(RuleBasedStateMachine):
 
     # What follows from it
 
-    def answered(self, request: QueueRequest, answer: object) -> None:
+    def answered(self, request: Request[Any], answer: object) -> None:
         match request:
             case ReceiveRequest():
                 self.received(request, answer)
@@ -338,7 +338,7 @@ class QueueModel(RuleBasedStateMachine):
                 assert isinstance(result, StaleReceipt), result
             return
         if message.state != OUT:
-            late_states = (READY, RESTING, DONE)
+            late_states = (READY, BACKOFF, DONE)
             if is_late_ack and message.state in late_states and message.count == settlement.delivery_count:
                 assert result is None
                 message.state = DONE
@@ -363,16 +363,16 @@ class QueueModel(RuleBasedStateMachine):
     def apply(self, settlement: Settlement, message: Message) -> None:
         now_ms, delay_ms = self.host.now_ms, settlement.delay_ms
         match settlement.action:
-            case Action.ACK | Action.DROP:
+            case Action.ACK | Action.DISCARD:
                 message.state = DONE
             case Action.NACK:
                 rest_ms = 1000 * 2 ** (message.count - 1) if delay_ms is None else delay_ms
                 self.failed(message)
                 if message.state == READY and rest_ms:
-                    message.state, message.until_ms = RESTING, now_ms + rest_ms
+                    message.state, message.until_ms = BACKOFF, now_ms + rest_ms
             case Action.RELEASE:
                 self.failed(message)
-            case Action.UNDO:
+            case Action.RELEASE_UNSEEN:
                 message.state = READY
                 message.count -= 1
             case Action.REJECT | Action.MOVE:
@@ -389,7 +389,7 @@ class QueueModel(RuleBasedStateMachine):
         for message in self.messages.values():
             if message.state == OUT and message.until_ms <= self.host.now_ms:
                 self.failed(message)
-            elif message.state == RESTING and message.until_ms <= self.host.now_ms:
+            elif message.state == BACKOFF and message.until_ms <= self.host.now_ms:
                 message.state = READY
 
     def asked_to_move(self, move: Move) -> None:
@@ -422,7 +422,7 @@ class QueueModel(RuleBasedStateMachine):
                 if message.partition == stats.partition
             ]  # fmt: skip
             assert stats.in_flight == mine.count(OUT)
-            assert stats.resting == mine.count(RESTING)
+            assert stats.resting == mine.count(BACKOFF)
             assert stats.dead_lettering == mine.count(MOVING)
             # What was not read yet may hold offsets without messages.
             assert stats.ready >= mine.count(READY)

@@ -3,13 +3,13 @@
 from typing import Any
 
 from alpacamq.model.errors import StaleReceipt
+from alpacamq.model.state_machine import Request
 from alpacamq.model.topics import DAY_MS, topic_config
 from alpacamq.queues.engine import EngineLimits, QueueEngine
 from alpacamq.queues.messages import (
     Action,
     Move,
     QueueId,
-    QueueRequest,
     ReceiveReply,
     ReceiveRequest,
     Settlement,
@@ -18,6 +18,7 @@ from alpacamq.queues.messages import (
 )
 
 from .fake_log import Entry, FakeLog
+from .queue_host import moves_of
 
 ORDERS = QueueId("workers", "orders")
 
@@ -28,13 +29,15 @@ def test_leases_that_end_together_end_some_at_a_time_and_none_is_left() -> None:
     topic.config = topic_config({"queue.max.deliveries": "1"})
     topic.partitions[0].append(*[Entry()] * 10_000)
     engine = QueueEngine(log, lambda: 1, EngineLimits())
-    engine.perform([(ReceiveRequest(queue=ORDERS, consumer="", max_messages=10_000, visibility_ms=10), 1)], 0)
+    log.handle(
+        engine, [(ReceiveRequest(queue=ORDERS, consumer="", max_messages=10_000, visibility_ms=10), 1)], 0
+    )
     moves: list[Move] = []
     while engine.next_deadline_ms is not None:
         assert engine.next_deadline_ms <= 10
         outcome = engine.tick(10)
-        assert 0 < len(outcome.moves) <= 2500
-        moves += outcome.moves
+        assert 0 < len(moves_of(outcome)) <= 2500
+        moves += moves_of(outcome)
     assert [move.offset for move in moves] == [*range(10_000)]
     assert [move.sequence for move in moves] == [*range(10_000)]
 
@@ -45,7 +48,7 @@ def test_the_receipt_of_a_message_that_a_crash_took_does_not_settle_the_one_in_i
     partition.append(Entry(), Entry())
     receive = ReceiveRequest(queue=ORDERS, consumer="", max_messages=2)
     engine = QueueEngine(log, lambda: 1, EngineLimits())
-    outcome = engine.perform([(receive, "ticket")], 0)
+    outcome = log.handle(engine, [(receive, "ticket")], 0)
     (reply,) = outcome.replies
     assert isinstance(reply.answer, ReceiveReply)
     _, lost = reply.answer.messages
@@ -57,7 +60,8 @@ def test_the_receipt_of_a_message_that_a_crash_took_does_not_settle_the_one_in_i
     partition.append(Entry())
     ack = Settlement(0, lost.offset, Action.ACK, 1, lost.generation)
     settle = SettleRequest(queue=ORDERS, settlements=(ack,))
-    _, answered = engine.perform([(receive, "ticket"), (settle, "ticket")], 0).replies
+    log.handle(engine, [(receive, "ticket")], 0)
+    (answered,) = log.handle(engine, [(settle, "ticket")], 0).replies
     assert isinstance(answered.answer, SettleReply)
     assert isinstance(answered.answer.results[0], StaleReceipt)
 
@@ -67,8 +71,8 @@ def test_leases_and_rests_last_as_long_as_they_were_to_although_the_clock_was_se
     log.add("orders").partitions[0].append(Entry(), Entry())
     stored: dict[bytes, bytes | None] = {}
 
-    def performed(engine: QueueEngine, request: QueueRequest, now_ms: int) -> Any:
-        outcome = engine.perform([(request, "ticket")], now_ms)
+    def performed(engine: QueueEngine, request: Request[Any], now_ms: int) -> Any:
+        outcome = log.handle(engine, [(request, "ticket")], now_ms)
         stored.update(outcome.changes)
         return outcome.replies[-1].answer
 

@@ -1,6 +1,7 @@
 """What the queue engine promises besides its stories: bounds, refusals, beginnings and ends of queues."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from alpacamq.model.errors import (
     UnknownTopic,
 )
 from alpacamq.model.lanes import Lane
+from alpacamq.model.state_machine import Outcome, Request
 from alpacamq.queues.chunks import CHUNK_SIZE
 from alpacamq.queues.engine import EngineLimits
 from alpacamq.queues.messages import (
@@ -31,7 +33,7 @@ from alpacamq.queues.messages import (
     ListRequest,
     Move,
     QueueId,
-    QueueRequest,
+    ReadBacklog,
     ReceiveReply,
     ReceiveRequest,
     ReleaseConsumerRequest,
@@ -40,6 +42,7 @@ from alpacamq.queues.messages import (
     SettleReply,
     SettleRequest,
     Start,
+    TopicDeleted,
 )
 
 from .fake_log import Entry, FakeLog, FakePartition
@@ -132,10 +135,74 @@ def test_a_receive_finds_a_message_behind_much_that_is_none() -> None:
     queue = QueueHost(log)
     ticket = queue.wait()
     queue.append(*[None] * 1000, Entry())
-    assert queue.received(ticket) is None
-    queue.advance(50)
     assert queue.received(ticket) == [1000]
     assert queue.describe().partitions[0].start_offset == 1000
+
+
+class SlowReads(QueueHost):
+    """Reads that end when told to."""
+
+    def __init__(self, log: FakeLog) -> None:
+        self.reads: list[ReadBacklog] = []
+        super().__init__(log)
+
+    def take(self, outcome: Outcome) -> None:
+        self.reads += outcome.reads
+        outcome.reads = []
+        super().take(outcome)
+
+    def end_reads(self) -> None:
+        reads, self.reads = self.reads, []
+        super().take(Outcome(reads=reads))
+
+
+def slow_reads(messages: int) -> SlowReads:
+    log = FakeLog()
+    log.add(QUEUE.topic).partitions[0].append(*[Entry()] * messages)
+    return SlowReads(log)
+
+
+def test_a_receive_that_does_not_wait_is_answered_when_the_log_was_read() -> None:
+    queue = slow_reads(3)
+    (found,) = queue.send(receive_request())
+    assert queue.received(found) is None
+    queue.end_reads()
+    assert queue.received(found) == [0, 1, 2]
+    queue.append(None)
+    (nothing,) = queue.send(receive_request())
+    queue.end_reads()
+    assert queue.received(nothing) == []
+
+
+def test_a_receive_that_does_not_wait_is_answered_although_a_read_does_not_end() -> None:
+    queue = slow_reads(3)
+    (ticket,) = queue.send(receive_request())
+    queue.advance(1999)
+    assert queue.received(ticket) is None
+    queue.advance(1)
+    assert queue.received(ticket) == []
+
+
+def test_a_read_that_ends_after_a_reset_changes_nothing() -> None:
+    queue = slow_reads(3)
+    (ticket,) = queue.send(receive_request())
+    queue.send(ResetRequest(queue=QUEUE, offsets={0: 2}))
+    queue.end_reads()
+    queue.end_reads()
+    assert queue.received(ticket) == [2]
+
+
+def test_describing_a_queue_changes_nothing() -> None:
+    queue = host()
+    queue.publish(5)
+    queue.receive(2)
+    queue.log.topics[QUEUE.topic].partitions[0].cut(1)
+    before = [*queue.engine.snapshot()]
+    written = len(queue.changes)
+    (partition,) = queue.describe().partitions
+    assert (partition.start_offset, partition.in_flight, partition.ready) == (1, 1, 3)
+    assert [*queue.engine.snapshot()] == before
+    assert len(queue.changes) == written
 
 
 def test_reading_goes_on_for_everybody_who_waits() -> None:
@@ -145,8 +212,6 @@ def test_reading_goes_on_for_everybody_who_waits() -> None:
     requests = [receive_request(partitions=(number,), wait_ms=5000) for number in range(2)]
     (first, second) = queue.send(*requests)
     queue.append(*[None] * 1000, Entry())
-    assert queue.received(first) is None
-    queue.advance(50)
     assert queue.received(first) == [1000]
     assert queue.received(second) is None
 
@@ -214,12 +279,12 @@ def test_a_receive_of_nothing_only_tells_that_there_is_something() -> None:
 def test_whoever_is_gone_is_given_nothing() -> None:
     queue = host()
     gone, there = queue.wait(), queue.wait(consumer="c2")
-    queue.engine.gone(gone)
+    queue.engine.cancel(gone)
     queue.publish(1)
     assert queue.received(gone) is None
     assert queue.received(there) == [0]
-    queue.engine.gone(gone)
-    queue.engine.gone(there)
+    queue.engine.cancel(gone)
+    queue.engine.cancel(there)
 
 
 def test_those_who_wait_are_served_in_the_order_they_came() -> None:
@@ -326,7 +391,7 @@ def test_a_topic_that_is_deleted_takes_its_queues_with_it() -> None:
     queue.log.add("other")
     queue.receive(queue=QueueId("workers", "other"))
     del queue.log.topics[QUEUE.topic]
-    queue.take(queue.engine.topic_deleted(QUEUE.topic))
+    queue.post(TopicDeleted(topic=QUEUE.topic))
     assert queue.ask(ListRequest()) == ListReply(queues=(QueueId("workers", "other"),))
     queue.check_changes()
     assert isinstance(queue.refusal(receive_request()), UnknownTopic)
@@ -338,7 +403,7 @@ def test_whoever_waits_on_a_topic_that_is_deleted_is_told() -> None:
     queue = host()
     ticket = queue.wait()
     del queue.log.topics[QUEUE.topic]
-    queue.take(queue.engine.topic_deleted(QUEUE.topic))
+    queue.post(TopicDeleted(topic=QUEUE.topic))
     assert isinstance(queue.answers[ticket], UnknownTopic)
 
 
@@ -456,7 +521,7 @@ def test_a_settlement_that_makes_no_sense_is_refused_and_changes_nothing(
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused_and_makes_no_queue(
-    request_: QueueRequest, error: type[AlpacaError]
+    request_: Request[Any], error: type[AlpacaError]
 ) -> None:
     queue = host()
     assert type(queue.refusal(request_)) is error
@@ -468,7 +533,7 @@ def test_there_are_only_so_many_queues_and_so_many_who_wait() -> None:
     queue = host(limits=EngineLimits(max_queues=1, max_waiting_receives=2))
     tickets = [queue.wait(), queue.wait()]
     assert isinstance(queue.answers[queue.wait()], TooManyWaiting)
-    queue.engine.gone(tickets[0])
+    queue.engine.cancel(tickets[0])
     assert queue.received(queue.wait()) is None
     assert isinstance(queue.refusal(receive_request(queue=QueueId("others", "orders"))), TooManyGroups)
 

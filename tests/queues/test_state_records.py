@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from alpacamq.model.errors import CorruptState
 from alpacamq.model.lanes import Lane
-from alpacamq.model.outcome import Change
+from alpacamq.model.state_machine import Change, Pending
 from alpacamq.queues.engine import EngineLimits, QueueEngine
 from alpacamq.queues.messages import Action, ConfigureRequest, ListReply, ListRequest, QueueId
 from alpacamq.queues.records import chunk_key, head_key, parse_key, queue_key
@@ -124,7 +124,7 @@ def test_kinds_of_a_later_version_are_passed_over() -> None:
     again = engine()
     again.replay(b"z" + queue_key(QUEUE)[1:], b"whatever")
     again.replay(b"z" + queue_key(QUEUE)[1:], None)
-    assert again.perform([(ListRequest(), 1)], 0).replies == [(1, ListReply(queues=()))]
+    assert again.handle([Pending(ListRequest(), 1)], 0).replies == [(1, ListReply(queues=()))]
 
 
 def test_a_head_before_the_beginning_is_corrupt() -> None:

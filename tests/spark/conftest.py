@@ -57,5 +57,5 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def workshop(broker: Broker, spark: SparkSession, tmp_path: Path) -> Workshop:
-    """Where a test writes and runs pipelines."""
+    """A directory and a broker to write and run pipelines with."""
     return Workshop(tmp_path, broker, spark)

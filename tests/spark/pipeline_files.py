@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from alpacamq_spark.pipelines import Pipeline, load
-from alpacamq_spark.pipelines.run import BatchDone, Interruption, Outcome, Teller
+from alpacamq_spark.pipelines.run import BatchDone, Interruption, ProgressListener, RunResult
 from tests.brokers import Broker
 
 HOUR_MS = 3_600_000
@@ -45,21 +45,21 @@ def send(broker: Broker, topic: str, records: Iterable[Sent]) -> None:
     assert producer.flush(30) == 0
 
 
-def told_to_programs(outcome: Outcome) -> Any:
-    """What `-o json` prints of a run."""
+def json_of(outcome: RunResult) -> Any:
+    """Return what `-o json` prints for a run."""
     return json.loads(json.dumps(outcome.report.data))
 
 
 @dataclass
-class Told:
-    """What a run said."""
+class RecordedProgress:
+    """Records the progress of a run."""
 
     sentences: list[str] = field(default_factory=list)
     batches: list[BatchDone] = field(default_factory=list)
 
     @property
-    def teller(self) -> Teller:
-        return Teller(say=self.sentences.append, batch=self.batches.append)
+    def listener(self) -> ProgressListener:
+        return ProgressListener(say=self.sentences.append, batch=self.batches.append)
 
 
 @dataclass
@@ -84,7 +84,10 @@ class Workshop:
         return self.pipeline(text, name)
 
     def run(
-        self, pipeline: Pipeline, told: Told | None = None, interruption: Interruption | None = None
-    ) -> Outcome:
-        teller = None if told is None else told.teller
-        return pipeline.run(spark=self.spark, teller=teller, interruption=interruption)
+        self,
+        pipeline: Pipeline,
+        told: RecordedProgress | None = None,
+        interruption: Interruption | None = None,
+    ) -> RunResult:
+        listener = None if told is None else told.listener
+        return pipeline.run(spark=self.spark, listener=listener, interruption=interruption)

@@ -27,7 +27,7 @@ ABORTED_EVERY = 5000
 
 @dataclass
 class Sum:
-    """What many records come to, in any order."""
+    """Return a checksum of many records that does not depend on their order."""
 
     count: int = 0
     crcs: int = 0
@@ -116,7 +116,7 @@ def test_a_read_equals_what_was_produced(
     assert sum_of(load(spark, broker, topic, minPartitions="13")) == produced
 
 
-def test_a_read_of_a_compacted_topic_equals_what_is_left(
+def test_a_read_of_a_compacted_topic_returns_the_remaining_records(
     spark: SparkSession, broker: Broker, cluster: Cluster, topic: str
 ) -> None:
     make_topic(

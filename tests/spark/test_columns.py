@@ -86,7 +86,7 @@ def rows(given_batches: Sequence[bytes | bytearray]) -> list[dict[str, Any]]:
 
 
 @given(batches())
-def test_columns_hold_what_the_records_hold(given_batches: list[bytearray]) -> None:
+def test_columns_equal_the_records(given_batches: list[bytearray]) -> None:
     found = decoded(given_batches)
     assert found.schema == COLUMNS
     found.validate(full=True)
@@ -127,12 +127,12 @@ def test_a_body_that_cannot_be_read_record_by_record_cannot_be_read_at_all_fuzz(
     assert found == expected
 
 
-def test_times_beyond_what_arrow_can_hold_are_the_last_it_can() -> None:
+def test_times_beyond_the_range_of_arrow_are_clamped() -> None:
     late = write_batch([Record(0, 2**63 - 1, None, b"x")])
     assert decoded([late]).column("timestamp").cast(pa.int64()).to_pylist() == [9223372036854775000]
 
 
-def test_columns_come_in_the_order_they_are_asked_for() -> None:
+def test_columns_are_in_the_requested_order() -> None:
     wanted = Decoder(EVERYTHING, ["offset", "value"])
     fetched = FetchedBatch(
         read_header(data := write_batch([Record(7, 0, b"k", b"v")])), memoryview(data), True

@@ -1,4 +1,4 @@
-"""What the driver makes visible: each batch once, whatever tasks and drivers did before.
+"""The driver commits each batch exactly once, whatever tasks and drivers did before.
 
 Staging areas stand for the attempts of tasks; the broker is real.
 """
@@ -14,16 +14,16 @@ import pytest
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.offsets import Isolation, extents
 from alpacamq.client.kafka.reader import Reader
-from alpacamq.client.kafka.topics import create_topic, find_topic, widen_topic
+from alpacamq.client.kafka.topics import add_topic_partitions, create_topic, find_topic
 from alpacamq.client.kafka.transactional import claim
-from alpacamq.client.kafka.transactions import every_transaction
+from alpacamq.client.kafka.transactions import list_transactions
 from alpacamq_spark.commit import committer as committing
 from alpacamq_spark.commit import decisions
-from alpacamq_spark.commit.committer import abort, commit, not_open, show
-from alpacamq_spark.commit.decisions import Decision, DecisionLog, Winner
+from alpacamq_spark.commit.committer import abort, commit, commit_transactions, ended_transactions
+from alpacamq_spark.commit.decisions import CommittedAttempt, Decision, DecisionLog
 from alpacamq_spark.errors import InDoubt, SinkFenced, StagedWriteLost
 from alpacamq_spark.options import write_options
-from alpacamq_spark.write.staging import JOBS, Batch, StagedWrite, StagingArea, alone
+from alpacamq_spark.write.staging import JOBS, Batch, StagedWrite, StagingArea, unnamed_sink
 
 names = count()
 
@@ -73,7 +73,7 @@ class Sink:
 
     def give_up(self, late: StagingArea) -> None:
         """Let a task end that is late, as it ends in Spark."""
-        with pytest.raises(StagedWriteLost, match="its batch is done without it"):
+        with pytest.raises(StagedWriteLost, match="its batch was committed without it"):
             late.finish()
         late.give_up()
 
@@ -97,7 +97,7 @@ class Sink:
         return sorted(found)
 
     def left_open(self) -> list[str]:
-        return [each.id for each in every_transaction(self.cluster, "Ongoing") if self.name in each.id]
+        return [each.id for each in list_transactions(self.cluster, "Ongoing") if self.name in each.id]
 
 
 @pytest.fixture
@@ -116,20 +116,22 @@ def die(*_: object, **__: object) -> None:
 def die_before_showing(monkeypatch: pytest.MonkeyPatch, sink: Sink, *staged: StagedWrite) -> None:
     """Commit with a driver that dies as soon as it has decided."""
     with monkeypatch.context() as patch:
-        patch.setattr(committing, "show", die)
+        patch.setattr(committing, "commit_transactions", die)
         with pytest.raises(Died):
             sink.commit(*staged)
 
 
-def die_after_showing(monkeypatch: pytest.MonkeyPatch, sink: Sink, shown: int, *staged: StagedWrite) -> None:
-    """Commit with a driver that dies when it has shown so many of the winners."""
+def die_after_committing(
+    monkeypatch: pytest.MonkeyPatch, sink: Sink, committed: int, *staged: StagedWrite
+) -> None:
+    """Commit with a driver that dies after committing `committed` of its attempts."""
 
-    def show_some(cluster: Cluster, producers: Sequence[object]) -> None:
-        show(cluster, list(producers)[:shown])  # type: ignore[arg-type]
+    def commit_some(cluster: Cluster, producers: Sequence[object]) -> None:
+        commit_transactions(cluster, list(producers)[:committed])  # type: ignore[arg-type]
         raise Died
 
     with monkeypatch.context() as patch:
-        patch.setattr(committing, "show", show_some)
+        patch.setattr(committing, "commit_transactions", commit_some)
         with pytest.raises(Died):
             sink.commit(*staged)
 
@@ -150,7 +152,7 @@ def test_the_option_topic_goes_before_the_column(sink: Sink) -> None:
     assert sink.values() == ["a"]
 
 
-def test_a_row_that_fills_a_batch_is_written_whatever_rows_are_beside_it(sink: Sink) -> None:
+def test_a_row_as_large_as_a_batch_is_written(sink: Sink) -> None:
     small, large = "x" * 1100, "y" * 960_000  # together with a hundred small ones above max.message.bytes
     sink.commit(sink.stage(sink.batch(0), [*[small] * 500, large, *[small] * 499]))
     assert sink.values() == [*[small] * 999, large]
@@ -174,7 +176,7 @@ def test_a_speculative_attempt_that_ends_late_stays_invisible(sink: Sink) -> Non
     assert sink.left_open() == []
 
 
-def test_an_attempt_that_writes_on_after_the_commit_is_told_that_it_is_over(sink: Sink) -> None:
+def test_an_attempt_that_writes_after_the_commit_fails(sink: Sink) -> None:
     batch = sink.batch(0)
     late = sink.begin(batch, ["x" * 1000] * 1000, attempt=1)  # enough for batches to be sent
     sink.commit(sink.stage(batch, ["a"]))
@@ -191,7 +193,7 @@ def test_a_failed_attempt_is_dropped_with_the_commit_of_its_batch(sink: Sink) ->
 
 
 def test_attempts_of_the_same_number_do_not_end_each_other(sink: Sink) -> None:
-    """When Spark tries a stage again, it counts from 0 again, and takes what the first try has finished."""
+    """When Spark retries a stage, it counts from 0 again, and uses attempts that the first try finished."""
     batch = sink.batch(0)
     finished = sink.stage(batch, ["a", "b"])
     again = sink.stage(batch, ["a", "b"])
@@ -206,7 +208,7 @@ def test_a_commit_that_fails_after_its_decision_is_not_undone_by_the_abort(
 ) -> None:
     batch = sink.batch(0)
     staged = [sink.stage(batch, ["a"], 0), sink.stage(batch, ["b"], 1)]
-    die_after_showing(monkeypatch, sink, 1, *staged)
+    die_after_committing(monkeypatch, sink, 1, *staged)
     sink.abort(batch, *staged)
     assert sink.values() == ["a", "b"]
     again = [sink.stage(sink.batch(0, run="second"), [value], n) for n, value in enumerate("ab")]
@@ -222,7 +224,7 @@ def test_an_abort_before_the_decision_drops_everything(sink: Sink) -> None:
     assert sink.values() == []
 
 
-def test_an_abort_that_is_told_nothing_drops_what_the_run_has_left(sink: Sink) -> None:
+def test_an_abort_without_messages_aborts_open_attempts_of_the_run(sink: Sink) -> None:
     sink.stage(sink.batch(0), ["a"])
     sink.abort(sink.batch(0))
     assert sink.values() == []
@@ -230,13 +232,15 @@ def test_an_abort_that_is_told_nothing_drops_what_the_run_has_left(sink: Sink) -
     assert sink.values() == ["a"]
 
 
-@pytest.mark.parametrize("shown", [0, 1, 2])
+@pytest.mark.parametrize("committed", [0, 1, 2])
 def test_a_batch_whose_driver_died_is_completed_when_it_is_repeated(
-    sink: Sink, shown: int, monkeypatch: pytest.MonkeyPatch
+    sink: Sink, committed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink.commit(sink.stage(sink.batch(6), ["before"]))
     batch = sink.batch(7)
-    die_after_showing(monkeypatch, sink, shown, sink.stage(batch, ["a"], 0), sink.stage(batch, ["b"], 1))
+    die_after_committing(
+        monkeypatch, sink, committed, sink.stage(batch, ["a"], 0), sink.stage(batch, ["b"], 1)
+    )
     again = sink.batch(7, run="second")
     sink.commit(sink.stage(again, ["a"], 0), sink.stage(again, ["b"], 1))
     assert sink.values() == ["a", "b", "before"]
@@ -249,7 +253,7 @@ def test_a_batch_that_has_no_rows_when_it_is_repeated_is_completed_all_the_same(
 ) -> None:
     """Its source has lost them meanwhile, and may."""
     batch = sink.batch(7)
-    die_after_showing(monkeypatch, sink, 1, sink.stage(batch, ["a"], 0), sink.stage(batch, ["b"], 1))
+    die_after_committing(monkeypatch, sink, 1, sink.stage(batch, ["a"], 0), sink.stage(batch, ["b"], 1))
     sink.commit(sink.stage(sink.batch(7, run="second"), []))
     assert sink.values() == ["a", "b"]
 
@@ -261,12 +265,12 @@ def test_a_batch_before_the_last_is_known_to_be_done(sink: Sink) -> None:
     assert sink.values() == ["0", "1", "2"]
 
 
-def test_what_won_and_timed_out_is_replaced_by_the_repetition(
+def test_a_decided_attempt_that_timed_out_is_replaced_by_the_repetition(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batch = sink.batch(0)
     kept, lost = sink.stage(batch, ["a"], 0), sink.stage(batch, ["b"], 1)
-    die_after_showing(monkeypatch, sink, 1, kept, lost)
+    die_after_committing(monkeypatch, sink, 1, kept, lost)
     expire(sink, lost)
     again = sink.batch(0, run="second")
     staged = [sink.stage(again, ["a"], 0), sink.stage(again, ["b"], 1)]
@@ -292,10 +296,10 @@ def test_a_batch_that_timed_out_as_a_whole_may_be_divided_in_another_way(
 def test_half_a_batch_is_never_completed_with_other_rows(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = sink.batch(0)
     kept, lost = sink.stage(batch, ["a"], 0), sink.stage(batch, ["b"], 1)
-    die_after_showing(monkeypatch, sink, 1, kept, lost)
+    die_after_committing(monkeypatch, sink, 1, kept, lost)
     expire(sink, lost)
     again = sink.batch(0, run="second")
-    with pytest.raises(InDoubt, match=r"batch 0 of .* was half shown .* 1 rows of task 1"):
+    with pytest.raises(InDoubt, match=r"batch 0 of .* was committed in part .* 1 rows of task 1"):
         sink.commit(sink.stage(again, ["b"], 0), sink.stage(again, ["a"], 1))
 
 
@@ -339,9 +343,9 @@ def test_a_decision_is_made_by_one_driver_only(sink: Sink, monkeypatch: pytest.M
         if not done:
             done.append(True)
             sink.commit(rivals)
-        return not_open(cluster, producers)  # type: ignore[arg-type,return-value]
+        return ended_transactions(cluster, producers)  # type: ignore[arg-type,return-value]
 
-    monkeypatch.setattr(committing, "not_open", interrupted)
+    monkeypatch.setattr(committing, "ended_transactions", interrupted)
     sink.commit(mine)
     assert sink.values() == ["a"]
     with pytest.raises(SinkFenced, match="run mine"):
@@ -358,14 +362,14 @@ def test_leftovers_of_a_run_that_never_committed_are_dropped_by_the_next(sink: S
 def test_ids_are_used_again_so_that_a_long_query_does_not_fill_the_broker(sink: Sink) -> None:
     for number in range(6):
         sink.commit(sink.stage(sink.batch(number), [f"{number}"]))
-    assert len([each for each in every_transaction(sink.cluster) if sink.name in each.id]) == 3
+    assert len([each for each in list_transactions(sink.cluster) if sink.name in each.id]) == 3
     assert sink.values() == list("012345")
 
 
 def test_a_batch_of_many_tasks_can_be_decided(sink: Sink) -> None:
     batch = sink.batch(0, run=str(uuid4()))
-    winners = [
-        Winner(
+    attempts = [
+        CommittedAttempt(
             partition=task,
             transactional_id=batch.attempt_id(task, 0),
             producer_id=1_000_000 + task,
@@ -376,8 +380,8 @@ def test_a_batch_of_many_tasks_can_be_decided(sink: Sink) -> None:
         for task in range(20_000)
     ]
     log = DecisionLog(sink.cluster, sink.name)
-    log.hold()
-    log.write(decision := Decision.after(None, batch, winners))
+    log.claim_sink()
+    log.write(decision := Decision.after(None, batch, attempts))
     assert log.last() == decision
 
 
@@ -387,9 +391,9 @@ def test_decisions_are_found_when_partitions_were_added(
     monkeypatch.setattr(decisions, "COMMITS_TOPIC", topic)
     logs = [DecisionLog(cluster, f"{topic}-{number}") for number in range(4)]
     for number, log in enumerate(logs):
-        log.hold()
-        log.write(Decision(sink=f"{topic}-{number}", query="query", run="first", number=number, winners=()))
-    widen_topic(cluster, topic, 11)
+        log.claim_sink()
+        log.write(Decision(sink=f"{topic}-{number}", query="query", run="first", number=number, attempts=()))
+    add_topic_partitions(cluster, topic, 11)
     found = [DecisionLog(cluster, f"{topic}-{number}").last() for number in range(4)]
     assert [each and each.number for each in found] == [0, 1, 2, 3]
 
@@ -420,12 +424,12 @@ class TestJobs:
         sink.commit(sink.stage(self.job(sink, "next", 2), ["b"]))
         assert sink.values() == ["a", "b"]
 
-    def test_the_abort_of_a_job_without_a_number_completes_what_its_commit_decided(
+    def test_the_abort_of_a_job_without_a_number_completes_its_decision(
         self, sink: Sink, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         job = self.job(sink, "one")
         staged = [sink.stage(job, ["a"], 0), sink.stage(job, ["b"], 1)]
-        die_after_showing(monkeypatch, sink, 1, *staged)
+        die_after_committing(monkeypatch, sink, 1, *staged)
         sink.abort(job, *staged)
         assert sink.values() == ["a", "b"]
         sink.commit(sink.stage(self.job(sink, "two"), ["c"]))
@@ -436,44 +440,42 @@ class TestJobs:
     ) -> None:
         sink.commit(sink.stage(self.job(sink, "one", 1), ["a"]))
         again = sink.stage(self.job(sink, "again", 1), ["a"])
-        monkeypatch.setattr(committing, "show", die)
+        monkeypatch.setattr(committing, "commit_transactions", die)
         sink.commit(again)
         assert sink.values() == ["a"]
 
     def test_a_job_without_a_name_leaves_no_decision_behind(self, sink: Sink) -> None:
-        batch = Batch(sink=alone("r1"), query=JOBS, run="r1", number=-1)
+        batch = Batch(sink=unnamed_sink("r1"), query=JOBS, run="r1", number=-1)
         sink.commit(sink.stage(batch, ["a"], 0), sink.stage(batch, ["b"], 1))
         assert sink.values() == ["a", "b"]
-        assert DecisionLog(sink.cluster, alone("r1")).last() is None
+        assert DecisionLog(sink.cluster, unnamed_sink("r1")).last() is None
 
-    def test_the_abort_of_a_job_without_a_name_completes_what_its_commit_began(
+    def test_the_abort_of_an_unnamed_job_completes_a_commit_in_progress(
         self, sink: Sink, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        batch = Batch(sink=alone("r2"), query=JOBS, run="r2", number=-1)
+        batch = Batch(sink=unnamed_sink("r2"), query=JOBS, run="r2", number=-1)
         staged = [sink.stage(batch, ["a"], 0), sink.stage(batch, ["b"], 1)]
-        die_after_showing(monkeypatch, sink, 1, *staged)
+        die_after_committing(monkeypatch, sink, 1, *staged)
         sink.abort(batch, *staged)
         assert sink.values() == ["a", "b"]
 
-    def test_the_abort_of_a_job_without_a_name_drops_what_was_not_begun(self, sink: Sink) -> None:
-        batch = Batch(sink=alone("r3"), query=JOBS, run="r3", number=-1)
+    def test_the_abort_of_an_unnamed_job_aborts_its_transactions(self, sink: Sink) -> None:
+        batch = Batch(sink=unnamed_sink("r3"), query=JOBS, run="r3", number=-1)
         sink.abort(batch, sink.stage(batch, ["a"], 0), sink.stage(batch, ["b"], 1))
         assert sink.values() == []
 
-    def test_a_task_that_ends_after_its_job_has_failed_drops_what_it_wrote(self, sink: Sink) -> None:
-        batch = Batch(sink=alone("r4"), query=JOBS, run="r4", number=-1)
+    def test_a_task_that_ends_after_its_job_failed_aborts(self, sink: Sink) -> None:
+        batch = Batch(sink=unnamed_sink("r4"), query=JOBS, run="r4", number=-1)
         late = sink.begin(batch, ["a"])
         sink.abort(batch)
         sink.give_up(late)
         assert sink.values() == []
 
-    def test_what_a_killed_task_left_after_its_job_had_failed_is_dropped_by_the_next_job(
-        self, sink: Sink
-    ) -> None:
-        failed = Batch(sink=alone("r5"), query=JOBS, run="r5", number=-1)
+    def test_the_next_job_aborts_orphans_of_a_failed_job(self, sink: Sink) -> None:
+        failed = Batch(sink=unnamed_sink("r5"), query=JOBS, run="r5", number=-1)
         sink.abort(failed)
         sink.stage(failed, ["a"])
-        running = Batch(sink=alone("r6"), query=JOBS, run="r6", number=-1)
+        running = Batch(sink=unnamed_sink("r6"), query=JOBS, run="r6", number=-1)
         other = sink.stage(running, ["b"])
         sink.commit(sink.stage(self.job(sink, "one"), ["c"]))
         sink.commit(other)
@@ -481,7 +483,7 @@ class TestJobs:
 
 
 def expire(sink: Sink, *staged: StagedWrite) -> None:
-    """What the broker does when a transaction was open for too long: abort it under a new epoch."""
+    """Abort a transaction under a new epoch, as the broker does after its timeout."""
     for each in staged:
         assert each.producer is not None
         claim(sink.cluster, each.producer.transactional_id, 60_000)

@@ -1,4 +1,4 @@
-"""The examples of the Spark page do what it says, in one session and in their order."""
+"""The examples of the Spark page work, in one session and in order."""
 
 import contextlib
 import io
@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "guide" / "spark.md"
 BLOCK = re.compile(r"^```py\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
 
 
-def test_examples_do_what_the_page_says(spark: SparkSession, broker: Broker, cluster: Cluster) -> None:
+def test_examples_of_the_page_work(spark: SparkSession, broker: Broker, cluster: Cluster) -> None:
     assert spark is SparkSession.getActiveSession()  # the page's own session is the one there is
     for topic in ("orders", "copies"):
         make_topic(cluster, topic)

@@ -65,7 +65,7 @@ class Driver:
 
 
 class Traffic:
-    """Numbers into the source for as long as it is on, across whatever happens to the broker."""
+    """Write numbers to the source while it is entered, across restarts of the broker."""
 
     def __init__(self, broker: Broker) -> None:
         self._producer = Producer(
@@ -125,7 +125,7 @@ def check(spark: SparkSession, broker: Broker, directory: Path) -> int:
 
 
 @pytest.mark.heavy
-def test_kills_of_driver_and_broker_at_random_moments_lose_and_double_nothing(
+def test_random_kills_of_driver_and_broker_lose_and_duplicate_nothing(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     random = Random()
@@ -138,7 +138,7 @@ def test_kills_of_driver_and_broker_at_random_moments_lose_and_double_nothing(
             for kill in range(KILLS):
                 if driver is None or not driver.is_running:
                     driver = Driver(broker, tmp_path, "on-and-on")
-                # Any moment of the first batch, which repeats the last of the run before, or of a later one.
+                # At any time in the first batch, a repetition of the last one, or in a later one.
                 driver.wait_for(random.choice(("started", "batch", "batch")), START_S)
                 driver.output.has("^never", within_s=random.uniform(0, 5))
                 victim = random.choice(("driver", "broker", "both"))
@@ -161,7 +161,7 @@ def test_kills_of_driver_and_broker_at_random_moments_lose_and_double_nothing(
 def test_kills_of_the_broker_lose_and_double_nothing(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
-    """The same in small, and without a new Java process for every kill."""
+    """A smaller variant, without a new Java process for every kill."""
     queries: list[StreamingQuery] = []
     with Traffic(broker):
         for _ in range(3):
@@ -172,7 +172,7 @@ def test_kills_of_the_broker_lose_and_double_nothing(
             broker.kill()
             broker.start()
     stop(queries)
-    # Before Spark 4.2 such a query repeats the batch it was stopped in, and no more.
+    # Before Spark 4.2 such a query repeats only the batch in which it was stopped.
     for _ in range(1 if HAS_ADMISSION_CONTROL else 2):
         for query in start(spark, broker.address, TOPIC, tmp_path, to_the_end=True):
             assert query.awaitTermination(120)

@@ -1,4 +1,4 @@
-"""Options: what is accepted, and what the error says where one is wrong."""
+"""Options: valid ones are parsed, invalid ones give an error that names them."""
 
 import re
 from typing import Any
@@ -22,7 +22,7 @@ def place(topic: str, partition: int) -> TopicPartition:
     return TopicPartition(TopicName(topic), partition)
 
 
-def test_names_are_told_without_regard_to_case() -> None:
+def test_option_names_are_case_insensitive() -> None:
     options = read_options(
         {"KAFKA.BOOTSTRAP.SERVERS": "one", "SUBSCRIBE": "a, b,a", "MINPARTITIONS": "4", "GroupID": "g"},
         ReadMode.BATCH,
@@ -31,7 +31,7 @@ def test_names_are_told_without_regard_to_case() -> None:
     assert (options.min_partitions, options.group_id) == (4, "g")
 
 
-def test_what_is_not_said_is_as_in_sparks_kafka_source_but_for_isolation() -> None:
+def test_defaults_are_those_of_sparks_kafka_source_except_isolation() -> None:
     batch, stream = (read_options(TOPIC, mode) for mode in ReadMode)
     assert batch.servers == (Address("one", 9092), Address("two", 9092))
     assert (batch.starting.edge, batch.ending.edge) == (Edge.EARLIEST, Edge.LATEST)
@@ -56,21 +56,23 @@ def test_options_that_tune_the_jvms_client_are_taken_without_effect() -> None:
         ),
         pytest.param(
             {**TOPIC, "startingOffset": "earliest"},
-            "no option is named 'startingoffset'; did you mean startingOffsets?",
+            "unknown option 'startingoffset'; did you mean startingOffsets?",
             id="a misspelt name",
         ),
         pytest.param({**TOPIC, "topic": "x"}, "the option 'topic' is for writing", id="for writing"),
-        pytest.param({**TOPIC, "path": "x"}, "topics are named by subscribe", id="a path"),
+        pytest.param({**TOPIC, "path": "x"}, "name topics with subscribe", id="a path"),
         pytest.param(SERVERS, "exactly one of subscribe, subscribePattern, assign", id="nothing to read"),
         pytest.param(
             {**TOPIC, "assign": '{"a":[0]}'}, "subscribe and assign were given", id="two ways at once"
         ),
-        pytest.param({**SERVERS, "subscribe": "a b"}, "topic name 'a b' may hold only", id="no topic name"),
+        pytest.param(
+            {**SERVERS, "subscribe": "a b"}, "topic name 'a b' may contain only", id="no topic name"
+        ),
         pytest.param({**SERVERS, "subscribePattern": "("}, "'(' is not a regular expression", id="pattern"),
         pytest.param(
             {**SERVERS, "assign": '{"a":[0}'},
             "assign is not JSON: Expecting ',' delimiter at character 8, near '{\"a\":[0}'; "
-            'it looks like {"orders":[0,1]}',
+            'the format is {"orders":[0,1]}',
             id="JSON cut short",
         ),
         pytest.param(
@@ -137,8 +139,8 @@ def test_times_go_before_offsets() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        pytest.param({"topic": "a/b"}, "topic: topic name 'a/b' may hold only", id="no topic name"),
-        pytest.param({"batchId": "4"}, "transactionalId, which is missing", id="a number without a name"),
+        pytest.param({"topic": "a/b"}, "topic: topic name 'a/b' may contain only", id="no topic name"),
+        pytest.param({"batchId": "4"}, "batchId needs a transactionalId", id="a number without a name"),
         pytest.param(
             {"transactionalId": "x", "batchId": "-4"},
             "batchId='-4' is not a whole number of 0",
@@ -146,7 +148,7 @@ def test_times_go_before_offsets() -> None:
         ),
         pytest.param({"kafka.compression.type": "rar"}, "'rar' is not one of none, gzip", id="compression"),
         pytest.param({"subscribe": "x"}, "the option 'subscribe' is for reading", id="for reading"),
-        pytest.param({"kafka.acks": "0"}, "no option is named 'kafka.acks'", id="of Kafka's producer"),
+        pytest.param({"kafka.acks": "0"}, "unknown option 'kafka.acks'", id="of Kafka's producer"),
     ],
 )
 def test_a_wrong_option_of_a_write_is_named(options: dict[str, str], reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Analytics: figures as a reader of the topic would count them, and a page that needs nothing else."""
+"""Analytics: statistics as a reader of the topic would count them, and a self-contained page."""
 
 import re
 from html.parser import HTMLParser
@@ -15,7 +15,7 @@ from alpacamq_spark.pipelines.analytics.results import (
     WindowStats,
 )
 
-from .pipeline_files import NOON_MS, Sent, Workshop, send, told_to_programs
+from .pipeline_files import NOON_MS, Sent, Workshop, json_of, send
 from .topics import make_topic
 
 MINUTE_MS = 60_000
@@ -47,7 +47,7 @@ def test_topics_are_measured_by_window_key_and_partition(
     send(workshop.broker, topic, [*first, *third])
     pipeline = workshop.example("analytics.toml", **{'archive = "archive"': f'topics = ["{topic}"]'})
     outcome = workshop.run(pipeline)
-    data = told_to_programs(outcome)
+    data = json_of(outcome)
     assert outcome.rows == 15
     [found] = data["topics"]
     assert (found["records"], found["bytes"], found["without_key"], found["distinct_keys"]) == (15, 600, 5, 2)
@@ -112,7 +112,7 @@ def stats(topic: str, key: str) -> AnalyticsResults:
     )
 
 
-def test_the_page_opens_without_a_network_whatever_keys_are_called() -> None:
+def test_the_page_is_self_contained_and_escapes_keys() -> None:
     page = html_report("shop", stats("orders", '<script>alert("&")</script>'), NOON_MS)
     parser = Balanced()
     parser.feed(page)

@@ -1,4 +1,4 @@
-"""Archives: each record once, whatever is run again, merged or left half done."""
+"""Archives: each record once, whatever is repeated, merged or interrupted."""
 
 import fcntl
 import json
@@ -18,11 +18,11 @@ from alpacamq_spark.pipelines.archive.segments import Segment
 from alpacamq_spark.pipelines.archive.table import ArchiveTable
 from alpacamq_spark.pipelines.checkpoint import Checkpoint
 from alpacamq_spark.pipelines.errors import ForeignArchive, InvalidPipeline, PipelineBusy
-from alpacamq_spark.pipelines.run import Interruption, Teller
+from alpacamq_spark.pipelines.run import Interruption, ProgressListener
 from alpacamq_spark.pipelines.storage import SparkStorage
 from tests.brokers import Broker
 
-from .pipeline_files import HOUR_MS, NOON_MS, Sent, Told, Workshop, send
+from .pipeline_files import HOUR_MS, NOON_MS, RecordedProgress, Sent, Workshop, send
 from .topics import make_topic
 
 TEXT = """
@@ -56,7 +56,7 @@ def numbered(first: int, last: int) -> list[Sent]:
 
 
 def ids(spark: SparkSession, path: Path) -> Counter[int]:
-    """How often each record is in an archive."""
+    """Count the occurrences of each record in an archive."""
     return Counter(row.id for row in read_archive(spark, str(path)).select("data.id").collect())
 
 
@@ -66,7 +66,7 @@ def test_records_are_archived_with_all_that_belongs_to_them(
     make_topic(cluster, topic)
     late = Sent(value='{"id": 1, "name": "tea"}', key="k", timestamp_ms=NOON_MS + HOUR_MS, headers={"a": "b"})
     send(workshop.broker, topic, [Sent(value="no json"), late])
-    told = Told()
+    told = RecordedProgress()
     outcome = workshop.run(archive(workshop, topic), told)
     assert (outcome.rows, outcome.is_stopped) == (2, False)
     assert [each.rows for each in told.batches] == [2]
@@ -90,13 +90,13 @@ def test_records_are_archived_with_all_that_belongs_to_them(
     assert sum(committed_offsets(cluster, "pipeline-pipeline").values()) == 2
 
 
-def test_the_hour_is_that_of_utc_whatever_the_zone_of_the_session(spark: SparkSession) -> None:
+def test_the_hour_is_in_utc_in_every_session_time_zone(spark: SparkSession) -> None:
     # The clocks of New York went from two to three on 8 March; the last one is of a record without a time.
     moments = ["2026-03-08T02:30:00Z", "2026-03-08T07:30:00Z", "1969-12-31T23:59:59.999Z"]
     zone = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
-        records = spark.createDataFrame([(moment,) for moment in moments], "moment STRING").selectExpr(
+        records = spark.createDataFrame([(time,) for time in moments], "moment STRING").selectExpr(
             "CAST(moment AS TIMESTAMP) timestamp",
             *(f"NULL AS {name}" for name in ("key", "value", "headers", "partition", "offset", "topic")),
         )
@@ -106,14 +106,14 @@ def test_the_hour_is_that_of_utc_whatever_the_zone_of_the_session(spark: SparkSe
     assert found == [("2026-03-08", 2), ("2026-03-08", 7), ("1969-12-31", 23)]
 
 
-def test_every_run_adds_what_has_come_since_and_a_batch_that_is_written_again_replaces_itself(
+def test_every_run_adds_new_records_and_a_repeated_batch_replaces_itself(
     workshop: Workshop, cluster: Cluster, topic: str, spark: SparkSession
 ) -> None:
     make_topic(cluster, topic)
     pipeline = archive(workshop, topic)
     send(workshop.broker, topic, numbered(0, 10))
     assert workshop.run(pipeline).rows == 10
-    # As if Spark had died before it could note that the batch is done.
+    # As if Spark had died before it recorded the batch as done.
     commits = Path(pipeline.checkpoint_place) / "stream" / "commits"
     for name in ("0", ".0.crc"):
         (commits / name).unlink()
@@ -128,7 +128,7 @@ def test_merging_small_files_loses_and_doubles_nothing(
     make_topic(cluster, topic)
     send(workshop.broker, topic, numbered(0, 40))
     pipeline = archive(workshop, topic, most=8, fan_in=2)
-    told = Told()
+    told = RecordedProgress()
     outcome = workshop.run(pipeline, told)
     assert len(told.batches) >= 5
     path = workshop.directory / "archive"
@@ -153,7 +153,7 @@ def test_merging_small_files_loses_and_doubles_nothing(
     assert ids(spark, path) == Counter(range(42))
 
 
-def test_a_pipeline_that_is_asked_to_stop_ends_with_the_batch_it_is_at(
+def test_a_stop_request_ends_a_pipeline_after_its_batch(
     workshop: Workshop, cluster: Cluster, topic: str, spark: SparkSession
 ) -> None:
     make_topic(cluster, topic)
@@ -162,7 +162,9 @@ def test_a_pipeline_that_is_asked_to_stop_ends_with_the_batch_it_is_at(
     pipeline = workshop.pipeline(text)
     interruption = Interruption()
     outcome = pipeline.run(
-        spark=spark, teller=Teller(batch=lambda _: interruption.ask()), interruption=interruption
+        spark=spark,
+        listener=ProgressListener(batch=lambda _: interruption.request()),
+        interruption=interruption,
     )
     assert outcome.is_stopped
     assert pipeline.status().data["state"] == "stopped"
@@ -187,12 +189,12 @@ def test_an_archive_can_be_begun_again_where_the_first_run_died(spark: SparkSess
     assert table.claim(checkpoint, None) == table.owner()
     (tmp_path / "_alpacamq.json").unlink()
     (tmp_path / "photo.jpg").touch()
-    with pytest.raises(ForeignArchive, match="is not empty and no archive"):
+    with pytest.raises(ForeignArchive, match="is not empty and not an archive"):
         table.claim(checkpoint, None)
 
 
 def done(checkpoint: Checkpoint, *batches: int, query: str = "a-query") -> None:
-    """What Spark leaves of batches that are done."""
+    """Write the files that Spark leaves for completed batches."""
     checkpoint.storage.write("stream/metadata", f'{{"id":"{query}"}}'.encode())
     for batch in batches:
         checkpoint.storage.write(f"stream/offsets/{batch}", b"v1\n{}\n{}")
@@ -203,7 +205,7 @@ def written(table: ArchiveTable, writer: str, first: int, last: int) -> None:
     table.storage.write(f"{Segment(writer, first, last).name}/_SUCCESS", b"")
 
 
-def test_an_archive_that_lacks_what_its_checkpoint_has_done_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_an_archive_that_lacks_batches_of_its_checkpoint_is_refused(tmp_path: Path) -> None:
     checkpoint, table = Checkpoint(str(tmp_path / "memory")), ArchiveTable(str(tmp_path / "archive"), None)
     writer = table.claim(checkpoint, None).writer
     for batch in range(2):
@@ -216,24 +218,24 @@ def test_an_archive_that_lacks_what_its_checkpoint_has_done_is_not_gone_on_with(
             other.claim(checkpoint, None)
     assert not (tmp_path / "new").exists()
     shutil.rmtree(table.place)
-    with pytest.raises(ForeignArchive, match="Bring the archive back"):
+    with pytest.raises(ForeignArchive, match="Restore the archive"):
         table.claim(checkpoint, None)
     assert ArchiveTable(str(tmp_path / "copy-1"), None).claim(checkpoint, None).writer == writer
 
 
-def test_a_position_that_does_not_know_what_is_archived_is_not_gone_on_from(tmp_path: Path) -> None:
+def test_a_position_behind_the_archive_is_refused(tmp_path: Path) -> None:
     """Its batches would be taken for those that were merged, and be lost."""
     checkpoint, table = Checkpoint(str(tmp_path / "memory")), ArchiveTable(str(tmp_path / "archive"), None)
     writer = table.claim(checkpoint, None).writer
     written(table, writer, 0, 0)
-    # As after a first run: the archive has not heard of the query yet.
-    with pytest.raises(ForeignArchive, match=r"batches that the position in .*stream does not know"):
+    # As after a first run: the archive does not name the query yet.
+    with pytest.raises(ForeignArchive, match=r"batches that the position in .*stream does not contain"):
         table.claim(checkpoint, None)
     done(checkpoint, 0)
     assert table.claim(checkpoint, None).query == "a-query"
 
     done(checkpoint, 0, query="another")
-    with pytest.raises(ForeignArchive, match="Bring the position back"):
+    with pytest.raises(ForeignArchive, match="Restore the position"):
         table.claim(checkpoint, None)
 
     done(checkpoint, 0)
@@ -245,7 +247,7 @@ def test_a_position_that_does_not_know_what_is_archived_is_not_gone_on_from(tmp_
         table.claim(checkpoint, None)
 
 
-def test_a_pipeline_whose_position_was_deleted_does_not_begin_again_in_its_archive(
+def test_a_deleted_position_does_not_restart_an_archive(
     workshop: Workshop, cluster: Cluster, topic: str
 ) -> None:
     make_topic(cluster, topic)
@@ -253,11 +255,11 @@ def test_a_pipeline_whose_position_was_deleted_does_not_begin_again_in_its_archi
     pipeline = archive(workshop, topic)
     workshop.run(pipeline)
     shutil.rmtree(Path(pipeline.checkpoint_place) / "stream")
-    with pytest.raises(ForeignArchive, match="Bring the position back"):
+    with pytest.raises(ForeignArchive, match="Restore the position"):
         workshop.run(pipeline)
 
 
-def test_a_batch_of_which_filters_leave_nothing_is_gone_on_from(
+def test_a_batch_without_rows_after_filters_is_completed(
     workshop: Workshop, cluster: Cluster, topic: str, spark: SparkSession
 ) -> None:
     make_topic(cluster, topic)
@@ -269,9 +271,7 @@ def test_a_batch_of_which_filters_leave_nothing_is_gone_on_from(
     assert ids(spark, workshop.directory / "archive") == Counter(range(2, 4))
 
 
-def test_what_a_crash_leaves_of_a_merge_that_was_undone_does_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_remains_of_an_undone_merge_do_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = ArchiveTable(str(tmp_path), None)
     batches, undone = [Segment("0a1b2c3d", 0, 0), Segment("0a1b2c3d", 1, 1)], Segment("0a1b2c3d", 0, 1)
     for each in (*batches, undone):
@@ -291,11 +291,11 @@ def test_a_pipeline_runs_once_at_a_time(workshop: Workshop, cluster: Cluster, to
     pipeline = archive(workshop, topic)
     with Checkpoint(pipeline.checkpoint_place).held():
         assert pipeline.status().data["state"] == "running"
-        with pytest.raises(PipelineBusy, match="runs already"):
+        with pytest.raises(PipelineBusy, match="is already running"):
             workshop.run(pipeline)
 
 
-def test_who_looks_whether_a_pipeline_runs_does_not_keep_it_from_running(
+def test_checking_whether_a_pipeline_runs_does_not_block_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = Checkpoint(str(tmp_path))
@@ -313,7 +313,7 @@ def test_a_filter_that_makes_no_sense_is_named(workshop: Workshop, cluster: Clus
         workshop.run(workshop.pipeline(text))
 
 
-def test_storage_through_spark_does_what_that_of_this_machine_does(
+def test_storage_through_spark_behaves_like_local_storage(
     spark: SparkSession, tmp_path: Path, broker: Broker
 ) -> None:
     storage = SparkStorage(spark, tmp_path.as_uri())

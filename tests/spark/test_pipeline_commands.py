@@ -36,7 +36,7 @@ BIN = Path(sys.executable).parent
 
 
 def environment(**more: str) -> dict[str, str]:
-    """That of a user who has activated the environment, on two cores that others use too."""
+    """The environment of a user with the virtual environment activated, on two shared cores."""
     return {
         **os.environ,
         "PATH": f"{BIN}:{os.environ['PATH']}",
@@ -63,7 +63,7 @@ def test_help_and_validation_do_without_spark(tmp_path: Path) -> None:
             check=True,
         )
         loaded = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
-        assert "alpacamq.cli.asking" in loaded
+        assert "alpacamq.cli.commands" in loaded
         assert not loaded & {"pyspark", "pyarrow", "numpy"}
         assert ("alpacamq_spark" in loaded) == ("validate" in arguments)
 
@@ -119,7 +119,7 @@ def test_a_topic_that_is_not_there_is_known_before_spark_starts(
     assert main([*broker, "pipeline", "doctor", str(path)]) == 1
     shown = capsys.readouterr()
     assert re.search(r"Topics +no +not all there", shown.out)
-    assert "not all is well: Topics" in shown.err
+    assert "checks failed: Topics" in shown.err
 
 
 def test_the_command_line_names_the_broker_before_the_file_does(
@@ -137,7 +137,7 @@ def test_the_command_line_names_the_broker_before_the_file_does(
 
 @contextmanager
 def running(command: list[str], env: Mapping[str, str], cwd: Path) -> "Iterator[subprocess.Popen[bytes]]":
-    """A process in a group of its own, which is gone afterwards."""
+    """Run a process in its own process group; end it afterwards."""
     process = subprocess.Popen(
         command, env=env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     )
@@ -160,7 +160,7 @@ def test_ctrl_c_ends_a_run_with_a_report(workshop: Workshop, cluster: Cluster, t
         assert process.stderr is not None
         out, errors = Output(process.stdout), Output(process.stderr)
         errors.wait_for(r"batch 0  10 rows", within_s=PATIENCE_S)
-        # As a terminal does it: the whole group gets the signal.
+        # As a terminal does: the whole group gets the signal.
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(PATIENCE_S) == 130
         out.drain()

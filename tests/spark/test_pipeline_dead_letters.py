@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from alpacamq.client.errors import NotFound
 from alpacamq.client.kafka.cluster import Cluster
-from alpacamq.client.kafka.topics import delete_topic, widen_topic
+from alpacamq.client.kafka.topics import add_topic_partitions, delete_topic
 from alpacamq.model import headers
 from alpacamq_spark.commit import committer as committing
 from alpacamq_spark.commit.committer import commit
@@ -29,10 +29,10 @@ from alpacamq_spark.pipelines.dead_letters.pipeline import Summary
 from alpacamq_spark.pipelines.dead_letters.redrive import covering, packed
 from alpacamq_spark.pipelines.definition import DeadLetterSource
 from alpacamq_spark.pipelines.errors import InvalidPipeline
-from alpacamq_spark.pipelines.run import Run
+from alpacamq_spark.pipelines.run import PipelineRun
 from alpacamq_spark.write.staging import JOBS, Batch, StagingArea
 
-from .pipeline_files import Sent, Told, Workshop, send, told_to_programs
+from .pipeline_files import RecordedProgress, Sent, Workshop, json_of, send
 from .topics import deliveries, make_topic
 
 DAY_MS = 86_400_000
@@ -75,7 +75,7 @@ def pipeline(workshop: Workshop, topic: str, where: str, *, execute: bool) -> Pi
 
 @pytest.fixture
 def given_up(workshop: Workshop, cluster: Cluster, topic: str) -> str:
-    """A topic, six of whose messages were given up on."""
+    """A topic with six dead letters."""
     make_topic(cluster, topic)
     make_topic(cluster, f"{topic}.dlq", partitions=1)
     send(
@@ -96,10 +96,10 @@ def test_dead_letters_are_counted_and_nothing_is_sent_back_until_it_is_executed(
 ) -> None:
     named = {'topics = ["orders"]': f'topics = ["{given_up}"]'}
     outcome = workshop.run(workshop.example("dead-letters.toml", **named))
-    data = told_to_programs(outcome)
+    data = json_of(outcome)
     assert data["total"] == 6
     counts = {name: {row[name[:-1]]: row["count"] for row in data[name]} for name in ("reasons", "ages")}
-    # What has no header for when it became one is as old as its record.
+    # A dead letter without a header for its time is as old as its record.
     assert counts == {
         "reasons": {"timeout": 3, "rejected": 2, "unknown": 1},
         "ages": {"under 1h": 3, "1d to 7d": 1, "over 7d": 2},
@@ -111,7 +111,7 @@ def test_dead_letters_are_counted_and_nothing_is_sent_back_until_it_is_executed(
     assert deliveries(cluster, given_up) == []
 
 
-def test_what_fits_the_condition_goes_back_as_it_was_and_only_once(
+def test_matching_dead_letters_are_redriven_unchanged_and_once(
     workshop: Workshop, cluster: Cluster, given_up: str
 ) -> None:
     shown = pipeline(workshop, given_up, "reason = 'timeout' AND data.amount > 0", execute=False)
@@ -120,7 +120,7 @@ def test_what_fits_the_condition_goes_back_as_it_was_and_only_once(
     assert sorted((each.partition.partition, each.record.key) for each in found) == [(1, b"k1"), (1, b"k2")]
     assert [list(each.record.headers) for each in found] == [[("own", b"kept")]] * 2
 
-    # As if it had died after the messages were sent and before that was noted.
+    # As if it had died after sending the messages and before recording that.
     (Path(shown.checkpoint_place) / "redrive-done.json").unlink()
     wider = pipeline(workshop, given_up, "reason IN ('timeout', 'unknown')", execute=True)
     workshop.run(wider)
@@ -137,7 +137,7 @@ def test_a_partition_that_is_added_during_a_run_is_left_to_the_next(
     workshop: Workshop, cluster: Cluster, given_up: str
 ) -> None:
     widened = f"{given_up}.dlq"
-    run = Run(
+    run = PipelineRun(
         name="letters",
         kind="dead-letters",
         broker=workshop.broker.address,
@@ -146,7 +146,7 @@ def test_a_partition_that_is_added_during_a_run_is_left_to_the_next(
         place=str,
     )
     letters = dead_letter_topics(run.broker, DeadLetterSource(topics=(given_up,)))
-    widen_topic(cluster, widened, 2)
+    add_topic_partitions(cluster, widened, 2)
     send(workshop.broker, widened, [replace(letter(given_up, 5, reason="timeout"), partition=1)])
     assert letters_frame(run, letters, None, 0).count() == 6
 
@@ -183,20 +183,20 @@ def chosen(workshop: Workshop, given_up: str, monkeypatch: pytest.MonkeyPatch) -
     return unfinished
 
 
-def test_what_was_chosen_before_its_topic_was_made_anew_is_not_taken_from_the_new_one(
+def test_selected_dead_letters_are_not_taken_from_a_recreated_topic(
     workshop: Workshop, cluster: Cluster, given_up: str, chosen: Pipeline
 ) -> None:
     delete_topic(cluster, f"{given_up}.dlq")
     make_topic(cluster, f"{given_up}.dlq", partitions=1)
     others = [letter(given_up, number, reason="rejected") for number in range(10, 14)]
     send(workshop.broker, f"{given_up}.dlq", [*others, letter(given_up, 14, reason="timeout")])
-    told = Told()
+    told = RecordedProgress()
     assert workshop.run(chosen, told).rows == 1
     assert [each.record.key for each in deliveries(cluster, given_up)] == [b"k14"]
-    assert "3 dead letters that an earlier run chose are gone" in told.sentences
+    assert "3 dead letters selected by an earlier run are gone" in told.sentences
 
 
-def test_retention_that_passed_what_was_chosen_does_not_hold_up_the_rest(
+def test_selected_dead_letters_lost_to_retention_do_not_block_the_rest(
     workshop: Workshop, cluster: Cluster, given_up: str, chosen: Pipeline
 ) -> None:
     admin = AdminClient({"bootstrap.servers": workshop.broker.address})
@@ -206,17 +206,17 @@ def test_retention_that_passed_what_was_chosen_does_not_hold_up_the_rest(
     assert [each.record.key for each in deliveries(cluster, given_up)] == [b"k2"]
 
 
-def test_what_was_decided_is_shown_though_all_that_was_chosen_is_gone(
+def test_a_decision_is_committed_although_its_dead_letters_are_gone(
     workshop: Workshop, cluster: Cluster, given_up: str, chosen: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if the run had died a little later: with everything written, and nothing of it visible yet."""
+    """As if the run had died a little later: with everything written, and nothing committed yet."""
     sink = f"redrive-{Checkpoint(chosen.checkpoint_place).identity()}"
     options = write_options({"kafka.bootstrap.servers": "unused", "topic": given_up})
     area = StagingArea(cluster, options, Batch(sink=sink, query=JOBS, run="died", number=0), 0, 0)
     area.begin()
     area.write(pa.RecordBatch.from_pydict({"value": ["k0", "k1", "k2"]}))
     with monkeypatch.context() as patch:
-        patch.setattr(committing, "show", die)
+        patch.setattr(committing, "commit_transactions", die)
         with pytest.raises(Died):
             commit(cluster, [area.finish()])
     delete_topic(cluster, f"{given_up}.dlq")
@@ -225,7 +225,7 @@ def test_what_was_decided_is_shown_though_all_that_was_chosen_is_gone(
     assert sorted(each.record.value or b"" for each in deliveries(cluster, given_up)) == [b"k0", b"k1", b"k2"]
 
 
-def test_what_was_chosen_does_not_make_its_topic_anew(
+def test_a_redrive_does_not_recreate_a_deleted_topic(
     workshop: Workshop, cluster: Cluster, given_up: str, chosen: Pipeline
 ) -> None:
     delete_topic(cluster, given_up)
@@ -235,7 +235,9 @@ def test_what_was_chosen_does_not_make_its_topic_anew(
     assert workshop.run(chosen).rows == 3
 
 
-def test_what_cannot_be_sent_back_is_said(workshop: Workshop, cluster: Cluster, given_up: str) -> None:
+def test_a_redrive_that_cannot_run_fails_with_a_reason(
+    workshop: Workshop, cluster: Cluster, given_up: str
+) -> None:
     with pytest.raises(InvalidPipeline, match=r"redrive\.where.*reson"):
         workshop.run(pipeline(workshop, given_up, "reson = 'x'", execute=True))
     delete_topic(cluster, given_up)

@@ -10,10 +10,14 @@ from hypothesis import strategies as st
 from alpacamq.client.errors import NotFound, Unreachable
 from alpacamq_spark.pipelines import load
 from alpacamq_spark.pipelines.definition import Archive, Compact, Replay, Transform
-from alpacamq_spark.pipelines.errors import InvalidPipeline, PipelineFailed
-from alpacamq_spark.pipelines.failures import explanation
+from alpacamq_spark.pipelines.errors import InvalidPipeline, PipelineFailed, translate_error
 from alpacamq_spark.pipelines.files import define, read_definition
-from alpacamq_spark.pipelines.timestamps import format_timestamp, parse_span, parse_timestamp, show_span
+from alpacamq_spark.pipelines.timestamps import (
+    format_duration,
+    format_timestamp,
+    parse_duration,
+    parse_timestamp,
+)
 
 from .pipeline_files import EXAMPLES, NOON_MS
 
@@ -30,10 +34,10 @@ REPLAY = {"kind": "replay", "source": {"topics": ["a"]}, "sink": {"topic": "y"}}
     ("changed", "message"),
     [
         pytest.param({"kind": "archiv"}, "did you mean archive?", id="kind"),
-        pytest.param({"kind": None}, "no key kind", id="no kind"),
-        pytest.param({"sorce": {}}, "no key sorce; did you mean source?", id="key"),
+        pytest.param({"kind": None}, "the key kind is missing", id="no kind"),
+        pytest.param({"sorce": {}}, "unknown key sorce; did you mean source?", id="key"),
         pytest.param(
-            {"source": {"topic": ["a"]}}, r"no key source\.topic; did you mean topics\?", id="inner"
+            {"source": {"topic": ["a"]}}, r"unknown key source\.topic; did you mean topics\?", id="inner"
         ),
         pytest.param({"source": {}}, "source needs either topics or pattern", id="no topics"),
         pytest.param({"sink": None}, "sink: Expected object", id="wrong type"),
@@ -43,13 +47,13 @@ REPLAY = {"kind": "replay", "source": {"topics": ["a"]}, "sink": {"topic": "y"}}
         pytest.param({"steps": [{}]}, r"steps\[1\] lacks the key do", id="no step"),
         pytest.param({"steps": [{"do": "compact", "fan": 3}]}, "did you mean fan_in", id="key of a step"),
         pytest.param({"steps": [{"do": "compact", "fan_in": 1}]}, r"steps\[1\]\.fan_in", id="too few"),
-        pytest.param({"trigger": "soon"}, "trigger: 'soon' is not a time span", id="trigger"),
-        pytest.param({"name": "a/b"}, "a name is of letters", id="name"),
+        pytest.param({"trigger": "soon"}, "trigger: 'soon' is not a duration", id="trigger"),
+        pytest.param({"name": "a/b"}, "a name may contain only letters", id="name"),
         pytest.param({"spark": {"remote": "host"}}, "sc://HOST:PORT", id="remote"),
         pytest.param({"spark": {"remote": "sc://h", "master": "yarn"}}, "exclude", id="master and remote"),
     ],
 )
-def test_what_is_wrong_is_named(changed: dict[str, object], message: str) -> None:
+def test_errors_are_named(changed: dict[str, object], message: str) -> None:
     given = {
         key: value for key, value in {**ARCHIVE, **changed}.items() if value is not None or key == "sink"
     }
@@ -62,7 +66,7 @@ def test_what_is_wrong_is_named(changed: dict[str, object], message: str) -> Non
     [
         (
             {**TRANSFORM, "sources": {"a": {"watermak": {}}}},
-            r"no key sources\.a\.watermak; did you mean watermark",
+            r"unknown key sources\.a\.watermak; did you mean watermark",
         ),
         (
             {**TRANSFORM, "sources": {"a": {"watermark": {"delay": "1x"}}}},
@@ -77,10 +81,10 @@ def test_what_is_wrong_is_named(changed: dict[str, object], message: str) -> Non
         ({**REPLAY, "source": {"topics": ["a"], "from": -1}}, "an offset is 0 or more"),
         ({**REPLAY, "source": {"topics": ["a"], "to": {"a": {"x": 1}}}}, "not a partition and its offset"),
         ({**REPLAY, "source": {}}, "needs archive, topics or pattern"),
-        ([], "a pipeline is a table"),
+        ([], "a pipeline must be a table"),
     ],
 )
-def test_what_is_wrong_inside_other_kinds_is_named(data: object, message: str) -> None:
+def test_errors_inside_other_kinds_are_named(data: object, message: str) -> None:
     with pytest.raises(InvalidPipeline, match=message):
         define(data)
 
@@ -125,11 +129,11 @@ def test_places_begin_where_the_file_is_and_the_broker_can_be_overruled(tmp_path
         ("a.toml", b"\xff", "not text"),
         ("a.yaml", b"a: &a [1,2,3,4,5,6,7,8,9]\n" + BOMB, "more than 100000 values"),
         ("a.yaml", b"a: &a [*a]\n", "not YAML"),
-        ("a.ini", b"kind = 1", "ends in .toml"),
+        ("a.ini", b"kind = 1", "end in .toml"),
         ("a b.toml", b'kind = "archive"\nsource = {topics=["a"]}\nsink = {path="x"}', "name = …"),
     ],
 )
-def test_files_that_are_none_are_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_invalid_files_are_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(InvalidPipeline, match=message):
@@ -142,7 +146,7 @@ def test_a_file_that_is_not_there_is_not_found_and_a_near_one_suggested(tmp_path
         load(tmp_path / "order.toml")
 
 
-def test_defaults_are_what_the_guide_says() -> None:
+def test_defaults_match_the_guide() -> None:
     archive, transform = define(ARCHIVE), define(TRANSFORM)
     assert isinstance(archive, Archive)
     assert isinstance(transform, Transform)
@@ -161,8 +165,8 @@ def test_defaults_are_what_the_guide_says() -> None:
 )
 def test_spans_of_time_are_read_and_shown(number: int, unit: tuple[str, int]) -> None:
     span_ms = number * unit[1]
-    assert parse_span(f"{number}{unit[0]}") == span_ms
-    assert parse_span(show_span(span_ms)) == span_ms
+    assert parse_duration(f"{number}{unit[0]}") == span_ms
+    assert parse_duration(format_duration(span_ms)) == span_ms
 
 
 @pytest.mark.parametrize(
@@ -176,7 +180,7 @@ def test_spans_of_time_are_read_and_shown(number: int, unit: tuple[str, int]) ->
     ],
 )
 def test_units_may_be_spelt_out(text: str, expected: int) -> None:
-    assert parse_span(text) == expected
+    assert parse_duration(text) == expected
 
 
 @given(st.integers(0, 4_102_444_800_000))
@@ -190,9 +194,9 @@ def test_our_own_errors_are_found_inside_of_those_of_spark() -> None:
         "[PYTHON_DATA_SOURCE_ERROR] Failed when Python data source instance: Traceback:\n  File x\n"
         "alpacamq_spark.errors.DataLost: the records 3 to 4 of t-0 are gone\n\n\tat org.apache.spark.Foo\n"
     )
-    found = explanation(text)
+    found = translate_error(text)
     assert isinstance(found, PipelineFailed)
     assert str(found) == "the records 3 to 4 of t-0 are gone"
-    gone = explanation("x\nalpacamq.client.errors.Unreachable: no broker answers at h:1\n")
+    gone = translate_error("x\nalpacamq.client.errors.Unreachable: no broker answers at h:1\n")
     assert isinstance(gone, Unreachable)
-    assert str(explanation("[PARSE] wrong here\nJVM stacktrace:\nmore")) == "[PARSE] wrong here"
+    assert str(translate_error("[PARSE] wrong here\nJVM stacktrace:\nmore")) == "[PARSE] wrong here"

@@ -1,4 +1,4 @@
-"""Replays: the right stretch, in order, once, with the position it came from."""
+"""Replays: the right range, in order, once, with the original position."""
 
 import json
 from pathlib import Path
@@ -16,10 +16,10 @@ from alpacamq_spark.pipelines.replay.pipeline import (
     REPLAY_TIMESTAMP,
     REPLAY_TOPIC,
 )
-from alpacamq_spark.pipelines.replay.plan import ReplayPlan, Span, batches_for
+from alpacamq_spark.pipelines.replay.plan import PlannedRange, ReplayPlan, batches_for
 from alpacamq_spark.pipelines.run import Interruption
 
-from .pipeline_files import HOUR_MS, NOON_MS, Sent, Told, Workshop, send
+from .pipeline_files import HOUR_MS, NOON_MS, RecordedProgress, Sent, Workshop, send
 from .topics import deliveries, make_topic, values
 
 FROM_LOG = """
@@ -82,23 +82,23 @@ def test_offsets_of_a_topic_are_replayed_in_order_with_their_times_and_where_the
         }
 
 
-def test_a_replay_that_was_cut_off_goes_on_without_writing_anything_twice(
+def test_an_interrupted_replay_continues_without_duplicates(
     workshop: Workshop, cluster: Cluster, filled: str
 ) -> None:
     pipeline = replay(workshop, filled, batch=5)
     interruption = Interruption()
-    interruption.ask()
+    interruption.request()
     first = workshop.run(pipeline, interruption=interruption)
     assert first.is_stopped
     assert first.report.data["batches"] == 1
-    # As if it had died after the batch was written and before it was noted.
+    # As if it had died after writing the batch and before recording that.
     (Path(pipeline.checkpoint_place) / "replay-progress.json").unlink()
     assert workshop.run(pipeline).report.data["batches"] == 3
     expected = sorted(f"{partition}-{n}" for partition in (0, 1) for n in range(2, 8))
     assert values(cluster, f"{filled}-again") == expected
     again = workshop.run(pipeline)
     assert again.rows == 0
-    assert "replayed before" in again.report.notes[0]
+    assert "already replayed" in again.report.notes[0]
     assert values(cluster, f"{filled}-again") == expected
     with pytest.raises(BadPlan, match="another source"):
         workshop.run(replay(workshop, filled, end=9))
@@ -119,7 +119,7 @@ def test_times_choose_from_an_archive_however_records_are_ordered(
         ],
     )
     orders = f'topics = ["{topic}"]'
-    told = Told()
+    told = RecordedProgress()
     workshop.run(workshop.example("archive.toml", **{'topics = ["orders", "payments"]': orders}), told)
     names = {'topics = ["orders"]': orders, '"orders-again"': f'"{topic}-again"'}
     outcome = workshop.run(workshop.example("replay.toml", **names), told)
@@ -137,7 +137,7 @@ def test_times_choose_from_an_archive_however_records_are_ordered(
 )
 def test_the_batches_of_a_plan_hold_every_offset_once(lengths: list[int], rows: int, at_most: int) -> None:
     spans = tuple(
-        Span(topic="t", partition=number, start=7 * number, end=7 * number + length)
+        PlannedRange(topic="t", partition=number, start=7 * number, end=7 * number + length)
         for number, length in enumerate(lengths)
     )
     plan = ReplayPlan(

@@ -1,4 +1,4 @@
-"""Pipelines tell the broker how they go on, and what becomes of that is nothing to them."""
+"""Pipelines report their progress to the broker; failures to do so do not affect them."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.topics import topic_settings
 from alpacamq.model.pipelines import PIPELINES_TOPIC
 from alpacamq_spark.pipelines.reporting import ProgressReports
-from alpacamq_spark.pipelines.run import BatchDone, Outcome, Report, Teller
+from alpacamq_spark.pipelines.run import BatchDone, ProgressListener, Report, RunResult
 from tests.brokers import Broker
 from tests.waiting import eventually
 
@@ -25,17 +25,17 @@ def listed(broker: Broker, name: str) -> dict[str, Any]:
     return next((each for each in found if each["name"] == name), {})
 
 
-def test_a_run_is_told_of_from_its_start_to_its_end(broker: Broker) -> None:
+def test_a_run_is_reported_from_start_to_end(broker: Broker) -> None:
     told: list[BatchDone] = []
     reports = ProgressReports(broker.address, "from-start-to-end", "archive")
     with reports:
         eventually(lambda: listed(broker, "from-start-to-end").get("state") == "running")
-        reports.telling(Teller(batch=told.append)).batch(BATCH)
+        reports.reporting_listener(ProgressListener(batch=told.append)).batch(BATCH)
         assert told == [BATCH]
         eventually(lambda: listed(broker, "from-start-to-end").get("batch") == 3)
         shown = listed(broker, "from-start-to-end")
         assert (shown["rows"], shown["rows_per_second"], shown["lag"]) == (40, 2.5, 7)
-        reports.done(Outcome(rows=40, report=Report(data={})))
+        reports.done(RunResult(rows=40, report=Report(data={})))
     assert listed(broker, "from-start-to-end")["state"] == "done"
 
 
@@ -49,8 +49,8 @@ def test_a_run_that_fails_says_why(broker: Broker) -> None:
 
 def test_a_broker_that_is_not_there_does_not_disturb_a_run() -> None:
     with ProgressReports("127.0.0.1:1", "alone", "archive") as reports:
-        reports.telling(Teller()).batch(BATCH)
-        reports.done(Outcome(rows=40, report=Report(data={})))
+        reports.reporting_listener(ProgressListener()).batch(BATCH)
+        reports.done(RunResult(rows=40, report=Report(data={})))
 
 
 def test_reports_are_kept_in_a_compacted_topic_that_patterns_pass_over(

@@ -1,4 +1,4 @@
-"""Segments of an archive: at every moment each batch counts once, whatever was merged or cut off."""
+"""Segments of an archive: each batch counts once at any time, whatever was merged or interrupted."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,10 +18,10 @@ def batches(segments: list[Segment]) -> list[int]:
 
 
 @given(count=st.integers(1, 60), fan_in=st.integers(2, 7), data=st.data())
-def test_a_crash_at_any_moment_leaves_every_batch_counted_once(
+def test_a_crash_at_any_point_leaves_every_batch_counted_once(
     count: int, fan_in: int, data: st.DataObject
 ) -> None:
-    """What is on disk: segments that are whole. Merges add one, then delete those it covers, one by one."""
+    """On disk are complete segments. A merge adds one, then deletes those it covers, one by one."""
     disk = {single(batch) for batch in range(count)}
     while True:
         whole = in_force(disk)
@@ -45,7 +45,7 @@ def test_a_crash_at_any_moment_leaves_every_batch_counted_once(
     assert len(left) <= (fan_in - 1) * digits + 1
 
 
-def test_what_is_large_enough_or_may_still_be_written_is_left_alone() -> None:
+def test_large_segments_and_the_last_batch_are_not_merged() -> None:
     small = [Weighed(single(batch), 1, 10) for batch in range(3)]
     assert list(merges(small, fan_in=3, target_size=MB)) == []
     assert list(merges([*small, Weighed(single(3), 1, 10)], fan_in=3, target_size=MB)) == [

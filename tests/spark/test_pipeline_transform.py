@@ -8,7 +8,7 @@ import pytest
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq_spark.pipelines.errors import ForeignTable, InvalidPipeline, PipelineFailed
 
-from .pipeline_files import NOON_MS, Sent, Told, Workshop, send
+from .pipeline_files import NOON_MS, RecordedProgress, Sent, Workshop, send
 from .topics import deliveries, make_topic
 
 
@@ -39,7 +39,7 @@ sql = "SELECT * FROM items WHERE price >= 2"
 topic = "TOPIC-big"
 '''
     pipeline = workshop.pipeline(text.replace("TOPIC", topic))
-    told = Told()
+    told = RecordedProgress()
     assert workshop.run(pipeline, told).rows == 3
     assert f"columns of {topic}, by a sample of its values: id BIGINT, price DOUBLE, tags ARRAY<STRING>" in (
         told.sentences

@@ -35,7 +35,7 @@ def test_rows_without_a_key_take_turns_in_runs() -> None:
     assert placement.place(nulls, None).tolist() == [2] * 500 + [0] * 1000
 
 
-def test_a_partition_that_is_told_goes_before_the_key() -> None:
+def test_an_explicit_partition_overrides_the_key() -> None:
     placement = Placement(ORDERS, 3, turn=0)
     told = pa.array([2, None], pa.int32())
     assert placement.place(pa.array([b"k", b"k"]), told).tolist() == [2, partition_for_key(b"k", 3)]

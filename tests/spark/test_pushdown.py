@@ -1,4 +1,4 @@
-"""Which filters are taken from Spark, and what they leave to be read."""
+"""Filters that are taken over from Spark, and the offsets that remain to be read."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -27,8 +27,8 @@ from alpacamq.client.kafka.transactional import add_partitions, claim, end_trans
 from alpacamq.model.batch import TRANSACTIONAL  # noqa: E402
 from alpacamq.model.ids import TopicName, TopicPartition  # noqa: E402
 from alpacamq.model.records import Record, write_batch  # noqa: E402
-from alpacamq_spark.read.predicates import EVERY_NUMBER, Interval, Narrowing  # noqa: E402
-from alpacamq_spark.read.pushdown import narrowed_by  # noqa: E402
+from alpacamq_spark.read.predicates import EVERY_NUMBER, Interval, Predicates  # noqa: E402
+from alpacamq_spark.read.pushdown import with_filter  # noqa: E402
 from tests.brokers import Broker  # noqa: E402
 
 from .driving import read, values  # noqa: E402
@@ -61,7 +61,7 @@ SIX = datetime(1970, 1, 1, 0, 0, 0, 6000, tzinfo=UTC)
     ],
 )
 def test_a_condition_that_can_be_held_is_taken(condition: Any, left: dict[str, Any]) -> None:
-    assert narrowed_by(Narrowing(), condition) == Narrowing(**left)
+    assert with_filter(Predicates(), condition) == Predicates(**left)
 
 
 @pytest.mark.parametrize(
@@ -79,28 +79,28 @@ def test_a_condition_that_can_be_held_is_taken(condition: Any, left: dict[str, A
     ],
 )
 def test_any_other_condition_is_left_to_spark(condition: Any) -> None:
-    assert narrowed_by(Narrowing(), condition) is None
+    assert with_filter(Predicates(), condition) is None
 
 
 def test_conditions_hold_together() -> None:
-    narrowing: Narrowing | None = Narrowing()
+    predicates: Predicates | None = Predicates()
     for condition in (
         In(("topic",), ("a", "b")),
         In(("topic",), ("b", "c")),
         GreaterThan(("partition",), 1),
         In(("partition",), (1, 2)),
     ):
-        assert narrowing is not None
-        narrowing = narrowed_by(narrowing, condition)
-    assert narrowing is not None
+        assert predicates is not None
+        predicates = with_filter(predicates, condition)
+    assert predicates is not None
     admitted = [
         (topic, number)
         for topic in "abc"
         for number in range(4)
-        if narrowing.admits(TopicPartition(TopicName(topic), number))
+        if predicates.admits(TopicPartition(TopicName(topic), number))
     ]
     assert admitted == [("b", 2)]
-    assert narrowing.timestamp_ms is EVERY_NUMBER
+    assert predicates.timestamp_ms is EVERY_NUMBER
 
 
 def test_records_without_a_time_are_as_old_as_spark_has_them(

@@ -1,4 +1,4 @@
-"""How the offsets of a batch are limited and split."""
+"""The offsets of a batch are limited and split."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,7 +39,7 @@ def test_a_skewed_partition_starves_no_other() -> None:
     assert reached[place(0)] == 624
 
 
-def test_a_partition_that_was_made_anew_goes_back_whatever_the_limit() -> None:
+def test_a_recreated_partition_moves_back_whatever_the_limit() -> None:
     reached = limited({place(0): 100, place(1): 0}, {place(0): 0, place(1): 500}, 10)
     assert reached == {place(0): 0, place(1): 10}
 

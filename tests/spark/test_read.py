@@ -1,4 +1,4 @@
-"""Batch reads: what is read under which options, and what the error says where nothing can be."""
+"""Batch reads: the records read with various options, and the errors."""
 
 import json
 from typing import Any
@@ -32,7 +32,7 @@ def filled(broker: Broker, cluster: Cluster, topic: str) -> str:
     return topic
 
 
-def test_a_pattern_and_partitions_by_number_say_what_is_read(broker: Broker, filled: str) -> None:
+def test_reads_by_pattern_and_by_partition_numbers(broker: Broker, filled: str) -> None:
     assert read(broker, subscribePattern=f"{filled[:-3]}.*").num_rows == 15
     assert values(read(broker, assign=json.dumps({filled: [1]}))) == [f"1.{n}" for n in range(5)]
 
@@ -60,7 +60,7 @@ def test_tiny_records_are_decoded_a_limited_number_at_a_time(
     assert max(sizes) < 15
 
 
-def test_offsets_bound_what_is_read(broker: Broker, filled: str) -> None:
+def test_offsets_limit_a_read(broker: Broker, filled: str) -> None:
     bounds: dict[str, Any] = {
         "startingOffsets": json.dumps({filled: {"0": 8, "1": -2}}),
         "endingOffsets": json.dumps({filled: {"0": -1, "1": 2}}),
@@ -68,7 +68,7 @@ def test_offsets_bound_what_is_read(broker: Broker, filled: str) -> None:
     assert values(read(broker, subscribe=filled, **bounds)) == ["0.8", "0.9", "1.0", "1.1"]
 
 
-def test_times_bound_what_is_read(broker: Broker, filled: str) -> None:
+def test_times_limit_a_read(broker: Broker, filled: str) -> None:
     assert values(read(broker, subscribe=filled, startingTimestamp=3500, endingTimestamp=5000)) == [
         "0.3",
         "1.3",
@@ -81,12 +81,12 @@ def test_times_bound_what_is_read(broker: Broker, filled: str) -> None:
 
 
 def test_positions_name_every_partition_and_no_other(broker: Broker, filled: str) -> None:
-    with pytest.raises(InvalidOption, match=f"startingOffsets says nothing of {filled}-1"):
+    with pytest.raises(InvalidOption, match=f"startingOffsets does not name {filled}-1"):
         read(broker, subscribe=filled, startingOffsets=json.dumps({filled: {"0": 1}}))
     with pytest.raises(InvalidOption, match=f"endingOffsets names {filled}-7, which the read does not cover"):
         read(broker, subscribe=filled, endingOffsets=json.dumps({filled: {"0": 1, "1": 1, "7": 1}}))
     with pytest.raises(
-        InvalidOption, match=f"endingOffsets asks for {filled}-0 at 11, but its log ends at 10"
+        InvalidOption, match=f"endingOffsets requests {filled}-0 at 11, but its log ends at 10"
     ):
         read(broker, subscribe=filled, endingOffsets=json.dumps({filled: {"0": 11, "1": 1}}))
 
@@ -110,11 +110,11 @@ def test_a_schema_with_fewer_columns_reads_only_those(broker: Broker, filled: st
     assert batch.to_pydict() == {"offset": list(range(5))}
     with pytest.raises(InvalidColumns, match="column 'offset' is bigint, not int"):
         loaded.reader(StructType().add("offset", IntegerType()))
-    with pytest.raises(InvalidColumns, match="there is no column 'ofset'; there are key"):
+    with pytest.raises(InvalidColumns, match="unknown column 'ofset'; columns are key"):
         loaded.reader(StructType().add("ofset", LongType()))
 
 
-def test_what_is_not_there_is_named_with_the_nearest(broker: Broker, filled: str) -> None:
+def test_a_missing_topic_is_named_with_the_nearest(broker: Broker, filled: str) -> None:
     with pytest.raises(NotFound, match=f"there is no topic '{filled}s'; did you mean '{filled}'"):
         read(broker, subscribe=f"{filled}s")
     with pytest.raises(NotFound, match=f"there is no partition '{filled}-2'"):
@@ -136,7 +136,7 @@ def test_records_that_retention_took_are_lost_by_name_or_skipped(
     [place] = find_topic(cluster, topic).all_partitions()
     start = eventually(lambda: extents(cluster, [place])[place].start)
     lost = {"startingOffsets": json.dumps({topic: {"0": 0}})}
-    with pytest.raises(DataLost, match=f"asks for {topic}-0 from 0, but its log begins at [0-9]+"):
+    with pytest.raises(DataLost, match=f"requests {topic}-0 from 0, but its log begins at [0-9]+"):
         read(broker, subscribe=topic, **lost)
     kept = read(broker, subscribe=topic, failOnDataLoss="false", **lost)
     assert 0 < kept.num_rows <= 40 - start

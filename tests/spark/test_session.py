@@ -1,4 +1,4 @@
-"""What Spark needs is found, or said in words: Java, Python, packages, the broker."""
+"""Java, Python, packages and the broker are found, or the error says what is missing."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ def test_a_pipeline_does_not_stop_the_session_that_was_there(spark: SparkSession
 
 
 def fake_java(directory: Path, version: str) -> Path:
-    """A home whose `java` says that it is of a version, and shows what it is called with."""
+    """Create a home whose `java` reports a version and prints its arguments."""
     binary = directory / "bin" / "java"
     binary.parent.mkdir(parents=True)
     binary.write_text(
@@ -117,7 +117,7 @@ def test_the_doctor_finds_everything_well_here(broker: Broker) -> None:
 
 
 @pytest.mark.usefixtures("nothing")
-def test_the_doctor_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("alpacamq_spark.doctor.iter_modules", lambda: ())
     findings = {finding.subject: finding for finding in examine("127.0.0.1:1", start_spark=True)}
     assert "openjdk-17-jre-headless" in findings["Java"].advice

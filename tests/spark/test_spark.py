@@ -73,7 +73,7 @@ def test_filters_give_the_same_rows_pushed_down_or_not(
         # Spark 4.0 pushes nothing down.
         is_pushed = pushdown == "true" and not spark.version.startswith("4.0")
         assert narrowed.rdd.getNumPartitions() == (1 if is_pushed else 2)
-        # Unless that is asked for, a frame may be used again, which Spark mixes up with what it has pushed.
+        # By default a frame can be reused, which Spark confuses with filters that it has pushed down.
         frame = load(spark, broker, topic)
         assert [frame.where(where).count(), frame.count()] == [2, 10]
     finally:
@@ -86,9 +86,9 @@ def test_errors_reach_the_user_in_words(
     make_topic(cluster, topic)
     with pytest.raises(PySparkException, match=f"there is no topic '{topic}s'; did you mean '{topic}'"):
         load(spark, broker, f"{topic}s").count()
-    with pytest.raises(PySparkException, match="no option is named 'subscibe'; did you mean subscribe"):
+    with pytest.raises(PySparkException, match="unknown option 'subscibe'; did you mean subscribe"):
         spark.read.format("alpacamq").option("subscibe", topic).load()
-    with pytest.raises(PySparkException, match="'vlue' has no meaning for a record; did you mean 'value'"):
+    with pytest.raises(PySparkException, match="unknown column 'vlue'; did you mean 'value'"):
         save(spark.sql("SELECT 'x' vlue"), broker, topic=topic)
 
 

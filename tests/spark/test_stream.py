@@ -7,7 +7,7 @@ from confluent_kafka import Consumer
 
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.offsets import committed_offsets, extents
-from alpacamq.client.kafka.topics import delete_topic, find_topic, widen_topic
+from alpacamq.client.kafka.topics import add_topic_partitions, delete_topic, find_topic
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq_spark.errors import DataLost, InvalidOption
 from alpacamq_spark.options import ReadMode, read_options
@@ -61,7 +61,7 @@ def test_partitions_and_topics_that_are_added_are_read_from_their_first_record(
     stream = Stream(broker, subscribePattern=f"{topic}.*", startingOffsets="latest")
     produce(broker, topic, numbers(1))
     assert values(stream.batch()) == numbers(1)
-    widen_topic(cluster, topic, 2)
+    add_topic_partitions(cluster, topic, 2)
     make_topic(cluster, f"{topic}-too", partitions=1)
     produce(broker, topic, numbers(2), partition=1)
     produce(broker, f"{topic}-too", numbers(3))
@@ -69,10 +69,10 @@ def test_partitions_and_topics_that_are_added_are_read_from_their_first_record(
     stream.stop()
 
 
-def test_a_reader_that_is_not_told_where_a_batch_begins_never_goes_back(
+def test_a_reader_without_the_start_of_a_batch_never_goes_back(
     broker: Broker, cluster: Cluster, topic: str
 ) -> None:
-    """As for Spark 4.0 and 4.1, which ask for the latest offsets first and for the initial ones after."""
+    """As for Spark 4.0 and 4.1, which request the latest offsets first and the initial ones after."""
     make_topic(cluster, topic, partitions=1)
     produce(broker, topic, numbers(*range(50)))
     loaded = source(broker, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=10)
@@ -94,7 +94,7 @@ def test_a_query_with_available_now_ends_where_the_log_did_when_it_began(
     stream = Stream(broker, subscribe=topic, maxOffsetsPerTrigger=2)
     stream.reader.prepareForTriggerAvailableNow()
     produce(broker, topic, numbers(4))
-    widen_topic(cluster, topic, 2)
+    add_topic_partitions(cluster, topic, 2)
     produce(broker, topic, numbers(5), partition=1)
     assert [values(stream.batch()) for _ in range(3)] == [numbers(1, 2), numbers(3), []]
     assert stream.reader.reportLatestOffset() == {topic: {"0": 4, "1": 1}}
@@ -102,7 +102,7 @@ def test_a_query_with_available_now_ends_where_the_log_did_when_it_began(
 
 
 def test_progress_is_a_groups_so_that_lag_is_seen(broker: Broker, cluster: Cluster, topic: str) -> None:
-    """Whatever a batch begins at has been processed, also where Spark never says so."""
+    """Everything before the start of a batch is committed, even if Spark does not call commit."""
     make_topic(cluster, topic)
     produce(broker, topic, numbers(1, 2, 3), partition=0)
     stream = Stream(broker, subscribe=topic, groupId=f"of-{topic}")
@@ -150,7 +150,7 @@ def test_retention_that_passed_a_checkpoint_is_named_or_skipped(
     stream.stop()
 
 
-def test_a_topic_that_was_deleted_or_made_anew_is_named_or_gone_on_with(
+def test_a_deleted_or_recreated_topic_fails_or_is_skipped(
     broker: Broker, cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_topic(cluster, topic, partitions=1)
@@ -161,12 +161,12 @@ def test_a_topic_that_was_deleted_or_made_anew_is_named_or_gone_on_with(
     reached = stream.position
     lenient = Stream(broker, reached, subscribePattern=f"{topic}.*", failOnDataLoss="false")
     if not HAS_ADMISSION_CONTROL:
-        return  # Spark does not say what was reached before a restart, so nothing can be missed
+        return  # Spark does not pass the position before a restart, so a loss cannot be detected
     delete_topic(cluster, topic)
-    with pytest.raises(DataLost, match=f"{topic}-0 was read to 2 and is no more"):
+    with pytest.raises(DataLost, match=f"{topic}-0 \\(read to 2\\)"):
         stream.batch()
     with pytest.raises(
-        DataLost, match=f"the records 0 to 1 of {topic}-0 are gone: there is no such partition"
+        DataLost, match=f"the records 0 to 1 of {topic}-0 are gone: the partition was deleted"
     ):
         list(stream.reader.read(OffsetRange(find(topic, 0), 0, 2)))
     assert list(lenient.reader.read(OffsetRange(find(topic, 0), 0, 2))) == []
@@ -176,7 +176,7 @@ def test_a_topic_that_was_deleted_or_made_anew_is_named_or_gone_on_with(
     produce(broker, topic, numbers(4))
     with pytest.raises(DataLost, match=f"{topic}-0 was read to 2 and now ends at 1"):
         stream.batch()
-    # As if it had not been looked at while the topic was not there.
+    # As if the reader had not looked while the topic did not exist.
     late = Stream(broker, reached, subscribePattern=f"{topic}.*", failOnDataLoss="false")
     late.reader.prepareForTriggerAvailableNow()  # makes no difference
     assert values(late.batch()) == numbers(3)

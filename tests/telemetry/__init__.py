@@ -1,1 +1,1 @@
-"""What the broker says about itself."""
+"""Tests of `alpacamq.telemetry`."""

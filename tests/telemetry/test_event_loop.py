@@ -1,4 +1,4 @@
-"""How late an event loop is, and what stalls it."""
+"""Lag and stalls of the event loop."""
 
 import asyncio
 import threading
@@ -32,7 +32,7 @@ def hog(seconds: float) -> None:
     threading.Event().wait(seconds)
 
 
-def test_a_loop_that_turns_has_no_stalls() -> None:
+def test_a_running_loop_has_no_stalls() -> None:
     watch = EventLoopWatch(stall_seconds=60)
     with running(watch):
         eventually(lambda: watch.lag.count >= 3)
@@ -49,7 +49,7 @@ def test_a_stall_is_counted_and_its_cause_is_logged_while_it_lasts() -> None:
     assert watch.last_stall_seconds >= STALL_S
     since = watch.seconds_since_stall()
     assert since is not None
-    [while_it_lasts] = [line for line in logs if line["event"] == "event_loop_stands_still"]
+    [while_it_lasts] = [line for line in logs if line["event"] == "event_loop_blocked"]
     assert "in hog" in while_it_lasts["stack"]
     [afterwards] = [line for line in logs if line["event"] == "event_loop_stalled"]
     assert logs.index(while_it_lasts) < logs.index(afterwards)

@@ -1,4 +1,4 @@
-"""What a log line looks like and where it goes."""
+"""Format and destination of log lines."""
 
 import io
 import json
@@ -43,7 +43,7 @@ def one_event(stream: io.StringIO) -> dict[str, Any]:
     return event
 
 
-def test_a_json_line_holds_time_level_logger_event_and_fields() -> None:
+def test_a_json_line_contains_time_level_logger_event_and_fields() -> None:
     stream = io.StringIO()
     configure(Level.INFO, Format.JSON, stream)
     log.info("segment_rolled", partition="orders-0", size_bytes=5)
@@ -58,7 +58,7 @@ def test_a_json_line_holds_time_level_logger_event_and_fields() -> None:
     }
 
 
-def test_a_text_line_holds_the_same() -> None:
+def test_a_text_line_contains_the_same() -> None:
     stream = io.StringIO()
     configure(Level.INFO, Format.TEXT, stream)
     log.warning("disk_full", path=Path("/data"), free_bytes=0)
@@ -94,7 +94,7 @@ def test_a_logger_made_before_follows_the_configuration_made_after() -> None:
     assert (one_event(first)["event"], one_event(second)["event"]) == ("one", "two")
 
 
-def test_text_from_clients_can_neither_forge_a_line_nor_drive_the_terminal() -> None:
+def test_text_from_clients_can_neither_forge_a_line_nor_control_the_terminal() -> None:
     stream = io.StringIO()
     configure(Level.INFO, Format.TEXT, stream)
     log.info("connection_closed", reason="bad\n2030-01-01 error forged", client="\x1b[2J", who="a b=c")
@@ -141,7 +141,7 @@ def test_a_log_that_cannot_be_written_does_not_stop_the_caller() -> None:
     assert stream.attempts == 1
 
 
-def test_libraries_are_heard_in_the_same_format_from_warnings_on() -> None:
+def test_warnings_of_libraries_are_logged_in_the_same_format() -> None:
     stream = io.StringIO()
     configure(Level.DEBUG, Format.JSON, stream)
     logging.getLogger("asyncio").info("chatter")

@@ -1,4 +1,4 @@
-"""Histograms and figures, as plain numbers."""
+"""Histograms and counters."""
 
 from bisect import bisect_left
 
@@ -20,7 +20,7 @@ def test_a_value_at_a_bound_belongs_below_it() -> None:
 
 
 @given(st.lists(st.tuples(SECONDS, st.integers(1, 100))))
-def test_a_value_that_stands_for_several_counts_as_often(values: list[tuple[float, int]]) -> None:
+def test_a_value_can_be_counted_several_times(values: list[tuple[float, int]]) -> None:
     together, apart = Histogram(REQUEST_SECONDS), Histogram(REQUEST_SECONDS)
     for value, times in values:
         together.observe(value, times)
@@ -32,7 +32,7 @@ def test_a_value_that_stands_for_several_counts_as_often(values: list[tuple[floa
 
 
 @given(SECONDS)
-def test_bounds_are_found_as_prometheus_means_them(value: float) -> None:
+def test_bucket_bounds_follow_prometheus(value: float) -> None:
     place = bisect_left(REQUEST_SECONDS, value)
     assert all(value <= bound for bound in REQUEST_SECONDS[place:])
     assert all(value > bound for bound in REQUEST_SECONDS[:place])
@@ -47,7 +47,7 @@ def test_requests_of_a_kind_are_counted_together() -> None:
     assert listener.of("Produce").refusals == {"CORRUPT_MESSAGE": 2}
 
 
-def test_the_catalogue_keeps_to_the_conventions_of_prometheus() -> None:
+def test_the_catalogue_follows_the_conventions_of_prometheus() -> None:
     names = [metric.name for metric in CATALOGUE]
     assert len(names) == len(set(names))
     for metric in CATALOGUE:

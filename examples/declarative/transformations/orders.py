@@ -1,4 +1,4 @@
-"""Tables that are filled from a topic, and a topic that is filled from a table."""
+"""Tables filled from a topic, and a topic filled from a table."""
 
 import os
 

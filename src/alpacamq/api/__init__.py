@@ -1,1 +1,1 @@
-"""The APIs: each translates its protocol, delegates to the broker and translates the answer."""
+"""The APIs: each translates requests of its protocol, calls the broker and translates the result."""

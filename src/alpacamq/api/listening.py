@@ -1,4 +1,4 @@
-"""What every listener does alike: taking its address, and deciding who may connect."""
+"""Shared by all listeners: binding an address, and the limit on connections."""
 
 import socket
 from collections.abc import Collection
@@ -11,21 +11,21 @@ from alpacamq.telemetry.metrics import ListenerStats
 log = get_logger(__name__)
 
 BACKLOG = 1024
-# How long a connection is idle before it may have to give way to a new one. Group members send
+# How long a connection is idle before it may be evicted for a new one. Group members send
 # heartbeats every 3 s by default; a client that has just connected sends its first request at once.
 EVICTABLE_AFTER_SECONDS = 5.0
 SILENT_EVICTABLE_AFTER_SECONDS = 1.0
-# How often idle connections are looked for where none was found.
+# Pause between searches for idle connections after one found none.
 _SEARCH_SECONDS = 0.1
 REPORT_SECONDS = 10.0
 
 
 class CannotListen(AlpacaError):
-    """The address is taken or is not ours."""
+    """The address is in use or not local."""
 
 
 def take_address(host: str, port: int, remedy: str) -> socket.socket:
-    """A listening socket; `remedy` is what to do if the address cannot be had."""
+    """Return a listening socket; `remedy` tells the user what to do if the address is unavailable."""
     listening = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -34,7 +34,7 @@ def take_address(host: str, port: int, remedy: str) -> socket.socket:
         listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-        # At once: an address that is only bound could be taken by another broker as well.
+        # Immediately: an address that is bound but not listening could be bound by another broker too.
         listening.listen(BACKLOG)
     except OSError as error:
         if listening is not None:
@@ -44,20 +44,20 @@ def take_address(host: str, port: int, remedy: str) -> socket.socket:
 
 
 class Connection(Protocol):
-    """A connection as the limit of its listener sees it."""
+    """A connection that counts against the limit of its listener."""
 
     @property
     def has_asked(self) -> bool:
-        """Whether a request has arrived on it."""
+        """Whether it has received a request."""
         ...
 
     @property
     def idle_since(self) -> float | None:
-        """When it last did something; None while a request is under way, or once it is closed."""
+        """When it was last active; None while a request is in progress, or once it is closed."""
         ...
 
     def evict(self) -> None:
-        """Hang up and leave the listener's connections at once."""
+        """Close it and remove it from the listener's connections immediately."""
         ...
 
 
@@ -67,8 +67,8 @@ C = TypeVar("C", bound=Connection)
 class ConnectionLimit(Generic[C]):
     """Bounds the connections of one listener.
 
-    Where all places are taken, the connection that has been idle for longest gives way to the new
-    one. A connection with a request under way never does: then the new one is refused.
+    At the limit, the connection that has been idle longest is evicted for the new
+    one. A connection with a request in progress is never evicted; if none is idle, the new one is refused.
     """
 
     def __init__(
@@ -78,15 +78,15 @@ class ConnectionLimit(Generic[C]):
         self._connections = connections
         self._limit = limit
         self._stats = stats
-        # Those that were idle when last looked for, the longest idle last; and when to look again.
+        # Connections found idle by the last search, the longest idle last; and when to search again.
         self._idle: list[tuple[float, C]] = []
         self._search_at = 0.0
-        # Since they were last logged, and when they may be again.
+        # Counts since the last log entry, and when the next may be written.
         self._refused = self._evicted = 0
         self._report_at = 0.0
 
     def has_place(self, now: float) -> bool:
-        """Whether one more connection may be opened, for which an idle one may have been closed."""
+        """Return whether one more connection may be opened, after evicting an idle one if necessary."""
         if len(self._connections) < self._limit:
             return True
         if self._evict_longest_idle(now):
@@ -98,14 +98,14 @@ class ConnectionLimit(Generic[C]):
         return False
 
     def refused(self) -> None:
-        """Count a connection that could not be served."""
+        """Count a refused connection."""
         self._refused += 1
         if self._stats is not None:
             self._stats.refused += 1
 
     def report(self, now: float) -> None:
-        """Log how many were refused and evicted, at most once every `REPORT_SECONDS`."""
-        self._idle.clear()  # of connections that have ended, nothing is kept for long
+        """Log the numbers of refused and evicted connections, at most once every `REPORT_SECONDS`."""
+        self._idle.clear()  # do not keep references to closed connections
         if now < self._report_at or not (self._refused or self._evicted):
             return
         self._report_at = now + REPORT_SECONDS
@@ -121,7 +121,7 @@ class ConnectionLimit(Generic[C]):
             self._idle = sorted(self._evictable(now), key=lambda each: each[0], reverse=True)
         while self._idle:
             since, connection = self._idle.pop()
-            if connection.idle_since == since:  # else it has done something meanwhile
+            if connection.idle_since == since:  # else it has been active since
                 connection.evict()
                 return True
         return False

@@ -6,16 +6,18 @@ Put together here; APIs are given this object and nothing below it.
 import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from alpacamq.cluster.topics import TopicLimits
+from alpacamq.coordinator.transactions.coordinator import TransactionSettings
 from alpacamq.log.data_directory import PARTITIONS, PROBE, DataDirectory, LastStop
 from alpacamq.log.disk import SystemDisk
 from alpacamq.log.handles import FileHandles
 from alpacamq.log.index_files import IndexCache
-from alpacamq.log.partition_log import MAX_TOGETHER, PartitionLog, close_together
+from alpacamq.log.partition_log import MAX_SHARED_FLUSHES, PartitionLog, close_logs
 from alpacamq.log.storage import Storage
 from alpacamq.model.errors import AlpacaError, DamagedLog, StorageFailed
 from alpacamq.model.ids import BrokerId
@@ -26,23 +28,27 @@ from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import Metrics
 
 from . import metadata_log
-from .clock import CautiousClock, RetentionClock, SystemClock
-from .coordinators import Coordinators, CoordinatorSettings
+from .clock import CautiousClock, RetentionClock, SteadyClock, SystemClock
 from .delay.service import Delays, DelaySettings
 from .delay.split import DelayedBatches
+from .groups import CoordinatorSettings, Groups
 from .metadata_log import MetadataLog, ProducerIds
 from .partition.group_commit import GroupCommit
 from .partition.housekeeping import Housekeeping
 from .partition.leader import Partition
 from .partition.loading import RecoveryProgress
-from .partition.write_batcher import StagedAppends
+from .partition.write_batcher import WriteBatcher
 from .publishing import Publisher
+from .queue.fifo import FifoPublisher
 from .queue.host import QueueHost, QueueSettings
 from .queue.service import Queues
+from .sampling import GroupLags, LaneRates, Sampler
+from .statemachine.topic import HostResources
 from .topics import Topics, directory_name
 from .tracing.delay import DelayTraces
 from .tracing.queue import QueueTraces
 from .tracing.tracing import Tracing, TracingSettings
+from .transactions import Transactions
 
 log = get_logger(__name__)
 
@@ -74,6 +80,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     clock_hold_ms: int = 3_600_000
     unpacked_limit_bytes: int = 64 << 20
     coordination: CoordinatorSettings = CoordinatorSettings()
+    transactions: TransactionSettings = TransactionSettings()
     queues: QueueSettings = QueueSettings()
     delays: DelaySettings = DelaySettings()
     tracing: TracingSettings | None = TracingSettings()  # None: switched off
@@ -115,7 +122,7 @@ class Broker:
             root=settings.data_directory / PARTITIONS,
             slots=FLUSH_THREADS,
         )
-        self._staged = StagedAppends()
+        self._staged = WriteBatcher()
         self.recovery = RecoveryProgress(self.clock)
         self.event_loop = EventLoopWatch()
         self._is_recovered = asyncio.Event()
@@ -173,23 +180,19 @@ class Broker:
         if self.tracing is not None:
             delay_traces, queue_traces = DelayTraces(self.tracing), QueueTraces(self.tracing, self.topics)
         self.producer_ids = ProducerIds(metadata)
-        self.coordinators = Coordinators(
-            self.topics,
-            self.producer_ids,
-            settings.coordination,
+        resources = HostResources(
+            topics=self.topics,
             snapshots=self._directory.snapshots,
             disk=self._disk,
-            clock=self.clock,
+            clock=SteadyClock(self.clock),
             executor=self.work_threads,
         )
         self.delays = Delays(
-            self.topics,
+            # Delayed messages are due by the wall clock.
+            replace(resources, clock=self.clock),
             self.producer_ids,
             settings.delays,
-            snapshots=self._directory.snapshots,
-            disk=self._disk,
             clock=self.clock,
-            executor=self.work_threads,
             unpacked_limit_bytes=settings.unpacked_limit_bytes,
             traces=delay_traces,
         )
@@ -198,29 +201,40 @@ class Broker:
         )
         self.queues = Queues(
             QueueHost(
-                self.topics,
+                resources,
                 self.producer_ids,
                 settings.queues,
-                snapshots=self._directory.snapshots,
-                disk=self._disk,
                 clock=self.clock,
                 retention_clock=self._retention_clock,
-                executor=self.work_threads,
                 unpacked_limit_bytes=settings.unpacked_limit_bytes,
                 traces=queue_traces,
             ),
             self.topics,
         )
-        self.coordinators.release_consumer = self.queues.release_consumer
+        self.groups = Groups(resources, settings.coordination, self.queues)
+        self.transactions = Transactions(
+            resources, self.producer_ids, settings.transactions, self.groups, self.clock
+        )
         self.publisher = Publisher(
             self.topics,
-            self.coordinators,
+            self.transactions,
             self.delays,
             self._staged,
             clock=self.clock,
             executor=self.work_threads,
             auto_create_topics=settings.auto_create_topics,
         )
+        self.fifo = FifoPublisher(
+            self.topics,
+            self.publisher,
+            self.delays,
+            clock=self.clock,
+            executor=self.work_threads,
+            unpacked_limit_bytes=settings.unpacked_limit_bytes,
+        )
+        self.lags = GroupLags(self.topics, self.groups)
+        self.lane_rates = LaneRates()
+        self.sampler = Sampler(self.topics, self.queues, self.lags, self.clock)
         self.topics.on_delete = self._topic_deleted
         self.topics.on_grow = self.queues.topic_grown
         self._metadata = metadata
@@ -228,18 +242,24 @@ class Broker:
     async def run(self) -> None:
         """Host the coordinators and keep house until cancelled."""
         housekeeping = Housekeeping(
-            self.all_partitions, self.work_threads, self._retention_clock, self.settings.retention_check_ms
+            self.all_partitions,
+            self.work_threads,
+            self._retention_clock,
+            self.settings.retention_check_ms,
+            self.delays.is_worth_compacting,
         )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.event_loop.run())
             if self._directory.is_power_loss_open:
                 await self._is_recovered.wait()  # groups have to know where every partition ends
-            tasks.create_task(self.coordinators.run())
+            tasks.create_task(self.groups.run())
+            tasks.create_task(self.transactions.run())
             # To these, a partition that is not there yet would be one that was deleted.
             await self._is_recovered.wait()
             tasks.create_task(self.queues.run())
             tasks.create_task(self.delays.run())
             tasks.create_task(housekeeping.run())
+            tasks.create_task(self.sampler.run())
             tasks.create_task(self._note_time())
             if self._directory.is_power_loss_open:
                 tasks.create_task(self._settle_power_loss())
@@ -248,7 +268,8 @@ class Broker:
         """Wait until no offset, queue or transaction refers to lost records, and remember that."""
         while True:
             try:
-                await self.coordinators.settled()
+                await self.groups.settled()
+                await self.transactions.settled()
                 await self.queues.settled()
                 await asyncio.get_running_loop().run_in_executor(
                     self.work_threads, self._directory.power_loss_settled
@@ -298,12 +319,12 @@ class Broker:
         closings = [
             loop.run_in_executor(
                 self._flush_threads,
-                close_together,
+                close_logs,
                 self._disk,
                 self._directory.partitions,
-                logs[first : first + MAX_TOGETHER],
+                logs[first : first + MAX_SHARED_FLUSHES],
             )
-            for first in range(0, len(logs), MAX_TOGETHER)
+            for first in range(0, len(logs), MAX_SHARED_FLUSHES)
         ]
         failures = [error for errors in await asyncio.gather(*closings) for error in errors]
         for error in failures:
@@ -328,7 +349,7 @@ class Broker:
         self.publisher.topic_deleted(topic)
         self.delays.topic_deleted()
         try:
-            await asyncio.gather(self.coordinators.topic_deleted(topic), self.queues.topic_deleted(topic))
+            await asyncio.gather(self.groups.topic_deleted(topic), self.queues.topic_deleted(topic))
         except AlpacaError as error:
             log.warning("deletion_not_flushed", topic=topic, reason=str(error))
         if self.tracing is not None:

@@ -91,13 +91,20 @@ def transactions(broker: Broker) -> Check:
     """Whether every open transaction has a coordinator that will end it."""
     return _listed(
         f"a transaction hangs: {each}; see alpacactl transactions find-hanging"
-        for each in broker.coordinators.hanging_transactions.found
+        for each in broker.transactions.hanging.found
     )
 
 
 def coordinators(broker: Broker) -> Check:
     """Whether the state of every group, transaction, queue and delayed message could be loaded."""
-    return _listed(iter(broker.coordinators.failures() + broker.queues.failures() + broker.delays.failures()))
+    return _listed(
+        iter(
+            broker.groups.failures()
+            + broker.transactions.failures()
+            + broker.queues.failures()
+            + broker.delays.failures()
+        )
+    )
 
 
 def event_loop(broker: Broker) -> Check:

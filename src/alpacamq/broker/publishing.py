@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from alpacamq.coordinator.transactions.transaction import ProducerIdentity, TransactionPartitions
+from alpacamq.coordinator.transactions.transaction import AddPartitions, ProducerIdentity
 from alpacamq.model.batch import HEADER_BYTES, TRANSACTIONAL, Codec, stamp_producer
 from alpacamq.model.errors import AlpacaError, InvalidDelay, InvalidRecord, InvalidTimestamp, UnknownTopic
 from alpacamq.model.headers import LANE
@@ -18,14 +18,13 @@ from alpacamq.model.records import Header, Record, write_batch
 from alpacamq.model.topics import INT64_MAX, TopicConfig
 from alpacamq.telemetry.tracing import now_us, read_traceparent
 
-from .coordinators import Coordinators
 from .delay.service import DelayedMessage, Delays
-from .enlisting import Refusals, join_transaction, while_none_ends
 from .partition.leader import Append, Partition
 from .partition.validation import admit, check_replicas, check_timestamps, check_writable, stored_codec
-from .partition.write_batcher import StagedAppends
+from .partition.write_batcher import WriteBatcher
 from .topics import Topics
 from .tracing.partition import TRACEPARENT, Origin
+from .transactions import Errors, Transactions, retry_if_marker_written
 
 # What a record takes beside key, value and headers, at most: lengths, deltas, counts.
 _RECORD_BYTES = 48
@@ -202,16 +201,16 @@ class Publisher:
     def __init__(
         self,
         topics: Topics,
-        coordinators: Coordinators,
+        transactions: Transactions,
         delays: Delays,
-        staged: StagedAppends,
+        staged: WriteBatcher,
         *,
         clock: Clock,
         executor: Executor,
         auto_create_topics: bool,
     ) -> None:
         self._topics = topics
-        self._coordinators = coordinators
+        self._transactions = transactions
         self._delays = delays
         self._staged = staged
         self._clock = clock
@@ -332,14 +331,16 @@ class Publisher:
                 if batch.partition.log.transactions.open_offset(producer.producer_id) is None
             }
         )
-        refusals: Refusals = {}
+        refusals: Errors = {}
         if joining:
-            wanted = TransactionPartitions(
+            wanted = AddPartitions(
                 transactional_id=producer.transactional_id,
                 producer=ProducerIdentity(producer.producer_id, producer.producer_epoch),
                 partitions=tuple(partition.identity for partition in joining),
             )
-            refusals = await while_none_ends(joining, lambda: join_transaction(self._coordinators, wanted))
+            refusals = await retry_if_marker_written(
+                joining, lambda: self._transactions.add_partitions(wanted)
+            )
         # From here to the commit nothing else may run: sequences follow what the log has now.
         self._staged.commit()
         sequences: dict[Partition, int] = {}

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from alpacamq.cluster.image import ClusterImage, topic_change, topic_removal
 from alpacamq.cluster.topics import BY_DEFAULT, TopicLimits, configured, created, grown
-from alpacamq.log.partition_log import PartitionLog, Progress, settle_together
+from alpacamq.log.partition_log import PartitionLog, ScanProgress, sync_recovered_logs
 from alpacamq.log.storage import Storage
 from alpacamq.model.errors import AlpacaError, PartitionNotReady, PolicyViolation, UnknownTopic
 from alpacamq.model.ids import TopicId, TopicName, TopicPartition
@@ -386,7 +386,7 @@ class Topics:
                 complete.set()
 
     def _recover(
-        self, topic: Topic, index: int, config: TopicConfig, progress: Progress | None = None
+        self, topic: Topic, index: int, config: TopicConfig, progress: ScanProgress | None = None
     ) -> Partition:
         """Open a partition, or make it if it is not there. Blocking; not to be used before `_settle`."""
         identity = TopicPartition(topic.name, index)
@@ -398,7 +398,7 @@ class Topics:
         return partition
 
     def _settle(self, partitions: list[Partition]) -> None:
-        settle_together(self._storage.disk, self._directory, [partition.log for partition in partitions])
+        sync_recovered_logs(self._storage.disk, self._directory, [partition.log for partition in partitions])
 
     def _open(self, topic: Topic, indexes: range, config: TopicConfig) -> list[Partition]:
         partitions = [self._recover(topic, index, config) for index in indexes]

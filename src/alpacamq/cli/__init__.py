@@ -1,1 +1,1 @@
-"""The `alpacactl` command, one module per noun; asks brokers through `client` only."""
+"""The `alpacactl` command, one module per noun; accesses brokers through `client` only."""

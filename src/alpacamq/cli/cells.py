@@ -1,4 +1,4 @@
-"""What stands in tables for people: ages, sizes and states; programs get exact figures instead."""
+"""Cells of tables: ages, sizes and states for people; JSON and YAML have exact values instead."""
 
 import json
 import time
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
-# Up to how much of each unit is told in it: 119 s, but 2 min.
+# Largest amount shown in each unit: 119 s, but 2 min.
 _SPANS = ((1000, 120, "s"), (60_000, 120, "min"), (3_600_000, 48, "h"), (86_400_000, 0, "d"))
 
 
 class Tint(StrEnum):
-    """What a colour means, by its number on a terminal."""
+    """Meaning of a colour, with its ANSI code."""
 
     GOOD = "32"
     WARNING = "33"
@@ -33,13 +33,13 @@ _STATES = {
 }
 
 
-# C0, DEL and C1, save what text is made of.
+# C0, DEL and C1, except newline and tab.
 _CONTROLS = {code: f"\\u{code:04x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Text with a colour and a side it keeps to."""
+    """Text with a colour and an alignment."""
 
     text: str
     tint: Tint | None = None
@@ -47,7 +47,7 @@ class Cell:
 
 
 def cell_of(value: object) -> Cell:
-    """Any value as it stands in a table; None is a dash."""
+    """Format any value as a cell; None is a dash."""
     match value:
         case Cell():
             return value
@@ -58,27 +58,27 @@ def cell_of(value: object) -> Cell:
         case int() | float():
             return Cell(str(value), is_number=True)
         case list() | tuple():
-            return Cell(visible(",".join(map(str, value)))) if value else Cell("-", Tint.FAINT)
+            return Cell(printable(",".join(map(str, value)))) if value else Cell("-", Tint.FAINT)
         case _:
-            return Cell(visible(str(value)))
+            return Cell(printable(str(value)))
 
 
-def visible(text: str) -> str:
-    """Text on one line, as JSON where it has anything that cannot be printed: names come from elsewhere."""
+def printable(text: str) -> str:
+    """Return text on one line, as JSON if it contains unprintable characters."""
     if text.isprintable():
         return text
     quoted = json.dumps(text, ensure_ascii=False)
     return quoted if quoted.isprintable() else json.dumps(text)
 
 
-def harmless(text: str) -> str:
-    """Text of any lines without what moves the cursor or changes the terminal; JSON stays the same JSON."""
+def escape_controls(text: str) -> str:
+    """Escape control characters, which could change the terminal; JSON stays equivalent."""
     return text.translate(_CONTROLS)
 
 
 def state(text: str) -> Cell:
-    """A word whose colour says whether to worry."""
-    return Cell(visible(text), _STATES.get(text.lower()))
+    """Format a state with a colour for its severity."""
+    return Cell(printable(text), _STATES.get(text.lower()))
 
 
 def lag(messages: int | None) -> Cell:
@@ -88,7 +88,7 @@ def lag(messages: int | None) -> Cell:
 
 
 def size(number_bytes: int | None) -> Cell:
-    """Bytes with a unit: 1.5 MiB."""
+    """Format bytes with a unit: 1.5 MiB."""
     if number_bytes is None:
         return Cell("-", Tint.FAINT, is_number=True)
     return Cell(size_text(number_bytes), is_number=True)
@@ -104,7 +104,7 @@ def size_text(number_bytes: float) -> str:
 
 
 def age(timestamp_ms: int | None) -> Cell:
-    """How long ago something was, or how soon it will be."""
+    """Format a timestamp relative to now."""
     if timestamp_ms is None or timestamp_ms < 0:
         return Cell("-", Tint.FAINT)
     return Cell(age_text(timestamp_ms, time.time_ns() // 1_000_000))
@@ -119,15 +119,15 @@ def age_text(timestamp_ms: int, now_ms: int) -> str:
 
 
 def span_text(length_ms: int) -> str:
-    """A length of time in one unit: 90 s, 5 min, 3 h."""
+    """Format a duration in one unit: 90 s, 5 min, 3 h."""
     for unit_ms, most, unit in _SPANS:
         if not most or length_ms < most * unit_ms:
             return f"{length_ms // unit_ms} {unit}"
-    raise AssertionError("days have no end")
+    raise AssertionError("the last unit has no limit")
 
 
 def width(text: str) -> int:
-    """The columns that text takes on a terminal."""
+    """Return the number of columns that text takes on a terminal."""
     if text.isascii():
         return len(text)
     return sum(

@@ -1,11 +1,11 @@
-"""`alpacactl cluster`: the brokers there are, and how the one we ask is."""
+"""`alpacactl cluster`: shows brokers and their health."""
 
 import argparse
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from . import cells
-from .asking import add_verb, reach, reach_http, verbs_of
+from .commands import add_verb, connect, connect_http, verbs_of
 from .output import Output, Table
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         ["alpacactl cluster describe", "alpacactl cluster describe -o yaml"],
     )  # fmt: skip
     add_verb(
-        verbs, common, "status", "show how a broker is, where its APIs are, and what it holds", _status,
+        verbs, common, "status", "show a broker's health, API addresses and contents", _status,
         ["alpacactl cluster status", "alpacactl cluster status -o json"],
     )  # fmt: skip
 
@@ -27,7 +27,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
 def _describe(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.kafka.cluster import describe_cluster
 
-    with reach(parsed) as cluster:
+    with connect(parsed) as cluster:
         description = describe_cluster(cluster)
     brokers: list[dict[str, Plain]] = [
         {
@@ -47,16 +47,16 @@ def _describe(parsed: argparse.Namespace, output: Output) -> None:
 
 def _status(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.http.connection import Problem
-    from alpacamq.client.http.health import broker_addresses, broker_stats, health
+    from alpacamq.client.http.health import HELD, broker_addresses, broker_stats, health
 
-    with reach_http(parsed) as api:
+    with connect_http(parsed) as api:
         well = health(api)
         addresses = broker_addresses(api)
         stats = None
-        # A part of the broker that cannot answer now keeps nobody from seeing the rest.
+        # Show the rest if part of the broker cannot answer now.
         with suppress(Problem):
             stats = broker_stats(api)
-    held: dict[str, Plain] = {} if stats is None else {**stats.plain()}
+    held: dict[str, Plain] = {} if stats is None else {name: getattr(stats, name) for name in HELD}
     output.show(
         {
             "node": addresses.node_id,

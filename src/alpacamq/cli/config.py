@@ -1,51 +1,52 @@
-"""`alpacactl config`: brokers under names, and which of them commands are about."""
+"""`alpacactl config`: named brokers (contexts) and the current one."""
 
 import argparse
 
-from .asking import add_confirmation, add_verb, confirm, http_address, verbs_of
+from .commands import add_confirmation, add_verb, confirm, http_address, verbs_of
 from .contexts import Context, check_name, write
 from .output import Output, Table
-from .parsing import WrongUsage
+from .parsing import UsageError
 from .target import Target
 
 
 def context_name(text: str) -> str:
-    """The name of a context, which a shell may complete."""
+    """Argument type of context names, which the shell completes."""
     return text
 
 
 def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
     verbs = verbs_of(parser)
     add_verb(
-        verbs, common, "show", "show which broker commands are about, and what says so", _show,
+        verbs, common, "show", "show the effective broker and the source of each setting", _show,
         ["alpacactl config show", "alpacactl config show --context cafe -o json"],
     )  # fmt: skip
     add_verb(
-        verbs, common, "get-contexts", "list the brokers that have names", _list,
+        verbs, common, "get-contexts", "list contexts", _list,
         ["alpacactl config get-contexts"],
     )  # fmt: skip
 
     put = add_verb(
-        verbs, common, "set", "give a broker a name, or an address to a name", _set,
+        verbs, common, "set", "create or change a context", _set,
         [
             "alpacactl config set cafe --http 127.0.0.1:8080",
             "alpacactl config set cafe --broker 127.0.0.1:9092",
         ],
     )  # fmt: skip
     put.description = (
-        "Keep the addresses given with --http and --broker under a name. With --http alone the broker itself "
-        "is asked where Kafka's protocol is spoken. The first context is the current one at once."
+        "Store the addresses given with --http and --broker under a name. With --http alone, the Kafka "
+        "address "
+        "is requested from the broker. The first context becomes the current one."
     )
     put.add_argument("name", type=context_name)
 
     use = add_verb(
-        verbs, common, "use", "let commands be about this broker unless they say otherwise", _use,
+        verbs, common, "use", "select the current context", _use,
         ["alpacactl config use cafe"],
     )  # fmt: skip
     use.add_argument("name", type=context_name)
 
     delete = add_verb(
-        verbs, common, "delete", "forget a name", _delete, ["alpacactl config delete cafe --yes"]
+        verbs, common, "delete", "delete a context", _delete, ["alpacactl config delete cafe --yes"]
     )
     delete.add_argument("name", type=context_name)
     add_confirmation(delete)
@@ -57,7 +58,9 @@ def _show(parsed: argparse.Namespace, output: Output) -> None:
     rows = {
         "context": (target.context_name, "--context" if parsed.context else str(target.file)),
         "http": (http.address, http.where),
-        "broker": (None, f"asked of {http.address}") if broker is None else (broker.address, broker.where),
+        "broker": (None, f"requested from {http.address}")
+        if broker is None
+        else (broker.address, broker.where),
     }
     output.show(
         {name: {"value": value, "from": where} for name, (value, where) in rows.items()},
@@ -93,12 +96,12 @@ def _set(parsed: argparse.Namespace, output: Output) -> None:
 
     check_name(parsed.name)
     if parsed.http is None and parsed.broker is None:
-        raise WrongUsage("nothing to keep: give --http HOST:PORT, --broker HOST:PORT or both")
+        raise UsageError("nothing to store: give --http HOST:PORT, --broker HOST:PORT or both")
     http = None if parsed.http is None else str(http_address(parsed))
     try:
         broker = None if parsed.broker is None else str(parse_address(parsed.broker))
     except ValueError as error:
-        raise WrongUsage(f"--broker: {error}") from None
+        raise UsageError(f"--broker: {error}") from None
     target: Target = parsed.target
     before = target.contexts.by_name.get(parsed.name, Context())
     context = Context(http=http or before.http, broker=broker or before.broker)
@@ -107,7 +110,7 @@ def _set(parsed: argparse.Namespace, output: Output) -> None:
     current = ", the current one" if contexts.current == parsed.name else ""
     output.done(
         {"name": parsed.name, "http": context.http, "broker": context.broker, "file": str(target.file)},
-        f"kept context {parsed.name}{current}, in {target.file}",
+        f"stored context {parsed.name}{current} in {target.file}",
     )
 
 
@@ -117,15 +120,15 @@ def _use(parsed: argparse.Namespace, output: Output) -> None:
     target: Target = parsed.target
     _check_known(target, parsed.name)
     write(target.file, replace(target.contexts, current=parsed.name))
-    output.done({"current": parsed.name}, f"commands are about {parsed.name} now")
+    output.done({"current": parsed.name}, f"current context: {parsed.name}")
 
 
 def _delete(parsed: argparse.Namespace, output: Output) -> None:
     target: Target = parsed.target
     _check_known(target, parsed.name)
-    confirm(parsed, f"forget the context {parsed.name}")
+    confirm(parsed, f"delete the context {parsed.name}")
     write(target.file, target.contexts.without(parsed.name))
-    output.done({"deleted": parsed.name}, f"forgot context {parsed.name}")
+    output.done({"deleted": parsed.name}, f"deleted context {parsed.name}")
 
 
 def _check_known(target: Target, name: str) -> None:

@@ -1,11 +1,11 @@
-"""`alpacactl consume`: records of a topic on standard output, byte for byte save on a terminal."""
+"""`alpacactl consume`: prints records of a topic, byte for byte except on a terminal."""
 
 import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from .asking import count, index, reach, topic_name
-from .cells import harmless
+from .cells import escape_controls
+from .commands import connect, count, index, topic_name
 from .output import Output, json_text
 from .parsing import Parser
 from .position import HELP, Earliest, Latest, locate, parse_position
@@ -26,9 +26,9 @@ _EXAMPLES = (
 
 def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Print the values of a topic's records as they are, one a line; on a terminal, control characters "
-        "are written out. "
-        "With -o json or yaml print all of each record, with what is not UTF-8 in base64."
+        "Print the values of a topic's records, one per line; on a terminal, control characters "
+        "are escaped. "
+        "With -o json or yaml, print all fields of each record, with base64 for bytes that are not UTF-8."
     )
     parser.add_argument("topic", type=topic_name)
     parser.add_argument(
@@ -36,15 +36,17 @@ def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) ->
         help=f"{HELP} (default: latest; earliest with --exit)",
     )  # fmt: skip
     parser.add_argument("--max", type=count, metavar="N", help="stop after this many records")
-    parser.add_argument("--exit", action="store_true", help="stop at what is now the end of the topic")
+    parser.add_argument("--exit", action="store_true", help="stop at the current end of the topic")
     parser.add_argument("--partition", type=index, metavar="N", help="only this partition")
     parser.add_argument(
         "--isolation", choices=("committed", "uncommitted"), default="committed",
-        help="whether records of open and aborted transactions are left out (default: committed)",
+        help="committed skips records of open and aborted transactions (default: committed)",
     )  # fmt: skip
-    parser.add_argument("--key-separator", metavar="TEXT", help="print the key and this before the value")
     parser.add_argument(
-        "--delimiter", metavar="TEXT", default="\n", help="what follows a value (default: newline)"
+        "--key-separator", metavar="TEXT", help="print the key and this separator before the value"
+    )
+    parser.add_argument(
+        "--delimiter", metavar="TEXT", default="\n", help="printed after each value (default: newline)"
     )
     parser.set_defaults(run=_consume)
     if isinstance(parser, Parser):
@@ -60,7 +62,7 @@ def _consume(parsed: argparse.Namespace, output: Output) -> None:
     isolation = Isolation[parsed.isolation.upper()]
     start = parsed.start or (Earliest() if parsed.exit else Latest())
     show = _Printer(parsed, output.form)
-    with reach(parsed) as cluster:
+    with connect(parsed) as cluster:
         places = find_topic(cluster, parsed.topic).all_partitions()
         if parsed.partition is not None:
             places = [place for place in places if place.partition == parsed.partition]
@@ -86,11 +88,11 @@ def _consume(parsed: argparse.Namespace, output: Output) -> None:
 
 
 class _Printer:
-    """Writes records in the format the user chose."""
+    """Prints records in the chosen format."""
 
     def __init__(self, parsed: argparse.Namespace, form: str) -> None:
         self._form = form
-        # Whoever wrote the records could otherwise do to the terminal what programs on it can.
+        # Otherwise record contents could control the terminal.
         self._is_terminal = sys.stdout.isatty()
         self._delimiter = parsed.delimiter.encode(errors="surrogateescape")
         self._separator = (
@@ -115,4 +117,4 @@ class _Printer:
     def _shown(self, data: bytes | None) -> bytes:
         if not data or not self._is_terminal:
             return data or b""
-        return harmless(data.decode(errors="backslashreplace")).encode()
+        return escape_controls(data.decode(errors="backslashreplace")).encode()

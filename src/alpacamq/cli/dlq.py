@@ -1,4 +1,4 @@
-"""`alpacactl dlq`: dead letters, and moving them back to where they came from."""
+"""`alpacactl dlq`: shows dead letters and redrives them."""
 
 import argparse
 import re
@@ -6,39 +6,42 @@ import time
 from typing import TYPE_CHECKING
 
 from . import cells
-from .asking import add_verb, count, index, reach_http, topic_name, verbs_of
-from .output import Output, Table, moment, say
-from .parsing import Declined
+from .commands import add_verb, connect_http, count, index, topic_name, verbs_of
+from .output import Output, Table, print_message, timestamp_text
+from .parsing import CommandError
 from .yaml import Plain
 
 if TYPE_CHECKING:
     from alpacamq.client.http.connection import HttpApi
-    from alpacamq.client.http.dead_letters import DeadLetter, Redrive
+    from alpacamq.client.http.dead_letters import DeadLetter
+    from alpacamq.wire.queues import RedriveDescription
 
 _PAUSE_S = 0.2
 _ID = re.compile(r"([0-9]{1,10}):([0-9]{1,19})")
-_TOPIC_HELP = "the topic they come from, or the dead-letter topic itself"
+_TOPIC_HELP = "the original topic, or the dead-letter topic itself"
 
 
 def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
     verbs = verbs_of(parser)
     add_verb(
-        verbs, common, "list", "list dead-letter topics and how many messages wait in each", _list,
+        verbs, common, "list", "list dead-letter topics and their message counts", _list,
         ["alpacactl dlq list"],
     )  # fmt: skip
 
     show = add_verb(
-        verbs, common, "show", "show dead letters: where they came from, and why", _show,
+        verbs, common, "show", "show dead letters with origin and reason", _show,
         ["alpacactl dlq show orders --max 3", "alpacactl dlq show orders 0:0"],
     )  # fmt: skip
     show.add_argument("topic", type=topic_name, help=_TOPIC_HELP)
     show.add_argument(
-        "id", nargs="?", type=_id, metavar="PARTITION:OFFSET", help="only this one, and all of it"
+        "id", nargs="?", type=_id, metavar="PARTITION:OFFSET", help="show all of this message only"
     )
-    show.add_argument("--max", type=count, default=10, metavar="N", help="messages at most (default: 10)")
+    show.add_argument(
+        "--max", type=count, default=10, metavar="N", help="maximum number of messages (default: 10)"
+    )
 
     redrive = add_verb(
-        verbs, common, "redrive", "move dead letters back to where they came from", _redrive,
+        verbs, common, "redrive", "move dead letters back to their original topics", _redrive,
         [
             "alpacactl dlq redrive orders --to orders-by-hand --rate 10 --max 1",
             "alpacactl dlq redrive orders",
@@ -46,16 +49,19 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     )  # fmt: skip
     redrive.add_argument("topic", type=topic_name, help=_TOPIC_HELP)
     redrive.add_argument(
-        "--to", type=topic_name, metavar="TOPIC", help="where to (default: each to where it came from)"
+        "--to",
+        type=topic_name,
+        metavar="TOPIC",
+        help="target topic (default: the original topic of each message)",
     )
-    redrive.add_argument("--rate", type=count, metavar="N", help="messages a second (default: no limit)")
+    redrive.add_argument("--rate", type=count, metavar="N", help="messages per second (default: no limit)")
     redrive.add_argument("--max", type=count, metavar="N", help="stop after this many messages")
     redrive.add_argument(
-        "--no-wait", action="store_true", help="return once it has begun; the broker goes on with it"
+        "--no-wait", action="store_true", help="return immediately; the redrive continues in the broker"
     )
 
     redrives = add_verb(
-        verbs, common, "redrives", "list redrives under way and ended", _redrives,
+        verbs, common, "redrives", "list running and finished redrives", _redrives,
         ["alpacactl dlq redrives", "alpacactl dlq redrives --topic orders.dlq -o json"],
     )  # fmt: skip
     redrives.add_argument(
@@ -63,22 +69,22 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     )
 
     cancel = add_verb(
-        verbs, common, "cancel", "end a redrive; what it has moved stays moved", _cancel,
+        verbs, common, "cancel", "cancel a redrive; messages already moved stay moved", _cancel,
         ["alpacactl dlq cancel ID"],
     )  # fmt: skip
-    cancel.add_argument("id", help="as `alpacactl dlq redrives` shows it")
+    cancel.add_argument("id", help="as shown by `alpacactl dlq redrives`")
 
 
 def _id(text: str) -> tuple[int, int]:
     if (found := _ID.fullmatch(text)) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form PARTITION:OFFSET")
+        raise argparse.ArgumentTypeError(f"{text!r} must have the form PARTITION:OFFSET")
     return index(found[1]), int(found[2])
 
 
 def _list(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.http.dead_letters import dead_letter_topics
 
-    with reach_http(parsed) as api:
+    with connect_http(parsed) as api:
         found: list[dict[str, Plain]] = [
             {"topic": each.topic, "of": each.sources, "waiting": each.waiting}
             for each in dead_letter_topics(api)
@@ -92,7 +98,7 @@ def _show(parsed: argparse.Namespace, output: Output) -> None:
 
     from .record_forms import cell
 
-    with reach_http(parsed) as api:
+    with connect_http(parsed) as api:
         topic = find_dead_letter_topic(api, parsed.topic)
         if parsed.id is not None:
             _show_whole(dead_letter(api, topic, *parsed.id), output)
@@ -128,8 +134,8 @@ def _show_whole(letter: "DeadLetter", output: Output) -> None:
         "id": f"{letter.place.partition}:{record.offset}",
         "topic": letter.place.topic,
         "from": _origin(letter),
-        "written": None if letter.timestamp_ms is None else moment(letter.timestamp_ms),
-        "dead-lettered": None if letter.dead_lettered_ms is None else moment(letter.dead_lettered_ms),
+        "written": None if letter.timestamp_ms is None else timestamp_text(letter.timestamp_ms),
+        "dead-lettered": None if letter.dead_lettered_ms is None else timestamp_text(letter.dead_lettered_ms),
         "group": letter.group,
         "deliveries": letter.delivery_count,
         "reason": letter.reason,
@@ -145,13 +151,13 @@ def _show_whole(letter: "DeadLetter", output: Output) -> None:
 
 
 def _value_lines(value: bytes | None) -> list[str]:
-    """All of a value: text line by line, and what is no text in base64."""
+    """Return a whole value: text line by line, other bytes as base64."""
     from .record_forms import cell
 
     if value is None:
         return ["-"]
     try:
-        return [cells.visible(line) for line in value.decode().split("\n")]
+        return [cells.printable(line) for line in value.decode().split("\n")]
     except UnicodeDecodeError:
         return [cell(value) or ""]
 
@@ -159,7 +165,7 @@ def _value_lines(value: bytes | None) -> list[str]:
 def _redrive(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.http.dead_letters import find_dead_letter_topic, start_redrive
 
-    with reach_http(parsed) as api:
+    with connect_http(parsed) as api:
         task = start_redrive(
             api,
             find_dead_letter_topic(api, parsed.topic),
@@ -171,11 +177,11 @@ def _redrive(parsed: argparse.Namespace, output: Output) -> None:
             task = _ended(api, task)
     output.done(_redrive_plain(task), _sentence(task))
     if task.failure:
-        raise Declined(task.failure)
+        raise CommandError(task.failure)
 
 
-def _ended(api: "HttpApi", task: "Redrive") -> "Redrive":
-    """The redrive once it is over, with its progress on standard error until then."""
+def _ended(api: "HttpApi", task: "RedriveDescription") -> "RedriveDescription":
+    """Wait for the redrive to end, and show its progress on standard error."""
     from alpacamq.client.http.dead_letters import redrive
 
     from .progress import ProgressBar
@@ -188,7 +194,7 @@ def _ended(api: "HttpApi", task: "Redrive") -> "Redrive":
             bar.at(task.moved)
     except KeyboardInterrupt:
         bar.end()
-        say(f"the broker goes on with it; `alpacactl dlq cancel {task.id}` ends it")
+        print_message(f"the redrive continues in the broker; `alpacactl dlq cancel {task.id}` cancels it")
         raise
     finally:
         bar.end()
@@ -198,7 +204,7 @@ def _ended(api: "HttpApi", task: "Redrive") -> "Redrive":
 def _redrives(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.http.dead_letters import redrives
 
-    with reach_http(parsed) as api:
+    with connect_http(parsed) as api:
         found = redrives(api, parsed.topic)
     output.show(
         [_redrive_plain(each) for each in found],
@@ -224,22 +230,22 @@ def _redrives(parsed: argparse.Namespace, output: Output) -> None:
 def _cancel(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.http.dead_letters import cancel_redrive
 
-    with reach_http(parsed) as api:
+    with connect_http(parsed) as api:
         task = cancel_redrive(api, parsed.id)
     output.done(_redrive_plain(task), _sentence(task))
 
 
-def _sentence(task: "Redrive") -> str:
+def _sentence(task: "RedriveDescription") -> str:
     return f"redrive {task.id} of {task.source}: {task.state}, {task.moved} of {task.to_move} moved"
 
 
-def _redrive_plain(task: "Redrive") -> dict[str, Plain]:
+def _redrive_plain(task: "RedriveDescription") -> dict[str, Plain]:
     return {
         "id": task.id,
         "source": task.source,
         "target": task.target,
         "state": task.state,
-        "started": moment(task.started),
+        "started": timestamp_text(task.started),
         "moved": task.moved,
         "to_move": task.to_move,
         "messages_per_second": task.messages_per_second,
@@ -256,15 +262,15 @@ def _plain(letter: "DeadLetter") -> dict[str, Plain]:
             "topic": letter.topic,
             "partition": letter.partition,
             "offset": letter.offset,
-            "time": None if letter.timestamp_ms is None else moment(letter.timestamp_ms),
+            "time": None if letter.timestamp_ms is None else timestamp_text(letter.timestamp_ms),
             "group": letter.group,
         },
         "delivery_count": letter.delivery_count,
         "reason": letter.reason,
-        "dead_lettered": None if letter.dead_lettered_ms is None else moment(letter.dead_lettered_ms),
+        "dead_lettered": None if letter.dead_lettered_ms is None else timestamp_text(letter.dead_lettered_ms),
     }
 
 
 def _origin(letter: "DeadLetter") -> str | None:
-    """TOPIC-PARTITION@OFFSET."""
+    """Format the origin as TOPIC-PARTITION@OFFSET."""
     return None if letter.topic is None else f"{letter.topic}-{letter.partition}@{letter.offset}"

@@ -1,18 +1,10 @@
-"""`alpacactl groups`: who consumes what, how far behind, and moving a group."""
+"""`alpacactl groups`: shows consumer groups and their lag, and resets their offsets."""
 
 import argparse
 from typing import TYPE_CHECKING
 
 from . import cells
-from .asking import (
-    add_confirmation,
-    add_verb,
-    compact,
-    confirm,
-    group_name,
-    reach,
-    verbs_of,
-)
+from .commands import add_confirmation, add_verb, compact, confirm, connect, group_name, verbs_of
 from .output import Output, Table
 from .position import HELP, Selection, parse_position
 
@@ -31,21 +23,19 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     describe.add_argument("group", type=group_name)
 
     lag = add_verb(
-        verbs, common, "lag", "show how far groups are behind, by topic", _lag,
+        verbs, common, "lag", "show the lag of groups by topic", _lag,
         ["alpacactl groups lag", "alpacactl groups lag kitchen -o json"],
     )  # fmt: skip
-    lag.add_argument("groups", nargs="*", metavar="group", type=group_name, help="default: all of them")
+    lag.add_argument("groups", nargs="*", metavar="group", type=group_name, help="default: all groups")
 
     reset = add_verb(
-        verbs, common, "reset", "move the offsets of a group without members", _reset,
+        verbs, common, "reset", "reset the offsets of a group without members", _reset,
         [
             "alpacactl groups reset kitchen --to 1h",
             "alpacactl groups reset kitchen --to earliest --topic orders:0,2 --execute",
         ],
     )  # fmt: skip
-    reset.description = (
-        "Move the offsets of a group. Until --execute is given, only show them before and after."
-    )
+    reset.description = "Reset the offsets of a group. Without --execute, only print the change."
     reset.add_argument("group", type=group_name)
     reset.add_argument("--to", type=parse_position, required=True, metavar="WHERE", help=HELP)
     reset.add_argument(
@@ -54,9 +44,9 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         action="append",
         default=[],
         metavar="TOPIC[:0,3]",
-        help="only this topic or these partitions of it; may be repeated (default: all the group has read)",
+        help="only this topic or these partitions of it; may be repeated (default: all topics of the group)",
     )
-    reset.add_argument("--execute", action="store_true", help="do it")
+    reset.add_argument("--execute", action="store_true", help="apply the change")
 
     delete = add_verb(
         verbs, common, "delete", "delete groups without members, and their offsets", _delete,
@@ -67,12 +57,12 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
 
 
 def _list(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.groups import every_group
+    from alpacamq.client.kafka.groups import list_groups
 
-    with reach(parsed) as cluster:
+    with connect(parsed) as cluster:
         groups: list[dict[str, Plain]] = [
             {"name": group.name, "protocol": group.kind, "state": group.state}
-            for group in every_group(cluster)
+            for group in list_groups(cluster)
         ]
     rows = [[group["name"], group["protocol"], cells.state(str(group["state"]))] for group in groups]
     output.show(groups, Table(["group", "protocol", "state"], rows))
@@ -81,9 +71,9 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
 def _describe(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.kafka.groups import find_group
 
-    from .lag import progress
+    from .group_offsets import progress
 
-    with reach(parsed) as cluster:
+    with connect(parsed) as cluster:
         group = find_group(cluster, parsed.group)
         partitions = progress(cluster, group)
     members: list[dict[str, Plain]] = [
@@ -150,13 +140,13 @@ def _describe(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _lag(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.groups import every_group, find_group
+    from alpacamq.client.kafka.groups import find_group, list_groups
 
-    from .lag import TopicLag, lag_by_topic
+    from .group_offsets import TopicLag, lag_by_topic
 
     found: list[TopicLag] = []
-    with reach(parsed) as cluster:
-        names = parsed.groups or [group.name for group in every_group(cluster)]
+    with connect(parsed) as cluster:
+        names = parsed.groups or [group.name for group in list_groups(cluster)]
         for name in names:
             found += lag_by_topic(cluster, find_group(cluster, name))
     output.show(
@@ -181,18 +171,18 @@ def _lag(parsed: argparse.Namespace, output: Output) -> None:
 def _delete(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.kafka.groups import delete_group, find_group
 
-    with reach(parsed) as cluster:
+    with connect(parsed) as cluster:
         # A misspelt name must not leave half of the others deleted.
         for name in parsed.groups:
             find_group(cluster, name)
-        confirm(parsed, f"delete {', '.join(parsed.groups)} and where it has come to")
+        confirm(parsed, f"delete {', '.join(parsed.groups)} and its offsets")
         for name in parsed.groups:
             delete_group(cluster, name)
     output.done({"deleted": parsed.groups}, f"deleted {', '.join(parsed.groups)}")
 
 
 def _reset(parsed: argparse.Namespace, output: Output) -> None:
-    from .reset import reset
+    from .group_offsets import reset
 
-    with reach(parsed) as cluster:
+    with connect(parsed) as cluster:
         reset(cluster, parsed, output)

@@ -1,4 +1,4 @@
-"""Declares the nouns of `alpacactl` and the options that every verb has.
+"""Declares the nouns of `alpacactl` and the options common to all verbs.
 
 The module of a noun is imported when its name is on the command line.
 """
@@ -15,23 +15,23 @@ from .parsing import Parser
 from .target import ADDRESS_VARIABLE, BROKER_VARIABLE, DEFAULT_BROKER, DEFAULT_HTTP, HTTP_VARIABLE
 
 NOUNS: Mapping[str, str] = {
-    "topics": "list, describe, create, alter, widen and delete topics",
+    "topics": "list, describe, create, alter and delete topics",
     "produce": "write lines from standard input or a file to a topic",
     "consume": "read a topic",
-    "groups": "list, describe and delete consumer groups, see their lag, reset their offsets",
-    "queue": "receive and settle messages of a topic as a queue, and look after queues",
-    "dlq": "see dead letters and move them back",
-    "delayed": "list and cancel messages that wait for their time",
-    "trace": "see what happened to a message, step by step",
-    "transactions": "list and describe transactional ids",
-    "cluster": "the brokers there are, and how they are",
+    "groups": "list, describe and delete consumer groups, show their lag, reset their offsets",
+    "queue": "receive and settle messages of a topic as a queue, and manage queues",
+    "dlq": "show and redrive dead letters",
+    "delayed": "list and cancel delayed messages",
+    "trace": "show the trace of a message",
+    "transactions": "list, describe and abort transactions",
+    "cluster": "show brokers and their health",
     "top": "watch topics, groups and queues live",
     "bench": "measure produce, consume, queues and latency",
     "pipeline": "run, list, validate and watch data pipelines on Spark",
-    "config": "name brokers, and choose which one commands are about",
-    "completion": "print what completes commands in a shell",
+    "config": "name brokers and select the one that commands use",
+    "completion": "print a shell completion script",
 }
-# As others call them. They are not in the help.
+# Alternative names, not listed in the help.
 ALIASES: Mapping[str, str] = {
     "topic": "topics",
     "group": "groups",
@@ -41,10 +41,10 @@ ALIASES: Mapping[str, str] = {
     "context": "config",
     "traces": "trace",
 }
-# Nouns that are verbs.
+# Nouns that are commands themselves.
 VERBS = frozenset({"produce", "consume", "trace", "top", "completion"})
 _EPILOG = (
-    "Every noun and verb has its own --help. Exit codes: 0 ok, 1 refused, 2 wrong usage, "
+    "Every command has its own --help. Exit codes: 0 ok, 1 failed, 2 invalid usage, "
     "3 broker unreachable, 4 no such topic, group, id or file."
 )
 _EXAMPLES = (
@@ -55,22 +55,22 @@ _EXAMPLES = (
 
 
 class Noun(Protocol):
-    """What the module of a noun offers."""
+    """Interface of a noun's module."""
 
     def add_to(self, parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
         """Declare its verbs and options, each with the function that runs it."""
 
 
 def parser_of(given: Sequence[str]) -> Parser:
-    """What reads this command line: only the nouns that are on it know their verbs."""
+    """Build the parser for this command line; only the nouns on it get their verbs."""
     parser = Parser(
         prog="alpacactl",
-        description="See and steer an AlpacaMQ broker, or any broker that speaks Kafka's protocol.",
+        description="Inspect and manage an AlpacaMQ broker, or any broker that speaks Kafka's protocol.",
         epilog=_EPILOG,
     )
     parser.add_examples(_EXAMPLES)
     parser.add_argument("--version", action="version", version=f"alpacactl {__version__}")
-    # What is given behind the verb counts; what is given before it, otherwise.
+    # Options after the verb override those before it.
     _add_common(parser, broker=None, http=None, context=None, output=FORMATS[0], color=COLORS[0])
     nouns = parser.add_subparsers(metavar="NOUN", required=True)
     for name, summary in NOUNS.items():
@@ -95,7 +95,7 @@ def _add_noun(parser: argparse.ArgumentParser, name: str, given: Sequence[str]) 
 
 
 def _common() -> Parser:
-    """The options of every verb; what is not given there is left as it was given before."""
+    """Return the options common to all verbs; missing ones keep the value given before the verb."""
     common = Parser(add_help=False)
     names = ("broker", "http", "context", "output", "color")
     _add_common(common, **dict.fromkeys(names, argparse.SUPPRESS))
@@ -103,7 +103,7 @@ def _common() -> Parser:
 
 
 def _add_common(parser: argparse.ArgumentParser, **defaults: str | None) -> None:
-    options = parser.add_argument_group("options of every command")
+    options = parser.add_argument_group("common options")
     options.add_argument(
         "--http",
         metavar="HOST:PORT",
@@ -115,15 +115,11 @@ def _add_common(parser: argparse.ArgumentParser, **defaults: str | None) -> None
         "--broker",
         metavar="HOST:PORT",
         default=defaults["broker"],
-        help="its address for Kafka's protocol "
-        f"(${BROKER_VARIABLE}, the context, as it says over HTTP, {DEFAULT_BROKER})",
+        help="address of its Kafka API "
+        f"(${BROKER_VARIABLE}, the context, requested over HTTP, {DEFAULT_BROKER})",
     )
     options.add_argument(
-        "--context", metavar="NAME", default=defaults["context"], help="the broker of this name; see config"
+        "--context", metavar="NAME", default=defaults["context"], help="named broker; see `alpacactl config`"
     )
-    options.add_argument(
-        "-o", "--output", choices=FORMATS, default=defaults["output"], help="how results are printed"
-    )
-    options.add_argument(
-        "--color", choices=COLORS, default=defaults["color"], help="whether tables are coloured"
-    )
+    options.add_argument("-o", "--output", choices=FORMATS, default=defaults["output"], help="output format")
+    options.add_argument("--color", choices=COLORS, default=defaults["color"], help="when to colour tables")

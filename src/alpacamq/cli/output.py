@@ -1,7 +1,7 @@
 """Results on standard output as tables, JSON or YAML; messages on standard error.
 
-Nothing is cut off or paged, and coloured only on a terminal, unless told otherwise. A table that is too
-wide for the terminal is turned on its side: one line a field.
+Output is neither truncated nor paged, and by default coloured only on a terminal. A table that is too
+wide for the terminal is printed with one field per line.
 """
 
 import json
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TextIO
 
-from .cells import Cell, Tint, cell_of, harmless, width
+from .cells import Cell, Tint, cell_of, escape_controls, width
 from .yaml import Plain, yaml
 
 FORMATS = ("table", "json", "yaml")
@@ -23,7 +23,7 @@ _GAP = "  "
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under column names; a None is shown as a dash, columns of numbers keep to the right."""
+    """Rows under column names; None is shown as a dash, columns of numbers are right-aligned."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
@@ -31,21 +31,21 @@ class Table:
 
 
 class Output:
-    """Prints in the format the user chose."""
+    """Prints in the chosen format."""
 
     def __init__(self, form: str, *, is_coloured: bool = False) -> None:
         self.form = form
         self.is_coloured = is_coloured
 
     def show(self, data: Plain, *tables: Table) -> None:
-        """A result: `data` for programs, the same in `tables` for people."""
+        """Print a result: `data` as JSON or YAML, or the same as `tables`."""
         match self.form:
             case "json":
                 print(json_text(data, indent=2))
             case "yaml":
                 print(yaml(data))
             case _:
-                # Width 0 stands for a pipe or a file, which has no edge.
+                # Width 0 means unlimited: a pipe or a file.
                 columns = shutil.get_terminal_size((0, 0)).columns
                 blocks = [
                     block
@@ -56,32 +56,32 @@ class Output:
                     print("\n\n".join(blocks))
 
     def done(self, data: Mapping[str, Plain], message: str) -> None:
-        """What was done: data for programs, a sentence for people."""
+        """Print the outcome of a change: data as JSON or YAML, or a message."""
         if self.form == "table":
-            say(message)
+            print_message(message)
         else:
             self.show(dict(data))
 
 
-def say(message: str) -> None:
-    """A message to whoever sits at the terminal; parts of it may have come from anybody."""
-    print(harmless(message), file=sys.stderr)
+def print_message(message: str) -> None:
+    """Print a message to standard error, with control characters escaped."""
+    print(escape_controls(message), file=sys.stderr)
 
 
 def json_text(data: Plain, indent: int | None = None) -> str:
-    """JSON that can be read on a terminal: JSON itself lets some control characters stand."""
-    return harmless(json.dumps(data, indent=indent, ensure_ascii=False))
+    """Encode as JSON that is safe on a terminal: JSON itself allows some control characters."""
+    return escape_controls(json.dumps(data, indent=indent, ensure_ascii=False))
 
 
 def wants_colour(choice: str, stream: TextIO) -> bool:
-    """Whether to colour what goes to a stream: as told, else on terminals whose user has not said no."""
+    """Return whether to colour a stream; auto means terminals unless NO_COLOR is set."""
     if choice == "auto":
         return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return choice == "always"
 
 
-def moment(timestamp_ms: int) -> str | None:
-    """A point in time as programs read it; None for those before 1970 and beyond what a date can say."""
+def timestamp_text(timestamp_ms: int) -> str | None:
+    """Format a timestamp as ISO 8601; None before 1970 and beyond the range of dates."""
     if timestamp_ms < 0:
         return None
     try:
@@ -91,7 +91,7 @@ def moment(timestamp_ms: int) -> str | None:
 
 
 def render(table: Table, columns: int, *, is_coloured: bool = False) -> Iterator[str]:
-    """A table as blocks of text no wider than `columns`, if that can be; 0 is any width."""
+    """Render a table as blocks of text no wider than `columns`, if possible; 0 is unlimited."""
     rows = [[cell_of(value) for value in row] for row in table.rows]
     title = [f"{table.title}:"] if table.title else []
     if not rows:

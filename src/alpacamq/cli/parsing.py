@@ -1,4 +1,4 @@
-"""How the command line is read: no abbreviations, examples kept as they are, near words suggested."""
+"""Argument parser without abbreviations, with unwrapped examples and suggestions for misspelt words."""
 
 import argparse
 import sys
@@ -12,16 +12,16 @@ USAGE = 2
 _EXAMPLES = "examples:\n"
 
 
-class Declined(AlpacaError):
-    """The command itself will not do what was asked; says why."""
+class CommandError(AlpacaError):
+    """The command failed; the message says why."""
 
 
-class WrongUsage(Declined):
-    """What was typed makes no sense, whatever the broker holds."""
+class UsageError(CommandError):
+    """The command line is invalid, independent of the broker's state."""
 
 
-class LinesKept(argparse.HelpFormatter):
-    """Leaves examples as they are: what is broken into lines cannot be typed."""
+class ExampleFormatter(argparse.HelpFormatter):
+    """Formats help without wrapping the examples, so that they can be copied."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         head, found, examples = text.partition(_EXAMPLES)
@@ -30,14 +30,14 @@ class LinesKept(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, with the word that was probably meant and where help is."""
+    """Reports errors in one line, with a suggestion and a pointer to the help."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, formatter_class=LinesKept, **options)
+        super().__init__(allow_abbrev=False, formatter_class=ExampleFormatter, **options)
         self._given: Sequence[str] = ()
 
     def add_examples(self, examples: Sequence[str]) -> None:
-        """Commands that can be typed as they are, shown below the help."""
+        """Add example commands to the end of the help."""
         self.epilog = f"{self.epilog or ''}{_EXAMPLES}" + "\n".join(f"  {each}" for each in examples)
 
     def format_help(self) -> str:
@@ -59,35 +59,35 @@ class Parser(argparse.ArgumentParser):
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
             names = [each.dest for each in action._choices_actions]
             what = str(action.metavar).lower()
-            self.error(f"there is no {what} {value!r}{nearest(str(value), names) or _one_of(names)}")
+            self.error(f"unknown {what} {value!r}{nearest(str(value), names) or _one_of(names)}")
         super()._check_value(action, value)
 
     def error(self, message: str) -> NoReturn:
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction) and message.endswith(f": {action.metavar}"):
                 message += _one_of([each.dest for each in action._choices_actions])
-        self.exit(USAGE, f"{self.prog}: {message}{self._meant()}\nsee `{self.prog} --help`\n")
+        self.exit(USAGE, f"{self.prog}: {message}{self._suggestion()}\nsee `{self.prog} --help`\n")
 
-    def _meant(self) -> str:
-        """The options that are near those on the command line that there are not."""
+    def _suggestion(self) -> str:
+        """Suggest an option for the first unknown one on the command line."""
         given = self._given[: self._given.index("--")] if "--" in self._given else self._given
         words = [word.partition("=")[0] for word in given if word.startswith("--")]
         unknown = [word for word in words if word not in self.long_options]
-        return f"; there is no {unknown[0]}{nearest(unknown[0], self.long_options)}" if unknown else ""
+        return f"; unknown option {unknown[0]}{nearest(unknown[0], self.long_options)}" if unknown else ""
 
 
 def placeholder(action: argparse.Action) -> str:
-    """How an argument is shown in the first line of a help."""
+    """Return an argument as shown in the usage line."""
     name = str(action.metavar or action.dest)
     forms = {"?": f"[{name}]", "*": f"[{name} ...]", "+": f"{name} ...", argparse.PARSER: f"{name} ..."}
     return forms.get(str(action.nargs), name)
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """A hint at the right word, ready to follow a message; empty when nothing is near."""
+    """Return a suggestion to append to an error message; empty if no word is similar."""
     near = get_close_matches(word, known, n=2)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def _one_of(names: Sequence[str]) -> str:
-    return f"; there are {', '.join(names)}"
+    return f"; choose from {', '.join(names)}"

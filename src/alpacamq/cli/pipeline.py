@@ -1,7 +1,7 @@
 """`alpacactl pipeline`: data pipelines on Spark.
 
-Everything about pipelines is in the package `alpacamq_spark`, which is loaded when a verb runs, and
-Spark itself only by those that need it.
+Pipelines are implemented in the package `alpacamq_spark`, which is imported when a verb runs; Spark itself
+is imported only by verbs that need it.
 """
 
 import argparse
@@ -10,9 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .asking import add_verb, broker_address, verbs_of
-from .output import Output, Table, say
-from .parsing import Declined
+from .commands import add_verb, broker_address, verbs_of
+from .output import Output, Table, print_message
+from .parsing import CommandError
 
 if TYPE_CHECKING:
     from alpacamq_spark.pipelines import Pipeline
@@ -31,7 +31,9 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     )  # fmt: skip
     run.add_argument("file", type=Path, help=_FILE_HELP)
     run.add_argument(
-        "--execute", action="store_true", help="do what a dead-letters pipeline would only show: the redrive"
+        "--execute",
+        action="store_true",
+        help="perform the redrive that a dead-letters pipeline otherwise only shows",
     )
 
     lists = add_verb(
@@ -48,24 +50,24 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     validate.add_argument("files", type=Path, nargs="+", metavar="file", help=_FILE_HELP)
 
     status = add_verb(
-        verbs, common, "status", "show where a pipeline is and how far behind", _status,
+        verbs, common, "status", "show the progress and lag of a pipeline", _status,
         ["alpacactl pipeline status archive.toml"],
     )  # fmt: skip
     status.add_argument("file", type=Path, help=_FILE_HELP)
 
     sql = add_verb(
-        verbs, common, "sql", "ask an archive a question in SQL", _sql,
+        verbs, common, "sql", "query an archive with SQL", _sql,
         ["alpacactl pipeline sql archive.toml 'SELECT count(*) FROM archive'"],
     )  # fmt: skip
     sql.description = (
-        "Run a Spark SQL query over the archive of a pipeline: as a table named archive, and each of its "
-        "topics as a table of its own."
+        "Run a Spark SQL query over the archive of a pipeline. The table archive contains all messages, and "
+        "each topic has its own table."
     )
     sql.add_argument("file", type=Path, help=_FILE_HELP)
-    sql.add_argument("query", help="for instance: SELECT count(*) FROM archive")
+    sql.add_argument("query", help="for example: SELECT count(*) FROM archive")
 
     doctor = add_verb(
-        verbs, common, "doctor", "look for what pipelines need and this machine lacks", _doctor,
+        verbs, common, "doctor", "check the requirements of pipelines on this machine", _doctor,
         ["alpacactl pipeline doctor"],
     )  # fmt: skip
     doctor.add_argument("file", type=Path, nargs="?", help="also check this pipeline")
@@ -73,7 +75,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
 
 
 def _loaded(path: Path, parsed: argparse.Namespace) -> "Pipeline":
-    """A pipeline whose broker is the one on the command line, its own, or the one all verbs ask."""
+    """Load a pipeline; its broker is that of the command line, its own, or the default target."""
     from alpacamq_spark.pipelines import load
 
     if parsed.target.is_explicit:
@@ -84,22 +86,22 @@ def _loaded(path: Path, parsed: argparse.Namespace) -> "Pipeline":
 
 def _need_spark() -> None:
     if find_spec("pyspark") is None:
-        raise Declined(_NO_SPARK)
+        raise CommandError(_NO_SPARK)
 
 
 def _run(parsed: argparse.Namespace, output: Output) -> None:
     pipeline = _loaded(parsed.file, parsed)
     _need_spark()
-    from alpacamq_spark.pipelines.run import Interruption, Teller
+    from alpacamq_spark.pipelines.run import Interruption, ProgressListener
 
     from .progress import ProgressLine
 
     interruption = Interruption()
     line = ProgressLine()
-    teller = Teller(say=line.say, batch=line.batch)
+    listener = ProgressListener(say=line.say, batch=line.batch)
     runnable = pipeline.executing() if parsed.execute else pipeline
     try:
-        outcome = runnable.run(teller=teller, interruption=interruption)
+        outcome = runnable.run(listener=listener, interruption=interruption)
     finally:
         line.end()
     _show(outcome.report, output)
@@ -134,28 +136,28 @@ def _status(parsed: argparse.Namespace, output: Output) -> None:
 def _sql(parsed: argparse.Namespace, output: Output) -> None:
     pipeline = _loaded(parsed.file, parsed)
     _need_spark()
-    from alpacamq_spark.pipelines.archive.queries import ask_archive
+    from alpacamq_spark.pipelines.archive.queries import query_archive
 
-    _show(ask_archive(pipeline, parsed.query), output)
+    _show(query_archive(pipeline, parsed.query), output)
 
 
 def _doctor(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq_spark.pipelines.examination import examined
+    from alpacamq_spark.pipelines.doctor import examine_pipeline
 
     pipeline = None if parsed.file is None else _loaded(parsed.file, parsed)
     broker = str(broker_address(parsed)) if pipeline is None else pipeline.broker
-    findings = examined(pipeline, broker, start_spark=parsed.start_spark)
+    findings = examine_pipeline(pipeline, broker, start_spark=parsed.start_spark)
     rows = [
         {"subject": each.subject, "well": each.is_well, "detail": each.detail, "advice": each.advice or None}
         for each in findings
     ]
     output.show(rows, Table(["subject", "well", "detail", "advice"], [list(row.values()) for row in rows]))
     if unwell := [each.subject for each in findings if not each.is_well]:
-        raise Declined(f"not all is well: {', '.join(unwell)}")
+        raise CommandError(f"checks failed: {', '.join(unwell)}")
 
 
 def _show(report: "Report", output: Output) -> None:
     tables = [Table(section.columns, section.rows, section.title) for section in report.sections]
     output.show(report.data, *tables)
     for note in report.notes:
-        say(note)
+        print_message(note)

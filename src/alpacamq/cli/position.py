@@ -1,50 +1,48 @@
-"""Places in a log as users write them: earliest, latest, an offset, a time, a while ago."""
+"""Positions in a log as users write them: earliest, latest, an offset, a time, a time ago."""
 
 import argparse
-import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from alpacamq.model.durations import parse_duration
 from alpacamq.model.ids import TopicPartition
-
-from .asking import UNIT_MS
 
 if TYPE_CHECKING:
     from alpacamq.client.kafka.cluster import Cluster
     from alpacamq.client.kafka.offsets import Extent
 
 HELP = (
-    "earliest, latest, an offset (1200), a time (2026-01-31T12:00:00Z; without a zone it is UTC), "
-    "or how long ago (30s, 15m, 1h, 7d)"
+    "earliest, latest, an offset (1200), a time (2026-01-31T12:00:00Z; UTC if no zone is given), "
+    "or a time ago (30s, 15m, 1h, 7d)"
 )
-_AGO = re.compile(r"-?([0-9]+)(ms|s|m|h|d|w)")
 _MAX_OFFSET = 2**63 - 1
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Earliest:
-    """Where the log begins."""
+    """The start of the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """Where the log ends."""
+    """The end of the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtOffset:
-    """A number, or the nearest there is."""
+    """An offset, or the nearest existing one."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first record of a time or later; the end of the log if there is none."""
+    """The first record at or after a time; the end of the log if no record is that late."""
 
     timestamp_ms: int
 
@@ -53,22 +51,22 @@ Position = Earliest | Latest | AtOffset | AtTime
 
 
 def parse_position(text: str) -> Position:
-    """The place `text` stands for, or what argparse needs to say it is none."""
+    """Parse a position; ArgumentTypeError if it is invalid."""
     words: dict[str, Position] = {"earliest": Earliest(), "latest": Latest()}
     if text in words:
         return words[text]
     if text.isascii() and text.isdigit() and int(text) <= _MAX_OFFSET:
         return AtOffset(int(text))
-    if ago := _AGO.fullmatch(text):
-        return AtTime(max(0, time.time_ns() // 1_000_000 - int(ago[1]) * UNIT_MS[ago[2]]))
+    with suppress(ValueError):
+        return AtTime(max(0, time.time_ns() // 1_000_000 - parse_duration(text.removeprefix("-"))))
     try:
         return AtTime(_epoch_ms(text))
     except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"{text!r} is none of: {HELP}") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a position: {HELP}") from None
 
 
 def parse_timestamp(text: str) -> int:
-    """A date with a time, in milliseconds since 1970, or what argparse needs to say it is none."""
+    """Parse a timestamp to milliseconds since 1970; ArgumentTypeError if it is invalid."""
     try:
         return max(0, _epoch_ms(text))
     except (ValueError, OverflowError):
@@ -76,15 +74,15 @@ def parse_timestamp(text: str) -> int:
 
 
 def _epoch_ms(text: str) -> int:
-    moment = datetime.fromisoformat(text)
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
+    parsed = datetime.fromisoformat(text)
+    parsed = parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+    return (parsed - _EPOCH) // timedelta(milliseconds=1)
 
 
 def locate(
     cluster: "Cluster", position: Position, extents: "dict[TopicPartition, Extent]"
 ) -> dict[TopicPartition, int]:
-    """The offset that `position` means in each partition."""
+    """Resolve a position to an offset in each partition."""
     match position:
         case Earliest():
             return {partition: extent.start for partition, extent in extents.items()}
@@ -118,9 +116,9 @@ class Selection:
 
     @classmethod
     def parse(cls, text: str) -> "Selection":
-        """TOPIC or TOPIC:0,3."""
+        """Parse TOPIC or TOPIC:0,3."""
         topic, colon, numbers = text.partition(":")
         words = numbers.split(",") if colon else []
         if not topic or not all(word.isascii() and word.isdigit() for word in words):
-            raise argparse.ArgumentTypeError(f"{text!r} is not of the form TOPIC or TOPIC:0,3")
+            raise argparse.ArgumentTypeError(f"{text!r} must have the form TOPIC or TOPIC:0,3")
         return cls(topic, [int(word) for word in words])

@@ -1,4 +1,4 @@
-"""`alpacactl produce`: lines from standard input or a file become records."""
+"""`alpacactl produce`: writes lines from standard input or a file as records."""
 
 import argparse
 import os
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from alpacamq.model.lanes import LANES_BY_NAME
 
-from .asking import duration, index, pair, reach, reach_http, topic_name
 from .cells import size_text
-from .output import Output, moment
-from .parsing import Declined, Parser
+from .commands import connect, connect_http, duration, index, pair, topic_name
+from .output import Output, timestamp_text
+from .parsing import CommandError, Parser
 from .position import parse_timestamp
 from .progress import ProgressBar
 from .yaml import Plain
@@ -47,27 +47,21 @@ def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) ->
     parser.add_argument("topic", type=topic_name)
     parser.add_argument("--file", metavar="PATH", help="default: standard input")
     parser.add_argument(
-        "--key-separator", metavar="TEXT", help="what comes before it in a line is the key; lines need it"
+        "--key-separator", metavar="TEXT", help="separates the key from the value; required in every line"
     )
     parser.add_argument(
         "--header", type=pair, action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
     )
+    parser.add_argument("--partition", type=index, metavar="N", help="default: by key, like Kafka clients")
     parser.add_argument(
-        "--partition", type=index, metavar="N", help="default: by key, as every Kafka client does it"
+        "--priority", choices=tuple(LANES_BY_NAME), help="priority lane in queues (default: normal)"
     )
-    parser.add_argument(
-        "--priority", choices=tuple(LANES_BY_NAME), help="lane for consumers of queues (default: normal)"
-    )
-    parser.add_argument(
-        "--trace", action="store_true", help="have every record traced, and print the ids of the traces"
-    )
+    parser.add_argument("--trace", action="store_true", help="trace every record, and print the trace ids")
     due = parser.add_mutually_exclusive_group()
-    due.add_argument(
-        "--delay", type=duration, metavar="TIME", help="let them appear only after this long, such as 15m"
-    )
+    due.add_argument("--delay", type=duration, metavar="TIME", help="deliver after this time, such as 15m")
     due.add_argument(
         "--deliver-at", type=parse_timestamp, metavar="WHEN",
-        help="let them appear only then (2026-01-31T12:00:00Z; without a zone it is UTC)",
+        help="deliver at this time (2026-01-31T12:00:00Z; UTC if no zone is given)",
     )  # fmt: skip
     parser.set_defaults(run=_produce)
     if isinstance(parser, Parser):
@@ -75,23 +69,23 @@ def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) ->
 
 
 class _Sink(Protocol):
-    """Where records go."""
+    """Destination of records."""
 
     def add(self, key: bytes | None, value: bytes) -> None: ...
 
     def flush(self) -> None: ...
 
     def report(self, output: Output) -> None:
-        """Say what was written."""
+        """Print what was written."""
 
 
 def _produce(parsed: argparse.Namespace, output: Output) -> None:
     if parsed.delay is None and parsed.deliver_at is None:
-        with reach(parsed) as cluster:
-            _write(_Now(cluster, parsed), parsed, output)
+        with connect(parsed) as cluster:
+            _write(_KafkaSink(cluster, parsed), parsed, output)
     else:
-        with reach_http(parsed) as api:
-            _write(_Later(api, parsed), parsed, output)
+        with connect_http(parsed) as api:
+            _write(_DelayedSink(api, parsed), parsed, output)
 
 
 def _write(sink: _Sink, parsed: argparse.Namespace, output: Output) -> None:
@@ -111,9 +105,9 @@ def _write(sink: _Sink, parsed: argparse.Namespace, output: Output) -> None:
                 sink.flush()
             finally:
                 bar.end()
-    except Declined:
-        # What stands before a line we cannot take was meant to be written.
-        with suppress(Declined):
+    except CommandError:
+        # Lines before an invalid one are still written.
+        with suppress(CommandError):
             sink.flush()
         sink.report(output)
         raise
@@ -122,7 +116,7 @@ def _write(sink: _Sink, parsed: argparse.Namespace, output: Output) -> None:
 
 @contextmanager
 def _source(path: str | None) -> Iterator[tuple[int, int | None]]:
-    """Where lines come from, and how many bytes there are if that is known."""
+    """Open the input; yield its descriptor and its size, if known."""
     opened = STANDARD_INPUT if path is None else _opened(path)
     try:
         status = os.fstat(opened)
@@ -148,37 +142,37 @@ def _headers(parsed: argparse.Namespace) -> "list[Header]":
 
 
 class _Traces:
-    """Begins a trace for every record, if that is wanted."""
+    """Starts a trace for every record with --trace."""
 
     def __init__(self, parsed: argparse.Namespace) -> None:
         self._is_wanted: bool = parsed.trace
         self.ids: list[str] = []
 
     def headers(self) -> "list[Header]":
-        """What the next record carries."""
+        """Return the headers of the next record."""
         from alpacamq.model.records import Header
 
         if not self._is_wanted:
             return []
         self.ids.append(os.urandom(16).hex())
-        # Version 00, the trace, a span, and the flag that says that it is to be followed.
+        # Version 00, trace id, span id, and the flag "sampled".
         return [Header("traceparent", f"00-{self.ids[-1]}-{os.urandom(8).hex()}-01".encode())]
 
     def plain(self) -> dict[str, Plain]:
-        """What a program is told of them."""
+        """Return the fields for JSON and YAML."""
         ids: list[Plain] = [*self.ids]
         return {"traces": ids} if self._is_wanted else {}
 
-    def told(self) -> str:
-        """What a person is told of them."""
+    def summary(self) -> str:
+        """Return the text for the message."""
         lines = [f"\n  alpacactl trace {trace_id}" for trace_id in self.ids[:_SHOWN_TRACES]]
         if len(self.ids) > _SHOWN_TRACES:
             lines.append(f"\n  and {len(self.ids) - _SHOWN_TRACES} more; -o json has them all")
         return "".join(lines)
 
 
-class _Now:
-    """Records that are written at once."""
+class _KafkaSink:
+    """Writes records with a Kafka producer."""
 
     def __init__(self, cluster: "Cluster", parsed: argparse.Namespace) -> None:
         from alpacamq.client.kafka.producer import Producer
@@ -207,12 +201,12 @@ class _Now:
         ]
         output.done(
             {"topic": self._topic, "written": total, "batches": batches, **self._traces.plain()},
-            f"wrote {total} {_records(total)} to {self._topic}{self._traces.told()}",
+            f"wrote {total} {_records(total)} to {self._topic}{self._traces.summary()}",
         )
 
 
-class _Later:
-    """Records that wait for their time."""
+class _DelayedSink:
+    """Publishes delayed records over HTTP."""
 
     def __init__(self, api: "HttpApi", parsed: argparse.Namespace) -> None:
         from alpacamq.client.http.delayed import DelayedProducer
@@ -228,8 +222,8 @@ class _Later:
             headers=_headers(parsed),
         )
         self._traces = _Traces(parsed)
-        self._at_once = 0
-        # Numbers of the messages that wait, by partition and the time they are due.
+        self._already_due = 0
+        # Ids of delayed messages by partition and due time.
         self._waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
 
     def add(self, key: bytes | None, value: bytes) -> None:
@@ -243,30 +237,30 @@ class _Later:
             if each.delayed_id is not None and each.deliver_at is not None:
                 self._waiting[each.partition, each.deliver_at].append(each.delayed_id)
             else:
-                self._at_once += each.error is None
+                self._already_due += each.error is None
         if refused := [each.failure for each in sent if each.failure is not None]:
-            raise Declined(f"{len(refused)} of {len(sent)} records were refused: {refused[0]}")
+            raise CommandError(f"{len(refused)} of {len(sent)} records were rejected: {refused[0]}")
 
     def report(self, output: Output) -> None:
         waiting = sum(map(len, self._waiting.values()))
         batches = [
             {
                 "partition": partition,
-                "deliver_at": moment(due_ms),
+                "deliver_at": timestamp_text(due_ms),
                 "ids": [f"{partition}:{number}" for number in numbers],
             }
             for (partition, due_ms), numbers in self._waiting.items()
         ]
-        at_once = f", and wrote {self._at_once} whose time had come" if self._at_once else ""
+        at_once = f", and wrote {self._already_due} that were already due" if self._already_due else ""
         output.done(
             {
                 "topic": self._topic,
-                "written": self._at_once,
+                "written": self._already_due,
                 "delayed": waiting,
                 "batches": batches,
                 **self._traces.plain(),
             },
-            f"delayed {waiting} {_records(waiting)} for {self._topic}{at_once}{self._traces.told()}",
+            f"delayed {waiting} {_records(waiting)} for {self._topic}{at_once}{self._traces.summary()}",
         )
 
 
@@ -275,7 +269,7 @@ def _records(number: int) -> str:
 
 
 def _numbered_lines(source: int) -> Iterator[tuple[int, bytes | None]]:
-    """Lines without their ends, and None whenever no more is there for the moment."""
+    """Yield numbered lines without newlines, and None whenever no more input is available yet."""
     parts: list[bytes] = []
     number = size = 0
     while chunk := os.read(source, CHUNK_BYTES):
@@ -283,7 +277,7 @@ def _numbered_lines(source: int) -> Iterator[tuple[int, bytes | None]]:
         parts.append(first)
         size += len(first)
         if size > MAX_LINE_BYTES:
-            raise Declined(f"line {number + 1} is longer than {MAX_LINE_BYTES} bytes")
+            raise CommandError(f"line {number + 1} is longer than {MAX_LINE_BYTES} bytes")
         for part in rest:
             number += 1
             yield number, b"".join(parts)
@@ -299,5 +293,7 @@ def _split(line: bytes, separator: bytes, number: int) -> tuple[bytes | None, by
         return None, line
     key, found, value = line.partition(separator)
     if not found:
-        raise Declined(f"line {number} has no {separator.decode(errors='replace')!r} in it")
+        raise CommandError(
+            f"line {number} does not contain the key separator {separator.decode(errors='replace')!r}"
+        )
     return key, value

@@ -1,4 +1,4 @@
-"""Progress on standard error: one line that is written over on a terminal, else line by line."""
+"""Progress on standard error: one line that is overwritten on a terminal, otherwise line by line."""
 
 import shutil
 import sys
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .output import say
+from .output import print_message
 
 if TYPE_CHECKING:
     from alpacamq_spark.pipelines.run import BatchDone
@@ -15,7 +15,7 @@ _CLEAR = "\r\x1b[K"
 
 
 class ProgressLine:
-    """Batches as they are done, and sentences between them."""
+    """Shows completed batches, and messages between them."""
 
     def __init__(self) -> None:
         self.is_terminal = sys.stderr.isatty()
@@ -29,9 +29,9 @@ class ProgressLine:
         )
 
     def show(self, text: str) -> None:
-        """How far things are now."""
+        """Show the current progress."""
         if not self.is_terminal:
-            say(text)
+            print_message(text)
             return
         sys.stderr.write(_CLEAR + text)
         sys.stderr.flush()
@@ -39,10 +39,10 @@ class ProgressLine:
 
     def say(self, text: str) -> None:
         self.end()
-        say(text)
+        print_message(text)
 
     def end(self) -> None:
-        """Leave the line, so that what follows does not stand behind it."""
+        """End the line, so that further output starts on a new one."""
         if self._is_open:
             sys.stderr.write("\n")
             sys.stderr.flush()
@@ -58,7 +58,7 @@ _BAR = 24
 
 
 class ProgressBar:
-    """One line that is written over: a bar where the total is known, what is done so far otherwise."""
+    """One line that is overwritten: a bar if the total is known, otherwise the amount done."""
 
     def __init__(self, what: str, total: int | None, show: Callable[[float], str] = "{:,.0f}".format) -> None:
         self._what = what
@@ -70,7 +70,7 @@ class ProgressBar:
         self._is_open = False
 
     def at(self, done: float) -> None:
-        """So much is done."""
+        """Update the amount done."""
         now = time.monotonic()
         if not self._is_shown or now < self._next:
             return
@@ -81,7 +81,7 @@ class ProgressBar:
         self._is_open = True
 
     def end(self) -> None:
-        """Take the line away: the result follows."""
+        """Clear the line; the result follows."""
         if self._is_open:
             sys.stderr.write(_CLEAR)
             sys.stderr.flush()
@@ -95,5 +95,5 @@ class ProgressBar:
         share = min(done / self._total, 1.0)
         bar = ("#" * int(share * _BAR)).ljust(_BAR, ".")
         left_s = (self._total - done) / rate if rate > 0 else 0.0
-        # What is cut off where there is little room comes last.
+        # The least important part comes last, where narrow terminals truncate the line.
         return f"[{bar}] {share:4.0%}  {so_far}, {max(left_s, 0):.0f} s left  {self._what}"

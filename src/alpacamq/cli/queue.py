@@ -1,32 +1,38 @@
-"""`alpacactl queue`: a topic as a queue, message by message, and looking after queues."""
+"""`alpacactl queue`: receives and settles messages, and manages queues."""
 
 import argparse
+import sys
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from . import cells
-from .asking import (
+from .commands import (
     add_confirmation,
     add_verb,
     confirm,
+    connect_http,
     count,
     duration,
     group_name,
     index,
     pair,
-    reach_http,
     topic_name,
     verbs_of,
 )
-from .output import Output, Table, say
-from .parsing import WrongUsage
+from .output import Output, Table, print_message
+from .parsing import CommandError, UsageError
 from .position import HELP, AtOffset, AtTime, Earliest, Latest, Position, parse_position
-from .settling import add_settling
 
 if TYPE_CHECKING:
     from alpacamq.client.http.connection import HttpApi
-    from alpacamq.client.http.queues import QueueDescription, QueueName
+    from alpacamq.client.http.queues import QueueName
+    from alpacamq.wire.queues import QueueDescription
 
-# That of consumers of SQS, too.
+    from .yaml import Plain
+
+_FROM_INPUT = "-"
+# Also the group of SQS consumers.
 DEFAULT_GROUP = "queue"
 
 
@@ -39,32 +45,34 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         )
     )  # fmt: skip
     receive.description = (
-        "Lease messages of a topic to ourselves and print them. Each is leased until its visibility timeout: "
-        "settle it before that by its receipt, or another consumer gets it."
+        "Lease messages of a topic and print them. Each is leased until its visibility timeout: "
+        "settle it before that with its receipt, or it is redelivered."
     )
     receive.add_argument("--max", type=count, metavar="N", help="stop after this many messages")
-    receive.add_argument("--exit", action="store_true", help="stop when there is no message to be had")
-    receive.add_argument("--ack", action="store_true", help="acknowledge messages once they are printed")
+    receive.add_argument("--exit", action="store_true", help="stop when no message is available")
+    receive.add_argument("--ack", action="store_true", help="acknowledge messages after printing them")
     receive.add_argument(
-        "--visibility", type=duration, metavar="TIME", help="how long they are ours (default: the queue's)"
+        "--visibility", type=duration, metavar="TIME", help="duration of the leases (default: the queue's)"
     )
     receive.add_argument(
         "--start", choices=("earliest", "latest"), default="earliest",
-        help="where a group begins that has never used the topic (default: earliest)",
+        help="initial position of a new group (default: earliest)",
     )  # fmt: skip
 
-    add_settling(verbs, common)
+    _add_settling(verbs, common)
 
     peek = _of_queue(
         add_verb(
-            verbs, common, "peek", "show messages that are not done, without leasing them", _peek,
+            verbs, common, "peek", "show unprocessed messages without leasing them", _peek,
             ["alpacactl queue peek orders --max 3"],
         )
     )  # fmt: skip
-    peek.add_argument("--max", type=count, default=10, metavar="N", help="messages at most (default: 10)")
+    peek.add_argument(
+        "--max", type=count, default=10, metavar="N", help="maximum number of messages (default: 10)"
+    )
 
     lists = add_verb(
-        verbs, common, "list", "list queues: groups that use topics as such", _list,
+        verbs, common, "list", "list queues (groups that use topics as queues)", _list,
         ["alpacactl queue list", "alpacactl queue list --topic orders -o json"],
     )  # fmt: skip
     lists.add_argument("--group", type=group_name, metavar="NAME", help="only queues of this group")
@@ -72,14 +80,14 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
 
     _of_queue(
         add_verb(
-            verbs, common, "describe", "show what a queue holds, its lanes and its own settings", _describe,
+            verbs, common, "describe", "show the contents, lanes and own settings of a queue", _describe,
             ["alpacactl queue describe orders --group billing"],
         )
     )  # fmt: skip
 
     configure = _of_queue(
         add_verb(
-            verbs, common, "configure", "give a group settings of its own on a topic", _configure,
+            verbs, common, "configure", "set a group's own settings on a topic", _configure,
             ["alpacactl queue configure orders --group billing --set queue.max.deliveries=10"],
         )
     )  # fmt: skip
@@ -87,12 +95,16 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         "--set", type=pair, action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
     )
     configure.add_argument(
-        "--unset", action="append", default=[], metavar="NAME", help="back to the topic's; may be repeated"
+        "--unset",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="reset to the topic's setting; may be repeated",
     )
 
     purge = _of_queue(
         add_verb(
-            verbs, common, "purge", "have everything there is now count as done", _purge,
+            verbs, common, "purge", "mark all current messages as processed", _purge,
             ["alpacactl queue purge orders --yes"],
         )
     )  # fmt: skip
@@ -100,7 +112,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
 
     reset = _of_queue(
         add_verb(
-            verbs, common, "reset", "let a queue begin again elsewhere", _reset,
+            verbs, common, "reset", "move a queue to another position", _reset,
             [
                 "alpacactl queue reset orders --to 1h",
                 "alpacactl queue reset orders --to earliest --execute",
@@ -108,20 +120,67 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         )
     )  # fmt: skip
     reset.description = (
-        "Let a queue begin again: what lies behind the place is delivered, whether it was done or not, and "
-        "what lies before it counts as done. Until --execute is given, only show the places before and after."
+        "Move a queue to another position: messages after it are delivered, processed or not, and "
+        "messages before it count as processed. Without --execute, only print the change."
     )
     reset.add_argument("--to", type=parse_position, required=True, metavar="WHERE", help=HELP)
     reset.add_argument("--partition", type=index, metavar="N", help="only this partition")
-    reset.add_argument("--execute", action="store_true", help="do it")
+    reset.add_argument("--execute", action="store_true", help="apply the change")
+
+
+def _add_settling(
+    verbs: "argparse._SubParsersAction[argparse.ArgumentParser]", common: argparse.ArgumentParser
+) -> None:
+    """Add the verbs that take receipts."""
+    ack = add_verb(
+        verbs, common, "ack", "acknowledge messages as processed", partial(_settle, "ack", "acknowledged"),
+        [
+            "alpacactl queue ack RECEIPT",
+            "alpacactl queue receive orders --max 1 -o json | jq -r .receipt | alpacactl queue ack -",
+        ],
+    )  # fmt: skip
+    nack = add_verb(
+        verbs, common, "nack", "nack messages: redeliver them after a backoff",
+        partial(_settle, "nack", "nacked"),
+        ["alpacactl queue nack RECEIPT --delay 5m --reason 'till is closed'"],
+    )  # fmt: skip
+    nack.add_argument(
+        "--delay",
+        type=duration,
+        metavar="TIME",
+        help="redeliver after this time (default: the queue's backoff)",
+    )
+    reject = add_verb(
+        verbs, common, "reject",
+            "move messages to the dead-letter "
+            "topic", partial(_settle, "reject", "rejected"),
+        ["alpacactl queue reject RECEIPT --reason 'no such product'"],
+    )  # fmt: skip
+    for verb in (nack, reject):
+        verb.add_argument("--reason", metavar="TEXT", help="stored with the message if it is dead-lettered")
+    extend = add_verb(
+        verbs, common, "extend", "extend the leases of messages", partial(_settle, "extend", "extended"),
+        ["alpacactl queue extend RECEIPT --for 5m"],
+    )  # fmt: skip
+    extend.add_argument(
+        "--for", dest="timeout", type=duration, required=True, metavar="TIME",
+        help="from now; 0s releases them immediately",
+    )  # fmt: skip
+    for verb in (ack, nack, reject, extend):
+        verb.add_argument(
+            "receipts",
+            nargs="+",
+            metavar="receipt",
+            help="or - to read them from standard input, one per line",
+        )
 
 
 def _of_queue(verb: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """A verb about one queue."""
+    """Add the arguments that select one queue."""
     verb.add_argument("topic", type=topic_name)
     verb.add_argument(
         "--group", type=group_name, default=DEFAULT_GROUP, metavar="NAME",
-        help=f"default: {DEFAULT_GROUP}, that of SQS too",
+        help=f"default: {DEFAULT_GROUP}, also used by SQS",
     )  # fmt: skip
     return verb
 
@@ -130,15 +189,48 @@ def _name(parsed: argparse.Namespace) -> "QueueName":
     from alpacamq.client.http.queues import QueueName
 
     if not parsed.group:
-        raise WrongUsage("--group: a group needs a name")
+        raise UsageError("--group must not be empty")
     return QueueName(parsed.group, parsed.topic)
 
 
 def _receive(parsed: argparse.Namespace, output: Output) -> None:
-    from .receiving import receive
+    from .queue_receive import receive
 
-    with reach_http(parsed) as api:
+    with connect_http(parsed) as api:
         receive(api, _name(parsed), parsed, output)
+
+
+def _settle(action: str, done: str, parsed: argparse.Namespace, output: Output) -> None:
+    from alpacamq.client.http.queues import Settle, settle
+
+    wanted = {
+        "delay_ms": getattr(parsed, "delay", None),
+        "reason": getattr(parsed, "reason", None),
+        "timeout_ms": getattr(parsed, "timeout", None),
+    }
+    details = {name: value for name, value in wanted.items() if value is not None}
+    settled = 0
+    failed: list[dict[str, Plain]] = []
+    with connect_http(parsed) as api:
+        for receipt, failure in settle(api, Settle[action.upper()], _receipts(parsed), **details):
+            if failure is None:
+                settled += 1
+            else:
+                failed.append({"receipt": receipt, "error": str(failure)})
+    what = f"{settled} {'message' if settled == 1 else 'messages'}"
+    output.done({"settled": settled, "failed": failed}, f"{done}: {what}")
+    if failed:
+        for each in failed[1:]:
+            print_message(f"{each['receipt']}: {each['error']}")
+        raise CommandError(f"{failed[0]['receipt']}: {failed[0]['error']}")
+
+
+def _receipts(parsed: argparse.Namespace) -> Iterator[str]:
+    for each in parsed.receipts:
+        if each == _FROM_INPUT:
+            yield from filter(None, (line.strip() for line in sys.stdin))
+        else:
+            yield each
 
 
 def _peek(parsed: argparse.Namespace, output: Output) -> None:
@@ -146,7 +238,7 @@ def _peek(parsed: argparse.Namespace, output: Output) -> None:
 
     from .record_forms import cell, plain
 
-    with reach_http(parsed) as api:
+    with connect_http(parsed) as api:
         found = peek(api, _name(parsed), min(parsed.max, MAX_MESSAGES))
     records = [(each.place(parsed.topic), each.record) for each in found]
     forms = [plain(place, record) for place, record in records]
@@ -169,10 +261,10 @@ def _peek(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _list(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.http.queues import every_queue
+    from alpacamq.client.http.queues import list_queues
 
-    with reach_http(parsed) as api:
-        found = every_queue(api)
+    with connect_http(parsed) as api:
+        found = list_queues(api)
     listed = [
         {
             "group": queue.group,
@@ -191,7 +283,7 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
 def _describe(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.http.queues import describe
 
-    with reach_http(parsed) as api:
+    with connect_http(parsed) as api:
         _show(describe(api, _name(parsed)), output)
 
 
@@ -200,8 +292,8 @@ def _configure(parsed: argparse.Namespace, output: Output) -> None:
 
     changes: dict[str, str | None] = {**dict.fromkeys(parsed.unset), **dict(parsed.set)}
     if not changes:
-        raise WrongUsage("nothing to change: give --set NAME=VALUE or --unset NAME")
-    with reach_http(parsed) as api:
+        raise UsageError("nothing to change: give --set NAME=VALUE or --unset NAME")
+    with connect_http(parsed) as api:
         changed = configure(api, _name(parsed), changes)
     output.done(
         {"group": changed.group, "topic": changed.topic, "settings": changed.settings},
@@ -213,12 +305,12 @@ def _configure(parsed: argparse.Namespace, output: Output) -> None:
 def _purge(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.http.queues import describe, purge
 
-    with reach_http(parsed) as api:
+    with connect_http(parsed) as api:
         queue = _name(parsed)
         totals = describe(api, queue).totals
         held = totals.ready + totals.in_flight + totals.resting
         what = f"{held} {'message' if held == 1 else 'messages'} of {queue.topic}"
-        confirm(parsed, f"have {what} count as done for group {queue.group}")
+        confirm(parsed, f"mark {what} as processed for group {queue.group}")
         purge(api, queue)
     output.done(
         {"group": queue.group, "topic": queue.topic, "purged": held},
@@ -229,7 +321,7 @@ def _purge(parsed: argparse.Namespace, output: Output) -> None:
 def _reset(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.http.queues import describe, reset
 
-    with reach_http(parsed) as api:
+    with connect_http(parsed) as api:
         queue = _name(parsed)
         before = {each.partition: each.start_offset for each in describe(api, queue).partitions}
         after = _located(api, queue.topic, parsed.to, parsed.partition)
@@ -246,10 +338,10 @@ def _reset(parsed: argparse.Namespace, output: Output) -> None:
             [[queue.topic, each["partition"], each["before"], "→", each["after"]] for each in changes],
         ),
     )
-    say(
-        f"group {queue.group} begins there again"
+    print_message(
+        f"moved the queue of group {queue.group}"
         if parsed.execute
-        else "nothing was changed; add --execute to do this"
+        else "nothing was changed; use --execute to apply"
     )
 
 
@@ -276,7 +368,7 @@ def _show(queue: "QueueDescription", output: Output) -> None:
     output.show(
         {**msgspec.to_builtins(queue), "lanes": msgspec.to_builtins(queue.lanes())},
         Table(
-            ["group", "topic", "ready", "in flight", "resting", "to dead letters"],
+            ["group", "topic", "ready", "in flight", "resting", "dead-lettering"],
             [
                 [
                     queue.group,
@@ -333,5 +425,5 @@ def _show(queue: "QueueDescription", output: Output) -> None:
             ],
             title="partitions",
         ),
-        Table(["setting", "value"], list(queue.settings.items()), title="settings of its own"),
+        Table(["setting", "value"], list(queue.settings.items()), title="own settings"),
     )

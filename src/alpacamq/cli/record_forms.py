@@ -1,10 +1,10 @@
-"""Records as plain data for programs and as cells of a table for people."""
+"""Formats records as plain data for JSON and YAML and as cells of a table."""
 
 import base64
 from typing import TYPE_CHECKING
 
-from .cells import visible
-from .output import moment
+from .cells import printable
+from .output import timestamp_text
 from .yaml import Plain
 
 if TYPE_CHECKING:
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def plain(place: "TopicPartition", record: "Record") -> dict[str, Plain]:
-    """A record as plain data; bytes that are no text get a field of their own, in base64."""
+    """Convert a record to plain data; bytes that are not UTF-8 go into a base64 field."""
     return {
         "topic": place.topic,
         "partition": place.partition,
         "offset": record.offset,
         "timestamp_ms": record.timestamp_ms,
-        "time": moment(record.timestamp_ms),
+        "time": timestamp_text(record.timestamp_ms),
         **_bytes("key", record.key),
         **_bytes("value", record.value),
         "headers": [{"name": header.key, **_bytes("value", header.value)} for header in record.headers],
@@ -27,14 +27,14 @@ def plain(place: "TopicPartition", record: "Record") -> dict[str, Plain]:
 
 
 def cell(data: bytes | None) -> str | None:
-    """Bytes on one line: text as it is where it can be printed, else as a JSON string, else base64."""
+    """Format bytes on one line: as printable text, otherwise as a JSON string, otherwise base64."""
     if data is None:
         return None
     try:
         text = data.decode()
     except UnicodeDecodeError:
         return f"base64:{base64.b64encode(data).decode()}"
-    return visible(text)
+    return printable(text)
 
 
 def _bytes(name: str, data: bytes | None) -> dict[str, Plain]:

@@ -1,4 +1,4 @@
-"""Every command with its help, found by walking the parsers; the tables of the guide are made from it."""
+"""Lists all commands by walking the parsers, and generates the guide's tables from them."""
 
 import argparse
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ _EXAMPLES = "examples:\n"
 
 
 class Help(NamedTuple):
-    """The words of a command and the parser behind them."""
+    """A command and its parser."""
 
     words: tuple[str, ...]
     summary: str
@@ -24,7 +24,7 @@ class Help(NamedTuple):
 
     @property
     def own_options(self) -> list[argparse.Action]:
-        """Its options without those that all have."""
+        """Options without the common ones."""
         everywhere = {"--help", *(name for each in _common() for name in each.option_strings)}
         return [
             each
@@ -38,8 +38,8 @@ class Help(NamedTuple):
         return [placeholder(each) for each in those]
 
 
-def every_command() -> Iterator[Help]:
-    """All that can be run: nouns that are verbs, and the verbs of the others."""
+def all_commands() -> Iterator[Help]:
+    """Yield all commands: nouns that are commands, and the verbs of the others."""
     for noun, summary in NOUNS.items():
         parser = _below(parser_of([noun]))[noun]
         if noun in VERBS:
@@ -49,9 +49,9 @@ def every_command() -> Iterator[Help]:
 
 
 def commands_page() -> str:
-    """The table of nouns and their verbs."""
+    """Return the table of nouns and their verbs."""
     verbs: dict[str, list[str]] = {noun: [] for noun in NOUNS}
-    for each in every_command():
+    for each in all_commands():
         verbs[each.words[0]] += [f"`{verb}`" for verb in each.words[1:]]
     rows = [
         f"| `alpacactl {noun}` | {', '.join(verbs[noun])} | {summary} |" for noun, summary in NOUNS.items()
@@ -60,13 +60,13 @@ def commands_page() -> str:
 
 
 def options_page() -> str:
-    """The table of every command's arguments and options."""
+    """Return the table of every command's arguments and options."""
     rows = []
-    for each in every_command():
+    for each in all_commands():
         words = " ".join([*each.words, *each.arguments])
         options = ", ".join(_option(option) for option in each.own_options)
         rows.append(f"| `{words}` | {options} |")
-    return "| command | options of its own |\n|---|---|\n" + "\n".join(rows) + "\n"
+    return "| command | options |\n|---|---|\n" + "\n".join(rows) + "\n"
 
 
 def _option(option: argparse.Action) -> str:

@@ -1,8 +1,8 @@
-"""Which broker is meant, and how we know: options, the environment, contexts, defaults.
+"""Resolves the broker of a command from options, environment, contexts and defaults.
 
-There are two addresses, that of the HTTP API and that of the API for Kafka clients. Each is taken
-from where it is said most explicitly. Where the HTTP address is said more explicitly than the other,
-the other has to be that of the same broker, and is asked for over HTTP.
+There are two addresses, of the HTTP API and of the Kafka API. Each is taken from the source with the
+highest precedence. If the HTTP address has a higher precedence than the Kafka address, the Kafka address
+must belong to the same broker and is requested over HTTP.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,8 +20,8 @@ HTTP_VARIABLE = "ALPACACTL_HTTP"
 ADDRESS_VARIABLE = "ALPACAMQ_ADDRESS"
 
 
-class Rank(IntEnum):
-    """How explicitly something was said; what is first counts."""
+class Precedence(IntEnum):
+    """Precedence of the sources of an address, highest first."""
 
     OPTION = 0
     CHOSEN_CONTEXT = 1
@@ -32,16 +32,16 @@ class Rank(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """An address as it was written, and where."""
+class AddressSource:
+    """An address and its source."""
 
     address: str
-    rank: Rank
+    precedence: Precedence
     where: str
 
 
 class Target:
-    """The broker that a command is about."""
+    """The broker that a command uses."""
 
     def __init__(
         self, *, broker: str | None, http: str | None, context: str | None, environ: Mapping[str, str]
@@ -53,7 +53,7 @@ class Target:
 
     @property
     def file(self) -> Path:
-        """Where the contexts are kept."""
+        """Path of the contexts file."""
         return file_of(self._environ)
 
     @cached_property
@@ -62,56 +62,56 @@ class Target:
 
     @cached_property
     def context_name(self) -> str | None:
-        """The context that counts, if any."""
+        """Name of the effective context, if any."""
         name = self._chosen or self.contexts.current
         if name is not None and name not in self.contexts.by_name:
             from alpacamq.client.errors import NotFound
 
-            said = "" if self._chosen else f" that {self.file} calls the current one,"
+            said = "" if self._chosen else f" (current in {self.file})"
             raise NotFound(f"context{said}", name, self.contexts.by_name)
         return name
 
     @cached_property
-    def http(self) -> Said:
-        """Where HTTP is spoken."""
-        return next(said for said in self._http_said() if said.address)
+    def http(self) -> AddressSource:
+        """Address of the HTTP API."""
+        return next(said for said in self._http_sources() if said.address)
 
     @cached_property
-    def broker(self) -> Said | None:
-        """Where Kafka's protocol is spoken; None if the HTTP API has to be asked."""
-        found = next(said for said in self._broker_said() if said.address)
-        return None if self.http.rank < found.rank else found
+    def broker(self) -> AddressSource | None:
+        """Address of the Kafka API; None if it has to be requested over HTTP."""
+        found = next(said for said in self._broker_sources() if said.address)
+        return None if self.http.precedence < found.precedence else found
 
-    # Step by step: a file of contexts that is broken matters only where it would count.
-    def _http_said(self) -> Iterator[Said]:
-        yield Said(address=self._http or "", rank=Rank.OPTION, where="--http")
+    # Lazily: a broken contexts file matters only if it would be used.
+    def _http_sources(self) -> Iterator[AddressSource]:
+        yield AddressSource(address=self._http or "", precedence=Precedence.OPTION, where="--http")
         if self._chosen:
-            yield self._of_context(Rank.CHOSEN_CONTEXT, "http")
-        yield self._variable(Rank.VARIABLE, HTTP_VARIABLE)
-        yield self._variable(Rank.ADDRESS, ADDRESS_VARIABLE)
+            yield self._of_context(Precedence.CHOSEN_CONTEXT, "http")
+        yield self._variable(Precedence.VARIABLE, HTTP_VARIABLE)
+        yield self._variable(Precedence.ADDRESS, ADDRESS_VARIABLE)
         if not self._chosen:
-            yield self._of_context(Rank.CURRENT_CONTEXT, "http")
-        yield Said(address=DEFAULT_HTTP, rank=Rank.DEFAULT, where="default")
+            yield self._of_context(Precedence.CURRENT_CONTEXT, "http")
+        yield AddressSource(address=DEFAULT_HTTP, precedence=Precedence.DEFAULT, where="default")
 
-    def _broker_said(self) -> Iterator[Said]:
-        yield Said(address=self._broker or "", rank=Rank.OPTION, where="--broker")
+    def _broker_sources(self) -> Iterator[AddressSource]:
+        yield AddressSource(address=self._broker or "", precedence=Precedence.OPTION, where="--broker")
         if self._chosen:
-            yield self._of_context(Rank.CHOSEN_CONTEXT, "broker")
-        yield self._variable(Rank.VARIABLE, BROKER_VARIABLE)
+            yield self._of_context(Precedence.CHOSEN_CONTEXT, "broker")
+        yield self._variable(Precedence.VARIABLE, BROKER_VARIABLE)
         if not self._chosen:
-            yield self._of_context(Rank.CURRENT_CONTEXT, "broker")
-        yield Said(address=DEFAULT_BROKER, rank=Rank.DEFAULT, where="default")
+            yield self._of_context(Precedence.CURRENT_CONTEXT, "broker")
+        yield AddressSource(address=DEFAULT_BROKER, precedence=Precedence.DEFAULT, where="default")
 
     @property
     def is_explicit(self) -> bool:
-        """Whether the command line itself says where Kafka's protocol is spoken."""
-        return (self.broker or self.http).rank <= Rank.CHOSEN_CONTEXT
+        """Whether the command line itself determines the Kafka address."""
+        return (self.broker or self.http).precedence <= Precedence.CHOSEN_CONTEXT
 
-    def _variable(self, rank: Rank, name: str) -> Said:
-        return Said(address=self._environ.get(name, ""), rank=rank, where=f"${name}")
+    def _variable(self, precedence: Precedence, name: str) -> AddressSource:
+        return AddressSource(address=self._environ.get(name, ""), precedence=precedence, where=f"${name}")
 
-    def _of_context(self, rank: Rank, key: str) -> Said:
+    def _of_context(self, precedence: Precedence, key: str) -> AddressSource:
         name = self.context_name
         context = Context() if name is None else self.contexts.by_name[name]
         address = context.http if key == "http" else context.broker
-        return Said(address=address or "", rank=rank, where=f"context {name}")
+        return AddressSource(address=address or "", precedence=precedence, where=f"context {name}")

@@ -1,12 +1,12 @@
-"""`alpacactl topics`: what topics there are, and changing them."""
+"""`alpacactl topics`: lists, describes and changes topics."""
 
 import argparse
 from typing import TYPE_CHECKING
 
 from . import cells
-from .asking import add_confirmation, add_verb, confirm, count, pair, reach, topic_name, verbs_of
+from .commands import add_confirmation, add_verb, confirm, connect, count, pair, topic_name, verbs_of
 from .output import Output, Table
-from .parsing import WrongUsage
+from .parsing import UsageError
 
 if TYPE_CHECKING:
     from .yaml import Plain
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
     verbs = verbs_of(parser)
     lists = add_verb(
-        verbs, common, "list", "list topics with what they hold", _list,
+        verbs, common, "list", "list topics with message counts and sizes", _list,
         ["alpacactl topics list", "alpacactl topics list --internal -o json"],
     )  # fmt: skip
-    lists.add_argument("--internal", action="store_true", help="also those the broker keeps for itself")
+    lists.add_argument("--internal", action="store_true", help="include internal topics")
 
     describe = add_verb(
         verbs, common, "describe", "show a topic's partitions and settings", _describe,
         ["alpacactl topics describe orders", "alpacactl topics describe orders --all -o yaml"],
     )  # fmt: skip
     describe.add_argument("topic", type=topic_name)
-    describe.add_argument("--all", action="store_true", help="also settings that have their default value")
+    describe.add_argument("--all", action="store_true", help="include settings with default values")
 
     create = add_verb(
         verbs, common, "create", "create a topic", _create,
@@ -51,15 +51,17 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         "--set", type=pair, action="append", default=[], metavar="NAME=VALUE", help="may be repeated"
     )
     alter.add_argument(
-        "--unset", action="append", default=[], metavar="NAME", help="back to the default; may be repeated"
+        "--unset", action="append", default=[], metavar="NAME", help="reset to the default; may be repeated"
     )
 
     widen = add_verb(
-        verbs, common, "add-partitions", "bring a topic to more partitions", _add_partitions,
+        verbs, common, "add-partitions", "add partitions to a topic", _add_partitions,
         ["alpacactl topics add-partitions orders --total 12"],
     )  # fmt: skip
     widen.add_argument("topic", type=topic_name)
-    widen.add_argument("--total", type=count, required=True, metavar="N", help="partitions it will have")
+    widen.add_argument(
+        "--total", type=count, required=True, metavar="N", help="new total number of partitions"
+    )
 
     delete = add_verb(
         verbs, common, "delete", "delete topics and everything in them", _delete,
@@ -71,10 +73,10 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
 
 def _list(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.kafka.offsets import extents
-    from alpacamq.client.kafka.topics import every_topic, partition_bytes
+    from alpacamq.client.kafka.topics import list_topics, partition_bytes
 
-    with reach(parsed) as cluster:
-        topics = [topic for topic in every_topic(cluster) if parsed.internal or not topic.is_internal]
+    with connect(parsed) as cluster:
+        topics = [topic for topic in list_topics(cluster) if parsed.internal or not topic.is_internal]
         spans = extents(cluster, [place for topic in topics for place in topic.all_partitions()])
         sizes = partition_bytes(cluster)
     sizes_by_topic = {
@@ -115,7 +117,7 @@ def _describe(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.kafka.offsets import extents
     from alpacamq.client.kafka.topics import find_topic, partition_bytes, topic_settings
 
-    with reach(parsed) as cluster:
+    with connect(parsed) as cluster:
         topic = find_topic(cluster, parsed.topic)
         spans = extents(cluster, topic.all_partitions())
         sizes = partition_bytes(cluster)
@@ -151,7 +153,7 @@ def _describe(parsed: argparse.Namespace, output: Output) -> None:
         Table(
             ["setting", "value"],
             [[setting.name, setting.value] for setting in settings],
-            title="settings" if parsed.all else "settings of its own",
+            title="settings" if parsed.all else "own settings",
         ),
     )
 
@@ -159,7 +161,7 @@ def _describe(parsed: argparse.Namespace, output: Output) -> None:
 def _create(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.kafka.topics import create_topic, find_topic
 
-    with reach(parsed) as cluster:
+    with connect(parsed) as cluster:
         create_topic(
             cluster,
             parsed.topic,
@@ -177,7 +179,7 @@ def _create(parsed: argparse.Namespace, output: Output) -> None:
 def _delete(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.kafka.topics import delete_topic, find_topic
 
-    with reach(parsed) as cluster:
+    with connect(parsed) as cluster:
         # A misspelt name must not leave half of the others deleted.
         for name in parsed.topics:
             find_topic(cluster, name)
@@ -192,18 +194,18 @@ def _alter(parsed: argparse.Namespace, output: Output) -> None:
 
     put = dict(parsed.set)
     if not put and not parsed.unset:
-        raise WrongUsage("nothing to change: give --set NAME=VALUE or --unset NAME")
-    with reach(parsed) as cluster:
+        raise UsageError("nothing to change: give --set NAME=VALUE or --unset NAME")
+    with connect(parsed) as cluster:
         alter_topic(cluster, parsed.topic, put=put, drop=parsed.unset)
     output.done({"altered": parsed.topic, "set": put, "unset": parsed.unset}, f"altered topic {parsed.topic}")
 
 
 def _add_partitions(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.topics import widen_topic
+    from alpacamq.client.kafka.topics import add_topic_partitions
 
-    with reach(parsed) as cluster:
-        widen_topic(cluster, parsed.topic, parsed.total)
+    with connect(parsed) as cluster:
+        add_topic_partitions(cluster, parsed.topic, parsed.total)
     output.done(
         {"topic": parsed.topic, "partitions": parsed.total},
-        f"topic {parsed.topic} has {parsed.total} partitions; keys may now go to others than before",
+        f"topic {parsed.topic} has {parsed.total} partitions; keys may now map to different partitions",
     )

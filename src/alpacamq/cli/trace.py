@@ -1,4 +1,4 @@
-"""`alpacactl trace`: what happened to a message, step by step."""
+"""`alpacactl trace`: shows the trace of a message, step by step."""
 
 import argparse
 import re
@@ -7,17 +7,17 @@ from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from .asking import count, duration, reach_http, topic_name
-from .cells import Cell, Tint, age, state, visible
+from .cells import Cell, Tint, age, printable, state
+from .commands import connect_http, count, duration, topic_name
 from .output import Output, Table
-from .parsing import Parser, WrongUsage
+from .parsing import Parser, UsageError
 from .yaml import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from alpacamq.client.http.connection import HttpApi
-    from alpacamq.client.http.traces import Trace, TraceOverview, TraceStep
+    from alpacamq.wire.traces import TraceOverview, TraceStep, TraceTimeline
 
 LIST = "list"
 STATUSES = ("published", "delayed", "in-flight", "acked", "dead-lettered", "expired", "cancelled")
@@ -35,8 +35,8 @@ _TINTS = {
     "dlq.routed": Tint.BAD,
     "dlq.redriven": Tint.ACCENT,
 }
-# Told in a column of their own, or of no use to people.
-_UNTOLD = frozenset({"topic_id", "deadline_ms"})
+# Shown in their own column, or not useful to people.
+_HIDDEN = frozenset({"topic_id", "deadline_ms"})
 _EXAMPLES = (
     "alpacactl trace orders/0/17",
     "alpacactl trace 0af7651916cd43dd8448eb211c80319c -o json",
@@ -47,26 +47,31 @@ _EXAMPLES = (
 
 def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Show what happened to a message, step by step, with the time between the steps; or list traces."
+        "Show the trace of a message, step by step, with the time between the steps; or list traces."
     )
     parser.add_argument(
         "message",
         metavar="MESSAGE",
-        help="TOPIC/PARTITION/OFFSET or the id of a trace; `list` lists traces, newest first",
+        help="TOPIC/PARTITION/OFFSET or a trace id; `list` lists traces, newest first",
     )
-    parser.add_argument("--follow", action="store_true", help="show further steps as they come, until Ctrl-C")
+    parser.add_argument("--follow", action="store_true", help="wait for further steps, until Ctrl-C")
     listing = parser.add_argument_group("options of `trace list`")
-    listing.add_argument("--topic", type=topic_name, metavar="NAME", help="only those of this topic")
+    listing.add_argument("--topic", type=topic_name, metavar="NAME", help="only traces of this topic")
     listing.add_argument(
         "--status",
         choices=STATUSES,
         metavar="STATUS",
-        help=f"only those whose message is there now: {', '.join(STATUSES)}",
+        help=f"only traces with this status: {', '.join(STATUSES)}",
     )
     listing.add_argument(
-        "--since", type=duration, metavar="TIME", help="only those with steps in the last 15m, for example"
+        "--since",
+        type=duration,
+        metavar="TIME",
+        help="only traces with steps in this last period, such as 15m",
     )
-    listing.add_argument("--max", type=count, default=20, metavar="N", help="traces at most (default: 20)")
+    listing.add_argument(
+        "--max", type=count, default=20, metavar="N", help="maximum number of traces (default: 20)"
+    )
     parser.set_defaults(run=_trace)
     if isinstance(parser, Parser):
         parser.add_examples(_EXAMPLES)
@@ -74,12 +79,12 @@ def add_to(parser: argparse.ArgumentParser, _common: argparse.ArgumentParser) ->
 
 def _trace(parsed: argparse.Namespace, output: Output) -> None:
     if parsed.message == LIST:
-        with reach_http(parsed) as api:
+        with connect_http(parsed) as api:
             _list(api, parsed, output)
         return
     if any(value is not None for value in (parsed.topic, parsed.status, parsed.since)):
-        raise WrongUsage("--topic, --status and --since are for `alpacactl trace list`")
-    with reach_http(parsed) as api:
+        raise UsageError("--topic, --status and --since apply to `alpacactl trace list` only")
+    with connect_http(parsed) as api:
         trace_id = _trace_id(api, parsed.message)
         if parsed.follow:
             _follow(api, trace_id, output)
@@ -95,7 +100,7 @@ def _trace_id(api: "HttpApi", message: str) -> str:
     if _TRACE_ID.fullmatch(message.lower()):
         return message.lower()
     if (place := _MESSAGE.fullmatch(message)) is None:
-        raise WrongUsage(f"{message!r} is neither TOPIC/PARTITION/OFFSET nor the 32 digits of a trace id")
+        raise UsageError(f"{message!r} is neither TOPIC/PARTITION/OFFSET nor the 32 digits of a trace id")
     topic, partition, offset = place[1], int(place[2]), int(place[3])
     if found := trace_ids_of(api, topic, partition, offset):
         return found[0]
@@ -111,8 +116,8 @@ def _show(api: "HttpApi", trace_id: str, output: Output) -> None:
     if output.form != "table":
         output.show(_plain(found))
         return
-    moments = [_seconds(each) for each in found.events]
-    total_s = max(moments) - min(moments)
+    times_s = [_seconds(each) for each in found.events]
+    total_s = max(times_s) - min(times_s)
     print(f"trace {trace_id}: {found.status}, {_steps(len(found.events))} in {span(total_s)}\n")
     print("\n".join(timeline(found.events, total_s, is_coloured=output.is_coloured)))
 
@@ -124,7 +129,7 @@ def _follow(api: "HttpApi", trace_id: str, output: Output) -> None:
     while True:
         found = trace(api, trace_id)
         if len(found.events) > shown:
-            # What was shown stays: a step that came late is among the new ones.
+            # Printed steps stay; steps that arrive late are printed with the new ones.
             if output.form == "table":
                 lines = timeline(found.events, 0.0, is_coloured=output.is_coloured)
                 print("\n".join(lines[shown:]), flush=True)
@@ -138,7 +143,7 @@ def _list(api: "HttpApi", parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.http.traces import recent_traces
 
     if parsed.follow:
-        raise WrongUsage("--follow is for one trace")
+        raise UsageError("--follow applies to a single trace")
     since_ms = None if parsed.since is None else max(time.time_ns() // 1_000_000 - parsed.since, 0)
     found = recent_traces(api, parsed.max, topic=parsed.topic, status=parsed.status, since_ms=since_ms)
     output.show(
@@ -161,9 +166,9 @@ def _list(api: "HttpApi", parsed: argparse.Namespace, output: Output) -> None:
 
 
 def timeline(events: "Sequence[TraceStep]", total_s: float, *, is_coloured: bool) -> list[str]:
-    """One line a step: when, how long after the one before, that as a bar, what, and where."""
-    moments = [_seconds(each) for each in events]
-    gaps_s = [0.0, *(later - earlier for earlier, later in pairwise(moments))]
+    """Format one line per step: time, time since the previous step as text and bar, event, position."""
+    times_s = [_seconds(each) for each in events]
+    gaps_s = [0.0, *(later - earlier for earlier, later in pairwise(times_s))]
     after = ["" if not place else f"+{span(gap)}" for place, gap in enumerate(gaps_s)]
     bars = [_bar(gap, total_s) for gap in gaps_s]
     columns = [
@@ -178,14 +183,14 @@ def timeline(events: "Sequence[TraceStep]", total_s: float, *, is_coloured: bool
     lines = []
     for place, each in enumerate(events):
         cells = [column[place].ljust(width) for column, width in zip(columns, widths, strict=True)]
-        line = "  ".join([*cells, visible(_detail(each))]).rstrip()
+        line = "  ".join([*cells, printable(_detail(each))]).rstrip()
         tint = _TINTS.get(each.name) if is_coloured else None
         lines.append(line.replace(each.name, tint.on(each.name), 1) if tint is not None else line)
     return lines
 
 
 def span(seconds: float) -> str:
-    """A length of time in the unit that suits it."""
+    """Format a duration in a suitable unit."""
     if seconds < 0.0995:
         return f"{seconds * 1000:.1f} ms"
     if seconds < 0.9995:
@@ -209,7 +214,7 @@ def _detail(step: "TraceStep") -> str:
     if step.consumer:
         parts.append(f"consumer {step.consumer}")
     parts += [
-        f"{name.replace('_', ' ')} {value}" for name, value in step.attributes.items() if name not in _UNTOLD
+        f"{name.replace('_', ' ')} {value}" for name, value in step.attributes.items() if name not in _HIDDEN
     ]
     return ", ".join(parts)
 
@@ -235,7 +240,7 @@ def _seconds(step: "TraceStep") -> float:
     return _moment(step.at)
 
 
-def _plain(trace: "Trace") -> Plain:
+def _plain(trace: "TraceTimeline") -> Plain:
     import msgspec
 
     plain: Plain = msgspec.to_builtins(trace)

@@ -1,12 +1,12 @@
-"""`alpacactl transactions`: transactional ids and what their open transactions hold up."""
+"""`alpacactl transactions`: transactional ids and their open transactions."""
 
 import argparse
 from typing import TYPE_CHECKING
 
 from . import cells
-from .asking import add_verb, reach, verbs_of
-from .output import Output, Table, moment, say
-from .parsing import Declined
+from .commands import add_verb, connect, verbs_of
+from .output import Output, Table, print_message, timestamp_text
+from .parsing import CommandError
 
 if TYPE_CHECKING:
     from .yaml import Plain
@@ -16,7 +16,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     verbs = verbs_of(parser)
     add_verb(verbs, common, "list", "list transactional ids", _list, ["alpacactl transactions list"])
     describe = add_verb(
-        verbs, common, "describe", "show a transactional id and what it writes to", _describe,
+        verbs, common, "describe", "show a transactional id and the partitions of its transaction", _describe,
         ["alpacactl transactions describe till-7"],
     )  # fmt: skip
     describe.add_argument("id")
@@ -24,7 +24,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         verbs, common, "find-hanging", "find open transactions that no coordinator will end", _find_hanging,
         ["alpacactl transactions find-hanging"],
     )  # fmt: skip
-    hanging.add_argument("--topic", help="look at this topic only")
+    hanging.add_argument("--topic", help="only this topic")
     abort = add_verb(
         verbs, common, "abort", "abort an open transaction and fence its producer", _abort,
         [
@@ -33,18 +33,18 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         ],
     )  # fmt: skip
     abort.add_argument("id", nargs="?", help="the transactional id")
-    abort.add_argument("--topic", help="instead of an id: where it hangs, as find-hanging shows it")
+    abort.add_argument("--topic", help="instead of an id: its topic, as shown by find-hanging")
     abort.add_argument("--partition", type=int, help="the partition of the topic")
     abort.add_argument("--start-offset", type=int, metavar="OFFSET", help="its first offset there")
 
 
 def _list(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.transactions import every_transaction
+    from alpacamq.client.kafka.transactions import list_transactions
 
-    with reach(parsed) as cluster:
+    with connect(parsed) as cluster:
         found: list[dict[str, Plain]] = [
             {"id": each.id, "state": each.state, "producer_id": each.producer_id}
-            for each in every_transaction(cluster)
+            for each in list_transactions(cluster)
         ]
     output.show(
         found,
@@ -58,9 +58,9 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
 def _describe(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.kafka.transactions import find_transaction
 
-    with reach(parsed) as cluster:
+    with connect(parsed) as cluster:
         found = find_transaction(cluster, parsed.id)
-    started = None if found.started_at_ms is None else moment(found.started_at_ms)
+    started = None if found.started_at_ms is None else timestamp_text(found.started_at_ms)
     output.show(
         {
             "id": found.id,
@@ -90,11 +90,11 @@ def _describe(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _find_hanging(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.kafka.topics import every_topic, find_topic
+    from alpacamq.client.kafka.topics import find_topic, list_topics
     from alpacamq.client.kafka.transactions import hanging_transactions
 
-    with reach(parsed) as cluster:
-        topics = every_topic(cluster) if parsed.topic is None else [find_topic(cluster, parsed.topic)]
+    with connect(parsed) as cluster:
+        topics = list_topics(cluster) if parsed.topic is None else [find_topic(cluster, parsed.topic)]
         found = hanging_transactions(cluster, {topic.name: len(topic.partitions) for topic in topics})
     output.show(
         [
@@ -104,7 +104,7 @@ def _find_hanging(parsed: argparse.Namespace, output: Output) -> None:
                 "start_offset": each.start_offset,
                 "producer_id": each.producer_id,
                 "producer_epoch": each.producer_epoch,
-                "last_written_at": moment(each.last_written_at_ms),
+                "last_written_at": timestamp_text(each.last_written_at_ms),
             }
             for each in found
         ],
@@ -131,23 +131,23 @@ def _abort(parsed: argparse.Namespace, output: Output) -> None:
     elif parsed.id is None and None not in place:
         _abort_hanging(parsed, output)
     else:
-        parsed.verb.error("name a transactional id, or --topic, --partition and --start-offset together")
+        parsed.verb.error("give a transactional id, or --topic, --partition and --start-offset together")
 
 
 def _abort_id(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.kafka.transactions import abort_transaction
 
-    with reach(parsed) as cluster:
+    with connect(parsed) as cluster:
         abort_transaction(cluster, parsed.id)
     output.show({"id": parsed.id, "aborted": True})
-    say(f"aborted the transaction of {parsed.id} and fenced its producer")
+    print_message(f"aborted the transaction of {parsed.id} and fenced its producer")
 
 
 def _abort_hanging(parsed: argparse.Namespace, output: Output) -> None:
     from alpacamq.client.kafka.topics import find_topic
     from alpacamq.client.kafka.transactions import abort_in_partition, open_transactions
 
-    with reach(parsed) as cluster:
+    with connect(parsed) as cluster:
         topic = find_topic(cluster, parsed.topic)
         open_there = open_transactions(cluster, {topic.name: len(topic.partitions)})
         for each in open_there:
@@ -155,9 +155,9 @@ def _abort_hanging(parsed: argparse.Namespace, output: Output) -> None:
                 abort_in_partition(cluster, each)
                 break
         else:
-            raise Declined(
-                f"no transaction is open in {topic.name}-{parsed.partition} that starts at offset "
-                f"{parsed.start_offset}"
+            raise CommandError(
+                f"no open transaction starts at offset {parsed.start_offset} of "
+                f"{topic.name}-{parsed.partition}"
             )
     output.show(
         {
@@ -168,4 +168,4 @@ def _abort_hanging(parsed: argparse.Namespace, output: Output) -> None:
             "aborted": True,
         }
     )
-    say(f"aborted the transaction of producer {each.producer_id} in {each.partition}")
+    print_message(f"aborted the transaction of producer {each.producer_id} in {each.partition}")

@@ -1,4 +1,4 @@
-"""Plain data as YAML: blocks for lists and mappings, double quotes wherever a bare word could mislead."""
+"""YAML output of plain data: block style, with double quotes wherever a bare word is ambiguous."""
 
 import json
 import re
@@ -8,14 +8,14 @@ from typing import TypeAlias
 Plain: TypeAlias = bool | int | float | str | Sequence["Plain"] | Mapping[str, "Plain"] | None
 
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
-# Words that some reader takes for something other than text.
+# Words that some YAML parsers do not read as text.
 _TAKEN = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null"})
-# Printable to JSON, but not to YAML.
+# Printable in JSON, but not in YAML.
 _UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
 def yaml(data: Plain) -> str:
-    """One document, without a newline at its end."""
+    """Format one document, without a final newline."""
     return "\n".join(_lines(data))
 
 
@@ -32,7 +32,7 @@ def _lines(data: Plain) -> Iterator[str]:
                 yield f"- {first}"
                 yield from (f"  {line}" for line in rest)
         case _:
-            # Numbers, true, false, null and what is empty are written as in JSON.
+            # Numbers, true, false, null and empty collections are written as in JSON.
             yield json.dumps(data)
 
 

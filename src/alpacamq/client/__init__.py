@@ -1,4 +1,4 @@
-"""Small blocking clients, for Kafka's wire protocol and, where that has no words for it, the HTTP API.
+"""Blocking clients for Kafka's wire protocol and, for features it does not cover, the HTTP API.
 
-Functions that belong to one noun live in its module and take the `Cluster` or the `HttpApi` they ask.
+Functions are grouped by noun, one module each, and take the `Cluster` or the `HttpApi` to use.
 """

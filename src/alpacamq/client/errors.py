@@ -1,4 +1,4 @@
-"""What can go wrong for a client: nobody answers, or the broker answers with an error."""
+"""Errors of the clients: no broker answers, or the broker answers with an error."""
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from alpacamq.model.errors import AlpacaError
 
-# Part of what a refusal says, and so of this module, too.
+# Re-exported as part of Refused.
 from alpacamq.protocol.error_codes import ErrorCode as ErrorCode
 from alpacamq.protocol.errors import ProtocolError
 
@@ -24,11 +24,11 @@ _PASSING = frozenset(
 
 
 class Unreachable(AlpacaError):
-    """No broker answers at an address, or it stopped answering; says what to look at."""
+    """No broker answers at an address, or it stopped answering; the message says what to check."""
 
 
 class NotFound(AlpacaError):
-    """There is nothing of this name; suggests names that are near."""
+    """An object does not exist; the message suggests similar names."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str] = ()) -> None:
         near = get_close_matches(name, list(known), n=3)
@@ -49,19 +49,19 @@ class Refused(AlpacaError):
         super().__init__(f"{about}: {self.name}{f': {message}' if message else ''}")
 
     @property
-    def is_passing(self) -> bool:
-        """Whether the same request may well succeed in a moment."""
+    def is_transient(self) -> bool:
+        """Whether the error is transient and the request can be retried."""
         return self.code in _PASSING
 
 
 def only(about: str, answers: Sequence[T]) -> T:
-    """The answer to a question about one thing; a broker that gives none or several is not to be trusted."""
+    """Return the single result of a response; ProtocolError if there are none or several."""
     if len(answers) != 1:
-        raise ProtocolError(f"{about}: {len(answers)} answers where one was expected")
+        raise ProtocolError(f"{about}: expected one result, got {len(answers)}")
     return answers[0]
 
 
 def check(about: str, code: int, message: str | None = None) -> None:
-    """Raise what the broker says went wrong with `about`, if anything did."""
+    """Raise Refused if the error code is not 0; `about` is the operation."""
     if code != ErrorCode.NONE:
         raise Refused(about, code, message)

@@ -1,1 +1,1 @@
-"""What the cluster knows of itself, and the decisions that change it. Pure."""
+"""The cluster's metadata and the decisions that change it. Pure."""

@@ -1,7 +1,7 @@
-"""The cluster image: every topic and counter, as the metadata log tells it.
+"""The cluster image: all topics and counters, built from the metadata log.
 
-The log holds keyed records, so that compaction keeps the newest of each. Whoever replays
-it through `apply` arrives at the same image; nothing else changes one.
+The log has keyed records, of which compaction keeps the newest. Replaying it through `apply` always
+gives the same image; nothing else changes an image.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,24 +21,24 @@ _TIME_KEY = b"time"
 
 
 class Change(NamedTuple):
-    """One keyed record of the metadata log; no value means the thing is gone."""
+    """One keyed record of the metadata log; without a value it deletes the key."""
 
     key: bytes
     value: bytes | None
 
 
 class ClusterImage:
-    """Topics by name and by id, and the first producer id nobody has been promised."""
+    """Topics by name and by id, and the next unreserved producer id."""
 
     def __init__(self) -> None:
         self._topics: dict[TopicName, Topic] = {}
         self._by_id: dict[TopicId, Topic] = {}
         self.next_producer_id = 0
-        # The number of the last start of the broker; 0 if starts have not been numbered yet.
+        # The number of the broker's last start; 0 if starts have not been numbered yet.
         self.start_number = 0
-        # When the broker last noted the time; 0 if it never did.
+        # The last time that the broker recorded; 0 if it never did.
         self.time_ms = 0
-        # Counts changes of topics, so that who depends on them notices one.
+        # Incremented with every change of topics, so that dependents can detect one.
         self.version = 0
 
     @property
@@ -46,7 +46,7 @@ class ClusterImage:
         return MappingProxyType(self._topics)
 
     def topic(self, name: str) -> Topic:
-        """The topic of this name, or UnknownTopic."""
+        """Return the topic of this name. Raises UnknownTopic."""
         if (topic := self._topics.get(TopicName(name))) is None:
             raise UnknownTopic(f"no topic is named {name!r}")
         return topic
@@ -59,7 +59,7 @@ class ClusterImage:
         return sum(topic.partitions for topic in self._topics.values())
 
     def apply(self, changes: Iterable[Change]) -> None:
-        """Take in what the metadata log says; keys of a later version are passed over."""
+        """Apply records of the metadata log; skip keys of a later version."""
         for key, value in changes:
             if key == _PRODUCER_IDS_KEY and value is not None:
                 self.next_producer_id = int(value)
@@ -78,25 +78,25 @@ class ClusterImage:
 
 
 def topic_change(topic: Topic) -> Change:
-    """The record that makes `topic` what it is."""
+    """Return the record that creates or updates `topic`."""
     return Change(_TOPIC_PREFIX + topic.name.encode(), msgspec.json.encode(topic))
 
 
 def topic_removal(name: TopicName) -> Change:
-    """The record that ends a topic."""
+    """Return the record that deletes a topic."""
     return Change(_TOPIC_PREFIX + name.encode(), None)
 
 
 def producer_ids_change(next_producer_id: int) -> Change:
-    """The record that promises every id below `next_producer_id` away."""
+    """Return the record that reserves every id below `next_producer_id`."""
     return Change(_PRODUCER_IDS_KEY, str(next_producer_id).encode())
 
 
 def start_change(number: int) -> Change:
-    """The record of a start of the broker."""
+    """Return the record of a broker start."""
     return Change(_STARTS_KEY, str(number).encode())
 
 
 def time_change(now_ms: int) -> Change:
-    """The record that says what time it was when the broker still ran."""
+    """Return the record of the time at which the broker was still running."""
     return Change(_TIME_KEY, str(now_ms).encode())

@@ -1,7 +1,7 @@
-"""Decisions about topics: may this one be created, grown, configured, and what does it become.
+"""Decisions about creating, growing and configuring topics.
 
-Each function looks at an image and returns the topic as it should be, or raises what is wrong.
-Recording that is the caller's.
+Each function takes an image and returns the topic as it should be, or raises an error. The caller
+records the result.
 """
 
 from collections.abc import Mapping
@@ -21,12 +21,12 @@ from alpacamq.model.topics import INTERNAL_TOPICS, Topic, check_setting, check_t
 from .image import ClusterImage
 
 BY_DEFAULT = -1
-# Ours; made by the broker itself where it needs them.
+# Internal topics, created by the broker when needed.
 RESERVED_NAMES = INTERNAL_TOPICS | {"__cluster_metadata"}
 
 
 class TopicLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What this cluster gives a topic that does not say, and how much it can hold."""
+    """Defaults for topics, and the cluster's capacity."""
 
     default_partitions: int = 3
     max_partitions: int = 10_000
@@ -42,7 +42,7 @@ def created(
     overrides: Mapping[str, str],
     limits: TopicLimits,
 ) -> Topic:
-    """A new topic, or what speaks against it."""
+    """Return a new topic. Raises an error if it cannot be created."""
     topic_name = check_topic_name(name)
     if name in RESERVED_NAMES:
         raise InvalidTopicName(f"the name {name!r} is reserved")
@@ -61,7 +61,7 @@ def created(
 
 
 def grown(image: ClusterImage, name: str, partitions: int, limits: TopicLimits) -> Topic:
-    """The topic with partitions added."""
+    """Return the topic with partitions added."""
     topic = image.topic(name)
     if partitions <= topic.partitions:
         raise InvalidPartitionCount(
@@ -72,15 +72,15 @@ def grown(image: ClusterImage, name: str, partitions: int, limits: TopicLimits) 
 
 
 def configured(image: ClusterImage, name: str, overrides: Mapping[str, str]) -> Topic:
-    """The topic with exactly these settings; the others go back to their defaults."""
+    """Return the topic with exactly these overrides; other settings get their defaults."""
     topic = image.topic(name)
     for setting, text in overrides.items():
         check_setting(setting, text)
     return msgspec.structs.replace(topic, overrides=dict(overrides))
 
 
-def with_words(name: str, setting: str, current: str, *, added: str = "", removed: str = "") -> str:
-    """A list setting with words added or removed."""
+def edit_list(name: str, setting: str, current: str, *, added: str = "", removed: str = "") -> str:
+    """Return a list setting with words added or removed."""
     words = {word for word in current.split(",") if word}
     words |= {word for word in added.split(",") if word}
     words -= {word for word in removed.split(",") if word}

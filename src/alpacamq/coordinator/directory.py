@@ -6,9 +6,8 @@ forgotten after a while.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 from alpacamq.model.errors import (
     GroupIdNotFound,
@@ -17,7 +16,7 @@ from alpacamq.model.errors import (
     TooManyGroups,
     UnknownMember,
 )
-from alpacamq.model.outcome import Change, Outcome
+from alpacamq.model.state_machine import Change, Outcome
 
 from .classic.group import ClassicGroup
 from .consumer.group import ConsumerGroup
@@ -29,22 +28,7 @@ from .offsets import Offsets
 from .records import CLASSIC, GENERATION
 from .share.config import GroupConfigs
 from .share.group import ShareGroup
-from .share.messages import Departure
 from .share.records import SHARE
-
-
-@dataclass(slots=True)
-class GroupOutcome(Outcome):
-    """`departures` are acted upon once `changes` are durable."""
-
-    departures: list[Departure] = field(default_factory=list)
-
-    def __iadd__(self, other: Outcome) -> Self:
-        Outcome.__iadd__(self, other)
-        if isinstance(other, GroupOutcome):
-            self.departures += other.departures
-        return self
-
 
 Group: TypeAlias = ClassicGroup | ConsumerGroup | ShareGroup
 
@@ -54,7 +38,7 @@ _OFFSETS_PER_TICK = 10_000
 
 
 class GroupDirectory:
-    """Every group there is, with its timers and the tickets that wait in it."""
+    """Every group there is, with its timers and its pending requests."""
 
     def __init__(
         self,
@@ -170,17 +154,17 @@ class GroupDirectory:
             self._waiting.pop(reply.to, None)
         return out
 
-    def wait(self, group_id: str, ticket: object, out: Outcome) -> None:
-        """Remember where a ticket waits, unless it is answered."""
-        if all(reply.to != ticket for reply in out.replies):
-            self._waiting[ticket] = group_id
+    def wait(self, group_id: str, reply_to: object, out: Outcome) -> None:
+        """Remember the group of a pending request, unless it has been replied to."""
+        if all(reply.to != reply_to for reply in out.replies):
+            self._waiting[reply_to] = group_id
 
-    def gone(self, ticket: object) -> None:
-        """Nobody waits for the reply to this ticket any more."""
-        group_id = self._waiting.pop(ticket, None)
+    def cancel(self, reply_to: object) -> None:
+        """Forget a pending request."""
+        group_id = self._waiting.pop(reply_to, None)
         group = self._groups.get(group_id) if group_id is not None else None
         if group_id is not None and isinstance(group, ClassicGroup):
-            group.gone(ticket)
+            group.cancel(reply_to)
             self._wakes.put(group_id, group.next_deadline_ms)
 
     def remove(self, group_id: str) -> list[Change]:
@@ -199,14 +183,14 @@ class GroupDirectory:
 
     def tick(self, now_ms: int) -> Outcome:
         """Let every group do what is due, and forget offsets and groups that were kept long enough."""
-        out = GroupOutcome()
+        out = Outcome()
         for group_id in [*self._wakes.take_due(now_ms)]:
             group = self._groups[group_id]
             ticked = group.tick(now_ms)
             done = ticked if isinstance(ticked, Outcome) else Outcome(changes=ticked)
             out += self.settle(group_id, group, done, now_ms)
             if isinstance(group, ShareGroup):
-                out.departures += group.take_departures()
+                out.effects += group.take_departures()
         examined = 0
         for group_id in self._expiries.take_due(now_ms):
             examined += self._offsets.count(group_id)

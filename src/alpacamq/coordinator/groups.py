@@ -1,12 +1,8 @@
-"""The group coordinator: every group of a shard, of every protocol, and their committed offsets.
-
-Each event takes a request, the ticket under which it is answered, and the time. An AlpacaError raised
-within means that nothing changed, and becomes the answer. A ticket is any hashable object but None.
-"""
+"""The group coordinator: the groups of one partition of the offsets topic, and their offsets."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial, wraps
-from typing import NamedTuple, TypeVar
+from functools import partial
+from typing import ClassVar, NamedTuple
 
 from alpacamq.model.errors import (
     AlpacaError,
@@ -15,12 +11,17 @@ from alpacamq.model.errors import (
     UnknownMember,
 )
 from alpacamq.model.ids import TopicPartition
-from alpacamq.model.outcome import Change, Outcome, Reply
+from alpacamq.model.state_machine import Change, HandlesOneByOne, Outcome, Reply, Request, reply
 
 from .classic.group import ClassicGroup
 from .classic.roster import CONSUMER_PROTOCOL
 from .consumer.group import ConsumerGroup
-from .consumer.messages import ConsumerGroupSettings, ConsumerHeartbeatRequest, TopicsView
+from .consumer.messages import (
+    ConsumerGroupDescription,
+    ConsumerGroupSettings,
+    ConsumerHeartbeatRequest,
+    TopicsView,
+)
 from .directory import Group, GroupDirectory
 from .messages import (
     NO_GENERATION,
@@ -29,8 +30,9 @@ from .messages import (
     CompleteTransactionRequest,
     DeleteGroupRequest,
     DeleteOffsetsRequest,
-    DescribeRequest,
     FetchOffsetsRequest,
+    GroupDescription,
+    GroupRequest,
     GroupSettings,
     HeartbeatRequest,
     JoinRequest,
@@ -44,11 +46,11 @@ from .messages import (
     SyncRequest,
     TxnCommitRequest,
 )
-from .offsets import Answered, Offsets, deleted, fetched, stored
+from .offsets import Offsets, deleted, fetched, stored
 from .records import IDLE, OFFSET, PENDING, CommittedOffset, parts_of
 from .share.config import GROUP_CONFIG, ConfigureGroupRequest, DescribeGroupConfigRequest, GroupConfigs
 from .share.group import ShareGroup
-from .share.messages import SHARE_PROTOCOL, ShareHeartbeatRequest, ShareTermsRequest
+from .share.messages import SHARE_PROTOCOL, ShareGroupDescription, ShareHeartbeatRequest, ShareTermsRequest
 
 
 class GroupStats(NamedTuple):
@@ -60,36 +62,28 @@ class GroupStats(NamedTuple):
     committed: Mapping[TopicPartition, CommittedOffset]
 
 
-_Request = TypeVar("_Request")
-_Event = Callable[["GroupCoordinator", _Request, object, int], Outcome]
-_TimelessEvent = Callable[["GroupCoordinator", _Request], Answered]
+class DescribeRequest(
+    GroupRequest[GroupDescription | ConsumerGroupDescription | ShareGroupDescription],
+    frozen=True,
+    kw_only=True,
+):
+    """Describe one group."""
 
 
-def _answering(event: _Event[_Request]) -> _Event[_Request]:
-    """Make what the event raises its answer."""
+class TopicDeleted(Request[None], frozen=True, kw_only=True):
+    """Event: a topic was deleted; its offsets are dropped."""
 
-    @wraps(event)
-    def answered(self: "GroupCoordinator", request: _Request, ticket: object, now_ms: int) -> Outcome:
-        try:
-            return event(self, request, ticket, now_ms)
-        except AlpacaError as error:
-            return Outcome(replies=[Reply(ticket, error)])
-
-    return answered
+    topic: str
 
 
-def _at_once(event: _TimelessEvent[_Request]) -> _Event[_Request]:
-    """Give an event that waits for nobody, and does not depend on the time, the shape of the others."""
+class OffsetsDropped(Request[None], frozen=True, kw_only=True):
+    """Event: offsets of deleted partitions are dropped, whether the group has members or not."""
 
-    @wraps(event)
-    def shaped(self: "GroupCoordinator", request: _Request, ticket: object, _now_ms: int) -> Outcome:
-        changes, answer = event(self, request)
-        return Outcome(changes=changes, replies=[Reply(ticket, answer)])
-
-    return _answering(shaped)
+    group: str
+    partitions: Sequence[TopicPartition]
 
 
-class GroupCoordinator:
+class GroupCoordinator(HandlesOneByOne):
     """The state machine behind one partition of the internal topic of groups and offsets."""
 
     def __init__(
@@ -105,135 +99,150 @@ class GroupCoordinator:
         self._configs = GroupConfigs()
         self._groups = GroupDirectory(settings, consumer_settings, self._offsets, self._configs, new_id)
 
-    @_answering
-    def join(self, request: JoinRequest, ticket: object, now_ms: int) -> Outcome:
-        """JoinReply when the generation is complete; MemberIdRequired, with the id, for a newcomer."""
+    def join(self, request: JoinRequest, reply_to: object, now_ms: int) -> Outcome:
+        """Reply when the generation is complete, or at once with MemberIdRequired to a new member."""
         group = self._groups.open_classic(request.group)
-        out = self._groups.settle(request.group, group, group.join(request, ticket, now_ms), now_ms)
-        self._groups.wait(request.group, ticket, out)
+        out = self._groups.settle(request.group, group, group.join(request, reply_to, now_ms), now_ms)
+        self._groups.wait(request.group, reply_to, out)
         return out
 
-    @_answering
-    def sync(self, request: SyncRequest, ticket: object, now_ms: int) -> Outcome:
-        """SyncReply when the leader has assigned."""
+    def sync(self, request: SyncRequest, reply_to: object, now_ms: int) -> Outcome:
+        """Reply when the leader has sent the assignment."""
         group = self._groups.classic(request.group)
-        out = self._groups.settle(request.group, group, group.sync(request, ticket, now_ms), now_ms)
-        self._groups.wait(request.group, ticket, out)
+        out = self._groups.settle(request.group, group, group.sync(request, reply_to, now_ms), now_ms)
+        self._groups.wait(request.group, reply_to, out)
         return out
 
-    @_answering
-    def heartbeat(self, request: HeartbeatRequest, ticket: object, now_ms: int) -> Outcome:
-        """Accepted."""
+    def heartbeat(self, request: HeartbeatRequest, reply_to: object, now_ms: int) -> Outcome:
+        """Renew the session of a member of a classic group."""
         group = self._groups.classic(request.group)
-        return self._groups.settle(request.group, group, group.heartbeat(request, ticket, now_ms), now_ms)
+        return self._groups.settle(request.group, group, group.heartbeat(request, reply_to, now_ms), now_ms)
 
-    @_answering
-    def leave(self, request: LeaveRequest, ticket: object, now_ms: int) -> Outcome:
-        """LeaveReply."""
+    def leave(self, request: LeaveRequest, reply_to: object, now_ms: int) -> Outcome:
+        """Remove members."""
         group = self._groups.find(request.group)
         if isinstance(group, ClassicGroup):
-            out = group.leave(request, ticket, now_ms)
+            out = group.leave(request, reply_to, now_ms)
         elif isinstance(group, ConsumerGroup):
-            out = _removed(group, request, ticket)
+            out = _removed(group, request, reply_to)
         else:
-            raise UnknownMember(f"there is no group {request.group!r} that members leave by request")
+            raise UnknownMember(f"group {request.group!r} has no members that can be removed by request")
         return self._groups.settle(request.group, group, out, now_ms)
 
-    @_answering
-    def consumer_heartbeat(self, request: ConsumerHeartbeatRequest, ticket: object, now_ms: int) -> Outcome:
-        """ConsumerHeartbeatReply."""
+    def consumer_heartbeat(self, request: ConsumerHeartbeatRequest, reply_to: object, now_ms: int) -> Outcome:
+        """Handle the heartbeat of a member of a consumer group (KIP-848)."""
         group = self._groups.open_consumer(request.group)
-        changes, reply = group.heartbeat(request, now_ms, self._topics)
-        out = Outcome(changes=changes, replies=[Reply(ticket, reply)])
-        return self._groups.settle(request.group, group, out, now_ms)
+        changes, answer = group.heartbeat(request, now_ms, self._topics)
+        return self._groups.settle(request.group, group, reply(reply_to, answer, changes), now_ms)
 
-    @_answering
-    def share_heartbeat(self, request: ShareHeartbeatRequest, ticket: object, now_ms: int) -> Outcome:
-        """ShareHeartbeatReply."""
+    def share_heartbeat(self, request: ShareHeartbeatRequest, reply_to: object, now_ms: int) -> Outcome:
+        """Handle the heartbeat of a member of a share group (KIP-932)."""
         group = self._groups.open_share(request.group)
-        changes, reply = group.heartbeat(request, now_ms, self._topics)
-        out = Outcome(changes=changes, replies=[Reply(ticket, reply)])
-        return self._groups.settle(request.group, group, out, now_ms)
+        changes, answer = group.heartbeat(request, now_ms, self._topics)
+        return self._groups.settle(request.group, group, reply(reply_to, answer, changes), now_ms)
 
-    @_at_once
-    def share_terms(self, request: ShareTermsRequest) -> Answered:
-        """ShareConfig; UnknownMember unless a member of the share group asks."""
+    def share_terms(self, request: ShareTermsRequest, reply_to: object, _now_ms: int) -> Outcome:
+        """Reply with the settings of a share group to one of its members; UnknownMember to others."""
         self._groups.share(request.group).check_member(request.member_id)
-        return [], self._configs.share(request.group)
+        return reply(reply_to, self._configs.share(request.group))
 
-    @_at_once
-    def configure(self, request: ConfigureGroupRequest) -> Answered:
-        """GroupConfigReply."""
-        return self._configs.configure(request)
+    def configure(self, request: ConfigureGroupRequest, reply_to: object, _now_ms: int) -> Outcome:
+        """Change settings of a group."""
+        changes, answer = self._configs.configure(request)
+        return reply(reply_to, answer, changes)
 
-    @_at_once
-    def describe_config(self, request: DescribeGroupConfigRequest) -> Answered:
-        """GroupConfigReply."""
-        return [], self._configs.describe(request)
+    def describe_config(self, request: DescribeGroupConfigRequest, reply_to: object, _now_ms: int) -> Outcome:
+        """Reply with the settings of a group."""
+        return reply(reply_to, self._configs.describe(request))
 
-    @_answering
-    def commit(self, request: CommitRequest, ticket: object, now_ms: int) -> Outcome:
-        """PartitionResults."""
+    def commit(self, request: CommitRequest, reply_to: object, now_ms: int) -> Outcome:
+        """Commit offsets."""
         group = self._check_commit(request, now_ms)
-        return self._commit(group, request, ticket, now_ms)
+        return self._commit(group, request, reply_to, now_ms)
 
-    @_answering
-    def reset_offsets(self, request: ResetOffsetsRequest, ticket: object, now_ms: int) -> Outcome:
-        """PartitionResults; NonEmptyGroup while the group has members."""
+    def reset_offsets(self, request: ResetOffsetsRequest, reply_to: object, now_ms: int) -> Outcome:
+        """Set offsets; NonEmptyGroup while the group has members."""
         group = self._groups.open_offsets(request.group)
         if not group.is_empty:
             raise NonEmptyGroup(f"group {request.group!r} has members; stop them first")
-        return self._commit(group, request, ticket, now_ms)
+        return self._commit(group, request, reply_to, now_ms)
 
-    @_answering
-    def txn_commit(self, request: TxnCommitRequest, ticket: object, now_ms: int) -> Outcome:
-        """PartitionResults; the offsets take effect with their transaction."""
+    def txn_commit(self, request: TxnCommitRequest, reply_to: object, now_ms: int) -> Outcome:
+        """Store offsets that take effect when their transaction commits."""
         group = self._check_commit(request, now_ms)
         self._offsets.check_producer(request.producer_id, request.producer_epoch)
         hold = partial(self._offsets.hold, request.producer_id, request.producer_epoch, request.group)
         changes, results = stored(request.offsets, hold, self._settings.max_metadata_bytes, now_ms)
-        out = Outcome(changes=changes, replies=[Reply(ticket, results)])
-        return self._groups.settle(request.group, group, out, now_ms)
+        return self._groups.settle(request.group, group, reply(reply_to, results, changes), now_ms)
 
-    @_at_once
-    def complete_transaction(self, request: CompleteTransactionRequest) -> Answered:
-        """Accepted, also when there is nothing (more) to complete."""
+    def complete_transaction(
+        self, request: CompleteTransactionRequest, reply_to: object, _now_ms: int
+    ) -> Outcome:
+        """Apply or drop the offsets of a transaction; without effect if there are none."""
         producer = (request.producer_id, request.producer_epoch)
-        return self._offsets.complete(*producer, committed=request.committed), Accepted()
+        return reply(reply_to, Accepted(), self._offsets.complete(*producer, committed=request.committed))
 
-    @_at_once
-    def fetch_offsets(self, request: FetchOffsetsRequest) -> Answered:
-        """FetchOffsetsReply; a group that is not there has committed nothing."""
+    def fetch_offsets(self, request: FetchOffsetsRequest, reply_to: object, _now_ms: int) -> Outcome:
+        """Reply with committed offsets; a group that does not exist has none."""
         group = self._groups.find(request.group)
         if isinstance(group, ConsumerGroup) and (request.member_id or request.member_epoch >= 0):
             group.validate_commit(request.member_id, request.member_epoch)
-        return [], fetched(self._offsets, request)
+        return reply(reply_to, fetched(self._offsets, request))
 
-    @_at_once
-    def delete_offsets(self, request: DeleteOffsetsRequest) -> Answered:
-        """PartitionResults."""
+    def delete_offsets(self, request: DeleteOffsetsRequest, reply_to: object, _now_ms: int) -> Outcome:
+        """Delete offsets of partitions that no member subscribes to."""
         group = self._groups.get(request.group)
         if isinstance(group, ClassicGroup):
             group.check_delete_offsets()
-        return deleted(self._offsets, request, is_read=group.subscribes)
+        changes, results = deleted(self._offsets, request, is_read=group.subscribes)
+        return reply(reply_to, results, changes)
 
-    @_at_once
-    def describe(self, request: DescribeRequest) -> Answered:
-        """A description of the group's own kind."""
-        return [], self._groups.get(request.group).describe()
+    def describe(self, request: DescribeRequest, reply_to: object, _now_ms: int) -> Outcome:
+        """Reply with a description of the group's type."""
+        return reply(reply_to, self._groups.get(request.group).describe())
 
-    @_at_once
-    def list_groups(self, request: ListRequest) -> Answered:
-        """ListReply."""
+    def list_groups(self, request: ListRequest, reply_to: object, _now_ms: int) -> Outcome:
+        """List groups."""
         names = self._groups.ids() if request.groups is None else request.groups
         found = ((group_id, self._groups.find(group_id)) for group_id in names)
         listed = (_listed(group_id, group) for group_id, group in found if group is not None)
-        return [], ListReply(groups=tuple(line for line in listed if request.matches(line)))
+        return reply(reply_to, ListReply(groups=tuple(line for line in listed if request.matches(line))))
 
-    @_at_once
-    def delete_group(self, request: DeleteGroupRequest) -> Answered:
-        """Accepted."""
-        return self._groups.remove(request.group), Accepted()
+    def delete_group(self, request: DeleteGroupRequest, reply_to: object, _now_ms: int) -> Outcome:
+        """Delete a group and its offsets."""
+        return reply(reply_to, Accepted(), self._groups.remove(request.group))
+
+    def topic_deleted(self, event: TopicDeleted, _reply_to: object, _now_ms: int) -> Outcome:
+        """Drop the offsets of a deleted topic."""
+        return Outcome(changes=self._offsets.delete_topic(event.topic))
+
+    def drop_offsets(self, event: OffsetsDropped, _reply_to: object, _now_ms: int) -> Outcome:
+        """Drop offsets of deleted partitions, whether the group has members or not."""
+        changes = [each for one in event.partitions for each in self._offsets.delete(event.group, one)]
+        return Outcome(changes=changes)
+
+    HANDLERS: ClassVar = {
+        JoinRequest: join,
+        SyncRequest: sync,
+        HeartbeatRequest: heartbeat,
+        LeaveRequest: leave,
+        ConsumerHeartbeatRequest: consumer_heartbeat,
+        ShareHeartbeatRequest: share_heartbeat,
+        ShareTermsRequest: share_terms,
+        ConfigureGroupRequest: configure,
+        DescribeGroupConfigRequest: describe_config,
+        CommitRequest: commit,
+        ResetOffsetsRequest: reset_offsets,
+        TxnCommitRequest: txn_commit,
+        CompleteTransactionRequest: complete_transaction,
+        FetchOffsetsRequest: fetch_offsets,
+        DeleteOffsetsRequest: delete_offsets,
+        DescribeRequest: describe,
+        ListRequest: list_groups,
+        DeleteGroupRequest: delete_group,
+        TopicDeleted: topic_deleted,
+        OffsetsDropped: drop_offsets,
+    }
 
     def group_ids(self) -> list[str]:
         """Every group there is now."""
@@ -250,10 +259,6 @@ class GroupCoordinator:
                     committed=self._offsets.of(group_id),
                 )
 
-    def topic_deleted(self, topic: str) -> Outcome:
-        """A topic is no more: no group is anywhere in it."""
-        return Outcome(changes=self._offsets.delete_topic(topic))
-
     def groups_with_offsets(self) -> Iterator[tuple[str, int]]:
         """Every group that has offsets, perhaps twice, and how many; they may change meanwhile."""
         return ((group, self._offsets.count(group)) for group in self._offsets.groups_now())
@@ -261,10 +266,6 @@ class GroupCoordinator:
     def partitions_in(self, group: str, topic: str) -> list[TopicPartition]:
         """The partitions of a topic for which a group has offsets, committed or pending."""
         return self._offsets.partitions_in(group, topic)
-
-    def forget_offsets(self, group: str, partitions: Sequence[TopicPartition]) -> Outcome:
-        """Drop a group's offsets of some partitions, whoever may be a member."""
-        return Outcome(changes=[each for one in partitions for each in self._offsets.delete(group, one)])
 
     def trim_offsets(self, last_possible: Callable[[TopicPartition], int | None]) -> Outcome:
         """Drop offsets of partitions that do not exist, and move those beyond the end of a cut log back."""
@@ -279,9 +280,9 @@ class GroupCoordinator:
         """Do what is due."""
         return self._groups.tick(now_ms)
 
-    def gone(self, ticket: object) -> None:
-        """Nobody waits for the reply to this ticket any more; a member stays until its session ends."""
-        self._groups.gone(ticket)
+    def cancel(self, reply_to: object) -> None:
+        """Forget a pending request; its member stays until its session ends."""
+        self._groups.cancel(reply_to)
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         """Take in a stored record; kinds of a later version are passed over."""
@@ -318,15 +319,14 @@ class GroupCoordinator:
         return group
 
     def _commit(
-        self, group: Group, request: CommitRequest | ResetOffsetsRequest, ticket: object, now_ms: int
+        self, group: Group, request: CommitRequest | ResetOffsetsRequest, reply_to: object, now_ms: int
     ) -> Outcome:
         commit = partial(self._offsets.commit, request.group)
         changes, results = stored(request.offsets, commit, self._settings.max_metadata_bytes, now_ms)
-        out = Outcome(changes=changes, replies=[Reply(ticket, results)])
-        return self._groups.settle(request.group, group, out, now_ms)
+        return self._groups.settle(request.group, group, reply(reply_to, results, changes), now_ms)
 
 
-def _removed(group: ConsumerGroup, request: LeaveRequest, ticket: object) -> Outcome:
+def _removed(group: ConsumerGroup, request: LeaveRequest, reply_to: object) -> Outcome:
     """Members that an administrator removes from a consumer group."""
     out = Outcome()
     results = []
@@ -337,7 +337,7 @@ def _removed(group: ConsumerGroup, request: LeaveRequest, ticket: object) -> Out
         except AlpacaError as refused:
             error = refused
         results.append(LeaveResult(member_id=leaving.member_id, instance_id=leaving.instance_id, error=error))
-    out.replies.append(Reply(ticket, LeaveReply(members=tuple(results))))
+    out.replies.append(Reply(reply_to, LeaveReply(members=tuple(results))))
     return out
 
 

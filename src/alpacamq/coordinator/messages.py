@@ -4,14 +4,19 @@ Field meanings are Kafka's. An answer is one of the replies below or an AlpacaEr
 names several things, each has its own result, with `error` None where all is well.
 """
 
+from typing import Generic, TypeVar
+
 import msgspec
 
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import TopicPartition
+from alpacamq.model.state_machine import Request
 
 NO_GENERATION = -1
 NO_OFFSET = -1
 NO_LEADER_EPOCH = -1
+
+R = TypeVar("R")
 
 
 class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +31,16 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     offsets_retention_ms: int = 7 * 24 * 3_600_000
 
 
+class GroupRequest(Request[R], Generic[R], frozen=True, kw_only=True):
+    """A request about one group."""
+
+    group: str
+
+    @property
+    def routing_key(self) -> str:
+        return self.group
+
+
 class Accepted(msgspec.Struct, frozen=True):
     """Done, and nothing more to say."""
 
@@ -35,22 +50,6 @@ class Protocol(msgspec.Struct, frozen=True, array_like=True):
 
     name: str
     metadata: bytes
-
-
-class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Become a member, or take part in the rebalance under way."""
-
-    group: str
-    protocol_type: str
-    protocols: tuple[Protocol, ...]
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    member_id: str = ""
-    instance_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
-    require_known_member_id: bool = False
-    knows_skip_assignment: bool = False
 
 
 class JoinedMember(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,23 +72,26 @@ class JoinReply(msgspec.Struct, frozen=True, kw_only=True):
     skip_assignment: bool = False
 
 
+class JoinRequest(GroupRequest[JoinReply], frozen=True, kw_only=True):
+    """Become a member, or take part in the rebalance under way."""
+
+    protocol_type: str
+    protocols: tuple[Protocol, ...]
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    member_id: str = ""
+    instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    require_known_member_id: bool = False
+    knows_skip_assignment: bool = False
+
+
 class MemberAssignment(msgspec.Struct, frozen=True, kw_only=True):
     """What the leader gives one member."""
 
     member_id: str
     assignment: bytes
-
-
-class SyncRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Ask for one's assignment; the leader brings everyone's."""
-
-    group: str
-    generation: int
-    member_id: str
-    instance_id: str | None = None
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    assignments: tuple[MemberAssignment, ...] = ()
 
 
 class SyncReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,10 +102,20 @@ class SyncReply(msgspec.Struct, frozen=True, kw_only=True):
     assignment: bytes
 
 
-class HeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True):
+class SyncRequest(GroupRequest[SyncReply], frozen=True, kw_only=True):
+    """Ask for one's assignment; the leader brings everyone's."""
+
+    generation: int
+    member_id: str
+    instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignments: tuple[MemberAssignment, ...] = ()
+
+
+class HeartbeatRequest(GroupRequest[Accepted], frozen=True, kw_only=True):
     """A member of a classic group is alive. Answered by Accepted."""
 
-    group: str
     generation: int
     member_id: str
     instance_id: str | None = None
@@ -114,13 +126,6 @@ class LeavingMember(msgspec.Struct, frozen=True, kw_only=True):
 
     member_id: str = ""
     instance_id: str | None = None
-
-
-class LeaveRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Members that go, or that an administrator removes."""
-
-    group: str
-    members: tuple[LeavingMember, ...]
 
 
 class LeaveResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +142,12 @@ class LeaveReply(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[LeaveResult, ...]
 
 
+class LeaveRequest(GroupRequest[LeaveReply], frozen=True, kw_only=True):
+    """Members that go, or that an administrator removes."""
+
+    members: tuple[LeavingMember, ...]
+
+
 class OffsetToCommit(msgspec.Struct, frozen=True, kw_only=True):
     """Where a group is to go on reading a partition."""
 
@@ -145,53 +156,6 @@ class OffsetToCommit(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
     leader_epoch: int = NO_LEADER_EPOCH
     metadata: str = ""
-
-
-class CommitRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Commit offsets, as a member or (without generation) as one who assigns itself.
-
-    `generation` is the member epoch in the groups of KIP-848.
-    """
-
-    group: str
-    offsets: tuple[OffsetToCommit, ...]
-    generation: int = NO_GENERATION
-    member_id: str = ""
-    instance_id: str | None = None
-
-
-class TxnCommitRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Commit offsets as part of a producer's open transaction."""
-
-    producer_id: int
-    producer_epoch: int
-    group: str
-    offsets: tuple[OffsetToCommit, ...]
-    generation: int = NO_GENERATION
-    member_id: str = ""
-    instance_id: str | None = None
-
-
-class CompleteTransactionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A producer's transaction has ended: its offsets take effect or are dropped. Answered by Accepted."""
-
-    producer_id: int
-    producer_epoch: int
-    committed: bool
-
-
-class ResetOffsetsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Set the offsets of a group that has no members."""
-
-    group: str
-    offsets: tuple[OffsetToCommit, ...]
-
-
-class DeleteOffsetsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Forget the offsets of these partitions."""
-
-    group: str
-    partitions: tuple[TopicPartition, ...]
 
 
 class PartitionResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,14 +172,47 @@ class PartitionResults(msgspec.Struct, frozen=True, kw_only=True):
     partitions: tuple[PartitionResult, ...]
 
 
-class FetchOffsetsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Read the offsets of these partitions, or of all that have one."""
+class CommitRequest(GroupRequest[PartitionResults], frozen=True, kw_only=True):
+    """Commit offsets, as a member or (without generation) as one who assigns itself.
 
-    group: str
-    partitions: tuple[TopicPartition, ...] | None = None
+    `generation` is the member epoch in the groups of KIP-848.
+    """
+
+    offsets: tuple[OffsetToCommit, ...]
+    generation: int = NO_GENERATION
     member_id: str = ""
-    member_epoch: int = NO_GENERATION
-    require_stable: bool = False
+    instance_id: str | None = None
+
+
+class TxnCommitRequest(GroupRequest[PartitionResults], frozen=True, kw_only=True):
+    """Commit offsets as part of a producer's open transaction."""
+
+    producer_id: int
+    producer_epoch: int
+    offsets: tuple[OffsetToCommit, ...]
+    generation: int = NO_GENERATION
+    member_id: str = ""
+    instance_id: str | None = None
+
+
+class CompleteTransactionRequest(Request[Accepted], frozen=True, kw_only=True):
+    """A producer's transaction has ended: its offsets take effect or are dropped."""
+
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+
+
+class ResetOffsetsRequest(GroupRequest[PartitionResults], frozen=True, kw_only=True):
+    """Set the offsets of a group that has no members."""
+
+    offsets: tuple[OffsetToCommit, ...]
+
+
+class DeleteOffsetsRequest(GroupRequest[PartitionResults], frozen=True, kw_only=True):
+    """Forget the offsets of these partitions."""
+
+    partitions: tuple[TopicPartition, ...]
 
 
 class FetchedOffset(msgspec.Struct, frozen=True, kw_only=True):
@@ -235,10 +232,13 @@ class FetchOffsetsReply(msgspec.Struct, frozen=True, kw_only=True):
     offsets: tuple[FetchedOffset, ...]
 
 
-class DescribeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about one group. Answered by a description of the group's own kind."""
+class FetchOffsetsRequest(GroupRequest[FetchOffsetsReply], frozen=True, kw_only=True):
+    """Read the offsets of these partitions, or of all that have one."""
 
-    group: str
+    partitions: tuple[TopicPartition, ...] | None = None
+    member_id: str = ""
+    member_epoch: int = NO_GENERATION
+    require_stable: bool = False
 
 
 class MemberDescription(msgspec.Struct, frozen=True, kw_only=True):
@@ -262,7 +262,22 @@ class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[MemberDescription, ...]
 
 
-class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ListedGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the list."""
+
+    group: str
+    protocol_type: str
+    state: str
+    type: str
+
+
+class ListReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The groups that match."""
+
+    groups: tuple[ListedGroup, ...]
+
+
+class ListRequest(Request[ListReply], frozen=True, kw_only=True):
     """The groups of the shard in any of these states and of any of these types; empty means all.
 
     Of all that the shard has, or of those named in `groups`.
@@ -281,22 +296,5 @@ def _is_among(word: str, words: frozenset[str]) -> bool:
     return not words or word.casefold() in {each.casefold() for each in words}
 
 
-class ListedGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the list."""
-
-    group: str
-    protocol_type: str
-    state: str
-    type: str
-
-
-class ListReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The groups that match."""
-
-    groups: tuple[ListedGroup, ...]
-
-
-class DeleteGroupRequest(msgspec.Struct, frozen=True, kw_only=True):
+class DeleteGroupRequest(GroupRequest[Accepted], frozen=True, kw_only=True):
     """Remove a group without members, and its offsets. Answered by Accepted."""
-
-    group: str

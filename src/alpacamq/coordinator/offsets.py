@@ -22,7 +22,7 @@ from alpacamq.model.errors import (
     UnstableOffsetCommit,
 )
 from alpacamq.model.ids import TopicName, TopicPartition
-from alpacamq.model.outcome import Change
+from alpacamq.model.state_machine import Change
 
 from .messages import (
     NO_LEADER_EPOCH,

@@ -1,7 +1,7 @@
-"""The writing end of a log: places batches, writes them, rolls segments.
+"""Appends to a log: assigns offsets, writes batches, rolls segments.
 
-The hot path of the broker. A write that fails leaves the log as it was, and the next append
-tries again: nothing needs a restart when the disk has room once more.
+The hot path of the broker. A failed write leaves the log unchanged, and the next append retries:
+after a full disk has space again no restart is needed.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from alpacamq.model.errors import AlpacaError, FencedLeaderEpoch, StorageFailed
 from alpacamq.model.topics import TopicConfig
 
 from .epochs import EpochHistory, publish_epochs
-from .flush import FlushLedger
-from .health import refused
-from .producer_state import Memory, SentBatch
+from .flush import UnflushedState
+from .health import storage_error
+from .producer_state import ProducerState, SentBatch
 from .segment import MAX_RELATIVE, Segment, Segments
 from .storage import Storage
 
@@ -25,14 +25,14 @@ _OF_TRANSACTIONS = TRANSACTIONAL | CONTROL
 
 
 class Incoming(NamedTuple):
-    """Exactly one batch, checked, in memory that may be written to."""
+    """Exactly one batch, checked, in writable memory."""
 
     data: bytearray | memoryview
     header: BatchHeader
 
 
 class Appended(NamedTuple):
-    """Where a batch is in the log; a duplicate was there before."""
+    """The position of a batch in the log; a duplicate was there before."""
 
     base_offset: int
     next_offset: int
@@ -42,7 +42,7 @@ class Appended(NamedTuple):
 class Appender:
     """Appends to the active segment of one log."""
 
-    __slots__ = ("_directory", "_epochs", "_ledger", "_memory", "_segments", "_storage", "config")
+    __slots__ = ("_directory", "_epochs", "_producer_state", "_segments", "_storage", "_unflushed", "config")
 
     def __init__(
         self,
@@ -51,28 +51,28 @@ class Appender:
         storage: Storage,
         segments: Segments,
         epochs: EpochHistory,
-        memory: Memory,
-        ledger: FlushLedger,
+        producer_state: ProducerState,
+        unflushed: UnflushedState,
     ) -> None:
         self.config = config
         self._directory = directory
         self._storage = storage
         self._segments = segments
         self._epochs = epochs
-        self._memory = memory
-        self._ledger = ledger
+        self._producer_state = producer_state
+        self._unflushed = unflushed
 
     def append(self, batches: Sequence[Incoming], leader_epoch: int) -> list[Appended | AlpacaError]:
-        """Append in order with as few writes as possible; what became of each batch.
+        """Append in order with as few writes as possible; return a result for each batch.
 
-        Raises if nothing could be written. If a later segment could not, the batches meant for
-        it get that error and those before it stay.
+        Raises if nothing was written. If a write to a later segment fails, the batches for that segment
+        get its error and those before it stay.
         """
         if leader_epoch != self._epochs.latest:
             self.start_epoch(leader_epoch)
         now_ms = self._storage.clock.now_ms()
         self.roll_if_due(now_ms)
-        producers = self._memory.producers
+        producers = self._producer_state.producers
         segment_bytes = self.config.segment_bytes
         results: list[Appended | AlpacaError] = []
         settled = 0
@@ -116,12 +116,11 @@ class Appender:
         return results
 
     def start_epoch(self, leader_epoch: int) -> None:
-        """Record, before it writes anything, that `leader_epoch` writes from here on.
+        """Record a new leader epoch, effective from the end of the log, before it writes anything.
 
-        Not synced yet: the next flush does that before it counts what the epoch wrote as flushed. If
-        power is lost earlier, batches of an epoch that is not known are cut like any that is not whole.
-        The first epoch of a log is not even written down before its first checkpoint: until then, recovery
-        reads every batch.
+        Not synced: the next flush does that before it counts the epoch's batches as flushed. If power is
+        lost earlier, recovery truncates batches of an unknown epoch like incomplete ones. The first epoch
+        of a log is not even written before its first checkpoint: until then, recovery reads every batch.
         """
         if leader_epoch == self._epochs.latest:
             return
@@ -130,7 +129,7 @@ class Appender:
                 f"{self._directory.name} is at leader epoch {self._epochs.latest}, not {leader_epoch}"
             )
         offset = self._segments.active.next_offset
-        if not self._ledger.has_epochs_file and not self._epochs.entries:
+        if not self._unflushed.has_epochs_file and not self._epochs.entries:
             self._epochs.assign(leader_epoch, offset)
             return
         extended = EpochHistory(self._epochs.entries)
@@ -139,9 +138,9 @@ class Appender:
             extended.prepare(self._storage.disk, self._directory)
             publish_epochs(self._storage.disk, self._directory)
         except OSError as error:
-            raise refused(self._directory, "recording a leader epoch", error) from error
+            raise storage_error(self._directory, "recording a leader epoch", error) from error
         self._epochs.assign(leader_epoch, offset)
-        self._ledger.has_epochs_file = self._ledger.epochs_changed = True
+        self._unflushed.has_epochs_file = self._unflushed.epochs_changed = True
 
     def roll_if_due(self, now_ms: int) -> None:
         """Begin a new segment if the active one is older than segment.ms."""
@@ -155,19 +154,19 @@ class Appender:
         sealed = self._segments.active
         fresh = Segment(self._directory, sealed.next_offset, storage)
         try:
-            self._mend(sealed)
+            self._truncate_torn_tail(sealed)
             handle = storage.handles.pin(fresh.path, create=True)
             try:
-                storage.disk.truncate(handle.descriptor, 0)  # an earlier attempt may have left something
+                storage.disk.truncate(handle.descriptor, 0)  # an earlier attempt may have left bytes
             finally:
                 handle.release()
         except OSError as error:
             storage.handles.forget(fresh.path)
-            raise refused(self._directory, "beginning a segment", error) from error
+            raise storage_error(self._directory, "beginning a segment", error) from error
         self._segments.add(fresh)
-        self._ledger.directory_changed = True
-        self._ledger.sealed(sealed)
-        self._ledger.snapshot(fresh.base_offset, self._memory)
+        self._unflushed.directory_changed = True
+        self._unflushed.sealed(sealed)
+        self._unflushed.snapshot(fresh.base_offset, self._producer_state)
         return fresh
 
     def _write(
@@ -179,26 +178,26 @@ class Appender:
         next_offset: int,
         now_ms: int,
     ) -> None:
-        """Write placed batches and only then let the log know them."""
+        """Write placed batches, then update the log's state."""
         if not buffers:
             return
         storage = self._storage
         position = segment.size
         try:
-            if segment.is_ragged:
-                self._mend(segment)
+            if segment.has_torn_tail:
+                self._truncate_torn_tail(segment)
             handle = storage.handles.pin(segment.path)
             try:
                 storage.disk.write(handle.descriptor, buffers, position)
             finally:
                 handle.release()
         except OSError as error:
-            segment.is_ragged = True
+            segment.has_torn_tail = True
             with suppress(OSError):
-                self._mend(segment)
-            # The next attempt opens the file anew: this descriptor may be the problem.
+                self._truncate_torn_tail(segment)
+            # The next attempt reopens the file: the descriptor may be the cause.
             storage.handles.forget(segment.path)
-            raise refused(self._directory, "writing", error) from error
+            raise storage_error(self._directory, "writing", error) from error
         if not position:
             segment.opened_ms = now_ms
         segment.written_ms = now_ms
@@ -207,19 +206,19 @@ class Appender:
         for (offset, max_timestamp), data in zip(placed, buffers, strict=True):
             tail.note(offset, position, max_timestamp)
             position += len(data)
-        self._memory.producers.commit()
+        self._producer_state.producers.commit()
         for base_offset, (data, header) in in_transactions:
             marker = read_marker(data) if header.attributes & CONTROL else None
-            self._memory.appended(header, base_offset, marker)
+            self._producer_state.appended(header, base_offset, marker)
         segment.next_offset = next_offset
         segment.size = position
 
-    def _mend(self, segment: Segment) -> None:
-        """Remove what a failed write left behind the last batch."""
-        if segment.is_ragged:
+    def _truncate_torn_tail(self, segment: Segment) -> None:
+        """Truncate bytes that a failed write left behind the last batch."""
+        if segment.has_torn_tail:
             handle = self._storage.handles.pin(segment.path)
             try:
                 self._storage.disk.truncate(handle.descriptor, segment.size)
             finally:
                 handle.release()
-            segment.is_ragged = False
+            segment.has_torn_tail = False

@@ -1,7 +1,7 @@
-"""The checkpoint of a partition: where recovery may start, and where the log does.
+"""The checkpoint of a partition: its recovery point and its start offset.
 
-Everything before the recovery point was on the medium when it was written. A recovery point at
-the very end is what a clean shutdown leaves.
+Everything before the recovery point was durable when the checkpoint was written. A clean shutdown
+leaves the recovery point at the end of the log.
 """
 
 import threading
@@ -21,7 +21,7 @@ _VERSION = 1
 
 
 class RecoveryPoint(NamedTuple):
-    """An offset, and where its batch begins or will begin: in which segment and at which byte."""
+    """An offset, and the segment and byte at which its batch begins or will begin."""
 
     offset: int
     segment: int
@@ -29,11 +29,11 @@ class RecoveryPoint(NamedTuple):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is remembered of a partition beside its segments.
+    """State of a partition that is stored beside its segments.
 
-    `has_producers` false says that no producer was known at the recovery point, so that no
-    snapshot need exist. `opened_ms` is when the active segment took its first record,
-    `deadline_ms` when compaction may drop the first tombstone it kept.
+    `has_producers` is false if no producer was known at the recovery point, so that no snapshot
+    need exist. `opened_ms` is when the active segment took its first record, `deadline_ms` when
+    compaction may drop the first tombstone it kept.
     """
 
     start_offset: int = 0
@@ -45,7 +45,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class CheckpointFile:
-    """Keeps the checkpoint on the medium. Each field has one writer; they may be in different threads."""
+    """Stores the checkpoint durably. Each field has one writer; writers may be in different threads."""
 
     __slots__ = ("_disk", "_lock", "_path", "_prepared", "current")
 
@@ -56,20 +56,20 @@ class CheckpointFile:
         self.current = self._prepared = current
 
     def update(self, **changes: Any) -> None:
-        """Change some fields and return once that is on the medium."""
+        """Change some fields durably."""
         with self._lock:
             self._write(msgspec.structs.replace(self.current, **changes))
 
     def move_start(self, offset: int) -> None:
-        """Let the log start at `offset` if it starts before it, and return once that is on the medium."""
+        """Move the log start forward to `offset` durably; does nothing if it is there or beyond already."""
         with self._lock:
             if offset > self.current.start_offset:
                 self._write(msgspec.structs.replace(self.current, start_offset=offset))
 
     def prepare(self, **changes: Any) -> Path:
-        """Write a change into a file beside the checkpoint's, which is returned and is to be synced.
+        """Write a change to a temporary file and return its path. The caller syncs it.
 
-        Nobody else changes the checkpoint until `publish` or `abandon`, one of which must follow.
+        Locks the checkpoint until `publish` or `abandon`, one of which must follow.
         """
         self._lock.acquire()
         try:
@@ -82,7 +82,7 @@ class CheckpointFile:
             raise
 
     def publish(self) -> None:
-        """Let what was prepared, and synced since, take effect. It lasts once the directory is synced."""
+        """Replace the checkpoint by the prepared file. Durable once the directory is synced."""
         try:
             publish_sealed(self._disk, self._path)
             self.current = self._prepared
@@ -90,7 +90,7 @@ class CheckpointFile:
             self._lock.release()
 
     def abandon(self) -> None:
-        """Leave the checkpoint as it is, after all."""
+        """Keep the current checkpoint and release the lock."""
         self._lock.release()
 
     def _write(self, changed: Checkpoint) -> None:
@@ -99,12 +99,12 @@ class CheckpointFile:
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
-    """The whole file that holds a checkpoint."""
+    """Encode the complete checkpoint file."""
     return seal(_MAGIC, _VERSION, msgspec.msgpack.encode(checkpoint))
 
 
 def read_checkpoint(disk: Disk, directory: Path) -> Checkpoint:
-    """The checkpoint stored in `directory`, or Unreadable."""
+    """Read the checkpoint in `directory`. Raises Unreadable."""
     body = read_sealed(disk, directory / FILE_NAME, _MAGIC, _VERSION)
     try:
         checkpoint = msgspec.msgpack.decode(body, type=Checkpoint)

@@ -1,12 +1,12 @@
-"""Compaction of sealed segments: the last value per key stays, older ones go.
+"""Compaction of sealed segments: keeps the last value per key and drops older ones.
 
-Owns what is kept. Everything here blocks and is meant for a thread. Nothing that readers use
-is touched: `clean` writes files named `<base offset>.log.cleaned`, synced, and says which sealed
-segments each of them replaces. The caller puts them in place *in the order given*, lowest
-offsets first: a crash between two of them must not bring back a value whose tombstone is
-already gone. A `.cleaned` file found at start is a leftover and can be removed.
+Everything here blocks and is meant for a thread. Files that readers use are not touched: `clean`
+writes synced files named `<base offset>.log.cleaned` and lists the sealed segments that each of them
+replaces. The caller swaps them in *in the order given*, lowest offsets first: a crash between two
+swaps must not bring back a value whose tombstone is already gone. A `.cleaned` file found at start
+is a leftover and can be removed.
 
-What a cleaned file promises:
+Guarantees for a cleaned file:
 - It covers exactly the offsets of the segments it replaces. Offsets stay contiguous from
   batch to batch: a run of batches that were dropped becomes one batch without records.
 - A batch kept whole is the same bytes. A batch kept in part keeps its offsets, leader epoch,
@@ -14,8 +14,8 @@ What a cleaned file promises:
   sequence plus the last offset *delta*, whatever its record count. Timestamps read the same.
 - Control batches, records without key, and batches whose records cannot be read stay as they are.
 
-A tombstone stays for delete.retention.ms from the cleaning that first saw it. The batch carries
-that deadline itself: attribute bit 6 says that the base timestamp is the deadline, to which the
+A tombstone stays for delete.retention.ms from the compaction that first saw it. The batch carries
+that deadline itself: attribute bit 6 means that the base timestamp is the deadline, to which the
 records' timestamp deltas then relate.
 """
 
@@ -49,7 +49,7 @@ WRITE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedSegment:
-    """A segment file that no longer grows. `end_offset` is the next segment's base offset."""
+    """A segment file that does not grow any more. `end_offset` is the next segment's base offset."""
 
     path: Path
     base_offset: int
@@ -59,7 +59,7 @@ class SealedSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanedSegment:
-    """A file to put in place of `replaces`; `max_timestamp` is -1 where no record is left."""
+    """A file that replaces the segments `replaces`; `max_timestamp` is -1 if no record is left."""
 
     path: Path
     base_offset: int
@@ -70,7 +70,7 @@ class CleanedSegment:
 
 
 class StoredBatch(NamedTuple):
-    """One whole batch, its checksum verified, and where it lies."""
+    """One batch with verified checksum, and its position."""
 
     segment: SealedSegment
     position: int
@@ -79,7 +79,7 @@ class StoredBatch(NamedTuple):
 
 
 def stored_batches(disk: Disk, segment: SealedSegment, pace: Callable[[int], None]) -> Generator[StoredBatch]:
-    """Every batch of a segment in order; DamagedLog at the first that is not as it was written."""
+    """Yield every batch of a segment in order. Raises DamagedLog at the first unsound one."""
     window = _Window(disk, segment)
     try:
         position, expected = 0, segment.base_offset
@@ -105,7 +105,7 @@ def stored_batches(disk: Disk, segment: SealedSegment, pace: Callable[[int], Non
 
 
 def _implausible(header: BatchHeader, segment: SealedSegment, position: int, expected: int) -> str | None:
-    """What is wrong with a header, checked before its length is believed."""
+    """Check a header before its length is used; return what is wrong with it."""
     if header.magic != MAGIC:
         return f"batch format {header.magic} instead of {MAGIC}"
     if header.base_offset != expected:
@@ -118,7 +118,7 @@ def _implausible(header: BatchHeader, segment: SealedSegment, position: int, exp
 
 
 class _Window:
-    """The part of a segment file that is in memory: one read, or one batch where that is larger."""
+    """The part of a segment file in memory: one read, or one batch if that is larger."""
 
     def __init__(self, disk: Disk, segment: SealedSegment) -> None:
         self._disk = disk
@@ -128,7 +128,7 @@ class _Window:
         self._start = 0
 
     def at(self, position: int, size: int) -> memoryview:
-        """`size` bytes from `position`, which never goes back."""
+        """Return `size` bytes from `position`, which must not decrease."""
         if position + size > self._start + len(self._bytes):
             wanted = min(max(size, READ_BYTES), self._segment.size_bytes - position)
             self._bytes = memoryview(self._disk.read(self._descriptor, wanted, position))
@@ -144,10 +144,10 @@ class _Window:
 
 
 class CleanedFile:
-    """One cleaned segment in the making.
+    """A cleaned segment being written.
 
-    Nothing is written while it equals the first segment it stands for; from the first difference
-    on, it is a file. Not durable before `finish`.
+    Nothing is written while it equals the first segment that it replaces; the file is created at the
+    first difference. Not durable before `finish`.
     """
 
     def __init__(self, disk: Disk, directory: Path, first: SealedSegment) -> None:
@@ -161,7 +161,7 @@ class CleanedFile:
         self._pending = bytearray()
 
     def joined_by(self, segment: SealedSegment, segment_bytes: int) -> bool:
-        """Take the next segment in as well if there is room for it, uncleaned as it still is."""
+        """Add the next segment if it fits at its uncleaned size; return whether it did."""
         fits = (
             self.size_bytes + segment.size_bytes <= segment_bytes
             and segment.end_offset - self._sources[0].base_offset <= INT32_MAX
@@ -173,7 +173,7 @@ class CleanedFile:
         return fits
 
     def add(self, data: Buffer, origin: StoredBatch | None) -> None:
-        """Append a batch; `origin` says where exactly these bytes were read, if they were."""
+        """Append a batch; `origin` is where these exact bytes were read, if anywhere."""
         self._max_timestamp = max(self._max_timestamp, read_header(data).max_timestamp)
         if self._descriptor is None and (origin is None or origin.position != self.size_bytes):
             self._begin_file()
@@ -184,7 +184,7 @@ class CleanedFile:
                 self._flush(self._descriptor)
 
     def finish(self) -> CleanedSegment | None:
-        """Put everything on the medium; None if the segment can stay as it is."""
+        """Make the file durable; None if the segment need not change."""
         if self._descriptor is None:
             return None
         self._flush(self._descriptor)
@@ -205,9 +205,9 @@ class CleanedFile:
             self._descriptor = None
 
     def _begin_file(self) -> None:
-        """Make the file and give it what has been the same so far."""
+        """Create the file and copy what has been equal so far."""
         self._descriptor = self._disk.open(self.path, create=True)
-        # A leftover of this name may be longer than what is written now.
+        # A leftover file of this name may be longer than the new one.
         self._disk.truncate(self._descriptor, 0)
         source = self._disk.open(self._sources[0].path)
         try:
@@ -228,19 +228,19 @@ class CleanedFile:
 __all__ = ["Cleaned", "CleanedSegment", "SealedSegment", "clean", "is_due"]
 
 DEFAULT_MAX_KEYS = 250_000
-# Above this the records of one batch are read twice rather than held: a small compressed batch
-# can unpack to millions of them.
+# Larger batches are decoded twice instead of held in memory: a small compressed batch can contain
+# millions of records.
 HELD_RECORDS = 50_000
 MAX_NOTES = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
-    """What a cleaning did. Segments in which it found nothing to change are not in `segments`.
+    """The result of a compaction. Segments without changes are not in `segments`.
 
-    `first_dirty_offset` lies before the end of the last segment when there were more keys than
-    the map takes; it need not be the first offset of a batch. `next_deadline_ms` is when the
-    first tombstone still kept may go.
+    `first_dirty_offset` is before the end of the last segment if there were more keys than the map
+    holds; it need not be the first offset of a batch. `next_deadline_ms` is when the first kept
+    tombstone may be dropped.
     """
 
     segments: tuple[CleanedSegment, ...]
@@ -254,7 +254,7 @@ class Cleaned:
 
 
 def is_due(clean_bytes: int, dirty_bytes: int, ratio: float) -> bool:
-    """Whether the part never cleaned is at least `ratio` of the whole."""
+    """Return whether the uncleaned part is at least `ratio` of the whole."""
     return dirty_bytes > 0 and dirty_bytes >= ratio * (clean_bytes + dirty_bytes)
 
 
@@ -270,12 +270,11 @@ def clean(
     max_keys: int = DEFAULT_MAX_KEYS,
     pace: Callable[[int], None] = lambda _: None,
 ) -> Cleaned:
-    """Clean `segments`: all the sealed ones of a log, in order, neighbours without a gap.
+    """Clean `segments`: all sealed segments of a log, in order and contiguous.
 
-    Raises DamagedLog where stored bytes are not what they were, and OSError as the disk does;
-    no cleaned file is left behind then. Batches that `is_aborted` says were aborted go; every
-    transaction in `segments` has ended. `pace` is told the bytes of every batch read: it may
-    sleep to spare the machine, or raise to give the cleaning up.
+    Raises DamagedLog for unsound bytes, and OSError as the disk does; then no cleaned file is left.
+    Drops batches for which `is_aborted` is true; every transaction in `segments` has ended. `pace` is
+    called with the size of every batch read: it may sleep to spare the machine, or raise to cancel.
     """
     keys = OffsetMap(first_dirty_offset, max_keys, is_aborted)
     for segment in segments:
@@ -304,7 +303,7 @@ def clean(
 
 
 def _digest(key: bytes) -> bytes:
-    """Stands for a key in the map, so that memory does not depend on how long keys are."""
+    """Hash a key, so that the map's memory does not depend on key lengths."""
     return blake2b(key, digest_size=16).digest()
 
 
@@ -323,36 +322,36 @@ class OffsetMap:
         self.is_full = False
         self._first_dirty_offset = first_dirty_offset
         self._max_keys = max_keys
-        # By the first byte of the digest: growing or freeing one large table would hold up other threads.
+        # Split by the digest's first byte: growing or freeing one large table would block other threads.
         self._offsets: list[dict[bytes, int]] = [{} for _ in range(256)]
         self._count = 0
 
     def clear(self) -> None:
-        """Free the memory, a table at a time."""
+        """Free the memory, one table at a time."""
         while self._offsets:
             self._offsets.pop()
 
     def is_superseded(self, record: Record) -> bool:
-        """Whether a later record has this one's key."""
+        """Return whether a later record has this record's key."""
         if record.key is None:
             return False
         digest = _digest(record.key)
         return self._offsets[digest[0]].get(digest, record.offset) > record.offset
 
     def add(self, batch: StoredBatch) -> None:
-        """Enter the keys of the next batch.
+        """Add the keys of the next batch.
 
-        A batch that no longer fits stays out as a whole, unless it is the only one: then it is
-        entered in part, so that every cleaning gets ahead.
+        A batch that does not fit is left out as a whole, unless it is the only one: then it is added in
+        part, so that every compaction makes progress.
         """
         next_offset = batch.header.next_offset
         if next_offset <= self._first_dirty_offset:
             return
         fresh: dict[bytes, int] = {}
         full_at: int | None = None
-        # What was aborted never was a key's value.
+        # Aborted records never were a key's value.
         if not batch.header.is_control and not self._is_aborted(batch.header):
-            with suppress(CorruptBatch):  # the second pass keeps such a batch and says so
+            with suppress(CorruptBatch):  # the second pass keeps such a batch and reports it
                 full_at = self._collect(batch, fresh)
                 if full_at is not None and self._count:
                     fresh, full_at = {}, batch.header.base_offset
@@ -361,10 +360,10 @@ class OffsetMap:
         self.end_offset = next_offset if full_at is None else full_at
 
     def _collect(self, batch: StoredBatch, fresh: dict[bytes, int]) -> int | None:
-        """Put a batch's keys into `fresh`; returns the offset of the first one there is no room for."""
+        """Add a batch's keys to `fresh`; return the offset of the first key that does not fit."""
         room = self._max_keys - self._count
         full_at: int | None = None
-        # Read to the end even when full: keys count only if the whole batch can be read.
+        # Read to the end even when full: keys count only if the whole batch is readable.
         for record in read_records(batch.data):
             if record.key is None or record.offset < self._first_dirty_offset or full_at is not None:
                 continue
@@ -385,17 +384,17 @@ class OffsetMap:
 
 
 class _Gap:
-    """A run of batches that were dropped, to become one batch without records."""
+    """Adjacent dropped batches, to be written as one batch without records."""
 
     def __init__(self, first: StoredBatch) -> None:
         self._base_offset = first.header.base_offset
         self._last_offset = first.header.last_offset
         self._leader_epoch = first.header.leader_epoch
-        # A gap that an earlier cleaning left stays the same bytes while nothing joins it.
+        # A gap left by an earlier compaction keeps its bytes unless another batch joins it.
         self.origin = first if first.header.record_count == 0 else None
 
     def joined_by(self, batch: StoredBatch) -> bool:
-        """Extend the run by the next batch if one header can still describe it."""
+        """Add the next batch if one header can still describe the gap; return whether it did."""
         header = batch.header
         if header.leader_epoch != self._leader_epoch or header.last_offset - self._base_offset > INT32_MAX:
             return False
@@ -415,7 +414,7 @@ class _Gap:
 
 
 class _Rewriting:
-    """The second pass: decides about every record and keeps the output contiguous."""
+    """The second pass: decides which records to keep, and keeps the output contiguous."""
 
     def __init__(
         self,
@@ -442,7 +441,7 @@ class _Rewriting:
         self._unreadable = 0
 
     def begin(self, segment: SealedSegment) -> None:
-        """The batches that follow are this segment's."""
+        """Start the next segment."""
         self._bytes_before += segment.size_bytes
         if self._files and self._files[-1].joined_by(segment, self._segment_bytes):
             return
@@ -483,7 +482,7 @@ class _Rewriting:
         )
 
     def abandon(self) -> None:
-        """Remove what was written. What cannot be removed goes at the next start."""
+        """Remove the files written. Those that cannot be removed are removed at the next start."""
         for file in self._files:
             with suppress(OSError):
                 file.close()
@@ -501,14 +500,14 @@ class _Rewriting:
             self._gap = None
 
     def _rewrite(self, batch: StoredBatch) -> Buffer | None:
-        """What becomes of a batch: the same object if all of it stays, None if nothing does."""
+        """Return the batch to write: the same object if all of it stays, None if nothing does."""
         header = batch.header
         if header.base_offset >= self._keys.end_offset or header.is_control:
             return batch.data
         if header.record_count == 0 or self._is_aborted(header):
             return None
         deadline_ms = header.base_timestamp if header.attributes & DELETE_HORIZON else None
-        # Of a batch that the map holds only in part, tombstones may still hide values it does not hold.
+        # If the map holds a batch only in part, its tombstones may still hide values outside the map.
         is_mapped = header.next_offset <= self._keys.end_offset
         is_overdue = is_mapped and deadline_ms is not None and deadline_ms <= self._now_ms
 
@@ -553,7 +552,7 @@ class _Rewriting:
 
 
 def _records(batch: StoredBatch) -> Callable[[], Iterable[Record]]:
-    """The records of a batch, as often as they are asked for."""
+    """Return a function that iterates over the records of a batch, as often as needed."""
     if batch.header.record_count > HELD_RECORDS:
         return lambda: read_records(batch.data)
     held = list(read_records(batch.data))

@@ -1,7 +1,7 @@
-"""When a log is compacted and how the result takes effect. What is kept is `compaction`'s business.
+"""Decides when a log is compacted and swaps in the result. `compaction` decides what is kept.
 
-Begun and ended by the log's owner; the work in between runs in any thread and touches nothing
-that readers use.
+The log's owner begins and ends a compaction; in between it runs in any thread and does not touch
+anything that readers use.
 """
 
 from contextlib import suppress
@@ -13,29 +13,29 @@ from alpacamq.model.topics import TopicConfig
 
 from . import compaction
 from .epochs import EpochHistory
-from .flush import FlushLedger
+from .flush import UnflushedState
 from .handles import Handle
 from .scan import Violation
 from .segment import Segment, Segments
 from .storage import Storage
 from .swap import Swap, discard_swaps, prepare_swaps, put_in_place
-from .transactions import AbortedSpans, PartitionTransactions
+from .transactions import AbortedRanges, PartitionTransactions
 
-# Freeing a file takes about as long as it is large; of smaller ones not worth a descriptor.
+# Freeing a file takes time in proportion to its size; smaller ones are not worth a descriptor.
 _LARGE_BYTES = 4 << 20
 _MAX_KEPT_OPEN = 32
 
 
 @dataclass(slots=True, kw_only=True)
 class Compaction:
-    """One cleaning of a log's sealed segments."""
+    """One compaction of a log's sealed segments."""
 
     directory: Path
     storage: Storage
     config: TopicConfig
     epochs: EpochHistory
     segments: dict[int, Segment]
-    aborted: AbortedSpans
+    aborted: AbortedRanges
     first_dirty_offset: int
     now_ms: int
     is_running: bool = field(default=True, init=False)
@@ -44,21 +44,21 @@ class Compaction:
     swaps: list[Swap] = field(default_factory=list, init=False)
     replaced: list[Handle] = field(default_factory=list, init=False)
 
-    def let_go(self) -> None:
-        """Free the files that were replaced, which takes long where they are large; in any thread."""
+    def free_replaced(self) -> None:
+        """Free the replaced files, which is slow for large ones. May run in any thread."""
         while self.replaced:
             self.replaced.pop().release()
 
     def cancel(self) -> None:
-        """Let `run` give up at the next batch, from any thread."""
+        """Make `run` stop at the next batch. May be called from any thread."""
         self._is_cancelled = True
 
     def _pace(self, _size: int) -> None:
         if self._is_cancelled:
-            raise StorageFailed(f"{self.directory.name}: compaction was given up")
+            raise StorageFailed(f"{self.directory.name}: compaction was cancelled")
 
     def run(self) -> None:
-        """Clean, and have the results ready on the medium; if that fails nothing is left of it."""
+        """Write the compacted segments durably. After a failure no files are left."""
         try:
             cleaned = compaction.clean(
                 [
@@ -89,16 +89,16 @@ class Compaction:
 
 
 class Compactor:
-    """Compacts one log, one cleaning at a time."""
+    """Compacts one log, one compaction at a time."""
 
     __slots__ = (
         "_compaction",
         "_directory",
         "_epochs",
-        "_ledger",
         "_segments",
         "_storage",
         "_transactions",
+        "_unflushed",
     )
 
     def __init__(
@@ -107,7 +107,7 @@ class Compactor:
         storage: Storage,
         segments: Segments,
         epochs: EpochHistory,
-        ledger: FlushLedger,
+        unflushed: UnflushedState,
         transactions: PartitionTransactions,
     ) -> None:
         self._transactions = transactions
@@ -115,20 +115,20 @@ class Compactor:
         self._storage = storage
         self._segments = segments
         self._epochs = epochs
-        self._ledger = ledger
+        self._unflushed = unflushed
         self._compaction: Compaction | None = None
 
     def begin(self, config: TopicConfig, now_ms: int) -> Compaction | None:
-        """A cleaning, if enough is dirty or a kept tombstone may go; None otherwise."""
+        """Return a compaction if enough is dirty or a kept tombstone may be dropped; None otherwise."""
         if not config.is_compacted or (self._compaction is not None and self._compaction.is_running):
             return None
         segments = self._cleanable()
         if not segments:
             return None
-        first_dirty_offset = max(self._ledger.compacted_to, segments[0].base_offset)
+        first_dirty_offset = max(self._unflushed.compacted_to, segments[0].base_offset)
         clean_bytes = sum(segment.size for segment in segments if segment.next_offset <= first_dirty_offset)
         dirty_bytes = sum(segment.size for segment in segments) - clean_bytes
-        deadline_ms = self._ledger.deadline_ms
+        deadline_ms = self._unflushed.deadline_ms
         if not compaction.is_due(clean_bytes, dirty_bytes, config.min_cleanable_dirty_ratio) and (
             deadline_ms is None or now_ms < deadline_ms
         ):
@@ -139,14 +139,14 @@ class Compactor:
             config=config,
             epochs=self._epochs,
             segments={segment.base_offset: segment for segment in segments},
-            aborted=self._transactions.snapshot().spans(),
+            aborted=self._transactions.snapshot().ranges(),
             first_dirty_offset=first_dirty_offset,
             now_ms=now_ms,
         )
         return self._compaction
 
     def end(self, done: Compaction) -> None:
-        """Put what was cleaned in place, lowest offsets first. OSError leaves the rest as it was."""
+        """Swap in the compacted segments, lowest offsets first. After an OSError the rest is unchanged."""
         assert done is self._compaction
         assert done.cleaned is not None
         self._compaction = None
@@ -156,8 +156,8 @@ class Compactor:
             for swap in done.swaps:
                 replaced = [done.segments[segment.base_offset] for segment in swap.cleaned.replaces]
                 if any(segment.is_retired for segment in replaced):
-                    # Retention or truncation took some of them away meanwhile. What was superseded
-                    # there may be superseded no more: nothing counts as cleaned, the next time will do.
+                    # Retention or truncation removed some of them meanwhile. Records superseded there may be
+                    # current again: count nothing as cleaned and leave it to the next compaction.
                     discard_swaps(disk, self._directory, waiting)
                     return
                 for segment in replaced:
@@ -170,25 +170,25 @@ class Compactor:
                 waiting.pop(0)
         except OSError:
             for segment in self._segments:
-                segment.index.is_retired = False  # those whose swap failed are still in use
+                segment.index.is_retired = False  # still in use, as their swap failed
             discard_swaps(disk, self._directory, waiting)
             raise
-        self._ledger.compacted_to = done.cleaned.first_dirty_offset
-        self._ledger.deadline_ms = done.cleaned.next_deadline_ms
+        self._unflushed.compacted_to = done.cleaned.first_dirty_offset
+        self._unflushed.deadline_ms = done.cleaned.next_deadline_ms
 
     def _keep_open(self, done: Compaction, segment: Segment) -> None:
-        """Have a large file outlive its name, so that `let_go` frees it and not the owner's thread."""
+        """Keep a large replaced file open, so that `free_replaced` frees it and not the owner's thread."""
         if segment.size >= _LARGE_BYTES and len(done.replaced) < _MAX_KEPT_OPEN:
             with suppress(OSError):
                 done.replaced.append(self._storage.handles.pin(segment.path))
 
     def _cleanable(self) -> list[Segment]:
-        """Sealed segments that are on the medium, decided, and that recovery will not walk again."""
-        point = self._ledger.recovery_point
+        """Return sealed segments that are durable, have no open transaction, and are not scanned again."""
+        point = self._unflushed.recovery_point
         undecided = self._transactions.first_open_offset
         segments: list[Segment] = []
         for segment in self._segments.sealed:
-            if segment.base_offset >= point.segment or segment.next_offset > self._ledger.flushed_offset:
+            if segment.base_offset >= point.segment or segment.next_offset > self._unflushed.flushed_offset:
                 break
             if undecided is not None and segment.next_offset > undecided:
                 break
@@ -211,6 +211,6 @@ class Compactor:
         fresh.written_ms = max(segment.written_ms for segment in replaced)
         fresh.trust_from(fresh.base_offset, 0)
         self._segments.replace(replaced, fresh)
-        self._ledger.drop(replaced)
-        self._ledger.unindexed(fresh)
-        self._ledger.directory_changed = True
+        self._unflushed.drop(replaced)
+        self._unflushed.unindexed(fresh)
+        self._unflushed.directory_changed = True

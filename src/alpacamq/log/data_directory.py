@@ -1,13 +1,13 @@
-"""The broker's data directory: who owns it, which node it belongs to, and where partitions lie in it.
+"""The broker's data directory: lock, node identity and layout.
 
-.lock         held while a broker runs on the directory; tells its process id
-running       there from the start of a broker to its clean stop; tells the boot id of the machine
+.lock         held while a broker runs on the directory; contains its process id
+running       exists from the start of a broker to its clean stop; contains the machine's boot id
 identity      format of the directory, cluster id and node id; written once
 partitions/   one directory per partition
 snapshots/    one directory per shard of a state machine
-damaged/      what repairs have set aside
-repair        a repair that has begun and not ended
-.probe        written and removed to see whether a full disk has room again
+damaged/      files set aside by repairs
+repair        journal of a repair that has not finished
+.probe        written and removed to test whether a full disk has space again
 """
 
 import fcntl
@@ -46,20 +46,20 @@ _BYTE = re.compile(r"\(byte (\d+)\)")
 
 
 class LastStop(Enum):
-    """How the broker that ran on a data directory before has ended."""
+    """How the previous run on a data directory ended."""
 
     CLEAN = "clean"
-    KILLED = "killed"  # the operating system went on and has everything that was written
-    POWER_LOST = "power lost"  # or the kernel crashed: what was not flushed may be gone
+    KILLED = "killed"  # the operating system kept running: no write is lost
+    POWER_LOST = "power lost"  # or the kernel crashed: unflushed writes may be lost
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """Which node of which cluster a data directory belongs to."""
+    """The node and cluster that a data directory belongs to."""
 
     format: int
     cluster_id: str
     node_id: int
-    checksum: int | None = None  # directories of the first version have none
+    checksum: int | None = None  # absent in directories of the first version
 
     @property
     def expected_checksum(self) -> int:
@@ -67,7 +67,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DataDirectory:
-    """One broker's data. `open` before anything else, `close` at the end."""
+    """One broker's data. Call `open` first and `close` at the end."""
 
     def __init__(self, path: Path, disk: Disk, node_id: int) -> None:
         self.path = path
@@ -79,7 +79,7 @@ class DataDirectory:
         self._lock: int | None = None
         self._identity: Identity | None = None
         self.last_stop = LastStop.CLEAN
-        # Whether state may still refer to records that a power loss has taken.
+        # Whether state may still refer to records lost in a power loss.
         self.is_power_loss_open = False
 
     @property
@@ -88,7 +88,7 @@ class DataDirectory:
         return self._identity.cluster_id
 
     def open(self) -> None:
-        """Create what is missing, keep other brokers out, and remove what interrupted deletions left."""
+        """Create what is missing, take the lock, and remove what interrupted deletions left."""
         try:
             self._make(self.path)
             self._lock = take_lock(self._disk, self.path)
@@ -112,25 +112,25 @@ class DataDirectory:
             ) from error
 
     def close(self) -> None:
-        """Let other brokers in."""
+        """Release the lock."""
         if self._lock is not None:
             self._disk.close(self._lock)
             self._lock = None
 
     def power_loss_settled(self) -> None:
-        """No state refers to lost records any more, and that is on disk. Blocking."""
+        """Record durably that no state refers to lost records any more. Blocking."""
         self._replace(RUNNING, boot_id())
         self.is_power_loss_open = False
 
     def stopped(self) -> None:
-        """Everything is on disk: the next start finds a clean stop. Blocking; before `close`."""
+        """Record a clean stop, after everything is durable. Blocking; before `close`."""
         if not self.is_power_loss_open:
-            with suppress(FileNotFoundError):  # there was no room for it
+            with suppress(FileNotFoundError):  # a full disk had no space for it
                 self._disk.remove(self.path / RUNNING)
             self._disk.sync_directory(self.path)
 
     def partition_names(self) -> list[str]:
-        """The directories of partitions, in order."""
+        """Return the names of the partition directories, in order."""
         return sorted(self._disk.names(self.partitions))
 
     def _make(self, path: Path) -> None:
@@ -169,19 +169,19 @@ class DataDirectory:
         return identity
 
     def _begin(self) -> None:
-        """Find out how the last run ended, and mark that one is under way."""
+        """Determine how the last run ended, and mark the directory as running."""
         running_on = self._read(RUNNING)
         if running_on is None:
             self.last_stop = LastStop.CLEAN
             try:
                 self._replace(RUNNING, boot_id())
             except OSError as error:
-                # A full disk must not keep the broker from starting: it makes room by deleting old data.
+                # A full disk must not prevent a start: the broker frees space by deleting old data.
                 if error.errno not in NO_ROOM:
                     raise
         else:
             self.last_stop = LastStop.KILLED if running_on == boot_id() else LastStop.POWER_LOST
-            # Until that is settled the old boot id stays: a kill meanwhile is no reason to forget it.
+            # The old boot id stays until that is settled: a kill meanwhile must not hide the power loss.
             self.is_power_loss_open = self.last_stop is LastStop.POWER_LOST
 
     def _read(self, name: str) -> bytes | None:
@@ -222,12 +222,12 @@ class DataDirectory:
 
 
 def boot_id() -> bytes:
-    """What the kernel calls the time since this machine was booted."""
+    """Return the kernel's boot id."""
     return _BOOT_ID.read_bytes()
 
 
 def new_identity(node_id: int, cluster_id: str | None = None) -> Identity:
-    """An identity, of a cluster of its own unless that is given."""
+    """Create an identity, in a new cluster unless one is given."""
     if cluster_id is None:
         cluster_id = urlsafe_b64encode(uuid4().bytes).rstrip(b"=").decode()
     identity = Identity(format=FORMAT, cluster_id=cluster_id, node_id=node_id)
@@ -239,7 +239,7 @@ def encode_identity(identity: Identity) -> bytes:
 
 
 def read_identity(disk: Disk, path: Path) -> Identity:
-    """The identity stored at `path`; FileNotFoundError, or Unreadable that begins with the position."""
+    """Read the identity at `path`. Raises FileNotFoundError, or Unreadable that begins with the position."""
     file = disk.open(path)
     try:
         data = disk.read(file, MAX_IDENTITY_BYTES, 0)
@@ -250,7 +250,7 @@ def read_identity(disk: Disk, path: Path) -> Identity:
     except msgspec.DecodeError as error:
         found = _BYTE.search(str(error))
         raise Unreadable(f"byte {found[1] if found else len(data)}: {error}") from error
-    # What a newer version sums up is not known here.
+    # The fields a newer version checksums are not known here.
     is_known = identity.format <= FORMAT and identity.checksum is not None
     if is_known and identity.checksum != identity.expected_checksum:
         raise Unreadable("byte 0: its checksum does not match")
@@ -258,7 +258,7 @@ def read_identity(disk: Disk, path: Path) -> Identity:
 
 
 def take_lock(disk: Disk, path: Path) -> int:
-    """Keep other brokers out of the data directory until the returned descriptor is closed."""
+    """Lock the data directory until the returned descriptor is closed."""
     lock = disk.open(path / LOCK, create=True)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -272,7 +272,7 @@ def take_lock(disk: Disk, path: Path) -> int:
         disk.truncate(lock, 0)
         disk.write(lock, [f"{os.getpid()}\n".encode()], 0)
     except BaseException as error:
-        # The number of the process is for messages only: a full disk is no reason not to start.
+        # The process id is for messages only: a full disk must not prevent a start.
         if not (isinstance(error, OSError) and error.errno in NO_ROOM):
             disk.close(lock)
             raise

@@ -1,4 +1,4 @@
-"""What lies in a partition's directory, by name: segments, indexes, snapshots, leftovers, strangers."""
+"""File names in a partition's directory: segments, indexes, snapshots, leftovers, foreign files."""
 
 import re
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from .producer_state import SUFFIX as SNAPSHOT_SUFFIX
 from .sealed_file import TEMPORARY
 from .segment import LOG_SUFFIX
 
-# Compaction's output in the making, and complete but not yet in place.
+# Output of compaction: unfinished, and complete but not yet renamed into place.
 CLEANED = ".cleaned"
 SWAP = ".swap"
 
@@ -23,7 +23,7 @@ _OWN_FILES = {checkpoint.FILE_NAME, epochs.FILE_NAME}
 
 @dataclass(slots=True)
 class Contents:
-    """The base offsets of what was found, each kind in ascending order."""
+    """Base offsets of the files found, each kind in ascending order."""
 
     segments: list[int] = field(default_factory=list)
     indexes: list[int] = field(default_factory=list)
@@ -36,14 +36,14 @@ class Contents:
 
 
 def list_contents(disk: Disk, directory: Path) -> Contents:
-    """Sort what the directory holds into kinds."""
+    """List the directory and classify its files."""
     contents = Contents()
     for name in sorted(disk.names(directory)):
-        _sort_in(contents, name)
+        _classify(contents, name)
     return contents
 
 
-def _sort_in(contents: Contents, name: str) -> None:
+def _classify(contents: Contents, name: str) -> None:
     if name in _OWN_FILES:
         contents.has_checkpoint |= name == checkpoint.FILE_NAME
         contents.has_epochs |= name == epochs.FILE_NAME
@@ -79,7 +79,7 @@ def _is_ours(name: str) -> bool:
 
 
 def remove_segment(disk: Disk, directory: Path, base_offset: int, *, keep_log: bool = False) -> None:
-    """Remove a segment's files, the log itself last: what a crash leaves over is still a segment."""
+    """Remove a segment's files, the log last: after a crash the rest is still a segment."""
     suffixes = (OFFSET_SUFFIX, TIME_SUFFIX) if keep_log else (OFFSET_SUFFIX, TIME_SUFFIX, LOG_SUFFIX)
     for suffix in suffixes:
         try:

@@ -1,4 +1,4 @@
-"""The real disk: the system's files and directories behind the `Disk` port."""
+"""The `Disk` port on the operating system's files and directories."""
 
 import ctypes
 import errno
@@ -12,21 +12,21 @@ from pathlib import Path
 from alpacamq.model.ids import TimestampMs
 from alpacamq.model.ports import Buffer, Disk
 
-# What the kernel takes in one vectored write; the same on every Linux.
+# The maximum number of buffers in one vectored write, the same on every Linux.
 IOV_MAX = 1024
 
-# Where syncfs(2) does for every file what fsync does for one: the medium's cache included, errors reported.
+# File systems on which syncfs(2) flushes the device cache and reports errors, as fsync does.
 _SYNCED_AS_A_WHOLE = {"ext4", "xfs", "btrfs"}
-# Older kernels do not report every error of writing back.
+# Older kernels do not report every write-back error.
 _SYNCFS_REPORTS_FROM = (5, 17)
 
 
 class SystemDisk:
-    """The machine's own file systems."""
+    """The file systems of this machine."""
 
     def __init__(self) -> None:
         self._syncfs = threading.Lock()
-        # By device: what syncfs is called with, None where it must not be relied on.
+        # Descriptors for syncfs by device; None where it must not be used.
         self._file_systems: dict[int, _FileSystem | None] = {}
 
     def open(self, path: Path, *, create: bool = False) -> int:
@@ -38,7 +38,7 @@ class SystemDisk:
         except OSError as error:
             if error.errno != errno.EROFS:
                 raise
-        # A file system that went read-only still serves readers.
+        # A file system remounted read-only can still be read.
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self, descriptor: int) -> None:
@@ -96,8 +96,8 @@ class SystemDisk:
 
     def sync_filesystem(self, path: Path) -> bool:
         device = path.stat().st_dev
-        # One at a time: the kernel reports an error once for each descriptor, so of two threads that share
-        # one, the second would take its writes for durable.
+        # One at a time: the kernel reports an error once per descriptor. If two threads shared one, the
+        # second would take its lost writes for durable.
         with self._syncfs:
             if device not in self._file_systems:
                 self._file_systems[device] = _FileSystem(path) if _is_synced_as_a_whole(device) else None
@@ -106,13 +106,13 @@ class SystemDisk:
             try:
                 file_system.sync()
             except OSError:
-                # Others that wait here may have lost writes to the same error.
+                # Other waiters may have lost writes to the same error.
                 self._file_systems[device] = None
                 raise
         return True
 
     def names(self, path: Path) -> list[str]:
-        return os.listdir(path)  # noqa: PTH208 - names are what is asked for
+        return os.listdir(path)  # noqa: PTH208 - only the names are needed
 
     def make_directory(self, path: Path) -> None:
         path.mkdir(mode=0o750)
@@ -127,17 +127,17 @@ class SystemDisk:
         path.rmdir()
 
     def _write_rest(self, descriptor: int, rest: memoryview, position: int) -> None:
-        """Go on after a write that the kernel cut short, which it does near a limit or a full disk."""
+        """Write the rest after a short write, as happens near a limit or on a full disk."""
         while rest:
             written = os.pwrite(descriptor, rest, position)
             if written == 0:
-                raise OSError(errno.EIO, "the system wrote nothing and said nothing")
+                raise OSError(errno.EIO, "write returned 0 without an error")
             rest = rest[written:]
             position += written
 
 
 class _FileSystem:
-    """Calls syncfs on a descriptor that stays open: a later one misses errors that were reported before."""
+    """Calls syncfs on a descriptor that stays open: a new one would miss errors reported before."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -151,7 +151,7 @@ class _FileSystem:
 
 
 def remove_tree(disk: Disk, path: Path) -> None:
-    """Remove a directory and all it holds."""
+    """Remove a directory and everything in it."""
     for name in disk.names(path):
         try:
             disk.remove(path / name)
@@ -161,7 +161,7 @@ def remove_tree(disk: Disk, path: Path) -> None:
 
 
 def sync_file(disk: Disk, path: Path) -> None:
-    """Return once what was written to the file at `path` is on the medium, through whichever descriptor."""
+    """Make all writes to the file at `path` durable, whichever descriptor they used."""
     descriptor = disk.open(path)
     try:
         disk.sync(descriptor)
@@ -170,7 +170,7 @@ def sync_file(disk: Disk, path: Path) -> None:
 
 
 def _is_synced_as_a_whole(device: int) -> bool:
-    """Whether one syncfs may stand for an fsync of every file and directory of the device."""
+    """Return whether one syncfs replaces an fsync of every file and directory of the device."""
     release = re.match(r"(\d+)\.(\d+)", os.uname().release)
     if release is None or (int(release[1]), int(release[2])) < _SYNCFS_REPORTS_FROM:
         return False

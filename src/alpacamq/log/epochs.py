@@ -1,7 +1,7 @@
-"""Which leader wrote which part of the log: the offset at which each leader epoch began.
+"""Leader epochs of a log: the offset at which each began.
 
-Also what a batch's epoch is checked against, since its checksum leaves the epoch out: every
-batch stored has the epoch this history gives for its offset.
+A batch's checksum does not cover its epoch, so the epoch is checked against this history: every
+stored batch has the epoch that the history gives for its offset.
 """
 
 from bisect import bisect_right
@@ -41,7 +41,7 @@ class EpochEnd(NamedTuple):
 class EpochHistory:
     """The epochs of one partition, oldest first; both numbers ascend.
 
-    Threads that verify read it while the event loop adds to it: the list is replaced, never changed.
+    Verifying threads read it while the event loop adds to it: the list is replaced, never changed.
     """
 
     __slots__ = ("_entries", "latest")
@@ -57,21 +57,21 @@ class EpochHistory:
         return tuple(self._entries)
 
     def assign(self, epoch: int, offset: int) -> None:
-        """`epoch` writes from `offset` on. An epoch that never wrote anything is dropped for it."""
+        """Start `epoch` at `offset`. Drops an epoch that wrote nothing."""
         assert epoch > self.latest, f"epoch {epoch} follows {self.latest}"
         kept = [entry for entry in self._entries if entry.start_offset < offset]
         self._entries = [*kept, EpochStart(epoch, offset)]
         self.latest = epoch
 
-    def span_at(self, offset: int) -> tuple[int, int]:
-        """The epoch of the batch at `offset` and the offset at which another epoch begins."""
+    def epoch_at(self, offset: int) -> tuple[int, int]:
+        """Return the epoch at `offset` and the offset at which the next epoch begins."""
         entries = self._entries
         index = bisect_right(entries, offset, key=_start_offset)
         epoch = entries[index - 1].epoch if index else NO_EPOCH
         return epoch, entries[index].start_offset if index < len(entries) else _FOREVER
 
     def end_offset_for(self, epoch: int, log_end: int) -> EpochEnd:
-        """The newest epoch not after `epoch`, and where it ended."""
+        """Return the newest epoch not after `epoch`, and its end offset."""
         if epoch == self.latest:
             return EpochEnd(epoch, log_end)
         if epoch > self.latest:
@@ -81,26 +81,26 @@ class EpochHistory:
         return EpochEnd(known, self._entries[index].start_offset)
 
     def truncate_from(self, offset: int) -> None:
-        """Forget what began at `offset` or after it."""
+        """Drop epochs that began at `offset` or later."""
         self._entries = [entry for entry in self._entries if entry.start_offset < offset]
         self.latest = self._entries[-1].epoch if self._entries else NO_EPOCH
 
     def truncate_before(self, offset: int) -> None:
-        """Forget what ended before `offset`."""
+        """Drop epochs that ended before `offset`."""
         ended = bisect_right(self._entries, offset, key=_start_offset) - 1
         if ended > 0:
             self._entries = self._entries[ended:]
 
     def write(self, disk: Disk, directory: Path) -> None:
-        """Put the history on the medium."""
+        """Store the history durably."""
         write_sealed(disk, directory / FILE_NAME, _MAGIC, _VERSION, self._encode())
 
     def prepare(self, disk: Disk, directory: Path) -> Path:
-        """Write the history into a file that is returned and is to be synced before `publish_epochs`."""
+        """Write the history to a temporary file; return its path. Sync it before `publish_epochs`."""
         return prepare_sealed(disk, directory / FILE_NAME, _MAGIC, _VERSION, self._encode())
 
     def encode_file(self) -> bytes:
-        """The whole file that holds the history."""
+        """Encode the complete epochs file."""
         return seal(_MAGIC, _VERSION, self._encode())
 
     def _encode(self) -> bytes:
@@ -108,12 +108,12 @@ class EpochHistory:
 
 
 def publish_epochs(disk: Disk, directory: Path) -> None:
-    """Let a history that was prepared take the place of the former. The caller syncs the directory."""
+    """Replace the stored history by the prepared one. The caller syncs the directory."""
     publish_sealed(disk, directory / FILE_NAME)
 
 
 def read_epochs(disk: Disk, directory: Path) -> EpochHistory:
-    """The history stored in `directory`, or Unreadable."""
+    """Read the history in `directory`. Raises Unreadable."""
     body = read_sealed(disk, directory / FILE_NAME, _MAGIC, _VERSION)
     try:
         entries = msgspec.msgpack.decode(body, type=tuple[EpochStart, ...])

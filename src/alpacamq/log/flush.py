@@ -1,8 +1,8 @@
-"""Getting a log onto the medium, and remembering how far that got.
+"""Flushes a log to disk and tracks what is durable.
 
-The event loop begins and ends a flush; what blocks runs in between, in any thread. Data first:
-only when the segments are synced is the checkpoint moved that vouches for them. Flushes of many
-logs can be run together: each step is taken for all of them, with one sync of the file system after it.
+The event loop begins and ends a flush; the blocking part runs in between, in any thread. Segments
+are synced before the checkpoint that covers them. Flushes of many logs can run together: each step
+is taken for all of them, followed by one sync of the file system.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,22 +17,22 @@ from .disk import sync_file
 from .epochs import FILE_NAME as EPOCHS_FILE
 from .epochs import EpochHistory, publish_epochs
 from .handles import Handle
-from .producer_state import Memory, ProducerSnapshots, Remembered
+from .producer_state import ProducerSnapshot, ProducerSnapshots, ProducerState
 from .segment import Segment, Segments
 from .storage import Storage
 
-# Below this, a sync of the file system, which takes along what others have written, does not pay.
-TOGETHER_FROM = 16
-# Reading less than this again at the next start costs no more than writing down that it need not be read.
+# With fewer flushes, syncing the file system, which includes other processes' writes, does not pay.
+SYNCFS_THRESHOLD = 16
+# Scanning less than this at the next start costs no more than writing a checkpoint.
 SMALL_TAIL_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bookkeeping:
-    """What makes recovery short: producer snapshots, leader epochs that are in no file yet, the checkpoint.
+class CheckpointWrite:
+    """Writes what makes recovery short: producer snapshots, unwritten leader epochs, the checkpoint.
 
-    In steps, since others may share the syncs: what `prepare` returns is synced before `publish`, the
-    directory before `finish`. Without `publish`, `abandon` follows.
+    Split into steps so that logs can share syncs: sync the files that `prepare` returns before
+    `publish`, and the directory before `finish`. Call `abandon` if `publish` is not called.
     """
 
     disk: Disk
@@ -44,12 +44,12 @@ class Bookkeeping:
     opened_ms: int
     compacted_to: int
     deadline_ms: int | None
-    remembered: Remembered
-    segment_snapshot: tuple[int, Remembered] | None
+    snapshot: ProducerSnapshot
+    segment_snapshot: tuple[int, ProducerSnapshot] | None
     segment_bases: frozenset[int]
 
     def run(self) -> None:
-        """Take all the steps."""
+        """Run all steps."""
         files = self.prepare()
         try:
             for path in files:
@@ -62,14 +62,14 @@ class Bookkeeping:
         self.finish()
 
     def prepare(self) -> list[Path]:
-        """Write the new files beside those they replace."""
+        """Write the new files beside those that they replace."""
         files = [self.snapshots.prepare(offset, taken) for offset, taken in self._taken.items()]
         if self.epochs is not None:
             files.append(self.epochs.prepare(self.disk, self.directory))
         files.append(
             self.checkpoint.prepare(
                 recovery_point=self.point,
-                has_producers=not self.remembered.is_empty,
+                has_producers=not self.snapshot.is_empty,
                 opened_ms=self.opened_ms,
                 compacted_to=self.compacted_to,
                 deadline_ms=self.deadline_ms,
@@ -78,11 +78,11 @@ class Bookkeeping:
         return files
 
     def abandon(self) -> None:
-        """Leave everything as it is; what was prepared is removed at the next start or written over."""
+        """Keep the old files; prepared ones are removed at the next start or overwritten."""
         self.checkpoint.abandon()
 
     def publish(self) -> None:
-        """Let the new files take the place of the old, the checkpoint last."""
+        """Replace the old files, the checkpoint last."""
         try:
             for offset in self._taken:
                 self.snapshots.publish(offset)
@@ -94,18 +94,18 @@ class Bookkeeping:
         self.checkpoint.publish()
 
     def finish(self) -> None:
-        """Remove what nobody needs any more."""
+        """Remove snapshots that are no longer needed."""
         self.snapshots.remove_except(self.segment_bases | {self.point.offset})
 
     @property
-    def _taken(self) -> dict[int, Remembered]:
+    def _taken(self) -> dict[int, ProducerSnapshot]:
         taken = {} if self.segment_snapshot is None else dict([self.segment_snapshot])
-        return taken if self.remembered.is_empty else {**taken, self.point.offset: self.remembered}
+        return taken if self.snapshot.is_empty else {**taken, self.point.offset: self.snapshot}
 
 
 @dataclass(slots=True, kw_only=True)
 class Flush:
-    """One round of getting data onto the medium: begin on the loop, `run` anywhere, end on the loop."""
+    """One flush: begun on the event loop, `run` in any thread, ended on the event loop."""
 
     disk: Disk
     directory: Path
@@ -114,21 +114,21 @@ class Flush:
     syncs_epochs: bool
     syncs_directory: bool
     syncs_parent: bool
-    bookkeeping: Bookkeeping | None
-    bookkeeping_error: OSError | None = field(default=None, init=False)
+    checkpoint_write: CheckpointWrite | None
+    checkpoint_error: OSError | None = field(default=None, init=False)
 
     def run(self) -> None:
-        """Return once everything up to `end_offset` is on the medium. OSError leaves it in doubt.
+        """Make everything up to `end_offset` durable. After an OSError its state is unknown.
 
-        Unless something could not be opened for lack of descriptors: then its sync has not been
-        tried. The checkpoint is another matter: without it, recovery only takes longer.
+        Except when a file could not be opened for lack of descriptors: then its sync was not tried. A
+        failed checkpoint is only recorded: without it, recovery takes longer.
         """
         self.sync()
-        if self.bookkeeping is not None:
-            self.attempt(self.bookkeeping.run)
+        if self.checkpoint_write is not None:
+            self.attempt(self.checkpoint_write.run)
 
     def sync(self) -> None:
-        """Sync the data, and the names under which it is found."""
+        """Sync the data and the directory entries."""
         if self.syncs_epochs:
             sync_file(self.disk, self.directory / EPOCHS_FILE)
         for handle, segment, _ in self.files:
@@ -143,59 +143,59 @@ class Flush:
             self.disk.sync_directory(self.directory.parent)
 
     def attempt(self, step: Callable[[], None]) -> bool:
-        """Take a step of the bookkeeping, whose failure is noted and does no harm; whether it went well."""
+        """Run a step of the checkpoint write and record its error; return whether all steps succeeded."""
         try:
             step()
         except OSError as error:
-            self.bookkeeping_error = error
-        return self.bookkeeping_error is None
+            self.checkpoint_error = error
+        return self.checkpoint_error is None
 
 
-def run_together(disk: Disk, root: Path, flushes: Sequence[Flush]) -> list[OSError | None]:
-    """Run flushes of different logs below `root`, with shared syncs if they are many; what each raised."""
+def run_flushes(disk: Disk, root: Path, flushes: Sequence[Flush]) -> list[OSError | None]:
+    """Run flushes of logs below `root`, with shared syncs if there are many; return the error of each."""
     errors: list[OSError | None] = [None] * len(flushes)
-    shares = len(flushes) >= TOGETHER_FROM
+    shares = len(flushes) >= SYNCFS_THRESHOLD
     if not (shares and _sync_filesystem(disk, root)):
         for index, flush in enumerate(flushes):
             try:
                 flush.sync()
             except OSError as error:
                 errors[index] = error
-    books = [
-        (flush, flush.bookkeeping)
+    writes = [
+        (flush, flush.checkpoint_write)
         for flush, error in zip(flushes, errors, strict=True)
-        if error is None and flush.bookkeeping is not None
+        if error is None and flush.checkpoint_write is not None
     ]
-    if not shares or len(books) < TOGETHER_FROM:
-        for flush, book in books:
-            flush.attempt(book.run)
+    if not shares or len(writes) < SYNCFS_THRESHOLD:
+        for flush, write in writes:
+            flush.attempt(write.run)
         return errors
-    prepared: list[tuple[Flush, Bookkeeping, list[Path]]] = []
-    for flush, book in books:
+    prepared: list[tuple[Flush, CheckpointWrite, list[Path]]] = []
+    for flush, write in writes:
         try:
-            prepared.append((flush, book, book.prepare()))
+            prepared.append((flush, write, write.prepare()))
         except OSError as error:
-            flush.bookkeeping_error = error
+            flush.checkpoint_error = error
     if not _sync_filesystem(disk, root):
-        for flush, book, files in prepared:
+        for flush, write, files in prepared:
             if not flush.attempt(lambda files=files: _sync_files(disk, files)):  # type: ignore[misc]
-                book.abandon()
+                write.abandon()
     published = [
-        (flush, book)
-        for flush, book, _ in prepared
-        if flush.bookkeeping_error is None and flush.attempt(book.publish)
+        (flush, write)
+        for flush, write, _ in prepared
+        if flush.checkpoint_error is None and flush.attempt(write.publish)
     ]
     if not _sync_filesystem(disk, root):
-        for flush, book in published:
-            flush.attempt(lambda book=book: disk.sync_directory(book.directory))  # type: ignore[misc]
-    for flush, book in published:
-        if flush.bookkeeping_error is None:
-            flush.attempt(book.finish)
+        for flush, write in published:
+            flush.attempt(lambda write=write: disk.sync_directory(write.directory))  # type: ignore[misc]
+    for flush, write in published:
+        if flush.checkpoint_error is None:
+            flush.attempt(write.finish)
     return errors
 
 
 def _sync_filesystem(disk: Disk, root: Path) -> bool:
-    """Whether one sync did for all. An error need not be ours: syncing one by one tells."""
+    """Sync the file system; return whether that worked. The error may be another file's: sync each then."""
     try:
         return disk.sync_filesystem(root)
     except OSError:
@@ -207,8 +207,8 @@ def _sync_files(disk: Disk, files: Sequence[Path]) -> None:
         sync_file(disk, path)
 
 
-class FlushLedger:
-    """What of one partition is not on the medium yet."""
+class UnflushedState:
+    """Tracks which parts of one partition are not durable yet."""
 
     def __init__(
         self,
@@ -224,7 +224,7 @@ class FlushLedger:
         self._snapshots = snapshots
         self._epochs = epochs
         self.flushed_offset = checkpoint.current.recovery_point.offset
-        # Leader epochs: whether they are in a file, and whether that has yet to be synced.
+        # Leader epochs: whether they are in a file, and whether that file has to be synced.
         self.has_epochs_file = True
         self.epochs_changed = False
         self.directory_changed = False
@@ -233,7 +233,7 @@ class FlushLedger:
         self.deadline_ms = checkpoint.current.deadline_ms
         self._sealed: list[Segment] = []
         self._unindexed: list[Segment] = []
-        self._segment_snapshot: tuple[int, Remembered] | None = None
+        self._segment_snapshot: tuple[int, ProducerSnapshot] | None = None
         self._flushing = False
         self._was_truncated = False
 
@@ -242,28 +242,28 @@ class FlushLedger:
         return self._checkpoint.current.recovery_point
 
     def sealed(self, segment: Segment) -> None:
-        """`segment` takes no more batches; what is unsynced of it still has to be."""
+        """Register a segment that was just sealed; its unsynced bytes are left to the next flush."""
         if segment.size > segment.synced_to:
             self._sealed.append(segment)
         self.unindexed(segment)
 
     def unindexed(self, segment: Segment) -> None:
-        """The index of a sealed segment is to be written: now if possible, else with a later flush."""
+        """Write the index of a sealed segment; if that fails, a later flush does."""
         self._unindexed.append(segment)
         with suppress(OSError):
             self._write_indexes()
 
-    def snapshot(self, offset: int, memory: Memory) -> None:
-        """Keep the producer states at the start of a segment."""
-        self._segment_snapshot = offset, memory.copy()
+    def snapshot(self, offset: int, producer_state: ProducerState) -> None:
+        """Keep the producer state at the start of a segment for the next checkpoint."""
+        self._segment_snapshot = offset, producer_state.copy()
 
     def drop(self, segments: list[Segment]) -> None:
-        """These are going away."""
+        """Drop segments that are being removed."""
         self._sealed = [segment for segment in self._sealed if segment not in segments]
         self._unindexed = [segment for segment in self._unindexed if segment not in segments]
 
     def truncated(self, dropped: list[Segment], end_offset: int) -> None:
-        """The log ends at `end_offset` now."""
+        """Note that the log was truncated to `end_offset`."""
         self.drop(dropped)
         self.flushed_offset = min(self.flushed_offset, end_offset)
         self.compacted_to = self._checkpoint.current.compacted_to
@@ -274,32 +274,32 @@ class FlushLedger:
     def begin(
         self,
         segments: Segments,
-        memory: Memory,
+        producer_state: ProducerState,
         *,
         checkpoint_bytes: int | None = None,
         is_in_use: bool = True,
     ) -> Flush | None:
-        """What has to be done now, or None if everything is on the medium.
+        """Begin a flush. Returns None if everything is durable.
 
-        A checkpoint is part of it if the last is at least `checkpoint_bytes` behind. A log that is in use
-        may drop segments meanwhile: their files are held open.
+        Includes a checkpoint if the last one is at least `checkpoint_bytes` behind. A log that is in use
+        may drop segments meanwhile, so their files are kept open.
         """
         assert not self._flushing, "one flush of a log at a time"
         active = segments.active
         candidates = dict.fromkeys((*self._sealed, active))
         unsynced = [segment for segment in candidates if segment.size > segment.synced_to]
         point = RecoveryPoint(active.next_offset, active.base_offset, active.size)
-        bookkeeping = None
+        checkpoint_write = None
         if checkpoint_bytes is None:
             checkpoint_bytes = self._storage.checkpoint_bytes
         if self._is_checkpoint_due(point, checkpoint_bytes):
-            # No room for an index is no reason not to flush; the checkpoint waits until there is.
+            # No space for an index must not stop the flush; the checkpoint is left for later.
             with suppress(OSError):
                 self._write_indexes()
                 active.index.write_entries(active.size)
-                bookkeeping = self._bookkeeping(point, segments, memory)
-        # Names matter as soon as there is something to be found under them.
-        if not unsynced and bookkeeping is None:
+                checkpoint_write = self._checkpoint_write(point, segments, producer_state)
+        # Directory entries need a sync only once a file has data.
+        if not unsynced and checkpoint_write is None:
             return None
         files: list[tuple[Handle | None, Segment, int]] = []
         try:
@@ -319,17 +319,17 @@ class FlushLedger:
             syncs_epochs=self.epochs_changed,
             syncs_directory=self.directory_changed or self.epochs_changed,
             syncs_parent=self.is_parent_changed,
-            bookkeeping=bookkeeping,
+            checkpoint_write=checkpoint_write,
         )
         self.directory_changed = self.epochs_changed = self.is_parent_changed = False
         self._sealed = []
-        if bookkeeping is not None:
+        if checkpoint_write is not None:
             self._segment_snapshot = None
         self._flushing = True
         return flush
 
     def end(self, flush: Flush, error: OSError | None) -> None:
-        """Take note of how a flush went. After an error nothing is known, and nothing is noted."""
+        """Record the result of a flush. After an error nothing is known to be durable."""
         self._flushing = False
         for handle, segment, synced_to in flush.files:
             if handle is not None:
@@ -338,10 +338,10 @@ class FlushLedger:
                 segment.synced_to = synced_to
         if error is None:
             self.flushed_offset = flush.end_offset
-        self._bookkeeping_ended(flush, error)
+        self._end_checkpoint_write(flush, error)
 
     def postpone(self, flush: Flush) -> None:
-        """Have the next flush do all of this one: some file could not be opened, and no sync has failed."""
+        """Leave everything to the next flush: a file could not be opened, and no sync has failed."""
         self._flushing = False
         for handle, segment, _ in flush.files:
             if handle is not None:
@@ -351,17 +351,17 @@ class FlushLedger:
         self.epochs_changed |= flush.syncs_epochs
         self.directory_changed |= flush.syncs_directory
         self.is_parent_changed |= flush.syncs_parent
-        self._bookkeeping_ended(flush, OSError())
+        self._end_checkpoint_write(flush, OSError())
 
-    def _bookkeeping_ended(self, flush: Flush, error: OSError | None) -> None:
-        bookkeeping = flush.bookkeeping
-        if bookkeeping is None:
+    def _end_checkpoint_write(self, flush: Flush, error: OSError | None) -> None:
+        checkpoint_write = flush.checkpoint_write
+        if checkpoint_write is None:
             return
-        if error is None and flush.bookkeeping_error is None:
-            self.has_epochs_file = self.has_epochs_file or bookkeeping.epochs is not None
+        if error is None and flush.checkpoint_error is None:
+            self.has_epochs_file = self.has_epochs_file or checkpoint_write.epochs is not None
             self._was_truncated = False
             return
-        self._segment_snapshot = self._segment_snapshot or bookkeeping.segment_snapshot
+        self._segment_snapshot = self._segment_snapshot or checkpoint_write.segment_snapshot
 
     def _is_checkpoint_due(self, point: RecoveryPoint, checkpoint_bytes: int) -> bool:
         current = self._checkpoint.current
@@ -383,8 +383,10 @@ class FlushLedger:
             segment.index.seal()
             self._unindexed.pop()
 
-    def _bookkeeping(self, point: RecoveryPoint, segments: Segments, memory: Memory) -> Bookkeeping:
-        return Bookkeeping(
+    def _checkpoint_write(
+        self, point: RecoveryPoint, segments: Segments, producer_state: ProducerState
+    ) -> CheckpointWrite:
+        return CheckpointWrite(
             disk=self._storage.disk,
             directory=self._directory,
             checkpoint=self._checkpoint,
@@ -394,7 +396,7 @@ class FlushLedger:
             opened_ms=segments.active.opened_ms,
             compacted_to=self.compacted_to,
             deadline_ms=self.deadline_ms,
-            remembered=memory.copy(),
+            snapshot=producer_state.copy(),
             segment_snapshot=self._segment_snapshot,
             segment_bases=frozenset(segment.base_offset for segment in segments),
         )

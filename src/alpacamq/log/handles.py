@@ -1,7 +1,7 @@
-"""The open files of the node: few, whatever the number of partitions.
+"""A cache of open segment files, bounded whatever the number of partitions.
 
-Owns which segment files are open. A file in use is pinned and stays open; of the others the
-least recently used are closed. Threads share this with the event loop.
+A file in use is pinned and stays open; the least recently used of the others are closed. Shared by
+the event loop and threads.
 """
 
 import errno
@@ -11,9 +11,9 @@ from pathlib import Path
 
 from alpacamq.model.ports import Disk
 
-# What the system says when the process, or the machine, has no descriptor left.
+# Errors for no free descriptor, in the process or in the system.
 NO_DESCRIPTORS = {errno.EMFILE, errno.ENFILE}
-# Idle files closed at once where that happens.
+# Idle files to close when that happens.
 _SHED = 16
 
 
@@ -28,13 +28,17 @@ class Handle:
         self.descriptor = descriptor
         self.pins = 1
 
+    def read(self, size: int, position: int) -> bytes:
+        """Read `size` bytes, fewer at the end of the file."""
+        return self._owner.read(self, size, position)
+
     def release(self) -> None:
-        """Give the file back; once for every `pin`."""
+        """Unpin the file; call once for every `pin`."""
         self._owner.release(self)
 
 
 class FileHandles:
-    """At most `limit` open files, or as many as are pinned at once."""
+    """At most `limit` open files, or as many as are pinned at the same time."""
 
     def __init__(self, disk: Disk, limit: int) -> None:
         assert limit > 0
@@ -47,8 +51,12 @@ class FileHandles:
     def __len__(self) -> int:
         return len(self._open)
 
+    def read(self, handle: Handle, size: int, position: int) -> bytes:
+        """Read from a pinned file."""
+        return self._disk.read(handle.descriptor, size, position)
+
     def pin(self, path: Path, *, create: bool = False) -> Handle:
-        """The file at `path`, open for as long as the caller needs it."""
+        """Open the file at `path` if necessary and pin it."""
         with self._lock:
             handle = self._open.get(path)
             if handle is not None:
@@ -62,9 +70,9 @@ class FileHandles:
             return handle
 
     def pin_for_client(self, path: Path) -> Handle:
-        """Like `pin`, for as long as a client takes to read; OSError where clients have `limit` files open.
+        """Pin a file while a client reads it; OSError if clients already have `limit` files open.
 
-        What the log needs itself is never refused: slow readers must not keep it from writing.
+        The log's own use is not limited: slow readers must not prevent writes.
         """
         with self._lock:
             if path not in self._open and len(self._open) - len(self._idle) >= self._limit:
@@ -82,11 +90,11 @@ class FileHandles:
                     self._idle[handle.path] = handle
                     return
                 del self._open[handle.path]
-        # Not under the lock: closing the last descriptor of a removed file frees all of it.
+        # Outside the lock: closing the last descriptor of a removed file frees all of its blocks.
         self._disk.close(handle.descriptor)
 
     def forget(self, path: Path) -> None:
-        """The name means another file from now on, or none; who has it pinned keeps the old one."""
+        """Drop the file from the cache, because its name is about to change. Pinned handles stay valid."""
         with self._lock:
             handle = self._open.pop(path, None)
             if handle is None or handle.pins:

@@ -1,4 +1,4 @@
-"""What a log can still do after things went wrong, and the errors that say so."""
+"""Health of a log after errors, and the exceptions that report it."""
 
 import errno
 from pathlib import Path
@@ -10,29 +10,29 @@ from .handles import NO_DESCRIPTORS
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
 
-def refused(directory: Path, doing: str, error: OSError) -> StorageFailed:
-    """The disk's refusal in our words."""
+def storage_error(directory: Path, doing: str, error: OSError) -> StorageFailed:
+    """Translate an OSError of the disk into StorageFailed or DiskFull."""
     kind = DiskFull if error.errno in NO_ROOM else StorageFailed
     return kind(f"{directory.name}: {doing} failed: {error.strerror or error}")
 
 
 def is_out_of_descriptors(error: BaseException) -> bool:
-    """Whether something failed only because no file could be opened: it can be tried again."""
+    """Return whether an operation failed only for lack of file descriptors, so that it can be retried."""
     cause = error.__cause__ if isinstance(error, AlpacaError) else error
     return isinstance(cause, OSError) and cause.errno in NO_DESCRIPTORS
 
 
-class Condition:
-    """Damage found, a flush that failed, or the end of the log's life: each for good.
+class LogHealth:
+    """Records damage, a failed flush, or that the log was closed. None of them is ever reset.
 
-    Damage is no reason to refuse writes: what is appended lies behind it and is sound.
+    Damage does not stop writes: new batches are appended behind it and are sound.
     """
 
     __slots__ = ("_directory", "_refusal", "in_doubt", "is_damaged")
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        # Whether some segment has gaps; the segments know which.
+        # Whether any segment has gaps; each segment keeps its own.
         self.is_damaged = False
         self.in_doubt: str | None = None
         self._refusal: AlpacaError | None = None
@@ -42,22 +42,22 @@ class Condition:
         return self._refusal is None
 
     def check_writable(self) -> None:
-        """Raise what stands against writing."""
+        """Raise the error that prevents writing, if any."""
         if self._refusal is not None:
-            # The same error is raised many times: it must not collect every caller's frames.
+            # The same instance is raised many times: drop the traceback, or it collects callers' frames.
             raise self._refusal.with_traceback(None)
 
-    def doubt(self) -> DataInDoubt:
+    def fsync_error(self) -> DataInDoubt:
         assert self.in_doubt is not None
         return DataInDoubt(self.in_doubt)
 
     def flush_failed(self, error: OSError) -> None:
-        """Nobody knows what is on the medium, and asking again would only hide that."""
+        """Stop writes for good: the state of the disk is unknown, and a second fsync would hide the error."""
         self.in_doubt = (
             f"{self._directory.name}: a flush failed ({error.strerror or error}), so what reached the disk "
             "is unknown; no writes until restart"
         )
-        self._refusal = self.doubt()
+        self._refusal = self.fsync_error()
 
     def close(self) -> None:
         self._refusal = StorageFailed(f"{self._directory.name} is closed")

@@ -1,8 +1,8 @@
-"""The sparse index of one segment: what its two files hold, and the tail that is not in them yet.
+"""The sparse index of one segment: two files, and a tail that is not in them yet.
 
-An entry is made about every 4 KiB of log. Lookups only ever say where to start reading
-headers, so an index that knows less is slower, not wrong: what a crash takes of its files is
-made again. They are synced only where entries are taken back, which must not reappear.
+There is an entry about every 4 KiB of log. A lookup only tells where to start reading headers, so a
+smaller index is slower, not wrong: entries lost in a crash are rebuilt. The files are synced only
+when entries are removed, which must not reappear.
 """
 
 from array import array
@@ -33,14 +33,14 @@ INTERVAL_BYTES = 4096
 OFFSET_SUFFIX = ".index"
 TIME_SUFFIX = ".timeindex"
 
-# Four times what the largest segment can need.
+# Four times the size that the largest segment can need.
 _FILE_LIMIT_BYTES = 16 << 20
 _POSITION_MASK = 0xFFFF_FFFF
 _NOTHING = ChunkEnd(0, 0, 0)
 
 
 class IndexTail:
-    """The newest entries of a segment, and what is needed to go on making them."""
+    """The newest entries of a segment, and the state to continue them."""
 
     __slots__ = ("_base_offset", "_last_position", "_last_timestamp", "largest_offset", "largest_timestamp",
                  "offsets", "times")  # fmt: skip
@@ -58,7 +58,7 @@ class IndexTail:
         self.clear()
 
     def note(self, offset: int, position: int, max_timestamp: int) -> None:
-        """A batch lies at `position`."""
+        """Add a batch at `position`."""
         if max_timestamp > self.largest_timestamp:
             self.largest_timestamp = max_timestamp
             self.largest_offset = offset
@@ -75,12 +75,12 @@ class IndexTail:
             self.times.append(self.largest_offset)
 
     def clear(self) -> None:
-        """The entries are in the files now. Threads may still be looking at the old arrays."""
+        """Drop entries that are in the files now. Threads may still read the old arrays."""
         self.offsets = array("Q")
         self.times = array("q")
 
     def move_to(self, loaded: LoadedIndex, covered_to: int) -> None:
-        """Append the entries to `loaded`, which reaches up to `covered_to` then."""
+        """Append the entries to `loaded` and extend it to `covered_to`."""
         loaded.covered_to = covered_to
         loaded.offsets.extend(self.offsets)
         loaded.timestamps.extend(self.times[0::2])
@@ -89,7 +89,7 @@ class IndexTail:
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """What was found in the two index files, as far as both agree with each other and with the log."""
+    """The content of the two index files, as far as they agree with each other and with the log."""
 
     loaded: LoadedIndex
     offsets_end: ChunkEnd
@@ -98,10 +98,10 @@ class _Files:
 
 
 class SegmentIndex:
-    """Where in a segment to look for an offset, a timestamp, or a place to cut.
+    """Looks up where in a segment to find an offset, a timestamp, or a boundary to cut at.
 
-    `covered_to` is the log position up to which the files hold entries, or ought to. A sealed
-    segment has no tail and is loaded when first asked.
+    `covered_to` is the log position up to which the files hold entries, or should. A sealed segment has
+    no tail and is loaded on first use.
     """
 
     __slots__ = ("_base_offset", "_largest", "_log_path", "_offset_bytes", "_storage", "_time_bytes",
@@ -122,7 +122,7 @@ class SegmentIndex:
         self._offset_bytes = self._time_bytes = 0
         self._largest: tuple[int, int] | None = None
         self.covered_to = covered_to
-        # Damaged stretches of the log, in order; replaced, never changed.
+        # Damaged ranges of the log, in order; replaced, never changed.
         self.gaps: tuple[Gap, ...] = ()
         self.is_retired = False
         self.tail = tail or (None if covered_to else IndexTail(base_offset))
@@ -132,14 +132,14 @@ class SegmentIndex:
         return self._log_path.with_suffix(OFFSET_SUFFIX), self._log_path.with_suffix(TIME_SUFFIX)
 
     def floor(self, offset: int) -> Boundary:
-        """The last known boundary not after `offset`."""
+        """Return the last known boundary not after `offset`."""
         key = (offset - self._base_offset) << 32 | _POSITION_MASK
         entries = self._entries(key)
         index = bisect_right(entries, key)
         return self._boundary(entries[index - 1]) if index else Boundary(self._base_offset, 0)
 
     def cut(self, after: int, upto: int) -> Boundary | None:
-        """The last known boundary behind position `after` and not behind `upto`."""
+        """Return the last known boundary after position `after` and not after `upto`."""
         entries = self.tail.offsets if self.tail is not None else None
         if not entries or entries[0] & _POSITION_MASK > upto:
             entries = self._load().offsets
@@ -149,7 +149,7 @@ class SegmentIndex:
         return None
 
     def before(self, timestamp: int) -> int:
-        """An offset in whose batch or after it the first record at or after `timestamp` lies."""
+        """Return an offset not after the first record at or after `timestamp`."""
         times = self.tail.times if self.tail is not None else None
         if times and times[0] < timestamp:
             timestamps, offsets = times[0::2], times[1::2]
@@ -160,7 +160,7 @@ class SegmentIndex:
         return offsets[index - 1] if index else self._base_offset
 
     def largest(self) -> tuple[int, int]:
-        """The largest timestamp of the segment (-1 if none has any) and the offset of its batch."""
+        """Return the largest timestamp of the segment (-1 if none) and the offset of its batch."""
         if (tail := self.tail) is not None:
             return tail.largest_timestamp, tail.largest_offset
         if self._largest is None:
@@ -169,7 +169,7 @@ class SegmentIndex:
         return self._largest
 
     def write(self, covered_to: int) -> None:
-        """Append the tail, which reaches up to `covered_to`, to the files."""
+        """Append the tail, which extends to `covered_to`, to the files."""
         tail = self.tail
         if tail is None or covered_to == self.covered_to:
             return
@@ -185,23 +185,23 @@ class SegmentIndex:
         tail.clear()
 
     def write_entries(self, covered_to: int) -> None:
-        """The same if there are entries: reading a few headers again beats reading two more files."""
+        """Append the tail if it has entries: rereading a few headers beats reading two more files."""
         if self.tail is not None and self.tail.offsets:
             self.write(covered_to)
 
     def seal(self) -> None:
-        """The segment takes no more batches; the tail can go once it is in the files."""
+        """Drop the tail of a sealed segment once it is in the files."""
         if self.tail is not None and not self.tail.offsets and not self.tail.times:
             self._largest = self.largest()
             self.tail = None
 
     def retire(self) -> None:
-        """The segment is no longer part of the log; a search that still uses it may only read."""
+        """Mark the segment as removed from the log; a search that still uses it may only read."""
         self.is_retired = True
         self._storage.indexes.discard(self)
 
     def resume(self, position: int, *, has_files: bool = True) -> None:
-        """Make the index end exactly at `position`, ready for the batches that follow there."""
+        """Truncate the index to `position`, ready for the batches that follow."""
         storage = self._storage
         storage.indexes.discard(self)
         if not has_files:
@@ -218,13 +218,13 @@ class SegmentIndex:
         self.tail = self._tail_after(files.loaded, position)
 
     def distrust(self) -> None:
-        """The files are wrong: throw them away. They are made again when next needed; in any thread."""
+        """Discard wrong files; they are rebuilt on next use. May run in any thread."""
         self._storage.indexes.discard(self)
         for path in self.paths:
             _truncate(self._storage.disk, path, 0)
 
     def restart(self, *, has_files: bool) -> None:
-        """Forget everything: the whole segment will be noted again."""
+        """Clear the index before a scan of the whole segment."""
         if has_files:
             self.distrust()
         self._offset_bytes = self._time_bytes = self.covered_to = 0
@@ -243,7 +243,7 @@ class SegmentIndex:
             return _empty()
         cache = self._storage.indexes
         loaded = cache.get(self)
-        # One that a thread loaded while the event loop wrote a chunk may lack that chunk.
+        # An index that a thread loaded while the event loop wrote a chunk may lack that chunk.
         if loaded is None or loaded.covered_to < covered_to:
             files = self._read_files(covered_to)
             loaded = files.loaded
@@ -251,7 +251,7 @@ class SegmentIndex:
                 tail = self._tail_after(loaded, covered_to)
                 tail.note_largest()
                 if self.tail is None and not self.is_retired:
-                    # Nobody waits for the repair: what cannot be written now is made again next time.
+                    # Writing the rebuilt entries is optional: if it fails, they are rebuilt next time.
                     with suppress(OSError):
                         self._append(
                             tail, files.offsets_end.file_bytes, files.times_end.file_bytes, covered_to
@@ -263,7 +263,7 @@ class SegmentIndex:
     def _append(
         self, tail: IndexTail, offset_bytes: int, time_bytes: int, covered_to: int
     ) -> tuple[int, int]:
-        """Write a chunk behind the bytes given; returns where the files end then."""
+        """Write a chunk behind the given bytes; return the new ends of the files."""
         offsets = pack_chunk(OFFSET_MAGIC, OFFSET_ENTRY_BYTES, tail.offsets, covered_to)
         times = pack_chunk(TIME_MAGIC, TIME_ENTRY_BYTES, tail.times, covered_to)
         offsets_path, times_path = self.paths
@@ -272,7 +272,7 @@ class SegmentIndex:
         return offset_bytes + len(offsets), time_bytes + len(times)
 
     def _read_files(self, limit: int) -> _Files:
-        """What the files hold of the log up to `limit`."""
+        """Read the files as far as they describe the log up to `limit`."""
         disk = self._storage.disk
         offsets_path, times_path = self.paths
         offset_data, offset_size = _read(disk, offsets_path)
@@ -298,7 +298,7 @@ class SegmentIndex:
         return _Files(loaded, offsets_end, times_end, (offset_size, time_size))
 
     def _describes_log(self, loaded: LoadedIndex, limit: int) -> bool:
-        """Whether the last entry is true. Compaction may have replaced the log that it once described."""
+        """Return whether the last entry matches the log, which compaction may have replaced."""
         if not loaded.offsets:
             return True
         last = self._boundary(loaded.offsets[-1])
@@ -312,7 +312,7 @@ class SegmentIndex:
         return len(data) == HEADER_BYTES and read_header(data).base_offset == last.offset
 
     def _tail_after(self, loaded: LoadedIndex, position: int) -> IndexTail:
-        """The entries that are missing behind `loaded`, made from the log up to `position`."""
+        """Rebuild the entries missing behind `loaded` from the log up to `position`."""
         tail = IndexTail(self._base_offset, loaded)
         if loaded.covered_to == position:
             return tail
@@ -338,7 +338,7 @@ def _position(entry: int) -> int:
 
 
 def _read(disk: Disk, path: Path) -> tuple[bytes, int]:
-    """An index file's content and size; a missing one is empty."""
+    """Return an index file's content and size; a missing file is empty."""
     try:
         descriptor = disk.open(path)
     except FileNotFoundError:
@@ -354,7 +354,7 @@ def _write_at(disk: Disk, path: Path, data: bytes, position: int) -> None:
     descriptor = disk.open(path, create=True)
     try:
         if disk.size(descriptor) > position:
-            disk.truncate(descriptor, position)  # what a failed write or an older life left there
+            disk.truncate(descriptor, position)  # left by a failed write or a former index
         disk.write(descriptor, [data], position)
     finally:
         disk.close(descriptor)

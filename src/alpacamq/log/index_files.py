@@ -1,9 +1,9 @@
-"""Index files: how entries lie in them, and the loaded indexes that all segments share.
+"""The format of index files, and a cache of loaded indexes shared by all segments.
 
-A file is a run of chunks, each with a header (what it is, how many entries, up to which byte of
-the log they reach, CRC-32C) and its entries. The first chunk that is torn or damaged ends what
-is believed; the rest is rebuilt from the log. Offset entries are offset - base and position,
-4 bytes each; time entries are the largest timestamp so far and the offset of its batch, 8 each.
+A file is a sequence of chunks, each with a header (magic, entry count, log position covered,
+CRC-32C) and its entries. Reading stops at the first torn or damaged chunk; the rest is rebuilt from
+the log. An offset entry is offset - base and position, 4 bytes each; a time entry is the largest
+timestamp so far and the offset of its batch, 8 bytes each.
 """
 
 import sys
@@ -26,7 +26,7 @@ _CHECKED = Struct(">4sII")
 
 
 class ChunkEnd(NamedTuple):
-    """Where a chunk ends: in the log it describes, in its file, and among the entries."""
+    """The end of a chunk: in the log it describes, in its file, and in the entries."""
 
     covered_to: int
     file_bytes: int
@@ -34,14 +34,14 @@ class ChunkEnd(NamedTuple):
 
 
 def pack_chunk(magic: bytes, entry_bytes: int, entries: "array[int]", covered_to: int) -> bytes:
-    """A chunk of `entries`, to be appended to an index file."""
+    """Encode `entries` as a chunk to append to an index file."""
     packed = _big_endian(entries).tobytes()
     head = _CHECKED.pack(magic, len(packed) // entry_bytes, covered_to)
     return head + crc32c(packed, crc32c(head)).to_bytes(4, "big") + packed
 
 
 def unpack_chunks(magic: bytes, entry_bytes: int, data: bytes) -> tuple[bytes, list[ChunkEnd]]:
-    """The entries of all sound chunks, still as bytes, and where each chunk ends."""
+    """Return the entries of all sound chunks, as bytes, and the end of each chunk."""
     view = memoryview(data)
     parts: list[memoryview] = []
     ends: list[ChunkEnd] = []
@@ -62,7 +62,7 @@ def unpack_chunks(magic: bytes, entry_bytes: int, data: bytes) -> tuple[bytes, l
 
 
 def unpack_entries(typecode: str, data: bytes) -> "array[int]":
-    """Big-endian 8-byte numbers as an array."""
+    """Decode big-endian 8-byte numbers."""
     numbers = array(typecode)
     numbers.frombytes(data)
     return _big_endian(numbers)
@@ -94,9 +94,9 @@ class LoadedIndex:
 
 
 class IndexCache:
-    """The loaded indexes of the node, at most `limit_bytes` of them, the last used kept.
+    """A cache of at most `limit_bytes` of loaded indexes; evicts the least recently used.
 
-    The key is whose index it is, not its path: after compaction another index has the same path.
+    Keyed by owner, not by path: after compaction another index has the same path.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -118,7 +118,7 @@ class IndexCache:
             return entry[0]
 
     def put(self, owner: object, index: LoadedIndex) -> None:
-        """Keep `index`, whose size may have changed since it was last put."""
+        """Add `index`, or update its size in the cache."""
         size = index.size_bytes
         with self._lock:
             self._drop(owner)

@@ -1,7 +1,7 @@
-"""What is wrong with the files of a partition whose broker does not run. Changes nothing.
+"""Inspects the files of a partition while its broker is stopped. Changes nothing.
 
-Follows what recovery would do: what lies before the recovery point was on the medium and is damaged
-where it is not sound; what lies behind it may be the unfinished end that a crash leaves.
+Follows the rules of recovery: bytes before the recovery point were durable and are damaged if they
+are not sound; bytes after it may be the incomplete tail that a crash leaves.
 """
 
 from collections.abc import Iterator
@@ -26,9 +26,9 @@ from .segment import segment_path
 
 @dataclass(slots=True, kw_only=True)
 class SegmentState:
-    """One segment file: where it ends and what of it is damaged.
+    """One segment file: its end and its damage.
 
-    `covered` says that the one before it holds the same: a compaction was interrupted.
+    `covered` is set if the segment before it contains the same offsets: a compaction was interrupted.
     """
 
     path: Path
@@ -42,7 +42,7 @@ class SegmentState:
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A file that says nothing the segments do not say, and cannot be used."""
+    """A derived file that cannot be used; the segments contain everything to rebuild it."""
 
     path: Path
     reason: str
@@ -50,7 +50,7 @@ class Derived:
 
 @dataclass(slots=True, kw_only=True)
 class PartitionState:
-    """Everything in one partition's directory."""
+    """The state of one partition's directory."""
 
     directory: Path
     start_offset: int = 0
@@ -58,10 +58,10 @@ class PartitionState:
     segments: list[SegmentState] = field(default_factory=list)
     checkpoint: Checkpoint | None = None
     epochs: EpochHistory | None = None
-    # The same, or what the batches say where that file cannot be read or is not there yet.
+    # The same, or epochs taken from the batches if the file is unreadable or does not exist yet.
     known_epochs: EpochHistory = field(default_factory=EpochHistory)
     derived: list[Derived] = field(default_factory=list)
-    # Offsets whose segments are gone from the start: the first, and the first that is there.
+    # Missing offsets at the start: the first one, and the first one that exists.
     lost: tuple[int, int] | None = None
 
     @property
@@ -81,7 +81,7 @@ class PartitionState:
 
 
 def inspect_partition(disk: Disk, directory: Path) -> PartitionState:
-    """Read every byte of a partition."""
+    """Read and check every byte of a partition."""
     contents = list_contents(disk, directory)
     state = PartitionState(directory=directory)
     try:
@@ -160,9 +160,9 @@ def _inspect_rest(
     *,
     learns: bool,
 ) -> None:
-    """What lies behind the recovery point: sound, or cut at the next start where it is not.
+    """Check the bytes behind the recovery point, where the next start truncates what is not sound.
 
-    Where sound batches follow what is not, that is named as damage: cutting would lose them.
+    Unsound bytes followed by sound batches are reported as damage: truncating would lose those batches.
     """
     while True:
         try:
@@ -200,7 +200,7 @@ def _unusable(disk: Disk, directory: Path, indexes: list[int], snapshots: list[i
             try:
                 descriptor = disk.open(path)
             except FileNotFoundError:
-                continue  # as after a crash; made anew when it is needed
+                continue  # normal after a crash; rebuilt on demand
             try:
                 data = disk.read(descriptor, disk.size(descriptor), 0)
             finally:

@@ -1,7 +1,7 @@
-"""One partition on disk: what is appended, read back, flushed, dropped and compacted.
+"""One partition on disk: append, read, flush, retention, compaction, truncation.
 
-Synchronous, with one owner: everything here belongs to the thread that owns the partition, save
-what says that it may run in another. Who may write, and what readers may see, is not decided here.
+Synchronous, with one owner: only the thread that owns the partition may call it, except for methods
+documented otherwise. Write permission and read visibility are decided by the caller.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,16 +20,15 @@ from alpacamq.model.ports import Disk
 from alpacamq.model.topics import TopicConfig
 
 from .appender import Appended, Appender, Incoming
-from .checkpoint import CheckpointFile, RecoveryPoint
+from .checkpoint import RecoveryPoint
 from .compactor import Compaction, Compactor
 from .directory import list_contents, remove_segment
 from .disk import remove_tree
-from .epochs import EpochHistory
-from .flush import SMALL_TAIL_BYTES, Flush, FlushLedger, run_together
-from .health import Condition, is_out_of_descriptors, refused
-from .producer_state import Memory, ProducerSnapshots, Remembered
+from .flush import SMALL_TAIL_BYTES, Flush, UnflushedState, run_flushes
+from .health import LogHealth, is_out_of_descriptors, storage_error
+from .producer_state import ProducerSnapshot
 from .reader import LogReader, Slice, TimestampOffset, TimestampSearch
-from .recovery import Progress, Recovered, Recovery
+from .recovery import Recovered, Recovery, ScanProgress
 from .retention import Removal, StartMove, count_removable, is_expired
 from .scan import Boundary, Violation
 from .segment import Segments
@@ -38,12 +37,12 @@ from .swap import discard_swaps
 from .transactions import read_stored_marker
 
 DELETED = "-delete"
-# The name of a directory being deleted must not get too long for the file system.
+# Keeps the name of a directory being deleted within the file system's limit.
 MAX_STEM = 200
-# Flushes of as many logs share their syncs.
-MAX_TOGETHER = 256
+# Flushes of at most this many logs share their syncs.
+MAX_SHARED_FLUSHES = 256
 
-__all__ = ["Appended", "Incoming", "PartitionLog", "Progress", "Recovered", "Slice", "TimestampOffset"]
+__all__ = ["Appended", "Incoming", "PartitionLog", "Recovered", "ScanProgress", "Slice", "TimestampOffset"]
 
 
 class PartitionLog:
@@ -53,46 +52,46 @@ class PartitionLog:
         self.directory = directory
         self.recovered = recovery.report
         self.epochs = recovery.epochs
-        self.memory = recovery.memory
-        self.producers = self.memory.producers
-        self.transactions = self.memory.transactions
+        self.producer_state = recovery.producer_state
+        self.producers = self.producer_state.producers
+        self.transactions = self.producer_state.transactions
         self.start_offset = recovery.start_offset
         self._storage = storage
         self._segments = Segments(recovery.segments)
         self._checkpoint = recovery.checkpoint
         self._snapshots = recovery.snapshots
-        self._condition = Condition(directory)
-        self._condition.is_damaged = any(segment.gaps for segment in recovery.segments)
-        self._ledger = FlushLedger(
+        self._health = LogHealth(directory)
+        self._health.is_damaged = any(segment.gaps for segment in recovery.segments)
+        self._unflushed = UnflushedState(
             directory, storage, recovery.checkpoint, recovery.snapshots, recovery.epochs
         )
         self._appender = Appender(
-            directory, config, storage, self._segments, self.epochs, self.memory, self._ledger
+            directory, config, storage, self._segments, self.epochs, self.producer_state, self._unflushed
         )
         self._compactor = Compactor(
-            directory, storage, self._segments, self.epochs, self._ledger, self.transactions
+            directory, storage, self._segments, self.epochs, self._unflushed, self.transactions
         )
-        self._reader = LogReader(directory, storage, self._segments, self.epochs, self._condition)
+        self._reader = LogReader(directory, storage, self._segments, self.epochs, self._health)
 
     @classmethod
     def open(
-        cls, directory: Path, config: TopicConfig, storage: Storage, *, progress: Progress | None = None
+        cls, directory: Path, config: TopicConfig, storage: Storage, *, progress: ScanProgress | None = None
     ) -> "PartitionLog":
-        """The log in `directory`, which is made if there is none, ready for use. Blocking."""
+        """Open the log in `directory`, ready for use; create it if it does not exist. Blocking."""
         log = cls.recover(directory, config, storage, progress=progress)
         try:
-            log._run_now(log.begin_settling())
+            log._run_now(log.begin_recovery_flush())
         except OSError as error:
-            raise refused(directory, "opening", error) from error
+            raise storage_error(directory, "opening", error) from error
         return log
 
     @classmethod
     def recover(
-        cls, directory: Path, config: TopicConfig, storage: Storage, *, progress: Progress | None = None
+        cls, directory: Path, config: TopicConfig, storage: Storage, *, progress: ScanProgress | None = None
     ) -> "PartitionLog":
-        """The same without the syncs, which many logs can share: `begin_settling` comes before its use.
+        """Open the log without syncing, so that many logs can share the syncs of `begin_recovery_flush`.
 
-        `progress` hears how many bytes of how many have been scanned.
+        That flush must end before the log is used. `progress` is called with bytes scanned and total bytes.
         """
         try:
             recovery = Recovery(directory, storage, progress)
@@ -104,21 +103,21 @@ class PartitionLog:
             else:
                 recovery.run(contents)
             log = cls(directory, config, storage, recovery)
-            log._take_over(recovery)
+            log._finish_recovery(recovery)
         except OSError as error:
-            raise refused(directory, "opening", error) from error
+            raise storage_error(directory, "opening", error) from error
         return log
 
-    def begin_settling(self) -> Flush | None:
-        """Get what recovery found, cut or renamed onto the medium, for `Flush.run` in any thread.
+    def begin_recovery_flush(self) -> Flush | None:
+        """Begin the flush that makes the result of recovery durable; `Flush.run` may run in any thread.
 
-        None if there is nothing that could be lost. Nobody may read or write the log before that flush has
-        ended: what is served must not vanish in the next power cut, nor what was cut come back.
+        Returns None if nothing needs syncing. The log must not be read or written before the flush has
+        ended: after the next power loss, served data must not vanish and truncated data must not return.
         """
-        if self.recovered.clean or not self._condition.is_writable:
+        if self.recovered.clean or not self._health.is_writable:
             return None
-        return self._ledger.begin(
-            self._segments, self.memory, checkpoint_bytes=SMALL_TAIL_BYTES, is_in_use=False
+        return self._unflushed.begin(
+            self._segments, self.producer_state, checkpoint_bytes=SMALL_TAIL_BYTES, is_in_use=False
         )
 
     @property
@@ -135,11 +134,11 @@ class PartitionLog:
 
     @property
     def flushed_offset(self) -> int:
-        return self._ledger.flushed_offset
+        return self._unflushed.flushed_offset
 
     @property
     def unflushed_records(self) -> int:
-        return self._segments.active.next_offset - self._ledger.flushed_offset
+        return self._segments.active.next_offset - self._unflushed.flushed_offset
 
     @property
     def size_bytes(self) -> int:
@@ -147,105 +146,105 @@ class PartitionLog:
 
     @property
     def damages(self) -> list[DamagedLog]:
-        """The damaged stretches found so far, in order; what lies around them is served."""
-        if not self._condition.is_damaged:
+        """The damaged ranges found so far, in order; batches around them are served."""
+        if not self._health.is_damaged:
             return []
         return [damage for segment in self._segments for damage in segment.damages]
 
     @property
     def damage(self) -> DamagedLog | None:
-        """The first of them."""
+        """The first damaged range."""
         return next(iter(self.damages), None)
 
     @property
     def in_doubt(self) -> str | None:
-        return self._condition.in_doubt
+        return self._health.in_doubt
 
     @property
     def is_flushable(self) -> bool:
-        """Whether a flush can still succeed: not once the log is closed or in doubt."""
-        return self._condition.is_writable
+        """Whether a flush can still succeed: false once the log is closed or an fsync failed."""
+        return self._health.is_writable
 
-    def doubt(self) -> DataInDoubt:
-        """The error for those who waited for the flush that failed."""
-        return self._condition.doubt()
+    def fsync_error(self) -> DataInDoubt:
+        """Return the error for callers that waited for the failed flush."""
+        return self._health.fsync_error()
 
     def append(self, batches: Sequence[Incoming], leader_epoch: int) -> list[Appended | AlpacaError]:
-        """Append batches in order; what became of each. Raises StorageFailed if nothing could be written."""
-        self._condition.check_writable()
+        """Append batches in order; return a result for each. Raises StorageFailed if nothing was written."""
+        self._health.check_writable()
         return self._appender.append(batches, leader_epoch)
 
     def start_epoch(self, leader_epoch: int) -> None:
-        """Record a new leader epoch ahead of its first append, which need not wait for the disk then."""
-        self._condition.check_writable()
+        """Record a new leader epoch before its first append, so that the append does not wait for it."""
+        self._health.check_writable()
         self._appender.start_epoch(leader_epoch)
 
     def read(
         self, offset: int, max_bytes: int, limit_offset: int, *, at_least_one: bool = True
     ) -> Slice | None:
-        """Whole batches from the one with `offset` on, none past `limit_offset`, within one segment.
+        """Read whole batches of one segment, from the one with `offset` on, up to `limit_offset`.
 
-        None if there is nothing to read yet, or nothing fits and `at_least_one` is not asked for.
+        Returns None if there is nothing to read yet, or if no batch fits and not `at_least_one`.
         """
         return self._reader.read(
             offset, max_bytes, self.start_offset, limit_offset, at_least_one=at_least_one
         )
 
     def verify(self, part: Slice) -> None:
-        """Check bytes that this process has not seen before; in any thread.
+        """Verify bytes that this process has not checked before. May run in any thread.
 
-        DamagedLog if they are not what was written. What lies around the damage can still be
-        read by new slices.
+        Raises DamagedLog if they are not what was written. New slices can still read the batches around
+        the damage.
         """
         self._reader.verify(part)
 
     def begin_flush(self) -> Flush | None:
-        """What is to be synced, for `Flush.run` in any thread; None if everything is on the medium."""
-        if not self._condition.is_writable:
+        """Begin a flush; `Flush.run` may run in any thread. Returns None if everything is durable."""
+        if not self._health.is_writable:
             return None
         try:
-            return self._ledger.begin(self._segments, self.memory)
+            return self._unflushed.begin(self._segments, self.producer_state)
         except OSError as error:
-            raise refused(self.directory, "beginning a flush", error) from error
+            raise storage_error(self.directory, "beginning a flush", error) from error
 
     def flush_now(self) -> None:
-        """Flush, and return when that has ended. Blocking; not during a flush."""
+        """Flush and wait for the end. Blocking; not during another flush."""
         if (flush := self.begin_flush()) is None:
             return
         try:
             self._run_now(flush)
         except OSError as error:
             if is_out_of_descriptors(error):
-                raise refused(self.directory, "flushing", error) from error
-            self._condition.flush_failed(error)
-            raise self.doubt() from error
+                raise storage_error(self.directory, "flushing", error) from error
+            self._health.flush_failed(error)
+            raise self.fsync_error() from error
 
     def end_flush(self, flush: Flush, error: OSError | None) -> None:
-        """Take note of how a flush went. After a failure the log takes no more writes.
+        """Record the result of a flush. After a failure the log takes no more writes.
 
-        A flush for which no descriptor was left has not failed: it can be begun again.
+        Running out of descriptors is not a failure: the flush can be begun again.
         """
         if error is not None and is_out_of_descriptors(error):
-            self._ledger.postpone(flush)
+            self._unflushed.postpone(flush)
             return
-        self._ledger.end(flush, error)
+        self._unflushed.end(flush, error)
         if error is not None:
-            self._condition.flush_failed(error)
+            self._health.flush_failed(error)
 
     def roll_if_due(self, now_ms: int) -> None:
         """Begin a new segment if the active one is older than segment.ms."""
-        if self._condition.is_writable:
+        if self._health.is_writable:
             self._appender.roll_if_due(now_ms)
 
     def begin_retention(self, now_ms: int) -> Removal | None:
-        """Drop the segments that have had their time; the files go in `Removal.run`, in any thread."""
-        if not self._condition.is_writable:
+        """Drop expired segments from the log; `Removal.run`, in any thread, deletes their files."""
+        if not self._health.is_writable:
             return None
         self.producers.expire(now_ms)
         try:
             active = self._segments.active
             if active.size and is_expired(active, self.config, now_ms):
-                with suppress(DiskFull):  # the older segments are what makes room
+                with suppress(DiskFull):  # removing the older segments frees space
                     self._appender.roll()
             count = count_removable(tuple(self._segments), self.config, self.start_offset, now_ms)
         except Violation as violation:
@@ -253,13 +252,13 @@ class PartitionLog:
                 f"{self.directory.name}: an index cannot be rebuilt: {violation}"
             ) from violation
         except OSError as error:
-            raise refused(self.directory, "retention", error) from error
+            raise storage_error(self.directory, "retention", error) from error
         if count == 0:
             return None
         dropped = self._segments.drop_first(count)
         for segment in dropped:
             segment.index.retire()
-        self._ledger.drop(dropped)
+        self._unflushed.drop(dropped)
         self.start_offset = max(self.start_offset, self._segments.first.base_offset)
         self.epochs.truncate_before(self._segments.first.base_offset)
         self.transactions.drop_before(self.start_offset)
@@ -273,7 +272,7 @@ class PartitionLog:
         )
 
     def begin_delete_before(self, offset: int) -> StartMove:
-        """Let the log start at `offset`, at once; `StartMove.run`, in any thread, makes it last."""
+        """Move the log start to `offset` at once; `StartMove.run`, in any thread, makes that durable."""
         if offset > self.end_offset:
             raise self._reader.out_of_range(offset, self.start_offset)
         self.start_offset = max(self.start_offset, offset)
@@ -283,106 +282,144 @@ class PartitionLog:
         )
 
     def begin_compaction(self, now_ms: int) -> Compaction | None:
-        """What there is to compact, for `Compaction.run` in any thread; nothing while the log is damaged."""
-        if not self._condition.is_writable or self.damages:
+        """Begin a compaction if one is due; `Compaction.run` may run in any thread. None if damaged."""
+        if not self._health.is_writable or self.damages:
             return None
         return self._compactor.begin(self.config, now_ms)
 
     def end_compaction(self, compaction: Compaction) -> None:
-        """Let the compacted segments take the place of those they were made from."""
+        """Replace the compacted segments."""
         try:
             self._compactor.end(compaction)
         except OSError as error:
-            raise refused(self.directory, "compaction", error) from error
+            raise storage_error(self.directory, "compaction", error) from error
         finally:
-            self._reader.forget_places()
+            self._reader.forget_positions()
 
     def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> TimestampOffset | None:
-        """The first record at or after `timestamp_ms`, before `limit_offset`. Blocking; in any thread."""
+        """Find the first record at or after `timestamp_ms`, before `limit_offset`. Blocking; any thread."""
         return self._reader.search(
             self.start_offset, limit_offset, lambda search: search.first_at_or_after(timestamp_ms)
         )
 
     def max_timestamp(self, limit_offset: int) -> TimestampOffset | None:
-        """The record with the largest timestamp before `limit_offset`. Blocking; in any thread."""
+        """Find the record with the largest timestamp before `limit_offset`. Blocking; in any thread."""
         return self._reader.search(self.start_offset, limit_offset, TimestampSearch.latest)
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the batch with `offset` and all after it. Blocking; not during a flush or compaction."""
-        self._condition.check_writable()
+        """Truncate the log from the batch with `offset` on. Blocking; not during a flush or compaction."""
+        self._health.check_writable()
         if offset >= self.end_offset:
             return
         if offset < self.start_offset:
             raise self._reader.out_of_range(offset, self.start_offset)
-        self._reader.forget_places()
+        self._reader.forget_positions()
         try:
-            truncate(
-                offset,
-                self.directory,
-                self._storage,
-                self._segments,
-                self._checkpoint,
-                self._snapshots,
-                self.epochs,
-                self.memory,
-                self._ledger,
-            )
+            self._truncate(offset)
             self._run_now(self.begin_closing())
         except Violation as violation:
             raise StorageFailed(
                 f"{self.directory.name}: truncating at {offset} failed: {violation}"
             ) from violation
         except OSError as error:
-            raise refused(self.directory, "truncating", error) from error
+            raise storage_error(self.directory, "truncating", error) from error
 
     def begin_closing(self) -> Flush | None:
-        """Get everything onto the medium so that the next start need not scan, for `Flush.run` in any thread.
+        """Begin a flush with a checkpoint, so that the next start need not scan. `Flush.run` in any thread.
 
-        Not during a flush. `end_flush` and `close` follow.
+        Not during another flush. Call `end_flush` and `close` afterwards.
         """
-        if not self._condition.is_writable:
+        if not self._health.is_writable:
             return None
-        return self._ledger.begin(self._segments, self.memory, checkpoint_bytes=0, is_in_use=False)
+        return self._unflushed.begin(self._segments, self.producer_state, checkpoint_bytes=0, is_in_use=False)
 
     def close(self) -> None:
-        """Put on the medium what is not there yet, and let go of the files. Blocking; not during a flush."""
+        """Flush what is not durable and release the files. Blocking; not during a flush."""
         try:
             self._run_now(self.begin_closing())
         except OSError as error:
-            self._condition.flush_failed(error)
-            raise refused(self.directory, "closing", error) from error
+            self._health.flush_failed(error)
+            raise storage_error(self.directory, "closing", error) from error
         finally:
-            self._let_go()
+            self._release()
 
     def delete(self) -> None:
-        """Remove the log and its directory. Blocking; nothing a crash leaves of it looks like a log."""
-        self._let_go()
+        """Remove the log and its directory. Blocking. After a crash no remains look like a log."""
+        self._release()
         doomed = self.directory.with_name(f"{self.directory.name[:MAX_STEM]}.{uuid4().hex}{DELETED}")
         try:
             self._storage.disk.rename(self.directory, doomed)
             self._storage.disk.sync_directory(doomed.parent)
             remove_tree(self._storage.disk, doomed)
         except OSError as error:
-            raise refused(self.directory, "deleting", error) from error
+            raise storage_error(self.directory, "deleting", error) from error
 
-    def _take_over(self, recovery: Recovery) -> None:
-        """Make what recovery found last, and the active segment a file."""
-        # Where a crash came between, nobody knows which names are on the medium. A young log's own may be
-        # among them: it is synced with the first flush, and a checkpoint is only written after that.
+    def _finish_recovery(self, recovery: Recovery) -> None:
+        """Create the active segment's file, and register what the first flush has to sync."""
+        # After a crash it is unknown which directory entries are durable, including the log's own if it is
+        # young: the first flush syncs them, and a checkpoint is written only after that.
         is_unclean = not recovery.report.clean
-        self._ledger.epochs_changed = is_unclean and recovery.has_epochs_file
-        self._ledger.has_epochs_file = recovery.has_epochs_file
-        self._ledger.directory_changed = is_unclean or not recovery.has_checkpoint
-        self._ledger.is_parent_changed = not recovery.has_checkpoint
+        self._unflushed.epochs_changed = is_unclean and recovery.has_epochs_file
+        self._unflushed.has_epochs_file = recovery.has_epochs_file
+        self._unflushed.directory_changed = is_unclean or not recovery.has_checkpoint
+        self._unflushed.is_parent_changed = not recovery.has_checkpoint
         if recovery.is_new:
             self._storage.handles.pin(self._segments.active.path, create=True).release()
         for segment in self._segments.sealed:
             if segment.index.tail is not None:
-                self._ledger.sealed(segment)
+                self._unflushed.sealed(segment)
         if recovery.report.clean:
-            # An index that had to be rebuilt is written now, or every start would do it again.
+            # Write a rebuilt index now, or every start would rebuild it.
             with suppress(OSError):
                 self._segments.active.index.write_entries(self._segments.active.size)
+
+    def _truncate(self, offset: int) -> None:
+        """Truncate the files. A crash half-way leaves a log that recovers.
+
+        The recovery point moves back first, so that recovery does not report the dropped batches as lost.
+        """
+        disk = self._storage.disk
+        segment = self._segments.locate(offset)
+        end = segment.find(offset)
+        current = self._checkpoint.current
+        self._checkpoint.update(
+            recovery_point=min(
+                current.recovery_point, RecoveryPoint(end.offset, segment.base_offset, end.position)
+            ),
+            has_producers=True,
+            compacted_to=min(current.compacted_to, end.offset),
+        )
+        discard_swaps(disk, self.directory, list_contents(disk, self.directory).swaps)
+        dropped = self._segments.drop_after(segment)
+        for later in reversed(dropped):
+            self._storage.handles.forget(later.path)
+            later.index.retire()
+            remove_segment(disk, self.directory, later.base_offset)
+        segment.truncate(end)
+        self._snapshots.remove([taken for taken in self._snapshots.offsets if taken > end.offset])
+        disk.sync_directory(self.directory)
+        self.epochs.truncate_from(end.offset)
+        self.epochs.write(disk, self.directory)
+        self._unflushed.truncated(dropped, end.offset)
+        self._restore_producer_state(end.offset)
+
+    def _restore_producer_state(self, end: int) -> None:
+        """Rebuild the producer state at `end` from the newest snapshot and the batches after it."""
+        now_ms = self._storage.clock.now_ms()
+        first = self._segments.first.base_offset
+        newest = self._snapshots.newest(end, first, [])
+        start, snapshot = newest if newest is not None else (first, ProducerSnapshot())
+        self.producer_state.reset(snapshot)
+        for segment in self._segments:
+            if segment.next_offset <= start:
+                continue
+            boundary = (
+                segment.find(start) if start > segment.base_offset else Boundary(segment.base_offset, 0)
+            )
+            with segment.descriptor() as descriptor:
+                for position, header in segment.headers(descriptor, boundary):
+                    marker = read_stored_marker(self._storage.disk, descriptor, position, header)
+                    self.producer_state.replay(header, marker, now_ms)
 
     def _run_now(self, flush: Flush | None) -> None:
         if flush is None:
@@ -391,34 +428,34 @@ class PartitionLog:
             flush.run()
         except OSError as error:
             if is_out_of_descriptors(error):
-                self._ledger.postpone(flush)
+                self._unflushed.postpone(flush)
             else:
-                self._ledger.end(flush, error)
+                self._unflushed.end(flush, error)
             raise
-        self._ledger.end(flush, None)
+        self._unflushed.end(flush, None)
 
-    def _let_go(self) -> None:
-        self._condition.close()
+    def _release(self) -> None:
+        self._health.close()
         for segment in self._segments:
             self._storage.handles.forget(segment.path)
             self._storage.indexes.discard(segment.index)
 
 
-def settle_together(disk: Disk, root: Path, logs: Sequence[PartitionLog]) -> None:
-    """Make recovered logs ready for use, with shared syncs. Blocking. Raises what failed first."""
-    failures = _flush_together(disk, root, logs, PartitionLog.begin_settling)
+def sync_recovered_logs(disk: Disk, root: Path, logs: Sequence[PartitionLog]) -> None:
+    """Make recovered logs ready for use, with shared syncs. Blocking. Raises the first failure."""
+    failures = _flush_logs(disk, root, logs, PartitionLog.begin_recovery_flush)
     for log, error in zip(logs, failures, strict=True):
         if error is not None:
-            raise refused(log.directory, "opening", error) from error
+            raise storage_error(log.directory, "opening", error) from error
 
 
-def close_together(disk: Disk, root: Path, logs: Sequence[PartitionLog]) -> list[StorageFailed]:
-    """Close logs with shared syncs; what went wrong. Blocking; not during a flush of any."""
+def close_logs(disk: Disk, root: Path, logs: Sequence[PartitionLog]) -> list[StorageFailed]:
+    """Close logs with shared syncs; return failures. Blocking; not during a flush of any of them."""
     failures: list[StorageFailed] = []
-    errors = _flush_together(disk, root, logs, PartitionLog.begin_closing)
+    errors = _flush_logs(disk, root, logs, PartitionLog.begin_closing)
     for log, error in zip(logs, errors, strict=True):
         if error is not None:
-            failures.append(refused(log.directory, "closing", error))
+            failures.append(storage_error(log.directory, "closing", error))
         try:
             log.close()
         except StorageFailed as failure:
@@ -426,91 +463,24 @@ def close_together(disk: Disk, root: Path, logs: Sequence[PartitionLog]) -> list
     return failures
 
 
-def _flush_together(
+def _flush_logs(
     disk: Disk,
     root: Path,
     logs: Sequence[PartitionLog],
     begin: Callable[[PartitionLog], Flush | None],
 ) -> list[OSError | None]:
-    """Flush logs a slice at a time, since the files of a slice are open at once; what each raised."""
+    """Flush logs in groups, because a group's files are open together; return the error of each."""
     errors: list[OSError | None] = [None] * len(logs)
-    for first in range(0, len(logs), MAX_TOGETHER):
+    for first in range(0, len(logs), MAX_SHARED_FLUSHES):
         begun: list[tuple[int, Flush]] = []
-        for index in range(first, min(first + MAX_TOGETHER, len(logs))):
+        for index in range(first, min(first + MAX_SHARED_FLUSHES, len(logs))):
             try:
                 if (flush := begin(logs[index])) is not None:
                     begun.append((index, flush))
             except OSError as error:
                 errors[index] = error
-        ended = run_together(disk, root, [flush for _, flush in begun])
+        ended = run_flushes(disk, root, [flush for _, flush in begun])
         for (index, flush), raised in zip(begun, ended, strict=True):
             errors[index] = raised
             logs[index].end_flush(flush, raised)
     return errors
-
-
-def truncate(
-    offset: int,
-    directory: Path,
-    storage: Storage,
-    segments: Segments,
-    checkpoint: CheckpointFile,
-    snapshots: ProducerSnapshots,
-    epochs: EpochHistory,
-    memory: Memory,
-    ledger: FlushLedger,
-) -> None:
-    """Drop the batch with `offset` and all that follow. A crash half-way leaves a log that recovers.
-
-    The recovery point goes back first, so that what is being dropped is not taken for a loss.
-    """
-    disk = storage.disk
-    segment = segments.locate(offset)
-    end = segment.find(offset)
-    point = checkpoint.current.recovery_point
-    checkpoint.update(
-        recovery_point=min(point, RecoveryPoint(end.offset, segment.base_offset, end.position)),
-        has_producers=True,
-        compacted_to=min(checkpoint.current.compacted_to, end.offset),
-    )
-    discard_swaps(disk, directory, list_contents(disk, directory).swaps)
-    dropped = segments.drop_after(segment)
-    for later in reversed(dropped):
-        storage.handles.forget(later.path)
-        later.index.retire()
-        remove_segment(disk, directory, later.base_offset)
-    with segment.descriptor() as descriptor:
-        disk.truncate(descriptor, end.position)
-        # Or a crash could bring back what is dropped here, behind what is written next.
-        disk.sync(descriptor)
-    segment.size, segment.next_offset = end.position, end.offset
-    segment.synced_to = min(segment.synced_to, end.position)
-    if segment.verified.position > end.position:
-        segment.verified = end
-    if segment.trusted.position > end.position:
-        segment.trust_from(*end)
-    segment.index.gaps = tuple(gap for gap in segment.gaps if gap.start.position < end.position)
-    segment.index.resume(end.position)
-    snapshots.remove([taken for taken in snapshots.offsets if taken > end.offset])
-    disk.sync_directory(directory)
-    epochs.truncate_from(end.offset)
-    epochs.write(disk, directory)
-    ledger.truncated(dropped, end.offset)
-    _restore(segments, snapshots, memory, end.offset, storage)
-
-
-def _restore(
-    segments: Segments, snapshots: ProducerSnapshots, memory: Memory, end: int, storage: Storage
-) -> None:
-    now_ms = storage.clock.now_ms()
-    first = segments.first.base_offset
-    snapshot = snapshots.newest(end, first, [])
-    start, remembered = snapshot if snapshot is not None else (first, Remembered())
-    memory.reset(remembered)
-    for segment in segments:
-        if segment.next_offset > start:
-            place = segment.find(start) if start > segment.base_offset else Boundary(segment.base_offset, 0)
-            with segment.descriptor() as descriptor:
-                for position, header in segment.headers(descriptor, place):
-                    marker = read_stored_marker(storage.disk, descriptor, position, header)
-                    memory.replay(header, marker, now_ms)

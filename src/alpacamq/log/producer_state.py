@@ -1,6 +1,6 @@
-"""What a log knows beyond its batches: where producers are, and which transactions are open or aborted.
+"""Producer state of a log: sequences of idempotent producers, open and aborted transactions.
 
-All of it follows from the batches; a copy of it at an offset spares reading those before again.
+Derived from the batches. A snapshot at an offset saves scanning the batches before it.
 """
 
 import threading
@@ -30,11 +30,11 @@ WINDOW = 5
 IDLE_LIMIT_MS = DAY_MS
 MAX_PRODUCERS = 100_000
 
-_SEQUENCE_MASK = 0x7FFF_FFFF  # sequences go on at 0 after 2^31 - 1
+_SEQUENCE_MASK = 0x7FFF_FFFF  # sequences wrap to 0 after 2^31 - 1
 
 
 class SentBatch(NamedTuple):
-    """A batch that a producer has had appended."""
+    """A batch that a producer has appended."""
 
     first_sequence: int
     last_sequence: int
@@ -45,47 +45,47 @@ class SentBatch(NamedTuple):
         return self.base_offset + ((self.last_sequence - self.first_sequence) & _SEQUENCE_MASK) + 1
 
 
-class ProducerState(NamedTuple):
-    """One producer: its epoch, its last batches (oldest first) and when it was last heard."""
+class ProducerEntry(NamedTuple):
+    """One producer: its epoch, its last batches (oldest first) and the time of the last one."""
 
     epoch: int
     batches: tuple[SentBatch, ...]
     updated_ms: int
 
 
-class ProducerStates:
-    """The producers of one partition, least recently heard first."""
+class ProducerTable:
+    """The producers of one partition, least recently active first."""
 
     __slots__ = ("_limit", "_states", "_undo")
 
-    def __init__(self, states: Mapping[int, ProducerState] | None = None, limit: int = MAX_PRODUCERS) -> None:
-        self._states: OrderedDict[int, ProducerState] = OrderedDict(states or ())
+    def __init__(self, states: Mapping[int, ProducerEntry] | None = None, limit: int = MAX_PRODUCERS) -> None:
+        self._states: OrderedDict[int, ProducerEntry] = OrderedDict(states or ())
         self._limit = limit
-        self._undo: list[tuple[int, ProducerState | None]] = []
+        self._undo: list[tuple[int, ProducerEntry | None]] = []
 
     def __len__(self) -> int:
         return len(self._states)
 
-    def get(self, producer_id: int) -> ProducerState | None:
+    def get(self, producer_id: int) -> ProducerEntry | None:
         return self._states.get(producer_id)
 
     def next_sequence(self, producer_id: int, epoch: int) -> int:
-        """The sequence that the producer's next batch must begin with."""
+        """Return the sequence with which the producer's next batch must begin."""
         known = self._states.get(producer_id)
         if known is None or known.epoch != epoch or not known.batches:
             return 0
         return (known.batches[-1].last_sequence + 1) & _SEQUENCE_MASK
 
     def last_sequence(self, producer_id: int) -> int | None:
-        """The sequence that the producer's last record here had."""
+        """Return the sequence of the producer's last record, if known."""
         known = self._states.get(producer_id)
         return None if known is None or not known.batches else known.batches[-1].last_sequence
 
     def admit(self, header: BatchHeader, base_offset: int, now_ms: int) -> SentBatch | AlpacaError | None:
-        """Enter a batch about to be written at `base_offset`.
+        """Check a batch about to be written at `base_offset`, and record it.
 
-        Returns None if it was entered, the batch it repeats, or why it cannot follow what the
-        producer sent before.
+        Returns None if it was recorded, the batch that it duplicates, or the error if its sequence or
+        epoch is wrong.
         """
         producer_id, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
         last = (first + header.last_offset_delta) & _SEQUENCE_MASK
@@ -94,7 +94,7 @@ class ProducerStates:
         if known is not None:
             if epoch < known.epoch:
                 return FencedProducer(
-                    f"producer {producer_id} has epoch {known.epoch} by now, so epoch {epoch} may not write"
+                    f"producer {producer_id} has epoch {known.epoch} now, epoch {epoch} is fenced"
                 )
             if epoch > known.epoch:
                 if first > 0:
@@ -109,14 +109,14 @@ class ProducerStates:
         return None
 
     def verdict(self, header: BatchHeader) -> SentBatch | AlpacaError | None:
-        """What `admit` would say of a batch. Between appends only."""
+        """Return the result that `admit` would give. Only between appends."""
         assert not self._undo
         verdict = self.admit(header, 0, 0)
         self.rollback()
         return verdict
 
     def replay(self, header: BatchHeader, now_ms: int) -> None:
-        """Take in a batch that is in the log already. Its producer is given a day from now."""
+        """Record a batch that is in the log already. Its producer expires a day from now."""
         known = self._states.get(header.producer_id)
         batches = known.batches if known is not None and known.epoch == header.producer_epoch else ()
         self._enter(
@@ -125,13 +125,13 @@ class ProducerStates:
         self.commit()
 
     def commit(self) -> None:
-        """What was admitted is in the log."""
+        """Keep the batches admitted since the last commit: they are in the log."""
         self._undo.clear()
         while len(self._states) > self._limit:
             self._states.popitem(last=False)
 
     def rollback(self) -> None:
-        """Forget what was admitted since the last commit."""
+        """Undo the batches admitted since the last commit."""
         while self._undo:
             producer_id, before = self._undo.pop()
             if before is None:
@@ -140,20 +140,20 @@ class ProducerStates:
                 self._states[producer_id] = before
 
     def expire(self, now_ms: int) -> None:
-        """Forget producers not heard for a day."""
+        """Drop producers idle for a day."""
         while self._states:
             producer_id, oldest = next(iter(self._states.items()))
             if now_ms - oldest.updated_ms <= IDLE_LIMIT_MS:
                 return
             del self._states[producer_id]
 
-    def reset(self, states: Mapping[int, ProducerState]) -> None:
-        """Go back to `states`."""
+    def reset(self, states: Mapping[int, ProducerEntry]) -> None:
+        """Replace all entries."""
         assert not self._undo
         self._states = OrderedDict(states)
 
-    def copy(self) -> dict[int, ProducerState]:
-        """Everything as of now, for a snapshot written later."""
+    def copy(self) -> dict[int, ProducerEntry]:
+        """Copy all entries, for a snapshot written later."""
         return dict(self._states)
 
     def _enter(
@@ -164,28 +164,28 @@ class ProducerStates:
         header: BatchHeader,
         base_offset: int,
         now_ms: int,
-        before: ProducerState | None,
+        before: ProducerEntry | None,
     ) -> None:
         first = header.base_sequence
-        if first >= 0:  # control batches have none
+        if first >= 0:  # control batches have no sequence
             last = (first + header.last_offset_delta) & _SEQUENCE_MASK
             batches = (*batches[1 - WINDOW :], SentBatch(first, last, base_offset))
         self._undo.append((producer_id, before))
-        self._states[producer_id] = ProducerState(epoch, batches, now_ms)
+        self._states[producer_id] = ProducerEntry(epoch, batches, now_ms)
         self._states.move_to_end(producer_id)
 
 
 def follows(sequence: int, before: int) -> bool:
-    """Whether a sequence comes after another, which it may do by starting over at 0."""
+    """Return whether `sequence` is after `before`, allowing for wrap-around."""
     return 0 < (sequence - before) & _SEQUENCE_MASK < 1 << 30
 
 
 def _follow(
     producer_id: int, epoch: int, batches: tuple[SentBatch, ...], first: int, last: int
 ) -> SentBatch | OutOfOrderSequence | None:
-    """None if the sequences come next, the batch they repeat, or what is wrong with them."""
+    """Return None if the sequences are next, the duplicated batch, or the error."""
     expected = (batches[-1].last_sequence + 1) & _SEQUENCE_MASK if batches else 0
-    # What the broker itself sends ascends, but need not be without gaps.
+    # Sequences of the broker's own batches ascend, but may have gaps.
     if first == expected or (epoch == BROKER_EPOCH and follows(first, expected)):
         return None
     for batch in reversed(batches):
@@ -194,22 +194,22 @@ def _follow(
     return OutOfOrderSequence(f"producer {producer_id} sent sequence {first} where {expected} should follow")
 
 
-def encode_states(states: Mapping[int, ProducerState]) -> bytes:
+def encode_entries(states: Mapping[int, ProducerEntry]) -> bytes:
     return msgspec.msgpack.encode(tuple(states.items()))
 
 
-def decode_states(body: bytes) -> dict[int, ProducerState]:
-    """The states of a snapshot, or Unreadable."""
+def decode_entries(body: bytes) -> dict[int, ProducerEntry]:
+    """Decode the entries of a snapshot. Raises Unreadable."""
     try:
-        return dict(msgspec.msgpack.decode(body, type=tuple[tuple[int, ProducerState], ...]))
+        return dict(msgspec.msgpack.decode(body, type=tuple[tuple[int, ProducerEntry], ...]))
     except msgspec.DecodeError as error:
         raise Unreadable(str(error)) from error
 
 
-class Remembered(NamedTuple):
-    """The memory as it was at some offset."""
+class ProducerSnapshot(NamedTuple):
+    """The producer state at some offset."""
 
-    producers: Mapping[int, ProducerState] = {}
+    producers: Mapping[int, ProducerEntry] = {}
     transactions: TransactionsSnapshot = TransactionsSnapshot()
 
     @property
@@ -217,49 +217,49 @@ class Remembered(NamedTuple):
         return not self.producers and self.transactions.is_empty
 
 
-class Memory:
-    """Kept in step with the batches of one log."""
+class ProducerState:
+    """Producers and transactions of one log, updated with every batch."""
 
     __slots__ = ("producers", "transactions")
 
     def __init__(self) -> None:
-        self.producers = ProducerStates()
+        self.producers = ProducerTable()
         self.transactions = PartitionTransactions()
 
     def appended(self, header: BatchHeader, base_offset: int, marker: Marker | None) -> None:
-        """A transactional or control batch, whose producer was admitted, has been written."""
+        """Record a transactional or control batch after it was written."""
         self.transactions.appended(header, base_offset, marker)
 
     def replay(self, header: BatchHeader, marker: Marker | None, now_ms: int) -> None:
-        """Take in a batch that is in the log already."""
+        """Record a batch that is in the log already."""
         if header.producer_id >= 0:
             self.producers.replay(header, now_ms)
         if header.is_transactional or header.is_control:
             self.transactions.replay(header, marker)
 
-    def copy(self) -> Remembered:
-        """Everything as of now."""
-        return Remembered(self.producers.copy(), self.transactions.snapshot())
+    def copy(self) -> ProducerSnapshot:
+        """Copy the current state."""
+        return ProducerSnapshot(self.producers.copy(), self.transactions.snapshot())
 
-    def reset(self, remembered: Remembered) -> None:
-        """Go back to how it was."""
-        self.producers.reset(remembered.producers)
-        self.transactions.reset(remembered.transactions)
+    def reset(self, snapshot: ProducerSnapshot) -> None:
+        """Replace the state by a snapshot."""
+        self.producers.reset(snapshot.producers)
+        self.transactions.reset(snapshot.transactions)
 
 
-def encode_memory(remembered: Remembered) -> bytes:
+def encode_snapshot(snapshot: ProducerSnapshot) -> bytes:
     return msgspec.msgpack.encode(
-        (encode_states(remembered.producers), encode_transactions(remembered.transactions))
+        (encode_entries(snapshot.producers), encode_transactions(snapshot.transactions))
     )
 
 
-def decode_memory(body: bytes) -> Remembered:
-    """What was encoded, or Unreadable."""
+def decode_snapshot(body: bytes) -> ProducerSnapshot:
+    """Decode a snapshot. Raises Unreadable."""
     try:
         producers, transactions = msgspec.msgpack.decode(body, type=tuple[bytes, bytes])
     except msgspec.DecodeError as error:
         raise Unreadable(str(error)) from error
-    return Remembered(decode_states(producers), decode_transactions(transactions))
+    return ProducerSnapshot(decode_entries(producers), decode_transactions(transactions))
 
 
 SUFFIX = ".producers"
@@ -276,22 +276,24 @@ class ProducerSnapshots:
     def __init__(self, disk: Disk, directory: Path, offsets: Iterable[int] = ()) -> None:
         self._disk = disk
         self._directory = directory
-        # Held while a file gets its name or is removed, so that `offsets` is what lies on disk.
+        # Held while a file is renamed or removed, so that `offsets` matches the directory.
         self._lock = threading.Lock()
         self.offsets = set(offsets)
 
-    def prepare(self, offset: int, remembered: Remembered) -> Path:
-        """Write a snapshot into a file that is returned and is to be synced before `publish`."""
-        return prepare_sealed(self._disk, self._path(offset), _MAGIC, _VERSION, encode_memory(remembered))
+    def prepare(self, offset: int, snapshot: ProducerSnapshot) -> Path:
+        """Write a snapshot to a temporary file; return its path. Sync it before `publish`."""
+        return prepare_sealed(self._disk, self._path(offset), _MAGIC, _VERSION, encode_snapshot(snapshot))
 
     def publish(self, offset: int) -> None:
-        """Give a snapshot its name. Syncing the directory is left to the caller."""
+        """Rename a snapshot into place. The caller syncs the directory."""
         with self._lock:
             publish_sealed(self._disk, self._path(offset))
             self.offsets.add(offset)
 
-    def newest(self, not_after: int, not_before: int, notes: list[str]) -> tuple[int, Remembered] | None:
-        """The newest snapshot between two offsets that can be read; `notes` gets what others lack."""
+    def newest(
+        self, not_after: int, not_before: int, notes: list[str]
+    ) -> tuple[int, ProducerSnapshot] | None:
+        """Return the newest readable snapshot between two offsets; add unreadable ones to `notes`."""
         for offset in sorted(self.offsets, reverse=True):
             if not_before <= offset <= not_after:
                 try:
@@ -301,12 +303,12 @@ class ProducerSnapshots:
         return None
 
     def remove(self, offsets: Iterable[int]) -> None:
-        """Remove what is there of `offsets`. Syncing the directory is left to the caller."""
+        """Remove the snapshots at `offsets`. The caller syncs the directory."""
         with self._lock:
             self._remove(self.offsets.intersection(offsets))
 
     def remove_except(self, kept: AbstractSet[int]) -> None:
-        """Remove all but `kept`. Syncing the directory is left to the caller."""
+        """Remove all snapshots except `kept`. The caller syncs the directory."""
         with self._lock:
             self._remove(self.offsets - kept)
 
@@ -319,6 +321,6 @@ class ProducerSnapshots:
         return self._directory / f"{offset:020d}{SUFFIX}"
 
 
-def check_snapshot(disk: Disk, path: Path) -> Remembered:
-    """What the snapshot at `path` holds, or Unreadable."""
-    return decode_memory(read_sealed(disk, path, _MAGIC, _VERSION))
+def check_snapshot(disk: Disk, path: Path) -> ProducerSnapshot:
+    """Read the snapshot at `path`. Raises Unreadable."""
+    return decode_snapshot(read_sealed(disk, path, _MAGIC, _VERSION))

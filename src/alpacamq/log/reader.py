@@ -1,4 +1,4 @@
-"""The reading end of a log: slices for readers, searches by time, and telling damage from a bad index."""
+"""Reads a log: slices for readers, searches by timestamp; tells damage from a bad index."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -14,20 +14,20 @@ from alpacamq.model.records import Record, read_records
 
 from .epochs import EpochHistory
 from .handles import FileHandles, Handle
-from .health import Condition, refused
+from .health import LogHealth, storage_error
 from .scan import Boundary, Gap, Violation
 from .segment import Segment, Segments
 from .storage import Storage
 
-# Enough for the readers that follow a partition's tail; each keeps one place.
-MAX_PLACES = 64
+# Enough for the readers at the tail of a partition; each needs one position.
+MAX_POSITIONS = 64
 
 
 class Slice:
     """`length` bytes at `position` of an open file. `release` it once.
 
-    `next_offset` is the offset to read from after it. If it is not `verified`, the log's `verify`
-    comes before anything of it is served.
+    `next_offset` is the offset to read next. Unless it is `verified`, call the log's `verify` before
+    serving any of it.
     """
 
     __slots__ = ("handle", "length", "next_offset", "position", "segment", "verified")
@@ -53,6 +53,16 @@ class Slice:
     def path(self) -> Path:
         return self.segment.path
 
+    def read(self) -> bytes:
+        """Read all bytes of the slice; StorageFailed if they are not there. Blocking."""
+        try:
+            data = self.handle.read(self.length, self.position)
+        except OSError as error:
+            raise StorageFailed(f"{self.path}: reading failed: {error.strerror or error}") from error
+        if len(data) != self.length:
+            raise StorageFailed(f"{self.path} ends {self.length - len(data)} bytes early")
+        return data
+
     def release(self) -> None:
         self.handle.release()
 
@@ -60,21 +70,21 @@ class Slice:
 class Slicer:
     """Cuts slices out of a partition's segments.
 
-    Remembers where recent slices ended: a reader that follows the tail begins there, and so
-    finds its place without the index and without reading.
+    Caches where recent slices ended: a reader at the tail continues there without an index lookup or a
+    read.
     """
 
-    __slots__ = ("_handles", "_places", "_segments")
+    __slots__ = ("_handles", "_positions", "_segments")
 
     def __init__(self, segments: Segments, handles: FileHandles) -> None:
         self._segments = segments
         self._handles = handles
-        self._places: dict[int, int] = {}
+        self._positions: dict[int, int] = {}
 
     def slice(self, offset: int, max_bytes: int, limit_offset: int, *, at_least_one: bool) -> Slice | None:
-        """Whole batches from the one with `offset` on, before `limit_offset` and within `max_bytes`.
+        """Return whole batches from the one with `offset` on, before `limit_offset` and within `max_bytes`.
 
-        DamagedLog where `offset` lies in a damaged stretch.
+        Raises DamagedLog if `offset` is in a damaged range.
         """
         segment = self._segments.active
         if offset < segment.base_offset:
@@ -105,21 +115,21 @@ class Slicer:
         )
 
     def remember(self, offset: int, position: int) -> None:
-        """The batch at `offset` begins or will begin at `position`, unless a new segment does."""
-        places = self._places
+        """Cache that the batch at `offset` begins or will begin at `position`, unless the segment rolls."""
+        places = self._positions
         places[offset] = position
-        if len(places) > MAX_PLACES:
+        if len(places) > MAX_POSITIONS:
             del places[next(iter(places))]
 
-    def forget_places(self) -> None:
+    def forget_positions(self) -> None:
         """Batches have moved."""
-        self._places.clear()
+        self._positions.clear()
 
     def _boundary(self, segment: Segment, offset: int) -> Boundary:
         if offset == segment.base_offset:
             return Boundary(offset, 0)
-        # Where damage was found since, what was remembered before may be wrong.
-        position = None if segment.gaps else self._places.get(offset)
+        # Positions cached before damage was found may be wrong.
+        position = None if segment.gaps else self._positions.get(offset)
         return segment.find(offset) if position is None else Boundary(offset, position)
 
 
@@ -132,7 +142,7 @@ class TimestampOffset(NamedTuple):
 
 
 class SuspectSegment(Exception):
-    """A search came upon bytes that are not what they should be."""
+    """A search found bytes that are not the expected batch."""
 
     def __init__(self, segment: Segment, violation: Violation) -> None:
         super().__init__(str(violation))
@@ -142,7 +152,7 @@ class SuspectSegment(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TimestampSearch:
-    """The records between two offsets of a log, as they are at one moment."""
+    """A search over a fixed view of the records between two offsets."""
 
     disk: Disk
     segments: Sequence[Segment]
@@ -165,7 +175,7 @@ class TimestampSearch:
         return None
 
     def latest(self) -> TimestampOffset | None:
-        """The record with the largest timestamp; of several, the first."""
+        """Return the record with the largest timestamp; of several, the first."""
         best: TimestampOffset | None = None
         for segment in self._readable():
             try:
@@ -180,7 +190,7 @@ class TimestampSearch:
         return best
 
     def _latest_in(self, segment: Segment, offset: int, timestamp: int) -> TimestampOffset | None:
-        """The latest record of a segment, at once if it is in the batch that the index names."""
+        """Return the latest record of a segment, directly if it is in the batch that the index names."""
         if self.start_offset <= offset < self.limit_offset:
             for position, header in self._headers(segment, offset):
                 for record in self._records(segment, position, header):
@@ -201,7 +211,7 @@ class TimestampSearch:
                 yield segment
 
     def _headers(self, segment: Segment, offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """The headers from the batch with `offset` to the limit."""
+        """Yield the headers from the batch with `offset` up to the limit."""
         start = segment.find(max(offset, self.start_offset, segment.base_offset))
         with segment.descriptor() as descriptor:
             for position, header in segment.headers(descriptor, start):
@@ -210,7 +220,7 @@ class TimestampSearch:
                 yield position, header
 
     def _records(self, segment: Segment, position: int, header: BatchHeader) -> Iterator[Record]:
-        """The records of one batch that are within the offsets searched."""
+        """Yield the records of one batch within the searched offsets."""
         with segment.descriptor() as descriptor:
             batch = self.disk.read(descriptor, header.size, position)
         try:
@@ -222,20 +232,19 @@ class TimestampSearch:
                 if self.start_offset <= record.offset < self.limit_offset:
                     yield record
         except CorruptBatch:
-            # Nobody unpacked it when it was produced. Its header is all there is to go by.
+            # The batch was not decompressed when it was produced. Fall back to its header.
             if header.base_offset >= self.start_offset:
                 yield Record(header.base_offset, header.max_timestamp, None, None)
 
 
-# Reading starts again when damage is found on the way, a search also when retention or compaction changes
-# the segments under it.
+# Reads restart when they find damage, searches also when retention or compaction changes the segments.
 ATTEMPTS = 5
 
 
 class LogReader:
     """Reads the segments of one log. `verify` and `search` may run in any thread."""
 
-    __slots__ = ("_condition", "_directory", "_epochs", "_segments", "_slicer", "_storage", "_verifying")
+    __slots__ = ("_directory", "_epochs", "_health", "_segments", "_slicer", "_storage", "_verifying")
 
     def __init__(
         self,
@@ -243,20 +252,20 @@ class LogReader:
         storage: Storage,
         segments: Segments,
         epochs: EpochHistory,
-        condition: Condition,
+        health: LogHealth,
     ) -> None:
         self._directory = directory
         self._storage = storage
         self._segments = segments
         self._epochs = epochs
-        self._condition = condition
+        self._health = health
         self._slicer = Slicer(segments, storage.handles)
         self._verifying = threading.Lock()
 
     def read(
         self, offset: int, max_bytes: int, start_offset: int, limit_offset: int, *, at_least_one: bool
     ) -> Slice | None:
-        """Whole batches from the one with `offset` on, before `limit_offset`; None if there are none yet."""
+        """Read whole batches from the one with `offset` on, before `limit_offset`; None if there are none."""
         active = self._segments.active
         if not start_offset <= offset <= active.next_offset:
             raise self.out_of_range(offset, start_offset)
@@ -268,9 +277,9 @@ class LogReader:
                 try:
                     return self._slicer.slice(offset, max_bytes, limit_offset, at_least_one=at_least_one)
                 except Violation:
-                    self._judge(self._segments.locate(offset))
+                    self._diagnose(self._segments.locate(offset))
         except OSError as error:
-            raise refused(self._directory, "reading", error) from error
+            raise storage_error(self._directory, "reading", error) from error
         raise StorageFailed(f"{self._directory.name}: offset {offset} cannot be found")
 
     def out_of_range(self, offset: int, start_offset: int) -> OffsetOutOfRange:
@@ -280,10 +289,10 @@ class LogReader:
         )
 
     def verify(self, part: Slice) -> None:
-        """Check bytes that this process has not seen before, all up to the end of the slice.
+        """Verify unchecked bytes up to the end of the slice.
 
-        DamagedLog if damage was found, in the slice or before it: where batches begin was not known
-        for certain then, and the slice has to be cut anew.
+        Raises DamagedLog if there is damage in the slice or before it: batch boundaries were uncertain
+        then, and the slice has to be cut again.
         """
         segment = part.segment
         end = part.position + part.length
@@ -291,12 +300,12 @@ class LogReader:
         try:
             with self._verifying:
                 while (gap := segment.verify(end, part.handle.descriptor, self._epochs)) is not None:
-                    self._condition.is_damaged = True
+                    self._health.is_damaged = True
                     found = gap
         except OSError as error:
-            raise refused(self._directory, "reading", error) from error
+            raise storage_error(self._directory, "reading", error) from error
         for gap in segment.gaps:
-            # By another reader, since the slice was cut.
+            # Found by another reader since the slice was cut.
             if gap.start.position < end and gap.end.position > part.position:
                 found = gap
         if found is not None:
@@ -308,29 +317,29 @@ class LogReader:
         limit_offset: int,
         find: Callable[[TimestampSearch], TimestampOffset | None],
     ) -> TimestampOffset | None:
-        """What `find` finds between two offsets in sound batches; DamagedLog if nothing there but damage."""
+        """Run `find` on the sound batches between two offsets; DamagedLog if it finds nothing but damage."""
         for _ in range(ATTEMPTS):
             search = TimestampSearch(self._storage.disk, tuple(self._segments), start_offset, limit_offset)
             try:
                 found = find(search)
             except SuspectSegment as suspect:
-                self._judge(suspect.segment)
+                self._diagnose(suspect.segment)
                 continue
             except OSError as error:
                 if any(segment.is_retired for segment in search.segments):
                     continue
-                raise refused(self._directory, "reading", error) from error
+                raise storage_error(self._directory, "reading", error) from error
             if found is None and (damage := self._damage_between(start_offset, limit_offset)) is not None:
                 raise damage
             return found
         raise StorageFailed(f"{self._directory.name}: the log keeps changing while it is searched")
 
-    def forget_places(self) -> None:
+    def forget_positions(self) -> None:
         """Batches have moved."""
-        self._slicer.forget_places()
+        self._slicer.forget_positions()
 
     def _damage_between(self, start_offset: int, limit_offset: int) -> DamagedLog | None:
-        if not self._condition.is_damaged:
+        if not self._health.is_damaged:
             return None
         for segment in self._segments:
             for gap in segment.gaps:
@@ -338,12 +347,12 @@ class LogReader:
                     return segment.damage_of(gap)
         return None
 
-    def _judge(self, segment: Segment) -> None:
-        """Find out what is wrong where reading stumbled: the log, which has gaps then, or only its index."""
+    def _diagnose(self, segment: Segment) -> None:
+        """Check a segment on which a read failed: record gaps in the log, or discard a wrong index."""
         try:
             gaps = segment.find_gaps(self._epochs)
             if segment.is_retired:
-                return  # retention or compaction was faster: its name means another file, or none
+                return  # removed meanwhile; the name may mean another file
             known = {gap.start for gap in segment.gaps}
             if all(gap.start in known for gap in gaps):
                 segment.index.distrust()
@@ -351,7 +360,7 @@ class LogReader:
         except OSError as error:
             if segment.is_retired:
                 return
-            raise refused(self._directory, "reading", error) from error
+            raise storage_error(self._directory, "reading", error) from error
         for gap in gaps:
             segment.add_gap(gap)
-        self._condition.is_damaged = True
+        self._health.is_damaged = True

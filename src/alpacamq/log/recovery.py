@@ -1,12 +1,12 @@
-"""From what a crash left in a partition's directory to a log that can be trusted.
+"""Recovers a partition's log from its directory after a crash.
 
-Everything before the recovery point was on the medium: it is not read again, and never cut. What
-turns out to be damaged there is a gap of its segment, and sound batches around it are served. What
-lies after the recovery point is walked batch by batch and cut at the first that is not whole, unless
-the system did not go down and sound batches follow: then that is damage, too.
+Everything before the recovery point was durable: it is not scanned and never truncated. Damage found
+there becomes a gap of its segment, and sound batches around it are served. Batches after the recovery
+point are scanned, and the log is truncated at the first incomplete one, unless the system has not
+gone down and sound batches follow: then that is damage, too.
 
-Nothing is synced here. What was found beyond the recovery point, and what was cut, may be in the
-system's memory only: the log is not to be used before the flush that `PartitionLog.begin_settling` begins.
+Recovery syncs nothing. Batches found after the recovery point and truncations may still be in the page
+cache only: the log must not be used before the flush of `PartitionLog.begin_recovery_flush` has ended.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from alpacamq.model.batch import BatchHeader
 from .checkpoint import Checkpoint, CheckpointFile, RecoveryPoint, read_checkpoint
 from .directory import Contents, remove_segment
 from .epochs import EpochHistory, read_epochs
-from .producer_state import Memory, ProducerSnapshots
+from .producer_state import ProducerSnapshots, ProducerState
 from .scan import (
     UNKNOWN_OFFSET,
     WINDOW_BYTES,
@@ -38,12 +38,12 @@ from .transactions import read_stored_marker
 
 CUT = ".cut"
 
-Progress = Callable[[int, int], None]
+ScanProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """What opening a log took. `clean`: it had been closed in order; `losses`: what is gone for good."""
+    """The result of opening a log. `clean`: it was shut down cleanly; `losses`: data lost for good."""
 
     scanned_bytes: int
     cut_bytes: int
@@ -53,9 +53,9 @@ class Recovered:
 
 
 class Recovery:
-    """Opens one partition directory. The results are its public attributes."""
+    """Recovers one partition directory. Its public attributes are the result."""
 
-    def __init__(self, directory: Path, storage: Storage, progress: Progress | None) -> None:
+    def __init__(self, directory: Path, storage: Storage, progress: ScanProgress | None) -> None:
         self._directory = directory
         self._storage = storage
         self._disk = storage.disk
@@ -73,19 +73,19 @@ class Recovery:
         self.snapshots: ProducerSnapshots
         self.segments: list[Segment] = []
         self.epochs = EpochHistory()
-        self.memory = Memory()
+        self.producer_state = ProducerState()
         self.start_offset = 0
 
     def begin_new(self) -> None:
-        """There is nothing to recover: the directory has just been made."""
+        """Set up an empty log in a new directory."""
         self.is_new = True
         self.checkpoint = CheckpointFile(self._disk, self._directory, Checkpoint())
         self.snapshots = ProducerSnapshots(self._disk, self._directory)
         self.segments = [Segment(self._directory, 0, self._storage)]
 
     def run(self, contents: Contents) -> None:
-        """Recover from what the directory holds. Blocking. OSError as the disk raises it."""
-        self._notes += [f"{self._directory / name} is none of ours" for name in contents.foreign]
+        """Recover the log from the directory's contents. Blocking. Raises OSError as the disk does."""
+        self._notes += [f"{self._directory / name} is not a file of AlpacaMQ" for name in contents.foreign]
         for name in contents.leftovers:
             self._disk.remove(self._directory / name)
         self._indexed = set(contents.indexes)
@@ -103,13 +103,13 @@ class Recovery:
         self._open_segments(contents, has_checkpoint=checkpoint is not None)
         if checkpoint is not None:
             self._check_losses()
-            self._check_seams()
+            self._check_contiguity()
         learn_epochs = epochs is None
         from_start = checkpoint is None or learn_epochs
         self._scan(*self._scan_start(from_start=from_start), learn_epochs=learn_epochs)
-        self._settle(learned_epochs=learn_epochs)
+        self._reconcile(learned_epochs=learn_epochs)
         for segment in self.segments:
-            # Of thousands of logs few are used soon, and whoever reads one opens it again.
+            # Few of thousands of logs are used soon; the next reader reopens the file.
             self._storage.handles.forget(segment.path)
 
     @property
@@ -145,7 +145,7 @@ class Recovery:
         if not bases:
             self.is_new = True
             if has_checkpoint and self._point.offset > 0:
-                self._lost(f"all segments before offset {self._point.offset} are gone")
+                self._note_loss(f"all segments before offset {self._point.offset} are gone")
             self.start_offset = self._point.offset
             self._point = RecoveryPoint(self._point.offset, self._point.offset, 0)
             self.segments = [Segment(self._directory, self._point.offset, self._storage)]
@@ -153,12 +153,12 @@ class Recovery:
         if not has_checkpoint:
             self.start_offset = bases[0]
         elif bases[0] > self.start_offset:
-            self._lost(f"offsets {self.start_offset} to {bases[0] - 1} are gone with their segment")
+            self._note_loss(f"offsets {self.start_offset} to {bases[0] - 1} are gone with their segment")
             self.start_offset = bases[0]
         now_ms = self._storage.clock.now_ms()
         for base_offset, next_offset in zip(bases, [*bases[1:], None], strict=True):
             size, modified_ms = self._stat(segment_path(self._directory, base_offset))
-            modified_ms = min(modified_ms, now_ms)  # a clock may have been wrong
+            modified_ms = min(modified_ms, now_ms)  # the clock may have been wrong
             self.segments.append(
                 Segment(
                     self._directory,
@@ -172,8 +172,8 @@ class Recovery:
         if bases[-1] == self._point.segment and self.checkpoint.current.opened_ms > 0:
             self.segments[-1].opened_ms = min(self.checkpoint.current.opened_ms, now_ms)
 
-    def _check_seams(self) -> None:
-        """Every segment before the recovery point must reach exactly to the next one."""
+    def _check_contiguity(self) -> None:
+        """Check that every segment before the recovery point reaches exactly to the next one."""
         index = 0
         while index + 1 < len(self.segments) and self.segments[index].base_offset < self._point.segment:
             segment = self.segments[index]
@@ -184,11 +184,11 @@ class Recovery:
                     raise ends_early(reached, segment.next_offset)
             except Violation:
                 for gap in segment.find_gaps(self.epochs):
-                    self._damaged(segment, gap)
+                    self._note_damage(segment, gap)
             index += 1
 
     def _end_of(self, segment: Segment) -> Boundary:
-        """Where the last batch of a sealed segment ends, from the last index entry on."""
+        """Find the end of the last batch of a sealed segment, scanning from the last index entry."""
         reached = segment.index.floor(segment.next_offset - 1)
         with segment.descriptor() as descriptor:
             for position, header in segment.headers(descriptor, reached):
@@ -196,7 +196,7 @@ class Recovery:
         return reached
 
     def _drop_covered(self, index: int, end: int) -> None:
-        """Remove segments that the one at `index` took in: compaction was interrupted in doing that."""
+        """Remove segments covered by the one at `index`, which an interrupted compaction left."""
         if any(segment.base_offset == end for segment in self.segments[index + 2 :]):
             while self.segments[index + 1].base_offset < end:
                 covered = self.segments.pop(index + 1)
@@ -207,7 +207,7 @@ class Recovery:
             segment.trust_from(end, segment.size)
 
     def _check_losses(self) -> None:
-        """What files have lost that was on the medium is a gap; the log goes on at the recovery point."""
+        """Turn durable bytes missing from files into a gap; the log continues at the recovery point."""
         last, point = self.segments[-1], self._point
         if point.segment > last.base_offset:
             short = last
@@ -218,7 +218,7 @@ class Recovery:
             short = found[0]
         self._is_clean = False
         if short is last:
-            # A new segment, so that no offset is used twice.
+            # Start a new segment, so that no offset is used twice.
             last.next_offset = point.offset
             self.segments.append(Segment(self._directory, point.offset, self._storage))
             self.is_new = True
@@ -226,17 +226,17 @@ class Recovery:
         self._durable = RecoveryPoint(short.next_offset, short.base_offset, short.size + 1)
 
     def _scan_start(self, *, from_start: bool) -> tuple[int, Boundary]:
-        """The segment and the place in it from which on batches are read: what producers need counts too."""
+        """Return the segment index and boundary to scan from, early enough to rebuild producer state."""
         first = self.segments[0]
         if from_start or self._point.segment < first.base_offset:
             return 0, Boundary(first.base_offset, 0)
         offset = self._point.offset
         if self.checkpoint.current.has_producers:
-            snapshot = self.snapshots.newest(offset, first.base_offset, self._notes)
-            if snapshot is None:
+            newest = self.snapshots.newest(offset, first.base_offset, self._notes)
+            if newest is None:
                 return 0, Boundary(first.base_offset, 0)
-            offset, remembered = snapshot
-            self.memory.reset(remembered)
+            offset, snapshot = newest
+            self.producer_state.reset(snapshot)
         if offset == self._point.offset:
             index = max(i for i, each in enumerate(self.segments) if each.base_offset <= self._point.segment)
             segment = self.segments[index]
@@ -244,10 +244,10 @@ class Recovery:
                 return index, Boundary(segment.base_offset, 0)  # the one with the recovery point is missing
             return index, Boundary(self._point.offset, self._point.position)
         index = max(i for i, segment in enumerate(self.segments) if segment.base_offset <= offset)
-        return index, self._place(self.segments[index], offset)
+        return index, self._locate(self.segments[index], offset)
 
-    def _place(self, segment: Segment, offset: int) -> Boundary:
-        """Where `offset` lies, or the segment's start if its index and headers do not tell."""
+    def _locate(self, segment: Segment, offset: int) -> Boundary:
+        """Find the boundary of `offset`, or the segment's start if index and headers are unusable."""
         try:
             reached = segment.index.floor(offset)
             with segment.descriptor() as descriptor:
@@ -260,7 +260,7 @@ class Recovery:
         return reached
 
     def _scan(self, first: int, start: Boundary, *, learn_epochs: bool) -> None:
-        """Walk from `start` in the segment number `first` to the end, or to where the log is cut."""
+        """Scan from `start` in segment number `first` to the end, or to where the log is truncated."""
         self._scan_total = sum(segment.size for segment in self.segments[first:]) - start.position
         index = first
         while index < len(self.segments):
@@ -279,9 +279,9 @@ class Recovery:
                     break
                 except Violation as violation:
                     if self._is_durable(segment, violation):
-                        reached = self._pass_over(segment, violation, any_epoch=learn_epochs)
+                        reached = self._skip_damage(segment, violation, any_epoch=learn_epochs)
                     elif (gap := self._gap_in_tail(index, violation, any_epoch=learn_epochs)) is not None:
-                        self._damaged(segment, gap)
+                        self._note_damage(segment, gap)
                         reached = gap.end
                     else:
                         self._cut(index, violation)
@@ -300,11 +300,11 @@ class Recovery:
             with segment.descriptor() as descriptor:
                 start = Boundary(segment.base_offset, 0)
                 for gap in find_gaps(self._disk, descriptor, start, reached, self.epochs):
-                    self._damaged(segment, gap)
+                    self._note_damage(segment, gap)
             segment.index.resume(reached.position, has_files=has_files)
 
     def _gap_in_tail(self, index: int, violation: Violation, *, any_epoch: bool) -> Gap | None:
-        """The damage that a violation behind the recovery point is, unless a power loss may have left it."""
+        """Return the gap behind the recovery point, or None if it may be a torn tail from a power loss."""
         if not self._storage.has_every_write:
             return None
         segment = self.segments[index]
@@ -314,24 +314,24 @@ class Recovery:
             gap = gap_at(self._disk, descriptor, violation, end, None if any_epoch else self.epochs)
         return None if is_last and gap.end == end else gap
 
-    def _pass_over(self, segment: Segment, violation: Violation, *, any_epoch: bool) -> Boundary:
-        """Note a gap in durable data, and return where sound batches go on: at the recovery point at last."""
+    def _skip_damage(self, segment: Segment, violation: Violation, *, any_epoch: bool) -> Boundary:
+        """Record a gap in durable data; return its end, at the latest the recovery point."""
         end = Boundary(segment.next_offset, segment.size)
         if segment.base_offset == self._durable.segment:
             end = Boundary(self._durable.offset, min(self._durable.position, segment.size))
         with segment.descriptor() as descriptor:
             gap = gap_at(self._disk, descriptor, violation, end, None if any_epoch else self.epochs)
-        self._damaged(segment, gap)
+        self._note_damage(segment, gap)
         return gap.end
 
     def _walk(
         self, segment: Segment, start: Boundary, *, learn_epochs: bool
     ) -> Iterator[tuple[int, BatchHeader]]:
-        """Verify batches, and take in what index and producer states need of them."""
+        """Verify batches, and add them to the index and the producer state."""
         tail = segment.index.tail
         assert tail is not None
         if start.position == segment.size:
-            return  # a clean start opens no segment
+            return  # after a clean shutdown no segment is opened
         now_ms = self._storage.clock.now_ms()
         with segment.descriptor() as descriptor:
             for position, header in scan_batches(
@@ -347,7 +347,7 @@ class Recovery:
                 tail.note(header.base_offset, position, header.max_timestamp)
                 if header.producer_id >= 0:
                     marker = read_stored_marker(self._disk, descriptor, position, header)
-                    self.memory.replay(header, marker, now_ms)
+                    self.producer_state.replay(header, marker, now_ms)
                 yield position, header
 
     def _advance(self, size: int) -> None:
@@ -358,32 +358,32 @@ class Recovery:
     def _is_durable(self, segment: Segment, violation: Violation) -> bool:
         return (segment.base_offset, violation.position) < (self._durable.segment, self._durable.position)
 
-    def _damaged(self, segment: Segment, gap: Gap) -> None:
+    def _note_damage(self, segment: Segment, gap: Gap) -> None:
         if gap.start not in {known.start for known in segment.gaps}:
             segment.add_gap(gap)
             self._notes.append(str(segment.damage_of(gap)))
 
-    def _lost(self, what: str) -> None:
+    def _note_loss(self, what: str) -> None:
         self._is_clean = False
         self._losses.append(f"{self._directory}: {what}")
         self._notes.append(self._losses[-1])
 
     def _cut(self, index: int, violation: Violation) -> None:
-        """End the log at a violation: nothing from there on was ever known to be on the medium."""
+        """Truncate the log at a violation: nothing from there on was known to be durable."""
         segment = self.segments[index]
         size = segment.size - violation.position
         with segment.descriptor() as descriptor:
-            self._keep_sound(segment, descriptor, violation)
+            self._save_sound_batches(segment, descriptor, violation)
             self._disk.truncate(descriptor, violation.position)
         segment.size, segment.next_offset = violation.position, violation.offset
-        # To be synced although nothing is added, or the next crash could bring back what is cut here,
-        # behind what is written next.
+        # Force a sync although nothing is added: otherwise the next crash could bring the truncated bytes
+        # back behind newer batches.
         segment.synced_to = -1
         self._notes.append(
             f"{segment.path} is cut at byte {violation.position}, {size} bytes: {violation.reason}"
         )
         for later in self.segments[index + 1 :]:
-            # Whole segments are set aside rather than removed: somebody may want to look at them.
+            # Rename whole segments instead of removing them, so that they can be inspected.
             aside = later.path.with_name(later.path.name + CUT)
             self._storage.handles.forget(later.path)
             self._disk.rename(later.path, aside)
@@ -394,8 +394,8 @@ class Recovery:
         self._cut_bytes += size
         self._is_clean = False
 
-    def _keep_sound(self, segment: Segment, descriptor: int, violation: Violation) -> None:
-        """Set aside what is about to be cut if sound batches are in it: that may be damage, no torn end."""
+    def _save_sound_batches(self, segment: Segment, descriptor: int, violation: Violation) -> None:
+        """Save the bytes to be truncated if sound batches are in them: it may be damage, not a torn tail."""
         end = Boundary(UNKNOWN_OFFSET, segment.size)
         if gap_at(self._disk, descriptor, violation, end, self.epochs).end == end:
             return
@@ -418,8 +418,8 @@ class Recovery:
         finally:
             self._disk.close(kept)
 
-    def _settle(self, *, learned_epochs: bool) -> None:
-        """Bring what surrounds the segments in line with them."""
+    def _reconcile(self, *, learned_epochs: bool) -> None:
+        """Make epochs, snapshots and transactions consistent with the segments."""
         last = self.segments[-1]
         if any(segment.size for segment in self.segments):
             self._notes[:0] = self._unreadable
@@ -427,15 +427,15 @@ class Recovery:
         if (end, last.base_offset, last.size) != self.checkpoint.current.recovery_point:
             self._is_clean = False
         if self.start_offset > end:
-            self._lost(f"the log began at offset {self.start_offset} but ends at {end} now")
+            self._note_loss(f"the log began at offset {self.start_offset} but ends at {end} now")
             self.start_offset = end
         self.snapshots.remove([offset for offset in self.snapshots.offsets if offset > end])
         before = self.epochs.entries
         self.epochs.truncate_from(end + 1)
         self.epochs.truncate_before(self.segments[0].base_offset)
-        self.memory.transactions.drop_before(self.start_offset)
+        self.producer_state.transactions.drop_before(self.start_offset)
         self.has_epochs_file = not learned_epochs
-        # A young log has none before a second epoch begins or a checkpoint is written.
+        # A young log has no epochs file before its second epoch or its first checkpoint.
         is_young = not self.has_checkpoint and not self._unreadable and len(self.epochs.entries) == 1
         if self.epochs.entries and (self.epochs.entries != before or (learned_epochs and not is_young)):
             self.epochs.write(self._disk, self._directory)

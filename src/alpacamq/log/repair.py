@@ -1,6 +1,6 @@
-"""The changes to a partition's files that an operator may choose, as what to put where.
+"""Repairs of a partition's files that an operator may choose, and the journal that applies them.
 
-Nothing is changed here: `repair_journal` carries changes out.
+The repair functions return changes and modify nothing; `RepairJournal` applies changes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,13 +27,13 @@ from .scan import WINDOW_BYTES, Boundary, Gap, Violation, scan_batches
 from .sealed_file import read_sealed, write_sealed
 from .segment import LOG_SUFFIX, segment_path
 
-# No batch is longer: a gap that is holds more than one, or something else.
+# The maximum length of a batch: a longer gap holds more than one batch, or something else.
 _MAX_BATCH_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Bytes of a file, or bytes that are in none."""
+class FileRange:
+    """A range of a file, or literal bytes."""
 
     source: Path | bytes
     start: int = 0
@@ -46,18 +46,18 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A file with new content, or with none: it is taken away then."""
+    """A file with new content, or a file to remove."""
 
     path: Path
-    content: tuple[Stretch, ...] | None
+    content: tuple[FileRange, ...] | None
 
 
 class NotCovered(Exception):
-    """A backup does not have what is damaged."""
+    """The backup does not contain all damaged batches."""
 
 
 def skip_gaps(state: PartitionState) -> list[Change]:
-    """Put batches without records where the damaged ones are: readers go on behind them."""
+    """Replace damaged batches by batches without records, which readers skip."""
     changes: list[Change] = []
     if state.lost is not None and state.checkpoint is not None:
         start = msgspec.structs.replace(state.checkpoint, start_offset=state.lost[1])
@@ -72,13 +72,13 @@ def skip_gaps(state: PartitionState) -> list[Change]:
 
 
 def fill_gaps(disk: Disk, state: PartitionState, backups: Sequence[Path]) -> list[Change]:
-    """Put batches of backup files where the damaged ones are; NotCovered if they have not all of them."""
+    """Replace damaged batches by those of backup files. Raises NotCovered if some are missing."""
     changes: list[Change] = []
     if state.lost is not None:
         first, end = state.lost
         gap = Gap(Boundary(first, 0), Boundary(end, 0), "gone")
         content = _from_backup(disk, gap, state.epochs, backups)
-        # One segment for all of them: the next cleaning or deletion takes it as it is.
+        # One segment for all of them: the next compaction or deletion handles it.
         changes.append(Change(segment_path(state.directory, first), content))
     for segment in state.segments:
         if segment.gaps:
@@ -87,19 +87,19 @@ def fill_gaps(disk: Disk, state: PartitionState, backups: Sequence[Path]) -> lis
     return changes
 
 
-def mend_gaps(disk: Disk, state: PartitionState) -> list[Change]:
-    """Write headers anew where only that is damaged which follows from the batches around."""
+def rebuild_headers(disk: Disk, state: PartitionState) -> list[Change]:
+    """Rebuild headers where all damaged fields can be derived from the neighbouring batches."""
     changes: list[Change] = []
     for segment in state.segments:
-        found = {gap: mended(disk, state, segment, gap) for gap in segment.gaps}
-        whole = {gap: (Stretch(batch),) for gap, batch in found.items() if batch is not None}
+        found = {gap: rebuilt_batch(disk, state, segment, gap) for gap in segment.gaps}
+        whole = {gap: (FileRange(batch),) for gap, batch in found.items() if batch is not None}
         if whole:
             changes += _rewritten(state, segment, whole)
     return changes
 
 
-def mended(disk: Disk, state: PartitionState, segment: SegmentState, gap: Gap) -> bytes | None:
-    """The damaged batch as it was, if its checksum, which leaves out offset, length and epoch, proves it."""
+def rebuilt_batch(disk: Disk, state: PartitionState, segment: SegmentState, gap: Gap) -> bytes | None:
+    """Rebuild the damaged batch if its checksum, which omits offset, length and epoch, proves it right."""
     size = gap.end.position - gap.start.position
     if state.epochs is None or not HEADER_BYTES <= size <= _MAX_BATCH_BYTES:
         return None
@@ -107,7 +107,7 @@ def mended(disk: Disk, state: PartitionState, segment: SegmentState, gap: Gap) -
         batch = bytearray(disk.read(descriptor, size, gap.start.position))
     batch[FRAME_BYTES - 4 : FRAME_BYTES] = (size - FRAME_BYTES).to_bytes(4, "big")
     batch[CRC_AT - 1] = MAGIC
-    place(batch, gap.start.offset, state.epochs.span_at(gap.start.offset)[0])
+    place(batch, gap.start.offset, state.epochs.epoch_at(gap.start.offset)[0])
     header = read_header(batch)
     if header.crc != checksum(batch) or header.next_offset != gap.end.offset:
         return None
@@ -115,9 +115,9 @@ def mended(disk: Disk, state: PartitionState, segment: SegmentState, gap: Gap) -
 
 
 def cut_at(state: PartitionState, segment: SegmentState, gap: Gap) -> list[Change]:
-    """End the partition where the damage begins."""
+    """Truncate the partition at the start of the damage."""
     changes = [
-        Change(segment.path, (Stretch(segment.path, 0, gap.start.position),)),
+        Change(segment.path, (FileRange(segment.path, 0, gap.start.position),)),
         *_without_indexes(segment.path),
     ]
     for later in state.segments:
@@ -127,11 +127,11 @@ def cut_at(state: PartitionState, segment: SegmentState, gap: Gap) -> list[Chang
         if path.stem.isdigit() and int(path.stem) > gap.start.offset:
             changes.append(Change(path, None))
     if state.epochs is not None:
-        # Offsets are used again from here on: who has read what is cut here notices by the leader epoch.
+        # Offsets are reused from here on: readers of truncated batches notice by the leader epoch.
         epochs = EpochHistory(state.epochs.entries)
         epochs.truncate_from(gap.start.offset)
         epochs.assign(state.epochs.latest + 1, gap.start.offset)
-        changes.append(Change(state.directory / EPOCHS, (Stretch(epochs.encode_file()),)))
+        changes.append(Change(state.directory / EPOCHS, (FileRange(epochs.encode_file()),)))
     checkpoint = state.checkpoint or Checkpoint()
     point = RecoveryPoint(gap.start.offset, segment.base_offset, gap.start.position)
     changed = msgspec.structs.replace(
@@ -144,44 +144,44 @@ def cut_at(state: PartitionState, segment: SegmentState, gap: Gap) -> list[Chang
     return [*changes, _checkpoint(state, changed)]
 
 
-def _filler(gap: Gap, epochs: EpochHistory) -> tuple[Stretch, ...]:
+def _filler(gap: Gap, epochs: EpochHistory) -> tuple[FileRange, ...]:
     batches = bytearray()
     first = gap.start.offset
     while first < gap.end.offset:
         last = min(gap.end.offset - 1, first + INT32_MAX)
-        epoch = max(epochs.span_at(first)[0], 0)
+        epoch = max(epochs.epoch_at(first)[0], 0)
         batches += write_batch([], base_offset=first, last_offset=last, leader_epoch=epoch)
         first = last + 1
-    return (Stretch(bytes(batches)),)
+    return (FileRange(bytes(batches)),)
 
 
 def _from_backup(
     disk: Disk, gap: Gap, epochs: EpochHistory | None, backups: Sequence[Path]
-) -> tuple[Stretch, ...]:
-    """The stretches of backup files that together have exactly the offsets of a gap."""
-    stretches: list[Stretch] = []
+) -> tuple[FileRange, ...]:
+    """Return the ranges of backup files that together contain exactly the offsets of a gap."""
+    ranges: list[FileRange] = []
     offset = gap.start.offset
     named = sorted(path for path in backups if path.suffix == LOG_SUFFIX and path.stem.isdigit())
     for path, following in zip(named, [*named[1:], None], strict=True):
         if following is not None and int(following.stem) <= offset:
             continue
-        for stretch, first, after, epoch in _batches_of(disk, path):
+        for each, first, after, epoch in _batches_of(disk, path):
             if after <= offset or offset == gap.end.offset:
                 continue
             if first != offset or after > gap.end.offset:
                 break
-            expected = NO_EPOCH if epochs is None else epochs.span_at(first)[0]
+            expected = NO_EPOCH if epochs is None else epochs.epoch_at(first)[0]
             if expected not in (epoch, NO_EPOCH):
                 raise NotCovered(f"{path}: offset {first} has leader epoch {epoch} instead of {expected}")
-            stretches.append(stretch)
+            ranges.append(each)
             offset = after
     if offset < gap.end.offset:
         raise NotCovered(f"no sound batches for offsets {offset} to {gap.end.offset - 1} in the backup")
-    return tuple(stretches)
+    return tuple(ranges)
 
 
-def _batches_of(disk: Disk, path: Path) -> Iterator[tuple[Stretch, int, int, int]]:
-    """The sound batches that a segment file begins with: where they lie, their offsets, their epoch."""
+def _batches_of(disk: Disk, path: Path) -> Iterator[tuple[FileRange, int, int, int]]:
+    """Yield the sound batches at the start of a segment file: range, offsets, epoch."""
     with _opened(disk, path) as descriptor:
         try:
             for position, header in scan_batches(
@@ -193,8 +193,8 @@ def _batches_of(disk: Disk, path: Path) -> Iterator[tuple[Stretch, int, int, int
                 EpochHistory(),
                 learn_epochs=True,
             ):
-                stretch = Stretch(path, position, position + header.size)
-                yield stretch, header.base_offset, header.next_offset, header.leader_epoch
+                each = FileRange(path, position, position + header.size)
+                yield each, header.base_offset, header.next_offset, header.leader_epoch
         except Violation:
             return
 
@@ -209,22 +209,22 @@ def _opened(disk: Disk, path: Path) -> Iterator[int]:
 
 
 def _rewritten(
-    state: PartitionState, segment: SegmentState, replacements: Mapping[Gap, tuple[Stretch, ...]]
+    state: PartitionState, segment: SegmentState, replacements: Mapping[Gap, tuple[FileRange, ...]]
 ) -> list[Change]:
-    """A segment with something else where its gaps are, and the checkpoint that goes with it."""
-    content: list[Stretch] = []
+    """Return a segment with its gaps replaced, and the matching checkpoint."""
+    content: list[FileRange] = []
     position = moved = moved_at_point = 0
     checkpoint = state.checkpoint or Checkpoint()
     point = checkpoint.recovery_point
-    for gap, stretches in replacements.items():
-        content += [Stretch(segment.path, position, gap.start.position), *stretches]
+    for gap, ranges in replacements.items():
+        content += [FileRange(segment.path, position, gap.start.position), *ranges]
         position = gap.end.position
-        moved += sum(each.size_bytes for each in stretches) - (gap.end.position - gap.start.position)
+        moved += sum(each.size_bytes for each in ranges) - (gap.end.position - gap.start.position)
         if gap.end.offset <= point.offset:
             moved_at_point = moved
-    content.append(Stretch(segment.path, position, segment.size_bytes))
+    content.append(FileRange(segment.path, position, segment.size_bytes))
     changes = [
-        Change(segment.path, tuple(stretch for stretch in content if stretch.size_bytes)),
+        Change(segment.path, tuple(each for each in content if each.size_bytes)),
         *_without_indexes(segment.path),
     ]
     if state.checkpoint is not None:
@@ -232,7 +232,7 @@ def _rewritten(
             at = min(point.position, segment.size_bytes) + moved_at_point
             point = RecoveryPoint(point.offset, point.segment, at)
         elif point.segment > state.segments[-1].base_offset == segment.base_offset:
-            # The segment of the recovery point is gone; its offsets are in this one now.
+            # The segment of the recovery point is gone; this one contains its offsets now.
             point = RecoveryPoint(point.offset, segment.base_offset, segment.size_bytes + moved)
         if point != checkpoint.recovery_point:
             changes.append(_checkpoint(state, msgspec.structs.replace(checkpoint, recovery_point=point)))
@@ -240,7 +240,7 @@ def _rewritten(
 
 
 def _checkpoint(state: PartitionState, checkpoint: Checkpoint) -> Change:
-    return Change(state.directory / CHECKPOINT, (Stretch(encode_checkpoint(checkpoint)),))
+    return Change(state.directory / CHECKPOINT, (FileRange(encode_checkpoint(checkpoint)),))
 
 
 def _without_indexes(path: Path) -> list[Change]:
@@ -252,7 +252,7 @@ _VERSION = 1
 
 
 class _Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One change, by names within the data directory; `new` is where its content waits."""
+    """One change, by names within the data directory; `new` is the file with its content."""
 
     path: str
     new: str | None
@@ -260,7 +260,7 @@ class _Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RepairJournal:
-    """Makes changes in a data directory, all of them or, after a crash, the rest of them."""
+    """Applies changes in a data directory, all of them even if a crash interrupts."""
 
     def __init__(self, disk: Disk, data_directory: Path) -> None:
         self._disk = disk
@@ -271,12 +271,12 @@ class RepairJournal:
         return JOURNAL in self._disk.names(self._root)
 
     def finish(self) -> None:
-        """Make the changes of an interrupted repair."""
+        """Apply the rest of an interrupted repair."""
         body = read_sealed(self._disk, self._root / JOURNAL, _MAGIC, _VERSION)
         self._apply(msgspec.json.decode(body, type=list[_Step]))
 
     def make(self, changes: Sequence[Change], folder: str) -> Path:
-        """Make changes; returns the new folder in `damaged/` where the former files are."""
+        """Apply changes; return the new folder in `damaged/` that holds the former files."""
         aside = self._root / DAMAGED / folder
         steps: list[_Step] = []
         for change in changes:
@@ -321,28 +321,28 @@ class RepairJournal:
         disk.remove(self._root / JOURNAL)
         disk.sync_directory(self._root)
 
-    def _write(self, path: Path, content: Sequence[Stretch]) -> None:
+    def _write(self, path: Path, content: Sequence[FileRange]) -> None:
         disk = self._disk
         target = disk.open(path, create=True)
         try:
             disk.truncate(target, 0)
             written = 0
-            for stretch in content:
-                for data in self._pieces(stretch):
+            for each in content:
+                for data in self._pieces(each):
                     disk.write(target, [data], written)
                     written += len(data)
             disk.sync(target)
         finally:
             disk.close(target)
 
-    def _pieces(self, stretch: Stretch) -> Iterator[bytes]:
-        if isinstance(stretch.source, bytes):
-            yield stretch.source
+    def _pieces(self, each: FileRange) -> Iterator[bytes]:
+        if isinstance(each.source, bytes):
+            yield each.source
             return
-        descriptor = self._disk.open(stretch.source)
+        descriptor = self._disk.open(each.source)
         try:
-            for position in range(stretch.start, stretch.end, WINDOW_BYTES):
-                yield self._disk.read(descriptor, min(WINDOW_BYTES, stretch.end - position), position)
+            for position in range(each.start, each.end, WINDOW_BYTES):
+                yield self._disk.read(descriptor, min(WINDOW_BYTES, each.end - position), position)
         finally:
             self._disk.close(descriptor)
 

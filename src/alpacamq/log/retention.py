@@ -1,7 +1,7 @@
-"""Which old segments go, and removing their files.
+"""Selects segments that retention removes, and deletes their files.
 
-Deciding is the event loop's; the files are removed in a thread. A reader inside a segment that
-goes keeps its open file and is not disturbed.
+The event loop selects; a thread deletes. A reader inside a removed segment keeps its open file
+and is not interrupted.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from alpacamq.model.topics import TopicConfig
 
 from .checkpoint import CheckpointFile
 from .directory import remove_segment
-from .health import NO_ROOM, refused
+from .health import NO_ROOM, storage_error
 from .producer_state import ProducerSnapshots
 from .segment import Segment
 from .storage import Storage
@@ -21,7 +21,7 @@ from .storage import Storage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """Segments that are no longer part of the log, still on disk."""
+    """Segments dropped from the log whose files are still on disk."""
 
     directory: Path
     storage: Storage
@@ -31,10 +31,10 @@ class Removal:
     segments: Sequence[Segment]
 
     def run(self) -> None:
-        """Remove the files, oldest first. OSError leaves the rest for the next start."""
+        """Remove the files, oldest first. After an OSError the next start removes the rest."""
         disk = self.storage.disk
-        # First of all the new start, or a crash between two files would look like a loss. On a
-        # full disk that has to wait: the removal is what makes room for it.
+        # Record the new start first, or a crash between two files would look like data loss. A full
+        # disk has no space for that: then the removal goes first.
         try:
             self.checkpoint.move_start(self.start_offset)
         except OSError as error:
@@ -50,35 +50,35 @@ class Removal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartMove:
-    """A new log start, made by a user, that is not on the medium yet."""
+    """A new log start, requested by a user, that is not durable yet."""
 
     directory: Path
     checkpoint: CheckpointFile
     start_offset: int
 
     def run(self) -> None:
-        """Return once the log starts there even after a crash; StorageFailed if that cannot be had."""
+        """Make the new start durable. Raises StorageFailed if that fails."""
         try:
             self.checkpoint.move_start(self.start_offset)
         except OSError as error:
-            raise refused(self.directory, "moving the start", error) from error
+            raise storage_error(self.directory, "moving the start", error) from error
 
 
 def is_expired(segment: Segment, config: TopicConfig, now_ms: int) -> bool:
-    """Whether all the segment's records are older than retention.ms."""
+    """Return whether all records of the segment are older than retention.ms."""
     if config.retention_ms < 0 or not config.deletes_old:
         return False
     timestamp, _ = segment.index.largest()
     if timestamp == NO_TIMESTAMP:
         timestamp = segment.opened_ms
     elif timestamp > now_ms:
-        # It says nothing about the segment's age: when the last batch came has to do.
+        # A timestamp in the future says nothing about age: use the time of the last append.
         timestamp = segment.written_ms
     return now_ms - timestamp > config.retention_ms
 
 
 def count_removable(segments: Sequence[Segment], config: TopicConfig, start_offset: int, now_ms: int) -> int:
-    """How many of `segments`, oldest first and the active one last, may go."""
+    """Count the segments that may be removed; `segments` is oldest first, the active one last."""
     surplus_bytes = 0
     if config.deletes_old and config.retention_bytes >= 0:
         surplus_bytes = sum(segment.size for segment in segments) - config.retention_bytes

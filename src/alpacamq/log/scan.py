@@ -1,7 +1,7 @@
-"""Walking the batches of a segment file, header by header or byte by byte.
+"""Scans the batches of a segment file, headers only or with checksums.
 
-Nothing read is believed before it is checked: a length is compared with what is left of the
-file, and no more than a window is held in memory however long a batch claims to be.
+Lengths are checked against the rest of the file before use, and at most one window is held in
+memory, whatever length a batch claims.
 """
 
 import re
@@ -29,14 +29,14 @@ WINDOW_BYTES = 1 << 20
 
 
 class Boundary(NamedTuple):
-    """A place where a batch begins: its offset and its byte in the segment."""
+    """The start of a batch: its offset and its byte position in the segment."""
 
     offset: int
     position: int
 
 
 class Gap(NamedTuple):
-    """A damaged stretch of a segment, from the batch at `start` to the next sound one, at `end`."""
+    """A damaged range of a segment, from the batch at `start` to the next sound one at `end`."""
 
     start: Boundary
     end: Boundary
@@ -44,7 +44,7 @@ class Gap(NamedTuple):
 
 
 class Violation(Exception):
-    """Bytes that are not the batch that belongs there: at which position and offset, and why not."""
+    """Bytes that are not the expected batch: position, offset and reason."""
 
     def __init__(self, position: int, offset: int, reason: str) -> None:
         super().__init__(f"byte {position}, offset {offset}: {reason}")
@@ -56,10 +56,10 @@ class Violation(Exception):
 def scan_headers(
     disk: Disk, descriptor: int, start: int, end: int, offset: int, gaps: Sequence[Gap] = ()
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Positions and headers of the batches from `start`, where the one at `offset` begins, to `end`.
+    """Yield positions and headers of the batches from `start`, which has `offset`, to `end`.
 
-    Reads little at first, then more and more as long as batches are small enough to need it. Known
-    `gaps` are passed over.
+    Reads little at first, then doubles the window while batches are small enough to need it. Skips
+    known `gaps`.
     """
     data, data_start = b"", start
     read_bytes = LOOKUP_BYTES
@@ -94,9 +94,9 @@ def scan_batches(
     learn_epochs: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """The same with every byte verified.
+    """Yield positions and headers like `scan_headers`, with every byte verified.
 
-    With `learn_epochs` the history is taken from the batches, where otherwise they must match it.
+    With `learn_epochs` epochs are taken from the batches instead of checked against the history.
     """
     data, data_start = memoryview(b""), start
     position = start
@@ -110,12 +110,12 @@ def scan_batches(
                 progress(len(data))
         header = _plausible_header(data, at, position, end, offset)
         if offset >= epoch_until:
-            epoch, epoch_until = epochs.span_at(offset)
+            epoch, epoch_until = epochs.epoch_at(offset)
         if header.leader_epoch != epoch:
             if not (learn_epochs and header.leader_epoch > epochs.latest):
                 raise Violation(position, offset, f"leader epoch {header.leader_epoch} instead of {epoch}")
             epochs.assign(header.leader_epoch, offset)
-            epoch, epoch_until = epochs.span_at(offset)
+            epoch, epoch_until = epochs.epoch_at(offset)
         after = position + header.size
         crc = crc32c(data[at + CHECKED_FROM : at + header.size])
         while data_start + len(data) < after:
@@ -134,7 +134,7 @@ def scan_batches(
 
 
 def _plausible_header(data: bytes | memoryview, at: int, position: int, end: int, offset: int) -> BatchHeader:
-    """The header at `at` if a batch of `offset` may begin so and end by `end`."""
+    """Read the header at `at`; Violation unless a batch with `offset` may begin there and end by `end`."""
     if at + HEADER_BYTES > len(data):
         raise Violation(position, offset, f"{len(data) - at} bytes are too few for a batch header")
     header = read_header(data, at)
@@ -158,19 +158,19 @@ def _gap_at(gaps: Sequence[Gap], boundary: Boundary) -> Gap | None:
 
 
 def past_gaps(boundary: Boundary, gaps: Sequence[Gap]) -> Boundary:
-    """The boundary itself, or the end of the gap that it lies in: an index may lead into one."""
+    """Return the boundary, or the end of the gap that it is in: an index entry may point into one."""
     for gap in gaps:
         if gap.start.position < boundary.position < gap.end.position:
             return gap.end
     return boundary
 
 
-# The offset of an end that is known by its position only.
+# The offset of an end of which only the position is known.
 UNKNOWN_OFFSET = 1 << 62
 
 _EPOCH_AND_MAGIC = Struct(">ib")
 _MAGIC_AT = EPOCH_AT + 4
-# Records may hold what looks like headers. So many times the stretch is summed up before giving up on it.
+# Records may contain bytes that look like headers. Checksum at most this many times the range.
 _MAX_CHECKED = 16
 
 
@@ -183,7 +183,7 @@ def find_gaps(
     *,
     learn_epochs: bool = False,
 ) -> Iterator[Gap]:
-    """The damaged stretches between two boundaries, with every byte in between verified."""
+    """Yield the damaged ranges between two boundaries, verifying every byte."""
     reached = start
     while True:
         try:
@@ -210,7 +210,7 @@ def find_gaps(
 
 
 def ends_early(reached: Boundary, end_offset: int) -> Violation:
-    """The segment ends although more offsets belong to it."""
+    """Return the violation of a segment that ends before its last offset."""
     return Violation(
         reached.position,
         reached.offset,
@@ -221,9 +221,9 @@ def ends_early(reached: Boundary, end_offset: int) -> Violation:
 def gap_at(
     disk: Disk, descriptor: int, violation: Violation, end: Boundary, epochs: EpochHistory | None
 ) -> Gap:
-    """The stretch that a violation begins; it ends at the next sound batch, at the latest at `end`.
+    """Return the gap that begins at a violation and ends at the next sound batch, at the latest at `end`.
 
-    Without `epochs` a batch may be of any leader epoch.
+    Without `epochs`, batches of any leader epoch are accepted.
     """
     start = Boundary(violation.offset, violation.position)
     room = _MAX_CHECKED * (end.position - start.position)
@@ -241,9 +241,9 @@ def gap_at(
 def _candidates(
     disk: Disk, descriptor: int, start: Boundary, end: Boundary, epochs: EpochHistory | None
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Headers that may be those of batches behind `start`, the likeliest first.
+    """Yield headers that may belong to batches after `start`, the most likely first.
 
-    That is the batch at `start` itself where others before it are gone, then the one where it says it ends.
+    First the batch at `start` itself, in case earlier ones are missing, then the one at its end.
     """
     at = start.position
     for _ in range(2):
@@ -256,7 +256,7 @@ def _candidates(
     pattern = _pattern(start, end, epochs)
     position = start.position
     while position <= end.position - HEADER_BYTES:
-        # Windows overlap by a header, so that none is cut in two.
+        # Windows overlap by a header, so that no header is split.
         data = disk.read(descriptor, min(WINDOW_BYTES, end.position - position), position)
         for hit in pattern.finditer(data):
             at = hit.end() - 1 - _MAGIC_AT
@@ -271,12 +271,12 @@ def _candidates(
 
 
 def _pattern(start: Boundary, end: Boundary, epochs: EpochHistory | None) -> "re.Pattern[bytes]":
-    """What ends with the byte that says the format of a batch, in any batch between two boundaries."""
+    """Return a pattern that ends with the magic byte of any batch between two boundaries."""
     if epochs is None:
         return re.compile(re.escape(bytes([MAGIC])))
     offset, found = start.offset, []
     while offset < end.offset:
-        epoch, offset = epochs.span_at(offset)
+        epoch, offset = epochs.epoch_at(offset)
         found.append(re.escape(_EPOCH_AND_MAGIC.pack(epoch, MAGIC)))
     return re.compile(b"|".join(found) or b"(?!)")
 
@@ -290,7 +290,7 @@ def _may_follow(
         and header.next_offset <= end.offset
         and header.batch_length >= MIN_BATCH_LENGTH
         and header.size <= end.position - position
-        and (epochs is None or header.leader_epoch == epochs.span_at(header.base_offset)[0])
+        and (epochs is None or header.leader_epoch == epochs.epoch_at(header.base_offset)[0])
     )
 
 

@@ -1,7 +1,7 @@
-"""Small files that are written whole and checked whole: checkpoints, epochs, producer snapshots.
+"""Small files that are written and checked as a whole: checkpoints, epochs, producer snapshots.
 
-A file is a header (what it is, version, length, CRC-32C) and a body. It is replaced by a
-rename, so a crash leaves the old one or the new one. Anything else is `Unreadable`.
+A file is a header (magic, version, length, CRC-32C) and a body. It is replaced by a rename, so a
+crash leaves the old version or the new one. Everything else is `Unreadable`.
 """
 
 from collections.abc import Iterable
@@ -17,28 +17,28 @@ from .disk import sync_file
 TEMPORARY = ".tmp"
 LIMIT_BYTES = 256 << 20
 
-_HEADER = Struct(">4sHII")  # magic, version, body length, CRC-32C of what precedes it and of the body
+_HEADER = Struct(">4sHII")  # magic, version, body length, CRC-32C of the fields before it and the body
 _CHECKED = Struct(">4sHI")
-# Checksums of large bodies are made in steps, so that other threads get their turn of the interpreter.
+# Large bodies are checksummed in steps, so that other threads can take the interpreter lock.
 _STEP_BYTES = 1 << 20
 
 
 class Unreadable(Exception):
-    """The file is not as it was written, or not there."""
+    """The file is missing or its content is not what was written."""
 
 
 class Missing(Unreadable):
-    """The file is not there."""
+    """The file does not exist."""
 
 
 def seal(magic: bytes, version: int, body: Buffer) -> bytes:
-    """`body` with the header that lets a reader trust it."""
+    """Return `body` with its header."""
     head = _CHECKED.pack(magic, version, len(body))
     return head + crc32c(body, crc32c(head)).to_bytes(4, "big") + body
 
 
 def unseal(magic: bytes, version: int, data: bytes) -> bytes:
-    """The body of a sealed file, or Unreadable saying why not."""
+    """Return the body of a sealed file. Raises Unreadable with the reason."""
     return bytes(_unsealed(magic, version, data))
 
 
@@ -68,7 +68,7 @@ def _checksum(head: bytes, parts: Iterable[Buffer]) -> int:
 
 
 def read_sealed(disk: Disk, path: Path, magic: bytes, version: int) -> bytes:
-    """The body of the sealed file at `path`; Unreadable if it cannot be had, for whatever reason."""
+    """Return the body of the sealed file at `path`. Raises Unreadable for any failure."""
     return bytes(view_sealed(disk, path, magic, version))
 
 
@@ -91,9 +91,9 @@ def view_sealed(
 
 
 def write_sealed(disk: Disk, path: Path, magic: bytes, version: int, *parts: Buffer) -> None:
-    """Replace the file at `path`; once this returns, it is on the medium under its name.
+    """Replace the file at `path` durably.
 
-    A large body may come in parts, one behind the other.
+    A large body may be given in parts.
     """
     sync_file(disk, prepare_sealed(disk, path, magic, version, *parts))
     publish_sealed(disk, path)
@@ -101,7 +101,7 @@ def write_sealed(disk: Disk, path: Path, magic: bytes, version: int, *parts: Buf
 
 
 def prepare_sealed(disk: Disk, path: Path, magic: bytes, version: int, *parts: Buffer) -> Path:
-    """Write what is to replace the file at `path` into one beside it, which is returned and not synced."""
+    """Write the replacement of the file at `path` to a temporary file; return its path. Does not sync."""
     head = _CHECKED.pack(magic, version, sum(map(len, parts)))
     head += _checksum(head, parts).to_bytes(4, "big")
     temporary = path.with_name(path.name + TEMPORARY)
@@ -115,5 +115,5 @@ def prepare_sealed(disk: Disk, path: Path, magic: bytes, version: int, *parts: B
 
 
 def publish_sealed(disk: Disk, path: Path) -> None:
-    """Let what was prepared take the place of the file at `path`. The caller syncs the directory."""
+    """Rename the prepared file to `path`. The caller syncs the directory."""
     disk.rename(path.with_name(path.name + TEMPORARY), path)

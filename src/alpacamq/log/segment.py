@@ -1,7 +1,7 @@
-"""One segment: a file of contiguous batches, its index, and how much of it is known to be sound.
+"""One segment: a file of contiguous batches, its index, and which bytes are verified.
 
-Bytes that this process wrote, or that recovery walked through, are trusted. The rest is verified
-once, from the start on, before it is first served.
+Bytes that this process wrote, or that recovery scanned, are trusted. The rest is verified once, from
+the start on, before it is first served.
 """
 
 from bisect import bisect_right
@@ -39,14 +39,26 @@ def segment_path(directory: Path, base_offset: int) -> Path:
 class Segment:
     """`size` bytes of batches from `base_offset` to before `next_offset`.
 
-    `verified` grows from the start towards `trusted`, the boundary from which on everything is
-    sound. `is_ragged` says that a failed write may have left bytes behind `size`. `opened_ms` and
-    `written_ms` are when it took its first and its last batch, as far as that is known. `gaps` are
-    the damaged stretches found so far: nothing in them is served, what lies around them is.
+    `verified` grows from the start towards `trusted`, the boundary after which all bytes are sound.
+    `has_torn_tail` is set if a failed write may have left bytes behind `size`. `opened_ms` and
+    `written_ms` are the times of the first and the last batch, if known. `gaps` are the damaged ranges
+    found so far, which are never served; batches around them are.
     """
 
-    __slots__ = ("_storage", "base_offset", "index", "is_ragged", "next_offset", "opened_ms", "path", "size",
-                 "synced_to", "trusted", "verified", "written_ms")  # fmt: skip
+    __slots__ = (
+        "_storage",
+        "base_offset",
+        "has_torn_tail",
+        "index",
+        "next_offset",
+        "opened_ms",
+        "path",
+        "size",
+        "synced_to",
+        "trusted",
+        "verified",
+        "written_ms",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -66,7 +78,7 @@ class Segment:
         self.opened_ms = opened_ms
         self.written_ms = opened_ms
         self.synced_to = size
-        self.is_ragged = False
+        self.has_torn_tail = False
         self._storage = storage
         self.index = SegmentIndex(
             self.path, base_offset, storage, covered_to=0 if tail is not None else size, tail=tail
@@ -76,15 +88,15 @@ class Segment:
 
     @property
     def is_retired(self) -> bool:
-        """Whether the segment has been dropped or replaced, so that its name may mean another file."""
+        """Whether the segment was dropped or replaced, so that its path may be another file."""
         return self.index.is_retired
 
     def trust_from(self, offset: int, position: int) -> None:
-        """Everything from this boundary on has been checked."""
+        """Mark all bytes from this boundary on as verified."""
         self.trusted = Boundary(offset, position)
 
     def is_sound(self, start: int, end: int) -> bool:
-        """Whether the bytes between two positions, which no gap lies in, need no verification."""
+        """Return whether the bytes between two positions, outside of gaps, need no verification."""
         return start >= self.trusted.position or end <= self.verified.position
 
     @property
@@ -93,17 +105,17 @@ class Segment:
 
     @property
     def damages(self) -> list[DamagedLog]:
-        """What is damaged, in order."""
+        """The damaged ranges, in order."""
         return [self.damage_of(gap) for gap in self.gaps]
 
     def add_gap(self, gap: Gap) -> None:
-        """Serve nothing of a damaged stretch from now on; in any thread."""
+        """Exclude a damaged range from reads. May run in any thread."""
         known = {each.start.position: each for each in self.gaps}
         known.setdefault(gap.start.position, gap)
         self.index.gaps = tuple(known[position] for position in sorted(known))
 
     def readable_to(self, offset: int, limit_offset: int) -> int:
-        """Where a reader at `offset` has to stop, `limit_offset` at the latest; DamagedLog inside a gap."""
+        """Return where a reader at `offset` has to stop, at most `limit_offset`; DamagedLog inside a gap."""
         for gap in self.gaps:
             if gap.start.offset > offset:
                 return min(limit_offset, gap.start.offset)
@@ -112,7 +124,7 @@ class Segment:
         return limit_offset
 
     def find(self, offset: int) -> Boundary:
-        """Where the batch that holds `offset` begins, or the end."""
+        """Find the start of the batch that contains `offset`, or the end of the segment."""
         if offset >= self.next_offset:
             return Boundary(self.next_offset, self.size)
         start = self.index.floor(offset)
@@ -134,7 +146,7 @@ class Segment:
         raise ends_early(after, self.next_offset)
 
     def cut(self, start: Boundary, max_bytes: int, *, at_least_one: bool) -> Boundary | None:
-        """The last boundary within `max_bytes` of `start`, where more than that follows."""
+        """Return the last boundary within `max_bytes` of `start`, if more than that follows."""
         if (known := self.index.cut(start.position, start.position + max_bytes)) is not None:
             return known
         after: Boundary | None = None
@@ -149,14 +161,14 @@ class Segment:
         return after
 
     def headers(self, descriptor: int, start: Boundary) -> Iterator[tuple[int, BatchHeader]]:
-        """Positions and headers of the batches from `start` to the end."""
+        """Yield positions and headers of the batches from `start` to the end."""
         start = past_gaps(start, self.gaps)
         return scan_headers(
             self._storage.disk, descriptor, start.position, self.size, start.offset, self.gaps
         )
 
     def verify(self, upto: int, descriptor: int, epochs: EpochHistory) -> Gap | None:
-        """Check the bytes before `upto` that nobody has checked yet; returns at the first gap."""
+        """Verify the unchecked bytes before `upto`; return the first gap found."""
         trusted = self.trusted
         end = min(upto, trusted.position)
         reached = self.verified
@@ -183,13 +195,28 @@ class Segment:
         return None
 
     def find_gaps(self, epochs: EpochHistory) -> list[Gap]:
-        """Check every byte, trusted or not."""
+        """Verify every byte, trusted or not; return the damaged ranges."""
         start, end = Boundary(self.base_offset, 0), Boundary(self.next_offset, self.size)
         with self.descriptor() as descriptor:
             gaps = list(find_gaps(self._storage.disk, descriptor, start, end, epochs))
         if gaps and gaps[-1].start.position == end.position and (self.next_offset, self.size) != end:
-            gaps.pop()  # a batch was being added meanwhile
+            gaps.pop()  # a batch was appended meanwhile
         return gaps
+
+    def truncate(self, end: Boundary) -> None:
+        """Drop everything from the batch boundary `end` on, and sync."""
+        with self.descriptor() as descriptor:
+            self._storage.disk.truncate(descriptor, end.position)
+            # Without the sync, a crash could bring back the dropped batches behind newer ones.
+            self._storage.disk.sync(descriptor)
+        self.size, self.next_offset = end.position, end.offset
+        self.synced_to = min(self.synced_to, end.position)
+        if self.verified.position > end.position:
+            self.verified = end
+        if self.trusted.position > end.position:
+            self.trust_from(*end)
+        self.index.gaps = tuple(gap for gap in self.gaps if gap.start.position < end.position)
+        self.index.resume(end.position)
 
     @contextmanager
     def descriptor(self) -> Iterator[int]:
@@ -201,14 +228,14 @@ class Segment:
             handle.release()
 
     def damage_of(self, gap: Gap) -> DamagedLog:
-        """The error for those who ask for what lies in a gap."""
+        """Return the error for reads inside a gap."""
         return DamagedLog(
             self.path, gap.start.position, gap.reason, offsets=(gap.start.offset, gap.end.offset)
         )
 
 
 class Segments:
-    """At least one segment, the last of which is active."""
+    """At least one segment; the last is active."""
 
     __slots__ = ("_bases", "_sealed_bytes", "_segments", "active")
 
@@ -234,35 +261,35 @@ class Segments:
         return self._sealed_bytes + self.active.size
 
     def locate(self, offset: int) -> Segment:
-        """The segment `offset` belongs to."""
+        """Return the segment that contains `offset`."""
         if offset >= self.active.base_offset:
             return self.active
         return self._segments[max(bisect_right(self._bases, offset) - 1, 0)]
 
     def add(self, segment: Segment) -> None:
-        """`segment` is the active one from now on."""
+        """Add the new active segment."""
         self._set([*self._segments, segment])
 
     def drop_first(self, count: int) -> list[Segment]:
-        """Let go of the oldest `count`."""
+        """Drop the oldest `count` segments and return them."""
         dropped = self._segments[:count]
         self._set(self._segments[count:])
         return dropped
 
     def drop_after(self, segment: Segment) -> list[Segment]:
-        """Let go of what follows `segment`, which is active then."""
+        """Drop the segments after `segment`, which becomes active, and return them."""
         end = self._segments.index(segment) + 1
         dropped = self._segments[end:]
         self._set(self._segments[:end])
         return dropped
 
     def replace(self, old: Sequence[Segment], new: Segment) -> None:
-        """Put `new` where the neighbours `old` are."""
+        """Replace the adjacent segments `old` by `new`."""
         start = self._segments.index(old[0])
         self._set([*self._segments[:start], new, *self._segments[start + len(old) :]])
 
     def _set(self, segments: list[Segment]) -> None:
-        # Lists are replaced, never changed: a search by time may walk the old one in a thread.
+        # The lists are replaced, never changed: a timestamp search in a thread may iterate over the old one.
         assert segments
         self._segments = segments
         self._bases = [segment.base_offset for segment in segments]

@@ -1,4 +1,4 @@
-"""What all the logs of one node share."""
+"""Resources shared by all logs of one node."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,12 @@ from .index_files import IndexCache
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """The disk and the clock, the open files, the loaded indexes, and how often to checkpoint."""
+    """Disk, clock, open files, loaded indexes and the checkpoint interval."""
 
     disk: Disk
     clock: Clock
     handles: FileHandles
     indexes: IndexCache
     checkpoint_bytes: int = 8 << 20
-    # The system did not go down since the last write: nothing is missing before what is there.
+    # Set if the system has not gone down since the last write: the page cache lost nothing.
     has_every_write: bool = False

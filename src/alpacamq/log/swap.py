@@ -1,8 +1,8 @@
-"""Putting compacted segments in the place of those they were made from, safe against a crash at any point.
+"""Replaces segments by their compacted version, safe against a crash at any point.
 
-A cleaned file is on the medium before it is named `.swap`, and each `.swap` before the next:
-so what is found at start is complete, and of several the lowest. The rename puts it in place
-at once; old segments that are left behind are wholly covered by it, and recovery drops them.
+A cleaned file is durable before it is renamed to `.swap`, and each `.swap` before the next: so a
+`.swap` file found at start is complete, and they are complete from the lowest offset on. The final
+rename is atomic; segments it leaves behind are covered entirely, and recovery drops them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ def swap_path(directory: Path, base_offset: int) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swap:
-    """A cleaned segment under its `.swap` name, verified, with its index."""
+    """A verified cleaned segment under its `.swap` name, with its index."""
 
     cleaned: CleanedSegment
     tail: IndexTail
@@ -36,7 +36,7 @@ class Swap:
 def prepare_swaps(
     disk: Disk, directory: Path, cleaned: Sequence[CleanedSegment], epochs: EpochHistory
 ) -> list[Swap]:
-    """Check cleaned files once more and name them `.swap`, lowest offsets first. All or none."""
+    """Verify cleaned files and rename them to `.swap`, lowest offset first. All or none."""
     swaps: list[Swap] = []
     named: list[int] = []
     try:
@@ -50,7 +50,7 @@ def prepare_swaps(
             disk.sync_directory(directory)
     except BaseException:
         for segment in cleaned[len(named) :]:
-            with suppress(OSError):  # removed at the next start then
+            with suppress(OSError):  # the next start removes it
                 disk.remove(segment.path)
         discard_swaps(disk, directory, named)
         raise
@@ -58,7 +58,7 @@ def prepare_swaps(
 
 
 def put_in_place(disk: Disk, directory: Path, base_offset: int, replaced: Iterable[int]) -> None:
-    """Let a `.swap` file take the name of the first of the segments it replaces, and remove the others."""
+    """Rename a `.swap` file to the first segment that it replaces, and remove the others."""
     remove_segment(disk, directory, base_offset, keep_log=True)
     disk.rename(swap_path(directory, base_offset), segment_path(directory, base_offset))
     for other in replaced:
@@ -67,7 +67,7 @@ def put_in_place(disk: Disk, directory: Path, base_offset: int, replaced: Iterab
 
 
 def discard_swaps(disk: Disk, directory: Path, bases: Iterable[int]) -> None:
-    """Remove `.swap` files, the highest first: a value must not come back whose tombstone is gone."""
+    """Remove `.swap` files, the highest first: a value must not reappear whose tombstone is gone."""
     for base_offset in sorted(bases, reverse=True):
         disk.remove(swap_path(directory, base_offset))
         disk.sync_directory(directory)
@@ -76,7 +76,7 @@ def discard_swaps(disk: Disk, directory: Path, bases: Iterable[int]) -> None:
 def complete_swaps(
     disk: Disk, directory: Path, contents: Contents, epochs: EpochHistory | None, notes: list[str]
 ) -> None:
-    """Finish the swaps that a crash interrupted, and bring `contents` up to date."""
+    """Finish swaps that a crash interrupted, and update `contents`."""
     for base_offset in contents.swaps:
         path = swap_path(directory, base_offset)
         try:
@@ -84,7 +84,7 @@ def complete_swaps(
         except Violation as violation:
             if base_offset in contents.segments:
                 disk.remove(path)
-                notes.append(f"{path} is dropped, what it was made from is still there: {violation.reason}")
+                notes.append(f"{path} is dropped, its source segments still exist: {violation.reason}")
                 continue
             end = base_offset
         replaced = {base for base in contents.segments if base_offset <= base < end}
@@ -96,7 +96,7 @@ def complete_swaps(
 
 
 def _walk(disk: Disk, path: Path, base_offset: int, epochs: EpochHistory | None) -> tuple[IndexTail, int]:
-    """Verify a whole file; its index and the offset after its last batch."""
+    """Verify a whole file. Returns its index and the offset after its last batch."""
     tail = IndexTail(base_offset)
     end = base_offset
     descriptor = disk.open(path)

@@ -1,7 +1,7 @@
-"""Which transactions of one partition are open, and which were aborted.
+"""Open and aborted transactions of one partition.
 
-Told of every transactional batch and every marker in offset order. All of it follows from the
-log, so a snapshot is only there to spare reading the log again.
+Fed with every transactional batch and every marker in offset order. Derived from the log: a snapshot
+only saves reading the log again.
 """
 
 import sys
@@ -32,7 +32,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class AbortedIndex:
-    """Per aborted transaction: producer, first offset, marker, and what was stable once it had ended."""
+    """Columns per aborted transaction: producer, first offset, marker, last stable offset at its end."""
 
     __slots__ = ("_firsts", "_markers", "_producers", "_stables")
 
@@ -53,33 +53,33 @@ class AbortedIndex:
         self._stables.append(stable_offset)
 
     def between(self, fetch_offset: int, upper_offset: int) -> list[AbortedTransaction]:
-        """Those with a batch or marker from `fetch_offset` on that began before `upper_offset`."""
+        """Return those with a batch or marker from `fetch_offset` on that began before `upper_offset`."""
         found = []
         for row in range(bisect_left(self._markers, fetch_offset), len(self._markers)):
             if self._firsts[row] < upper_offset:
                 found.append(AbortedTransaction(self._producers[row], self._firsts[row]))
             if self._stables[row] >= upper_offset:
-                break  # whatever ended later began after this
+                break  # transactions that ended later began after this
         return found
 
     def drop_before(self, start_offset: int) -> None:
-        """Forget what ended before the log begins."""
+        """Drop transactions that ended before the log start."""
         count = bisect_left(self._markers, start_offset)
         if count:
             for column in self._columns:
                 del column[:count]
 
-    def spans(self) -> "AbortedSpans":
-        """The same by producer, for one who goes through the log."""
-        return AbortedSpans(self._producers, self._firsts, self._markers)
+    def ranges(self) -> "AbortedRanges":
+        """Return the same ranges by producer, for a scan of the log."""
+        return AbortedRanges(self._producers, self._firsts, self._markers)
 
     def encode(self) -> bytes:
-        """Column after column; copies memory, no more."""
+        """Encode column by column, by copying memory."""
         return b"".join(_little_endian(column).tobytes() for column in self._columns)
 
     @classmethod
     def decode(cls, data: bytes) -> "AbortedIndex":
-        """The index that `encode` wrote, or Unreadable."""
+        """Decode an index. Raises Unreadable."""
         if len(data) % _ROW_BYTES:
             raise Unreadable(f"{len(data)} bytes are no whole number of aborted transactions")
         decoded = cls()
@@ -97,24 +97,24 @@ class AbortedIndex:
         return self._producers, self._firsts, self._markers, self._stables
 
 
-class AbortedSpans:
-    """From which to which offset a producer's batches were aborted."""
+class AbortedRanges:
+    """Aborted offset ranges by producer."""
 
-    __slots__ = ("_spans",)
+    __slots__ = ("_ranges",)
 
     def __init__(self, producers: "array[int]", firsts: "array[int]", markers: "array[int]") -> None:
-        self._spans: dict[int, tuple[list[int], list[int]]] = {}
+        self._ranges: dict[int, tuple[list[int], list[int]]] = {}
         for producer_id, first_offset, marker_offset in zip(producers, firsts, markers, strict=True):
-            own_firsts, own_markers = self._spans.setdefault(producer_id, ([], []))
+            own_firsts, own_markers = self._ranges.setdefault(producer_id, ([], []))
             own_firsts.append(first_offset)
             own_markers.append(marker_offset)
 
     def covers(self, producer_id: int, offset: int) -> bool:
-        """Whether the producer's transactional batch at `offset` was aborted."""
-        spans = self._spans.get(producer_id)
-        if spans is None:
+        """Return whether the producer's transactional batch at `offset` was aborted."""
+        ranges = self._ranges.get(producer_id)
+        if ranges is None:
             return False
-        firsts, markers = spans
+        firsts, markers = ranges
         row = bisect_left(markers, offset)
         return row < len(markers) and firsts[row] <= offset
 
@@ -127,9 +127,9 @@ def _little_endian(column: "array[int]") -> "array[int]":
     return swapped
 
 
-# What is larger is no marker, and not worth reading.
+# Larger batches are not markers and need not be read.
 _MARKER_LIMIT_BYTES = 1 << 10
-# Transactions whose marker readers cannot see yet, told apart; more are treated as one.
+# Ended transactions whose marker is not visible yet are tracked one by one up to this number.
 _UNSEEN_LIMIT = 128
 
 
@@ -139,7 +139,7 @@ class _Ended(NamedTuple):
 
 
 class TransactionsSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything known at an offset: what is open, by producer and first offset, and what was aborted."""
+    """Open transactions by producer and first offset, and aborted ones, at an offset."""
 
     open: tuple[tuple[int, int], ...] = ()
     aborted: bytes = b""
@@ -148,9 +148,9 @@ class TransactionsSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     def is_empty(self) -> bool:
         return not self.open and not self.aborted
 
-    def spans(self) -> AbortedSpans:
-        """Which batches were aborted, for a compaction in a thread."""
-        return AbortedIndex.decode(self.aborted).spans()
+    def ranges(self) -> AbortedRanges:
+        """Return the aborted ranges, for a compaction in a thread."""
+        return AbortedIndex.decode(self.aborted).ranges()
 
 
 class PartitionTransactions:
@@ -159,30 +159,30 @@ class PartitionTransactions:
     __slots__ = ("_aborted", "_open", "_start_offset", "_unseen", "markers")
 
     def __init__(self, snapshot: TransactionsSnapshot | None = None) -> None:
-        # Markers taken in so far: as long as it stays, no transaction has ended.
+        # Markers seen so far: while it does not change, no transaction has ended.
         self.markers = 0
         self._start_offset = 0
         self.reset(snapshot or TransactionsSnapshot())
 
     def open_offset(self, producer_id: int) -> int | None:
-        """Where the producer's open transaction begins; None if it has none."""
+        """Return the first offset of the producer's open transaction, or None."""
         return self._open.get(producer_id)
 
     def open_transactions(self) -> list[tuple[int, int]]:
-        """Producer and first offset of each transaction that is open, oldest first."""
+        """Return producer and first offset of each open transaction, oldest first."""
         return [*self._open.items()]
 
     @property
     def first_open_offset(self) -> int | None:
-        """Where the oldest transaction begins that nobody has decided yet."""
+        """The first offset of the oldest open transaction, or None."""
         return next(iter(self._open.values()), None)
 
     def appended(self, header: BatchHeader, base_offset: int, marker: Marker | None) -> None:
-        """A transactional or control batch is in the log from now on."""
+        """Record a transactional or control batch that was appended."""
         first_offset = self._take(header, base_offset, marker)
         if first_offset is None:
             return
-        # Whoever began later and ends earlier never decides what is stable.
+        # A transaction that began later and ended earlier never determines the last stable offset.
         unseen = self._unseen
         while unseen and unseen[-1].first_offset >= first_offset:
             unseen.pop()
@@ -192,11 +192,11 @@ class PartitionTransactions:
             unseen[0] = _Ended(oldest.first_offset, unseen[0].marker_offset)
 
     def replay(self, header: BatchHeader, marker: Marker | None) -> None:
-        """Take in a batch of a log that is being opened: nobody waits for its markers to be seen."""
+        """Record a batch of a log that is being opened: its markers are visible at once."""
         self._take(header, header.base_offset, marker)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Before it, every transaction has ended, and its marker can be seen."""
+        """Return the offset before which every transaction has ended and its marker is visible."""
         unseen = self._unseen
         while unseen and unseen[0].marker_offset < high_watermark:
             unseen.popleft()
@@ -205,30 +205,30 @@ class PartitionTransactions:
             stable = min(stable, unseen[0].first_offset)
         if self._open:
             stable = min(stable, next(iter(self._open.values())))
-        # Of what was dropped from the log nothing can be unstable any more.
+        # Offsets before the log start are stable.
         return min(max(stable, self._start_offset), high_watermark)
 
     def aborted_between(self, fetch_offset: int, upper_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions that a reader of these offsets must leave out."""
+        """Return the aborted transactions that a reader of these offsets must skip."""
         return self._aborted.between(fetch_offset, upper_offset)
 
     def drop_before(self, start_offset: int) -> None:
-        """The log starts here from now on."""
+        """Drop state before the new log start."""
         self._start_offset = start_offset
         self._aborted.drop_before(start_offset)
 
     def reset(self, snapshot: TransactionsSnapshot) -> None:
-        """Go back to `snapshot`; what followed it and is still in the log is to be replayed."""
+        """Replace the state by `snapshot`; the caller replays the batches after it."""
         self._open = OrderedDict(snapshot.open)
         self._aborted = AbortedIndex.decode(snapshot.aborted)
         self._unseen: deque[_Ended] = deque()
 
     def snapshot(self) -> TransactionsSnapshot:
-        """Everything as of now, for a file written later or a compaction in a thread."""
+        """Copy the current state, for a file written later or a compaction in a thread."""
         return TransactionsSnapshot(open=tuple(self._open.items()), aborted=self._aborted.encode())
 
     def _take(self, header: BatchHeader, base_offset: int, marker: Marker | None) -> int | None:
-        """Returns where the transaction began that the batch ends."""
+        """Record a batch; return the first offset of the transaction that it ends."""
         if not header.is_control:
             if header.is_transactional:
                 self._open.setdefault(header.producer_id, base_offset)
@@ -236,7 +236,7 @@ class PartitionTransactions:
         if marker is None:
             return None
         self.markers += 1
-        # A marker that is written again finds nothing to end.
+        # A repeated marker ends nothing.
         first_offset = self._open.pop(header.producer_id, None)
         if first_offset is not None and not marker.committed:
             stable = next(iter(self._open.values()), base_offset + 1)
@@ -245,9 +245,9 @@ class PartitionTransactions:
 
 
 def read_stored_marker(disk: Disk, descriptor: int, position: int, header: BatchHeader) -> Marker | None:
-    """What the batch at `position` of a segment says as a marker; None if it ends no transaction."""
+    """Read the batch at `position` as a marker; None if it is not one."""
     if header.is_control and header.size <= _MARKER_LIMIT_BYTES:
-        with suppress(CorruptBatch):  # its checksum is right: it was never a marker
+        with suppress(CorruptBatch):  # its checksum is right, so it was never a marker
             return read_marker(disk.read(descriptor, header.size, position))
     return None
 
@@ -257,7 +257,7 @@ def encode_transactions(snapshot: TransactionsSnapshot) -> bytes:
 
 
 def decode_transactions(body: bytes) -> TransactionsSnapshot:
-    """The snapshot of a file, or Unreadable."""
+    """Decode a snapshot. Raises Unreadable."""
     try:
         snapshot = msgspec.msgpack.decode(body, type=TransactionsSnapshot)
     except msgspec.DecodeError as error:

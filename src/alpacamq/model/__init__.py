@@ -1,4 +1,4 @@
-"""The vocabulary every other package speaks: ids, record batches, topics, errors, ports.
+"""Types shared by every other package: ids, record batches, topics, errors, ports.
 
-Imports nothing of ours and does no I/O.
+Imports no other package of AlpacaMQ and does no I/O.
 """

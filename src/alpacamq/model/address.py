@@ -1,4 +1,4 @@
-"""Where something listens or is reached: HOST:PORT."""
+"""Network addresses as HOST:PORT."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> "Address":
-        """The address `text` stands for, or ValueError saying what is wrong with it."""
+        """Parse `text`. Raises ValueError with the reason."""
         host, colon, port = text.strip().rpartition(":")
         if not colon or host.endswith(":") or (host.startswith("[") and not host.endswith("]")):
             raise ValueError(f"{text!r} has no port: write HOST:PORT, IPv6 hosts in brackets")
@@ -32,7 +32,7 @@ class Address:
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether this is every interface, an address nobody can connect to from elsewhere."""
+        """Whether this is the address of every interface, to which a remote client cannot connect."""
         return self.host in WILDCARDS
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
-"""The header of a record batch (Kafka's format v2), the unit the broker appends, stores and serves.
+"""The header of a record batch (Kafka's format v2), the unit that the broker appends, stores and serves.
 
-Owns the byte layout and the checks that need nothing but the batch itself. What lies
-behind the header belongs to `records`.
+Defines the byte layout and the checks that need only the batch itself. `records` handles the records
+behind the header.
 """
 
 from enum import IntEnum
@@ -16,7 +16,7 @@ from .ports import Buffer
 MAGIC = 2
 HEADER = Struct(">qiibIhiqqqhii")
 HEADER_BYTES = HEADER.size
-# Base offset and batch length: what must be read before the rest can be.
+# Base offset and batch length: enough to find the end of the batch.
 FRAME = Struct(">qi")
 FRAME_BYTES = FRAME.size
 MIN_BATCH_LENGTH = HEADER_BYTES - FRAME_BYTES
@@ -33,7 +33,7 @@ CONTROL = 0x20
 DELETE_HORIZON = 0x40
 KNOWN_ATTRIBUTES = 0x7F
 
-# The epoch of producers inside the broker: no client gets to have it.
+# The epoch of producers inside the broker; clients cannot have it.
 BROKER_EPOCH = 2**15 - 1
 
 _PLACE = Struct(">qii")  # base offset, batch length, leader epoch
@@ -72,7 +72,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch, frame included."""
+        """Size of the whole batch in bytes, frame included."""
         return FRAME_BYTES + self.batch_length
 
     @property
@@ -101,17 +101,17 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(data: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`; the caller has made sure 61 bytes are there."""
+    """Read the header at `position`; the caller has checked that 61 bytes are there."""
     return BatchHeader._make(HEADER.unpack_from(data, position))
 
 
 def checksum(batch: Buffer) -> int:
-    """CRC-32C of what the header's own checksum covers."""
+    """Return the CRC-32C of the part that the header's checksum covers."""
     return crc32c(memoryview(batch)[CHECKED_FROM:])
 
 
 def check_batch(batch: Buffer) -> BatchHeader:
-    """The header of `batch`, which is exactly one whole batch with a matching checksum, or CorruptBatch."""
+    """Return the header of exactly one whole batch with a matching checksum. Raises CorruptBatch."""
     if len(batch) < HEADER_BYTES:
         raise CorruptBatch(f"a batch of {len(batch)} bytes is shorter than its {HEADER_BYTES}-byte header")
     header = read_header(batch)
@@ -119,7 +119,7 @@ def check_batch(batch: Buffer) -> BatchHeader:
         raise CorruptBatch(f"batch format {header.magic} is not supported, only {MAGIC}")
     if header.batch_length + FRAME_BYTES != len(batch):
         raise CorruptBatch(
-            f"a batch says it has {header.batch_length + FRAME_BYTES} bytes but {len(batch)} are there"
+            f"the batch header gives {header.batch_length + FRAME_BYTES} bytes, but there are {len(batch)}"
         )
     if checksum(batch) != header.crc:
         raise CorruptBatch(f"checksum {checksum(batch):#010x} does not match the batch's {header.crc:#010x}")
@@ -127,13 +127,13 @@ def check_batch(batch: Buffer) -> BatchHeader:
 
 
 def check_produced(header: BatchHeader) -> None:
-    """Refuse a header that no producer may send, although its checksum is right."""
+    """Reject a header that a producer may not send, although its checksum is right."""
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         raise CorruptBatch(
             f"a batch of {header.record_count} records has last offset delta {header.last_offset_delta}"
         )
     if header.attributes & ~KNOWN_ATTRIBUTES or header.attributes & DELETE_HORIZON:
-        raise CorruptBatch(f"attributes {header.attributes:#06x} hold bits a producer may not set")
+        raise CorruptBatch(f"attributes {header.attributes:#06x} have bits reserved for the broker")
     if header.attributes & COMPRESSION_MASK > Codec.ZSTD:
         raise UnsupportedCompression(f"no compression has number {header.attributes & COMPRESSION_MASK}")
     if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
@@ -142,16 +142,16 @@ def check_produced(header: BatchHeader) -> None:
             f"sequence {header.base_sequence}: both must be 0 or more"
         )
     if header.producer_epoch == BROKER_EPOCH:
-        raise CorruptBatch(f"producer epoch {BROKER_EPOCH} is the broker's own")
+        raise CorruptBatch(f"producer epoch {BROKER_EPOCH} is reserved for the broker")
 
 
 def place(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
-    """Give a whole batch its place in the log: the two fields its checksum leaves out."""
+    """Set base offset and leader epoch of a batch: the two fields outside its checksum."""
     _PLACE.pack_into(batch, 0, base_offset, len(batch) - FRAME_BYTES, leader_epoch)
 
 
 def stamp_append_time(batch: bytearray | memoryview, header: BatchHeader, now_ms: int) -> BatchHeader:
-    """Turn a batch's timestamps into the broker's and repair its checksum."""
+    """Replace a batch's timestamps by the append time and update its checksum."""
     attributes = header.attributes | LOG_APPEND_TIME
     _LOG_APPEND.pack_into(
         batch, CHECKED_FROM, attributes, header.last_offset_delta, header.base_timestamp, now_ms
@@ -162,6 +162,6 @@ def stamp_append_time(batch: bytearray | memoryview, header: BatchHeader, now_ms
 
 
 def stamp_producer(batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-    """Make a batch one of this producer's and repair its checksum."""
+    """Set the producer fields of a batch and update its checksum."""
     _PRODUCER.pack_into(batch, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
     _CRC.pack_into(batch, CRC_AT, checksum(batch))

@@ -1,7 +1,7 @@
-"""Packing and unpacking the records of a batch, never beyond a limit the caller sets.
+"""Compresses and decompresses the records of a batch, with a limit on the decompressed size.
 
-Snappy comes in two dresses: bare blocks (librdkafka) and the framing of the Java library.
-Both are read; bare blocks are written.
+Snappy has two formats: raw blocks (librdkafka) and the framing of the Java library. Both are read; raw
+blocks are written.
 """
 
 import zlib
@@ -19,20 +19,20 @@ from .ports import Buffer
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES = 16
 _BLOCK_LENGTH = Struct(">i")
-# The libraries make room for all they are asked for at once, so ask for this much at a time.
+# The libraries allocate all that is requested at once, so request this much at a time.
 _STEP_BYTES = 1 << 20
-# More of the packed bytes is not looked at for the first of the unpacked: the usual clients pack lz4 in
+# At most this much compressed data is read for the first decompressed bytes: common clients use lz4
 # blocks of 64 KiB.
 _PACKED_OPENING_BYTES = 68 << 10
-# Snappy has to be unpacked whole.
+# Snappy can only be decompressed as a whole.
 _SNAPPY_OPENING_BYTES = 64 << 10
 
 
 class TooMuchData(CorruptBatch):
-    """Unpacked, the records would be larger than the limit."""
+    """The decompressed records would be larger than the limit."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"the records of a batch unpack to more than {limit} bytes")
+        super().__init__(f"the records of a batch decompress to more than {limit} bytes")
 
 
 def compress(codec: Codec, data: Buffer) -> bytes:
@@ -41,7 +41,7 @@ def compress(codec: Codec, data: Buffer) -> bytes:
 
 
 def decompress(codec: Codec, data: Buffer, limit: int) -> bytes:
-    """Unpack `data` to at most `limit` bytes; CorruptBatch when it is not what `codec` says."""
+    """Decompress `data` to at most `limit` bytes. Raises CorruptBatch if it is not in the codec's format."""
     try:
         return _DECOMPRESS[codec](data, limit)
     except (
@@ -52,15 +52,13 @@ def decompress(codec: Codec, data: Buffer, limit: int) -> bytes:
         ValueError,
         EOFError,
     ) as error:
-        raise CorruptBatch(
-            f"records that should be {codec.name.lower()} cannot be unpacked: {error}"
-        ) from error
+        raise CorruptBatch(f"{codec.name.lower()} records cannot be decompressed: {error}") from error
 
 
-def opening(codec: Codec, data: Buffer, count: int) -> bytes:
-    """The first bytes of what `data` unpacks to, up to `count`; none where they cannot be had cheaply.
+def decompress_prefix(codec: Codec, data: Buffer, count: int) -> bytes:
+    """Return up to `count` of the first decompressed bytes; empty if that would not be cheap.
 
-    Quick enough for the event loop. What is wrong with the data is found by others.
+    Fast enough for the event loop. Errors in the data are left to the full decompression.
     """
     try:
         return _OPENING[codec](memoryview(data)[:_PACKED_OPENING_BYTES], count)
@@ -128,7 +126,7 @@ def _unsnappy_block(data: memoryview, limit: int) -> bytes:
 
 
 def _snappy_length(data: memoryview) -> int:
-    """The unpacked size a block announces, so that nothing is allocated before it is checked."""
+    """Read the decompressed size that a block announces, to check it before allocating."""
     length = 0
     for index, byte in enumerate(data[:5]):
         length |= (byte & 0x7F) << (7 * index)
@@ -148,23 +146,23 @@ def _lz4_steps(data: Buffer) -> Iterator[bytes]:
         if not step and not unpacker.eof:
             raise EOFError("the frame ends early")
         yield step
-        data = b""  # the unpacker holds what it has not used
+        data = b""  # the decompressor keeps unused input
     if unpacker.unused_data:
         raise ValueError("bytes follow the end of the frame")
 
 
 def _unzstd(data: Buffer, limit: int) -> bytes:
-    # The window a frame asks for is memory too: bound it along with the output, but not below
-    # what every writer may count on.
+    # The window that a frame requests is memory too: limit it along with the output, but not below
+    # the minimum that every encoder may use.
     window = min(max(limit, 8 << 20), 1 << 27)
     unpacker = zstandard.ZstdDecompressor(max_window_size=window)
-    # A frame that is cut off gives what it has, without a word; counting the records shows it.
+    # A truncated frame gives what it has without an error; the record count reveals it.
     with unpacker.stream_reader(data, read_across_frames=True) as reader:
         return _gather(iter(lambda: reader.read(_STEP_BYTES), b""), limit)
 
 
 def _gather(steps: Iterable[bytes], limit: int) -> bytes:
-    """Everything `steps` give, unless it becomes too much."""
+    """Concatenate `steps`. Raises TooMuchData beyond the limit."""
     out = bytearray()
     for step in steps:
         out += step

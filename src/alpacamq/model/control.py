@@ -1,10 +1,11 @@
-"""Control batches, which clients know and pass over: markers and placeholders.
+"""Control batches, which clients recognise and skip: transaction markers and placeholders.
 
 A marker ends a producer's transaction in a partition. It is an ordinary batch with the control bit
 set and one record, whose key says commit or abort. A placeholder keeps the offsets and sequences of
-a batch that has no records here.
+a batch whose records are elsewhere.
 """
 
+from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ _NOTHING = _VALUE.pack(_VERSION, -1)
 
 
 class Marker(NamedTuple):
-    """What a marker says of its producer's transaction."""
+    """The content of a transaction marker."""
 
     committed: bool
     coordinator_epoch: int
@@ -34,7 +35,7 @@ def marker_batch(
     coordinator_epoch: int,
     timestamp_ms: int,
 ) -> bytearray:
-    """A batch that ends a transaction."""
+    """Build a batch that ends a transaction."""
     key = _KEY.pack(_VERSION, _COMMIT if committed else _ABORT)
     record = Record(0, timestamp_ms, key, _VALUE.pack(_VERSION, coordinator_epoch))
     return write_batch(
@@ -46,10 +47,10 @@ def marker_batch(
 
 
 def placeholder_batch(header: BatchHeader) -> bytearray:
-    """A batch in place of the one with this header, with its offsets and sequences but none of its records.
+    """Build a batch with the offsets and sequences of the one with this header, but without its records.
 
-    To clients it is the marker of a commit. A batch that is merely empty makes some of them believe that
-    they have to ask for more bytes, and in the end that there is a record they cannot get.
+    Clients see a commit marker. An empty batch would make some clients request more bytes and finally
+    report a record that they cannot fetch.
     """
     record = Record(header.base_offset, header.max_timestamp, _KEY.pack(_VERSION, _COMMIT), _NOTHING)
     return write_batch(
@@ -63,13 +64,46 @@ def placeholder_batch(header: BatchHeader) -> bytearray:
 
 
 def read_marker(batch: Buffer) -> Marker | None:
-    """What the marker in a control batch says; None for control records of other kinds."""
+    """Read the marker in a control batch; None for control records of other types."""
     record = next(read_records(batch), None)
     if record is None or record.key is None or len(record.key) < _KEY.size:
-        raise CorruptBatch("a control batch has no key that says what it controls")
+        raise CorruptBatch("the record of a control batch has no type in its key")
     _, kind = _KEY.unpack_from(record.key)
     if kind not in (_ABORT, _COMMIT):
         return None
     value = record.value or b""
     epoch = _VALUE.unpack_from(value)[1] if len(value) >= _VALUE.size else -1
     return Marker(kind == _COMMIT, epoch)
+
+
+class CommittedFilter:
+    """Tells which batches a reader of committed records may see, given in the order of their offsets.
+
+    `aborted` are the aborted transactions of the range that is read: producer id and first offset.
+    """
+
+    __slots__ = ("_aborting", "_upcoming")
+
+    def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
+        self._upcoming = sorted(((first, producer_id) for producer_id, first in aborted), reverse=True)
+        self._aborting: set[int] = set()
+
+    def shows(self, header: BatchHeader, batch: Buffer) -> bool:
+        """Return whether the records of a batch are visible: it is no control batch, and not aborted."""
+        upcoming, aborting = self._upcoming, self._aborting
+        while upcoming and upcoming[-1][0] <= header.last_offset:
+            aborting.add(upcoming.pop()[1])
+        if header.is_control:
+            # Compaction leaves other control batches in the middle of transactions: only markers end them.
+            if aborting and header.producer_id in aborting and _is_abort_marker(batch):
+                aborting.discard(header.producer_id)
+            return False
+        return not (aborting and header.is_transactional and header.producer_id in aborting)
+
+
+def _is_abort_marker(batch: Buffer) -> bool:
+    try:
+        marker = read_marker(batch)
+    except CorruptBatch:
+        return False
+    return marker is not None and not marker.committed

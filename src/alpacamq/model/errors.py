@@ -1,24 +1,24 @@
-"""What can go wrong, in domain words. Each API translates these once, in a table of its own."""
+"""Errors of the domain. Each API maps them to its own codes in one table."""
 
 from pathlib import Path
 
 
 class AlpacaError(Exception):
-    """Base of every error we raise on purpose; its text is fit for a user."""
+    """Base of every expected error; its text is fit for a user."""
 
 
 class InvalidRequest(AlpacaError):
-    """The request is well-formed but asks for something that makes no sense."""
+    """The request is well-formed but its values are invalid."""
 
 
 class CorruptBatch(AlpacaError):
-    """Bytes that should be a record batch are not one."""
+    """The bytes are not a valid record batch."""
 
 
 class DamagedLog(AlpacaError):
-    """Stored bytes no longer match their checksum; names the file, the position and the offsets lost with it.
+    """Stored bytes do not match their checksum; names the file, the position and the lost offsets.
 
-    `offsets` are the first that cannot be read and the first behind the damage that can.
+    `offsets` are the first unreadable one and the first readable one behind the damage.
     """
 
     def __init__(
@@ -34,11 +34,11 @@ class DamagedLog(AlpacaError):
 
 
 class InvalidRecord(AlpacaError):
-    """A record breaks a rule of its topic."""
+    """A record violates a rule of its topic."""
 
 
 class InvalidTimestamp(AlpacaError):
-    """A record's timestamp lies outside what its topic accepts."""
+    """A record's timestamp is outside the range that its topic accepts."""
 
 
 class BatchTooLarge(AlpacaError):
@@ -46,7 +46,7 @@ class BatchTooLarge(AlpacaError):
 
 
 class UnsupportedCompression(AlpacaError):
-    """A batch names a compression codec that does not exist or that this request may not use."""
+    """The compression codec of a batch does not exist or is not allowed in this request."""
 
 
 class UnknownTopic(AlpacaError):
@@ -54,7 +54,7 @@ class UnknownTopic(AlpacaError):
 
 
 class PartitionNotReady(AlpacaError):
-    """The partition is being recovered after the start of its broker; ask again soon."""
+    """The partition is being recovered after the start of its broker; retry later."""
 
 
 class UnknownTopicId(AlpacaError):
@@ -66,11 +66,11 @@ class TopicExists(AlpacaError):
 
 
 class InvalidTopicName(AlpacaError):
-    """The name is empty, too long or holds a character that topics cannot have."""
+    """The name is empty, too long or contains an invalid character."""
 
 
 class InvalidPartitionCount(AlpacaError):
-    """The number of partitions is not one the topic can have."""
+    """The number of partitions is invalid for the topic."""
 
 
 class InvalidReplication(AlpacaError):
@@ -78,27 +78,27 @@ class InvalidReplication(AlpacaError):
 
 
 class InvalidConfig(AlpacaError):
-    """A setting is unknown or its value is not acceptable."""
+    """A setting is unknown or its value is invalid."""
 
 
 class InvalidRequiredAcks(AlpacaError):
-    """A producer asks for a number of acknowledgements that has no meaning."""
+    """The producer requests an invalid number of acknowledgements."""
 
 
 class NotEnoughReplicas(AlpacaError):
-    """Fewer replicas are in sync than min.insync.replicas asks for."""
+    """Fewer replicas are in sync than min.insync.replicas requires."""
 
 
 class OffsetOutOfRange(AlpacaError):
-    """The offset lies before the start or after the end of the log."""
+    """The offset is before the start or after the end of the log."""
 
 
 class FencedLeaderEpoch(AlpacaError):
-    """The client knows an older leader than the partition has."""
+    """The client's leader epoch is older than the partition's."""
 
 
 class UnknownLeaderEpoch(AlpacaError):
-    """The client knows a newer leader than this broker does."""
+    """The client's leader epoch is newer than this broker's."""
 
 
 class FencedProducer(AlpacaError):
@@ -106,51 +106,51 @@ class FencedProducer(AlpacaError):
 
 
 class OutOfOrderSequence(AlpacaError):
-    """A producer's batch does not follow the one before it: something between is missing."""
+    """A producer's batch does not follow the previous one: a batch between them is missing."""
 
 
 class StorageFailed(AlpacaError):
-    """The disk refused; the partition cannot serve this request."""
+    """A disk operation failed; the partition cannot serve this request."""
 
 
 class DiskFull(StorageFailed):
-    """No room. Writes are refused until there is some; reads go on."""
+    """The disk is full. Writes fail until there is space; reads continue."""
 
 
 class DataInDoubt(StorageFailed):
-    """An fsync failed, so what reached the disk is unknown. The partition takes no writes until restart."""
+    """An fsync failed, so the durable state is unknown. The partition takes no writes until restart."""
 
 
 class DataDirectoryInUse(AlpacaError):
-    """Another broker holds the data directory."""
+    """Another broker has locked the data directory."""
 
 
 class PolicyViolation(AlpacaError):
-    """What is asked for is possible, but not with this topic's cleanup policy."""
+    """The topic's cleanup policy does not allow the operation."""
 
 
 class InvalidGroupId(AlpacaError):
-    """A group needs a name, and this is none."""
+    """Invalid group id: must not be empty."""
 
 
 class GroupIdNotFound(AlpacaError):
-    """No group of this name, or none of the kind asked for."""
+    """No group has this name, or it has another type."""
 
 
 class TooManyGroups(AlpacaError):
-    """The broker holds as many groups as it may."""
+    """The broker has reached its maximum number of groups."""
 
 
 class GroupMaxSizeReached(AlpacaError):
-    """The group has as many members as it may."""
+    """The group has reached its maximum number of members."""
 
 
 class NonEmptyGroup(AlpacaError):
-    """The group has members, and this can only be done to one without."""
+    """The operation requires a group without members."""
 
 
 class MemberIdRequired(AlpacaError):
-    """A new member was given an id and is to join again with it."""
+    """A new member was assigned an id and has to rejoin with it."""
 
     def __init__(self, member_id: str) -> None:
         super().__init__(f"join again as member {member_id!r}")
@@ -162,11 +162,11 @@ class UnknownMember(AlpacaError):
 
 
 class IllegalGeneration(AlpacaError):
-    """The member speaks of a generation that is not the group's current one."""
+    """The member's generation is not the group's current one."""
 
 
 class RebalanceInProgress(AlpacaError):
-    """The group is rebalancing; its members are to join again."""
+    """The group is rebalancing; its members have to rejoin."""
 
 
 class InconsistentGroupProtocol(AlpacaError):
@@ -178,11 +178,11 @@ class FencedInstanceId(AlpacaError):
 
 
 class InvalidSessionTimeout(AlpacaError):
-    """The session timeout lies outside what the broker allows."""
+    """The session timeout is outside the range that the broker allows."""
 
 
 class StaleMemberEpoch(AlpacaError):
-    """The member's epoch is not its current one; it is to heartbeat and try again."""
+    """The member's epoch is not its current one; it has to heartbeat and retry."""
 
 
 class GroupSubscribedToTopic(AlpacaError):
@@ -200,7 +200,7 @@ class UnstableOffsetCommit(AlpacaError):
 class ProducerFenced(AlpacaError):
     """The transactional id belongs to a newer instance, or its transaction timed out.
 
-    FencedProducer is what a partition says to a batch; this is what the coordinator says.
+    A partition rejects batches with FencedProducer; the coordinator raises this error.
     """
 
 
@@ -209,11 +209,11 @@ class InvalidProducerIdMapping(AlpacaError):
 
 
 class InvalidTransactionState(AlpacaError):
-    """The transaction is not in a state that allows what is asked for."""
+    """The transaction's state does not allow the operation."""
 
 
 class ConcurrentTransactions(AlpacaError):
-    """The transactional id's last transaction is not complete yet; to be tried again."""
+    """The transactional id's last transaction is not complete yet; retry later."""
 
 
 class InvalidTransactionTimeout(AlpacaError):
@@ -225,11 +225,11 @@ class TransactionalIdNotFound(AlpacaError):
 
 
 class TransactionAbortable(AlpacaError):
-    """The producer can go on only by aborting its transaction."""
+    """The producer can continue only by aborting its transaction."""
 
 
 class FencedMemberEpoch(AlpacaError):
-    """The group has moved this member on or away; it is to give up what it holds and join again."""
+    """The group has fenced this member; it has to release its partitions and rejoin."""
 
 
 class UnreleasedInstanceId(AlpacaError):
@@ -241,15 +241,15 @@ class UnsupportedAssignor(AlpacaError):
 
 
 class InvalidRegularExpression(AlpacaError):
-    """The pattern of a subscription is not a regular expression we take."""
+    """The pattern of a subscription is not a supported regular expression."""
 
 
 class CoordinatorLoading(AlpacaError):
-    """The coordinator is rebuilding its state; ask again soon."""
+    """The coordinator is loading its state; retry later."""
 
 
 class CoordinatorUnavailable(AlpacaError):
-    """The coordinator could not keep its records; what was asked may or may not have happened."""
+    """The coordinator could not write its records; the request may or may not have taken effect."""
 
 
 class CorruptState(AlpacaError):
@@ -261,7 +261,7 @@ class InvalidLane(AlpacaError):
 
 
 class InvalidReceipt(AlpacaError):
-    """What should be a receipt handle is none of ours."""
+    """The receipt handle is invalid."""
 
 
 class StaleReceipt(AlpacaError):
@@ -269,24 +269,28 @@ class StaleReceipt(AlpacaError):
 
 
 class NotAcquired(AlpacaError):
-    """The message is not leased to the consumer that wants to settle it."""
+    """The message is not leased to the consumer that settles it."""
 
 
 class TooManyInFlight(AlpacaError):
-    """The consumer or the queue holds as many unacknowledged messages as it may."""
+    """The consumer or the queue has reached its limit of unacknowledged messages."""
 
 
 class TooManyWaiting(AlpacaError):
-    """As many receives wait for messages as the broker allows."""
+    """The broker has reached its limit of waiting receives."""
 
 
 class InvalidDelay(AlpacaError):
-    """The delay or the time of delivery is not one the broker accepts."""
+    """The delay or delivery time is outside the range that the broker accepts."""
 
 
 class UnknownDelayed(AlpacaError):
-    """No message with this id is waiting for its time: it was delivered, cancelled, or never there."""
+    """No delayed message has this id: it was delivered, cancelled, or never existed."""
 
 
 class TooManyDelayed(AlpacaError):
-    """As many messages wait for their time as the broker allows."""
+    """The broker has reached its limit of delayed messages."""
+
+
+class RateLimited(AlpacaError):
+    """More requests in a short time than the broker accepts; retry later."""

@@ -1,13 +1,19 @@
-"""Names of the record headers that carry what a record batch has no field for."""
+"""Names of record headers for data that a record batch has no field for."""
 
 # The lane a record is queued in: the name of a Lane.
 LANE = "alpacamq-lane"
-# When a record is to appear in its topic: milliseconds since 1970 as decimal text.
+# The delivery time of a record: milliseconds since 1970 as decimal text.
 DELIVER_AT = "alpacamq-deliver-at"
-# An id given to a message before it has an offset.
+# An id assigned to a message before it has an offset.
 MESSAGE_ID = "alpacamq-message-id"
 
-# Where a dead letter came from and why it is one.
+# SQS: the deduplication id of a message in a FIFO queue; of a delayed message also the time it was sent
+# and, in a FIFO queue, its sequence number.
+DEDUPLICATION_ID = "sqs-deduplication-id"
+SENT_TIMESTAMP = "sqs-sent-timestamp"
+SEQUENCE_NUMBER = "sqs-sequence-number"
+
+# Origin of a dead letter and the reason for it.
 ORIGIN_TOPIC = "alpacamq-origin-topic"
 ORIGIN_PARTITION = "alpacamq-origin-partition"
 ORIGIN_OFFSET = "alpacamq-origin-offset"

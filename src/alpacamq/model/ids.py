@@ -1,4 +1,4 @@
-"""Names and numbers that identify things, so that a producer id is never passed as an offset."""
+"""Identifier types, so that a producer id is never passed as an offset."""
 
 from typing import NamedTuple, NewType
 from uuid import UUID

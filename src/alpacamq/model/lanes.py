@@ -1,4 +1,4 @@
-"""Priority lanes: which there are, and what share of deliveries each gets."""
+"""Priority lanes and their shares of deliveries."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -31,7 +31,7 @@ LANES_BY_NAME: Mapping[str, Lane] = {lane.text: lane for lane in Lane}
 
 
 def parse_lane(text: str) -> Lane:
-    """The lane of this name, or InvalidLane naming those there are."""
+    """Return the lane of this name. Raises InvalidLane with the valid names."""
     if (lane := LANES_BY_NAME.get(text.strip().lower())) is None:
         raise InvalidLane(f"{text!r} is not a priority; it is one of {', '.join(LANES_BY_NAME)}")
     return lane

@@ -1,6 +1,6 @@
-"""The hash by which Kafka's clients spread keys over partitions (32-bit MurmurHash2, their seed).
+"""The hash by which Kafka clients assign keys to partitions (32-bit MurmurHash2 with their seed).
 
-Whoever chooses a partition for a key here puts it where every Kafka client would.
+A key is assigned to the same partition as by every Kafka client.
 """
 
 from struct import iter_unpack
@@ -13,7 +13,7 @@ _MASK = 0xFFFFFFFF
 
 
 def murmur2(data: Buffer) -> int:
-    """The hash of `data` as an unsigned 32-bit number."""
+    """Return the hash of `data` as an unsigned 32-bit number."""
     whole = len(data) & ~3
     view = memoryview(data)
     state = _SEED ^ len(data)
@@ -28,6 +28,6 @@ def murmur2(data: Buffer) -> int:
 
 
 def partition_for_key(key: Buffer, partitions: int) -> int:
-    """The partition, of `partitions` there are, in which records with this key belong."""
+    """Return the partition, out of `partitions`, for records with this key."""
     # Kafka's hash is signed; its clients clear the sign rather than take the absolute value.
     return (murmur2(key) & 0x7FFFFFFF) % partitions

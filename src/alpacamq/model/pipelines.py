@@ -1,6 +1,6 @@
-"""What a data pipeline tells of its progress, and the topic where it does.
+"""Progress reports of data pipelines, and the topic they are written to.
 
-Pipelines run beside the broker, as its clients; this is all that the two know of each other.
+Pipelines run beside the broker, as its clients; this is their only interface with it.
 """
 
 from enum import StrEnum
@@ -11,14 +11,14 @@ from msgspec import Meta
 
 from .ids import TopicName
 
-# Compacted: the last word of each pipeline, by its name.
+# Compacted: the last report of each pipeline, by its name.
 PIPELINES_TOPIC = TopicName("alpacamq-pipelines")
 MAX_NAME_LENGTH = 255
 MAX_ERROR_LENGTH = 2000
 
 
 class PipelineState(StrEnum):
-    """What a run is doing, or how it ended."""
+    """The state of a run, or its result."""
 
     RUNNING = "running"
     DONE = "done"
@@ -27,7 +27,7 @@ class PipelineState(StrEnum):
 
 
 class PipelineProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a run has come. Moments are in milliseconds since 1970; no lag where nothing waits."""
+    """The progress of a run. Timestamps are milliseconds since 1970; no lag if there is no backlog."""
 
     name: Annotated[str, Meta(max_length=MAX_NAME_LENGTH)]
     kind: Annotated[str, Meta(max_length=MAX_NAME_LENGTH)]

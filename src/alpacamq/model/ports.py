@@ -1,6 +1,6 @@
-"""The ports through which everything outside reaches us: `Clock` and `Disk`.
+"""The ports to the outside world: `Clock` and `Disk`.
 
-The broker uses real ones; simulations and fault tests bring their own.
+The broker uses real ones; simulations and fault tests use their own.
 """
 
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Clock(Protocol):
-    """Wall time for what users see, a steady one for how long things take."""
+    """Wall clock time for timestamps, monotonic time for durations."""
 
     def now_ms(self) -> TimestampMs:
-        """Milliseconds since the Unix epoch."""
+        """Return milliseconds since the Unix epoch."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never goes back."""
+        """Return seconds on a clock that never goes back."""
         ...
 
 
@@ -28,44 +28,44 @@ class Disk(Protocol):
     """Files and directories. Every method is synchronous and raises OSError as the system does."""
 
     def open(self, path: Path, *, create: bool = False) -> int:
-        """A descriptor for reading and writing; with `create`, makes the file where there is none."""
+        """Open a file for reading and writing; with `create`, create it if it does not exist."""
         ...
 
     def close(self, descriptor: int) -> None: ...
 
     def write(self, descriptor: int, buffers: Sequence[Buffer], position: int) -> None:
-        """Write all of `buffers` one after another from `position`, or raise."""
+        """Write all of `buffers` in sequence from `position`, or raise."""
         ...
 
     def read(self, descriptor: int, size: int, position: int) -> bytes:
-        """Up to `size` bytes from `position`; fewer only at the end of the file."""
+        """Read up to `size` bytes from `position`; fewer only at the end of the file."""
         ...
 
     def size(self, descriptor: int) -> int: ...
 
     def modified_ms(self, descriptor: int) -> TimestampMs:
-        """When the file's content last changed."""
+        """Return the modification time of the file's content."""
         ...
 
     def truncate(self, descriptor: int, size: int) -> None: ...
 
     def sync(self, descriptor: int) -> None:
-        """Return once the file's data and size are on the medium."""
+        """Make the file's data and size durable."""
         ...
 
     def sync_directory(self, path: Path) -> None:
-        """Return once names created, renamed or removed in `path` are on the medium."""
+        """Make created, renamed and removed names in `path` durable."""
         ...
 
     def sync_filesystem(self, path: Path) -> bool:
-        """Return true once all that was written to the file system of `path` is on the medium.
+        """Make everything written to the file system of `path` durable, and return true.
 
-        False where the system cannot promise that; files and directories are to be synced one by one then.
+        Return false if the system cannot guarantee that; then sync files and directories one by one.
         """
         ...
 
     def names(self, path: Path) -> list[str]:
-        """What the directory holds, in no particular order."""
+        """List the names in the directory, in no particular order."""
         ...
 
     def make_directory(self, path: Path) -> None: ...

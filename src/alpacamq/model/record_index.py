@@ -1,6 +1,6 @@
-"""Single records of a stored batch, found without reading the others.
+"""Random access to the records of a stored batch.
 
-Who hands out the records of a batch a few at a time would otherwise parse all of it each time.
+Saves parsing the whole batch each time for callers that need a few records at a time.
 """
 
 from array import array
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class IndexedBatch:
-    """The records of one batch by their place in it, unpacked once."""
+    """The records of one batch by index, decompressed once."""
 
     __slots__ = ("_body", "_starts", "header", "offsets")
 
     def __init__(self, batch: Buffer, limit: int = UNPACKED_LIMIT_BYTES) -> None:
-        """CorruptBatch if the batch does not hold the records that its header says."""
+        """Index a batch. Raises CorruptBatch if its records do not match its header."""
         header = self.header = read_header(batch)
         if header.attributes & COMPRESSION_MASK > Codec.ZSTD:
             raise CorruptBatch(f"no compression has number {header.attributes & COMPRESSION_MASK}")
@@ -38,11 +38,11 @@ class IndexedBatch:
 
     @property
     def size_bytes(self) -> int:
-        """About what this takes in memory."""
+        """Approximate memory use."""
         return len(self._body) + 8 * len(self._starts) + 500
 
     def record(self, place: int) -> Record:
-        """The record at a place, of as many as there are offsets."""
+        """Return the record at an index below the number of offsets."""
         header = self.header
         append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
         try:
@@ -53,7 +53,7 @@ class IndexedBatch:
         return record if record.offset == offset else record._replace(offset=offset)
 
     def keys(self) -> list[bytes | None]:
-        """The key of every record."""
+        """Return the key of every record."""
         body = self._body
         keys: list[bytes | None] = []
         try:
@@ -66,7 +66,7 @@ class IndexedBatch:
         return keys
 
     def header_values(self, name: bytes) -> list[bytes | None] | None:
-        """The last value of a header in every record; None if no record can have it."""
+        """Return the last value of a header in every record; None if no record can have it."""
         if name not in self._body:
             return None
         try:
@@ -92,7 +92,7 @@ class IndexedBatch:
         return value
 
     def _key_at(self, start: int) -> int:
-        """Where a record's key begins: after its length, attributes and two deltas."""
+        """Return the position of a record's key: after its length, attributes and two deltas."""
         body = self._body
         _, at = read_varint(body, start)
         _, at = read_varint(body, at + 1)
@@ -143,10 +143,10 @@ class IndexedBatch:
 
 
 def is_gapless(header: BatchHeader) -> bool:
-    """Whether every offset of the batch has a record."""
+    """Return whether every offset of the batch has a record."""
     return header.record_count == header.last_offset_delta + 1
 
 
 def holds_its_records(header: BatchHeader, body_bytes: int) -> bool:
-    """Whether so many bytes of records can be as many records as the header says."""
+    """Return whether `body_bytes` are enough for the record count in the header."""
     return 0 <= header.record_count <= body_bytes // MIN_RECORD_BYTES

@@ -1,7 +1,7 @@
-"""The records inside a batch: packing a list of them into one, and reading them back.
+"""Encodes and decodes the records of a batch.
 
-Only cold paths come here (compaction, search by time, checks of compacted topics, internal
-topics): producing and fetching handle whole batches.
+For cold paths only (compaction, search by timestamp, checks of compacted topics, internal topics):
+producing and fetching handle whole batches.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,15 +26,15 @@ from .errors import CorruptBatch
 from .ids import NO_TIMESTAMP
 from .ports import Buffer
 
-# What one batch may unpack to where nobody says otherwise.
+# Default limit of a batch's decompressed size.
 UNPACKED_LIMIT_BYTES = 128 << 20
-# Length, attributes, timestamp and offset delta, two absent fields, no headers: a byte each.
+# Length, attributes, timestamp and offset delta, two null fields, no headers: a byte each.
 MIN_RECORD_BYTES = 7
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 
 class Header(NamedTuple):
-    """One name and value that travels with a record."""
+    """A name and a value attached to a record."""
 
     key: str
     value: bytes | None
@@ -51,12 +51,12 @@ class Record(NamedTuple):
 
 
 def read_records(batch: Buffer, limit: int = UNPACKED_LIMIT_BYTES) -> Iterator[Record]:
-    """The records of one whole batch in order; CorruptBatch where they are not what the header says."""
+    """Yield the records of one whole batch in order. Raises CorruptBatch if they do not match the header."""
     if len(batch) < HEADER_BYTES:
         raise CorruptBatch(f"a batch of {len(batch)} bytes is shorter than its {HEADER_BYTES}-byte header")
     header = read_header(batch)
     if not HEADER_BYTES <= header.size <= len(batch):
-        raise CorruptBatch(f"a batch says it has {header.size} bytes but {len(batch)} are there")
+        raise CorruptBatch(f"the batch header gives {header.size} bytes, but there are {len(batch)}")
     if header.attributes & COMPRESSION_MASK > Codec.ZSTD:
         raise CorruptBatch(f"no compression has number {header.attributes & COMPRESSION_MASK}")
     body = decompress(header.codec, memoryview(batch)[HEADER_BYTES : header.size], limit)
@@ -102,10 +102,10 @@ def write_batch(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytearray:
-    """One batch of `records`, whose offsets ascend.
+    """Build a batch of `records`, whose offsets ascend.
 
-    What is not given follows from the records. A batch without records (a gap that compaction
-    left) needs its base and last offset told.
+    Arguments not given are derived from the records. A batch without records (a gap left by
+    compaction) needs its base and last offset.
     """
     body = bytearray()
     count = 0
@@ -122,7 +122,7 @@ def write_batch(
     last_offset = last if last_offset is None else last_offset
     max_timestamp = latest if max_timestamp is None else max_timestamp
     if base_offset is None or last_offset is None:
-        raise ValueError("a batch without records needs its base and last offset told")
+        raise ValueError("a batch without records needs its base and last offset")
     packed = compress(codec, body) if codec is not Codec.NONE else body
     batch = bytearray(HEADER_BYTES + len(packed))
     batch[HEADER_BYTES:] = packed
@@ -139,7 +139,7 @@ def write_batch(
 
 
 def read_record(body: bytes, at: int, header: BatchHeader, append_time: int | None) -> tuple[Record, int]:
-    """The record at `at` of a batch's unpacked records, and where the next begins."""
+    """Read the record at `at` of a batch's decompressed records; return it and the next position."""
     length, at = read_varint(body, at)
     end = at + length
     if not at < end <= len(body):
@@ -161,7 +161,7 @@ def read_record(body: bytes, at: int, header: BatchHeader, append_time: int | No
 
 
 def _read_headers(body: bytes, at: int, end: int, count: int) -> tuple[tuple[Header, ...], int]:
-    # A header takes two bytes at least: check before making room for them.
+    # A header takes at least two bytes: check before allocating.
     if not 0 <= count <= (end - at) // 2:
         raise CorruptBatch(f"a record claims {count} headers in {end - at} bytes")
     headers = []
@@ -189,7 +189,7 @@ def _write_record(body: bytearray, record: Record, base_offset: int, base_timest
 
 
 def read_varint(body: bytes, at: int) -> tuple[int, int]:
-    """The number at `at` and where what follows it begins; IndexError where the bytes end."""
+    """Read the varint at `at`; return it and the next position. Raises IndexError at the end of data."""
     byte = body[at]
     if byte < 0x80:  # most numbers in a record are this small
         return (byte >> 1) ^ -(byte & 1), at + 1

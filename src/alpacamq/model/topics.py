@@ -1,4 +1,4 @@
-"""Topics: what may be a name, and the settings a topic has, under the names Kafka's users know."""
+"""Topic names and topic settings, under Kafka's names."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ OFFSETS_TOPIC = TopicName("__consumer_offsets")
 TRANSACTIONS_TOPIC = TopicName("__transaction_state")
 QUEUES_TOPIC = TopicName("__queue_state")
 DELAYS_TOPIC = TopicName("__delayed_messages")
-# Written by the broker only; every client may read them.
+# Written by the broker only; clients may read them.
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUEUES_TOPIC, DELAYS_TOPIC})
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -31,7 +31,7 @@ _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 
 
 def check_topic_name(name: str) -> TopicName:
-    """`name` if it may be a topic's, else InvalidTopicName saying why not."""
+    """Return `name` if it is a valid topic name. Raises InvalidTopicName with the reason."""
     if not name:
         raise InvalidTopicName("a topic name cannot be empty")
     if name in {".", ".."}:
@@ -39,12 +39,12 @@ def check_topic_name(name: str) -> TopicName:
     if len(name) > MAX_NAME_LENGTH:
         raise InvalidTopicName(f"a topic name has at most {MAX_NAME_LENGTH} characters, this one {len(name)}")
     if not _LEGAL_NAME.fullmatch(name):
-        raise InvalidTopicName(f"topic name {name!r} may hold only letters, digits, '.', '_' and '-'")
+        raise InvalidTopicName(f"topic name {name!r} may contain only letters, digits, '.', '_' and '-'")
     return TopicName(name)
 
 
 class ConfigKind(StrEnum):
-    """What a setting's value is, which is also how its text is read."""
+    """The type of a setting's value, which also determines how its text is parsed."""
 
     INT = "int"
     LONG = "long"
@@ -56,7 +56,7 @@ class ConfigKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One topic setting: its kind, its bounds and what it is for."""
+    """One topic setting: type, bounds and description."""
 
     kind: ConfigKind
     default: Any
@@ -66,7 +66,7 @@ class Setting:
     doc: str
 
     def parse(self, name: str, text: str) -> Any:
-        """The value `text` stands for, or InvalidConfig."""
+        """Parse a value. Raises InvalidConfig."""
         try:
             value = _PARSERS[self.kind](text.strip())
         except ValueError:
@@ -82,7 +82,7 @@ class Setting:
         return value
 
     def text(self, value: Any) -> str:
-        """A value the way users write it."""
+        """Format a value as users write it."""
         if self.kind is ConfigKind.LIST:
             return ",".join(value)
         return str(value).lower() if self.kind is ConfigKind.BOOLEAN else str(value)
@@ -96,7 +96,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _whole(text: str) -> int:
-    # int() also takes underscores and the digits of every script.
+    # int() also accepts underscores and digits of other scripts.
     if not _WHOLE_NUMBER.fullmatch(text):
         raise ValueError("not a whole number")
     return int(text)
@@ -127,12 +127,12 @@ _PARSERS: Mapping[ConfigKind, Callable[[str], Any]] = {
 SETTINGS: Mapping[str, Setting] = {
     "cleanup.policy": Setting(
         kind=ConfigKind.LIST, default=("delete",), choices=("compact", "delete"),
-        doc="What becomes of old segments: delete them, compact them to the last value per key, or both.",
+        doc="How old segments are cleaned up: delete them, compact them to the last value per key, or both.",
     ),
     "compression.type": Setting(
         kind=ConfigKind.STRING, default="producer",
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
-        doc="The compression batches are stored with; 'producer' keeps what was sent.",
+        doc="Compression of stored batches; 'producer' keeps the producer's.",
     ),
     "delete.retention.ms": Setting(
         kind=ConfigKind.LONG, default=DAY_MS, minimum=0, maximum=INT64_MAX,
@@ -148,12 +148,12 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "max.message.bytes": Setting(
         kind=ConfigKind.INT, default=MIB + 12, minimum=0, maximum=INT32_MAX,
-        doc="The largest record batch the topic takes, as sent (after compression).",
+        doc="The largest record batch the topic accepts, as sent (after compression).",
     ),
     "message.delays": Setting(
         kind=ConfigKind.BOOLEAN, default=False,
-        doc="Whether records that Kafka clients send with the header alpacamq-deliver-at wait for their "
-        "time. Every batch is then looked into.",
+        doc="Whether records that Kafka clients send with the header alpacamq-deliver-at are delayed until "
+        "that time. The broker then reads the records of every batch.",
     ),
     "message.timestamp.after.max.ms": Setting(
         kind=ConfigKind.LONG, default=HOUR_MS, minimum=0, maximum=INT64_MAX,
@@ -169,7 +169,7 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "min.cleanable.dirty.ratio": Setting(
         kind=ConfigKind.DOUBLE, default=0.5, minimum=0, maximum=1,
-        doc="Share of the log not yet compacted that sets compaction off.",
+        doc="Share of uncompacted data in the log that triggers compaction.",
     ),
     "min.insync.replicas": Setting(
         kind=ConfigKind.INT, default=1, minimum=1, maximum=INT32_MAX,
@@ -177,24 +177,24 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "queue.backoff.initial.ms": Setting(
         kind=ConfigKind.LONG, default=1000, minimum=0, maximum=DAY_MS,
-        doc="Queue mode: how long a message rests after its first failed delivery.",
+        doc="Queue mode: backoff after the first failed delivery of a message.",
     ),
     "queue.backoff.max.ms": Setting(
         kind=ConfigKind.LONG, default=60_000, minimum=0, maximum=DAY_MS,
-        doc="Queue mode: the longest a message rests between two deliveries.",
+        doc="Queue mode: the longest backoff between two deliveries.",
     ),
     "queue.backoff.multiplier": Setting(
         kind=ConfigKind.DOUBLE, default=2.0, minimum=1, maximum=100,
-        doc="Queue mode: how much longer each rest is than the one before.",
+        doc="Queue mode: factor by which the backoff grows with each delivery.",
     ),
     "queue.dead.letter.topic": Setting(
         kind=ConfigKind.STRING, default="",
-        doc="Queue mode: where messages go that were rejected or delivered too often; "
+        doc="Queue mode: topic for messages that were rejected or delivered too often; "
         "empty is the topic's own name with .dlq.",
     ),
     "queue.delay.ms": Setting(
         kind=ConfigKind.LONG, default=0, minimum=0, maximum=INT64_MAX,
-        doc="Delay of messages published over HTTP and SQS that do not bring their own.",
+        doc="Delay of messages published over HTTP and SQS without a delay of their own.",
     ),
     "queue.max.deliveries": Setting(
         kind=ConfigKind.INT, default=4, minimum=0, maximum=INT32_MAX,
@@ -215,24 +215,24 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "queue.priority.mode": Setting(
         kind=ConfigKind.STRING, default="fair", choices=("fair", "strict"),
-        doc="Queue mode: whether lanes share deliveries by weight, or the most urgent always goes first.",
+        doc="Queue mode: whether lanes share deliveries by weight, or the most urgent goes first.",
     ),
     "queue.priority.starvation.ms": Setting(
         kind=ConfigKind.LONG, default=30_000, minimum=1, maximum=INT64_MAX,
-        doc="Queue mode: a lane with messages that was not served for this long goes first once "
+        doc="Queue mode: a lane with messages that was not served for this long is served first once "
         "(fair mode).",
     ),
     "queue.ttl.action": Setting(
         kind=ConfigKind.STRING, default="drop", choices=("drop", "dead-letter"),
-        doc="Queue mode: what becomes of a message that nobody processed within queue.ttl.ms.",
+        doc="Queue mode: action for a message that was not processed within queue.ttl.ms.",
     ),
     "queue.ttl.ms": Setting(
         kind=ConfigKind.LONG, default=-1, minimum=-1, maximum=INT64_MAX,
-        doc="Queue mode: age at which a message is no longer delivered; -1 is never.",
+        doc="Queue mode: age at which a message expires; -1 is never.",
     ),
     "queue.visibility.timeout.ms": Setting(
         kind=ConfigKind.LONG, default=30_000, minimum=0, maximum=DAY_MS,
-        doc="Queue mode: how long a received message is leased when the receiver does not say.",
+        doc="Queue mode: default lease of a received message.",
     ),
     "retention.bytes": Setting(
         kind=ConfigKind.LONG, default=-1, minimum=-1, maximum=INT64_MAX,
@@ -240,38 +240,38 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "retention.ms": Setting(
         kind=ConfigKind.LONG, default=7 * DAY_MS, minimum=-1, maximum=INT64_MAX,
-        doc="Age above which segments are deleted; -1 keeps them for ever.",
+        doc="Age above which segments are deleted; -1 is no limit.",
     ),
     "segment.bytes": Setting(
         kind=ConfigKind.INT, default=64 * MIB, minimum=1024, maximum=1 << 30,
-        doc="Size at which a segment is closed and the next begun.",
+        doc="Size at which a segment is closed and a new one started.",
     ),
     "segment.ms": Setting(
         kind=ConfigKind.LONG, default=7 * DAY_MS, minimum=1, maximum=INT64_MAX,
-        doc="Age at which a segment is closed although it is not full.",
+        doc="Age at which a segment is closed even if it is not full.",
     ),
     "sqs.attributes": Setting(
         kind=ConfigKind.STRING, default="",
-        doc="What the SQS API keeps of a queue beyond the settings above: attributes and tags, as JSON.",
+        doc="Attributes and tags of a queue that only the SQS API uses, as JSON.",
     ),
     "trace.enable": Setting(
         kind=ConfigKind.BOOLEAN, default=True,
-        doc="Whether messages of the topic are traced, where their producers or trace.sample ask for it.",
+        doc="Whether messages of the topic are traced, if their producers or trace.sample request it.",
     ),
     "trace.headers": Setting(
         kind=ConfigKind.STRING, default="first", choices=("first", "all", "none"),
-        doc="Whether traces that producers began are continued. Of the batches of Kafka clients 'first' "
-        "looks into those whose first record has the header traceparent, 'all' into every one.",
+        doc="Whether traces that producers began are continued. For batches of Kafka clients, 'first' "
+        "reads those whose first record has the header traceparent, 'all' reads every one.",
     ),
     "trace.sample": Setting(
         kind=ConfigKind.DOUBLE, default=0.0, minimum=0, maximum=1,
-        doc="Share of the messages that are traced although their producers began no trace: 0.001 is every "
+        doc="Share of messages traced without a trace of their producers: 0.001 is every "
         "thousandth.",
     ),
 }  # fmt: skip
 
 
-# Settings whose value, if there is one, is the name of a topic.
+# Settings whose value is the name of a topic.
 _NAMES_OF_TOPICS = frozenset({"queue.dead.letter.topic"})
 
 
@@ -323,7 +323,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_setting(name: str, text: str) -> Any:
-    """The value of one setting, or InvalidConfig naming the nearest setting there is."""
+    """Parse the value of one setting. Raises InvalidConfig, with a suggestion for an unknown name."""
     if (setting := SETTINGS.get(name)) is None:
         near = get_close_matches(name[:MAX_NAME_LENGTH], SETTINGS, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -338,7 +338,7 @@ def check_setting(name: str, text: str) -> Any:
 
 
 def topic_config(overrides: Mapping[str, str], defaults: Mapping[str, str] | None = None) -> TopicConfig:
-    """The settings of a topic that has `overrides`, on a broker that has `defaults`."""
+    """Return the settings of a topic with `overrides` on a broker with `defaults`."""
     values = {name: setting.default for name, setting in SETTINGS.items()}
     for source in (defaults or {}, overrides):
         for name, text in source.items():
@@ -347,7 +347,7 @@ def topic_config(overrides: Mapping[str, str], defaults: Mapping[str, str] | Non
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
-    """What the cluster knows of a topic."""
+    """A topic's metadata."""
 
     name: TopicName
     id: TopicId

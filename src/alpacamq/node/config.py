@@ -1,8 +1,8 @@
-"""The configuration of one node: its sections, and how file, environment and command line make one.
+"""Configuration of one node: its sections, and reading them from file, environment and command line.
 
-The fields below are the only table of options. Reading, the commented example and the guide's page
-all follow from it. Nothing else in AlpacaMQ looks at the environment. Each part of the broker is
-given its own section, never the whole.
+The fields below are the only table of options. Parsing, the commented example and the guide's page
+are derived from it. No other module reads the environment. Each part of the broker gets its own
+section, never the whole configuration.
 """
 
 import re
@@ -49,19 +49,19 @@ TIB = 1 << 40
 # service named alpacamq must not stop the broker from starting.
 _SERVICE_VARIABLE = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT)|PORT_\d+_(TCP|UDP|SCTP))(_\w+)?")
 _SERVICE_LINK = re.compile(r"(tcp|udp|sctp)://")
-# Tells clients where a broker is; whoever exports it for alpacactl may start a broker, too.
-_OF_CLIENTS = frozenset({"ALPACAMQ_ADDRESS"})
+# Read by clients; it may be exported for alpacactl in the environment of a broker.
+_CLIENT_VARIABLES = frozenset({"ALPACAMQ_ADDRESS"})
 
 
 class IdentityConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """[node]: who this broker is and where its data lies."""
+    """[node]: identity and data directory of the broker."""
 
     id: Annotated[int, Meta(ge=0, le=INT32_MAX, description="The broker's id, unique in its cluster.")] = 1
     data_dir: Annotated[
         Path,
         Meta(
-            description="Directory that holds everything the broker keeps; made when it is missing. "
-            "A relative path starts at the directory the broker is started in."
+            description="Directory for all data of the broker; created if it does not exist. "
+            "A relative path is resolved against the working directory."
         ),
     ] = Path("data")
 
@@ -71,13 +71,13 @@ class KafkaConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     listen: Annotated[
         Address,
-        Meta(description="Address to listen on. 0.0.0.0 is every interface; port 0 takes a free port."),
+        Meta(description="Address to listen on. 0.0.0.0 is all interfaces; port 0 selects a free port."),
     ] = Address("127.0.0.1", 9092)
     advertised: Annotated[
         Address | None,
         Meta(
-            description="Address clients are told to connect to, when it differs from the one listened on. "
-            "Empty: the listening address, or this machine's host name where that is every interface."
+            description="Address that clients connect to, if it differs from the listening address. "
+            "Empty: the listening address, or this machine's host name if that is all interfaces."
         ),
     ] = None
     max_connections: Annotated[
@@ -85,8 +85,9 @@ class KafkaConfig(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=1_000_000,
-            description="Connections open at once. For a further one the connection idle for longest is "
-            "closed; where none is idle, the new one is closed.",
+            description="Maximum number of open connections. A further one closes the connection that "
+            "was idle "
+            "longest; if none is idle, the new one is closed.",
         ),
     ] = 2000
     idle_timeout_ms: Annotated[
@@ -97,8 +98,8 @@ class KafkaConfig(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=INT32_MAX,
-            description="Time for a request to arrive whole once its first byte has; "
-            "a large one gets as much more as it needs at 64 KiB/s.",
+            description="Time to receive a complete request after its first byte; "
+            "a large one gets additional time at 64 KiB/s.",
         ),
     ] = 30_000
     max_request_bytes: Annotated[
@@ -106,7 +107,7 @@ class KafkaConfig(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=KIB,
             le=INT32_MAX,
-            description="The largest request; the connection that announces a larger one is closed.",
+            description="Maximum request size; a connection that announces a larger one is closed.",
         ),
     ] = 100 * MIB
     connection_in_flight_bytes: Annotated[
@@ -114,8 +115,8 @@ class KafkaConfig(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=KIB,
             le=TIB,
-            description="Bytes of requests and responses one connection may have under way; "
-            "beyond it, no more is read from the connection until some are done.",
+            description="Maximum bytes of requests and responses in progress on one connection; "
+            "beyond it, the connection is not read until some are done.",
         ),
     ] = 16 * MIB
     in_flight_bytes: Annotated[
@@ -123,48 +124,55 @@ class KafkaConfig(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=KIB,
             le=TIB,
-            description="Memory for requests larger than 64 KiB of all connections together, taken as they "
-            "arrive; at least max_request_bytes. Beyond it, one request at a time is let in, and those that "
-            "hold memory and arrive at less than 1 MiB/s are given up.",
+            description="Memory for requests larger than 64 KiB of all connections together, allocated "
+            "as they "
+            "arrive; at least max_request_bytes. Beyond it, one request at a time is admitted, and "
+            "requests that "
+            "hold memory and arrive at less than 1 MiB/s are dropped.",
         ),
     ] = 128 * MIB
     connection_in_flight_requests: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="Requests one connection may have under way.")
+        int, Meta(ge=1, le=1_000_000, description="Maximum number of requests in progress on one connection.")
     ] = 1000
 
     def advertised_for(self, bound: Address, host_name: str) -> Address:
-        """Where clients are sent when the listener got `bound` and the machine is `host_name`."""
+        """Return the advertised address of a listener bound to `bound` on the machine `host_name`."""
         if self.advertised is None:
             return Address(host_name if bound.is_wildcard else self.listen.host, bound.port)
         return Address(self.advertised.host, self.advertised.port or bound.port)
 
 
 class TopicsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """[topics]: what a topic gets when nobody says otherwise."""
+    """[topics]: creation of topics."""
 
     auto_create: Annotated[
-        bool, Meta(description="Whether a client that asks for a topic that does not exist gets it made.")
+        bool, Meta(description="Whether topics are created when a client first uses them.")
     ] = True
     default_partitions: Annotated[
         int,
-        Meta(ge=1, le=1_000_000, description="Partitions of a topic whose creator does not name a number."),
+        Meta(ge=1, le=1_000_000, description="Number of partitions of topics created without one."),
     ] = 3
     max_partitions: Annotated[
         int,
-        Meta(ge=1, le=1_000_000, description="Partitions this node holds at most; beyond it, none is made."),
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="Maximum number of partitions on this node; beyond it, none is created.",
+        ),
     ] = 10_000
     defaults: Mapping[str, str] = {}
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """[log]: how partitions are kept on disk."""
+    """[log]: storage of partitions on disk."""
 
     open_files: Annotated[
         int,
         Meta(
             ge=0,
             le=INT32_MAX,
-            description="Segment files held open at once. 0: derived from the process's limit (ulimit -n).",
+            description="Maximum number of open segment files. 0: derived from the process's limit "
+            "(ulimit -n).",
         ),
     ] = 0
     index_cache_bytes: Annotated[
@@ -173,17 +181,15 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = 8 * MIB
     retention_check_ms: Annotated[
         int,
-        Meta(
-            ge=1, le=INT32_MAX, description="How often partitions are looked at for deletion and compaction."
-        ),
+        Meta(ge=1, le=INT32_MAX, description="Interval of retention and compaction checks."),
     ] = 30_000
     clock_hold_ms: Annotated[
         int,
         Meta(
             ge=0,
             le=INT64_MAX,
-            description="How long the machine's clock must stay where it has jumped to before the broker "
-            "follows: until then nothing is deleted, expires or is due because of the jump.",
+            description="How long a jump of the machine's clock must last before the broker "
+            "follows it: until then nothing is deleted, expires or is due because of the jump.",
         ),
     ] = 3_600_000
     checkpoint_bytes: Annotated[
@@ -191,13 +197,17 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=KIB,
             le=TIB,
-            description="Bytes a partition takes between two notes of how far it is flushed; "
-            "about as much of each is read again after a crash.",
+            description="Bytes appended to a partition between two records of its flush point; "
+            "about as much of each partition is read again after a crash.",
         ),
     ] = 8 * MIB
     unpacked_limit_bytes: Annotated[
         int,
-        Meta(ge=KIB, le=INT32_MAX, description="What one batch may unpack to where it has to be unpacked."),
+        Meta(
+            ge=KIB,
+            le=INT32_MAX,
+            description="Maximum decompressed size of a batch, if it has to be decompressed.",
+        ),
     ] = 64 * MIB
 
 
@@ -209,7 +219,7 @@ class GroupsConfig(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=INT32_MAX,
-            description="How long a new group waits for more members before its first assignment (classic).",
+            description="Time a new classic group waits for more members before its first assignment.",
         ),
     ] = 200
     session_timeout_ms: Annotated[
@@ -217,7 +227,8 @@ class GroupsConfig(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1000,
             le=INT32_MAX,
-            description="A member not heard for this long is out; classic clients choose for themselves.",
+            description="Time without a heartbeat after which a member is removed; classic clients set "
+            "their own.",
         ),
     ] = 30_000
     heartbeat_interval_ms: Annotated[
@@ -225,16 +236,19 @@ class GroupsConfig(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=100,
             le=INT32_MAX,
-            description="How often members with group.protocol=consumer report; in small groups more often.",
+            description="Heartbeat interval of members with group.protocol=consumer; shorter in small "
+            "groups.",
         ),
     ] = 3000
-    max_members: Annotated[int, Meta(ge=1, le=1_000_000, description="Members one group may have.")] = 1000
+    max_members: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Maximum number of members of a group.")
+    ] = 1000
     offsets_retention_ms: Annotated[
         int,
         Meta(
             ge=1,
             le=INT64_MAX,
-            description="How long committed offsets are kept after the last member has left.",
+            description="Retention of committed offsets after the last member has left.",
         ),
     ] = 7 * DAY_MS
 
@@ -243,25 +257,25 @@ class TransactionsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """[transactions]: transactional producers."""
 
     max_timeout_ms: Annotated[
-        int, Meta(ge=1, le=INT32_MAX, description="The longest a producer may ask its transactions to last.")
+        int, Meta(ge=1, le=INT32_MAX, description="Longest transaction timeout that a producer may request.")
     ] = 15 * 60_000
     id_expiration_ms: Annotated[
         int,
-        Meta(ge=1, le=INT64_MAX, description="How long a transactional id that is not used is remembered."),
+        Meta(ge=1, le=INT64_MAX, description="Time after which an unused transactional id expires."),
     ] = 7 * DAY_MS
 
 
 class LoggingConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """[logging]: what the broker says on standard error."""
+    """[logging]: log events on standard error."""
 
-    level: Annotated[Level, Meta(description="The least grave events to write.")] = Level.INFO
+    level: Annotated[Level, Meta(description="Least severe level to write.")] = Level.INFO
     format: Annotated[Format, Meta(description="auto is text on a terminal and JSON elsewhere.")] = (
         Format.AUTO
     )
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything there is to configure on a node, one section each."""
+    """Complete configuration of a node, by section."""
 
     node: IdentityConfig = IdentityConfig()
     kafka: KafkaConfig = KafkaConfig()
@@ -300,9 +314,9 @@ OPTIONS: Mapping[str, Option | TopicDefault] = {
 
 
 def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, str]) -> NodeConfig:
-    """The configuration: the file's values, replaced by the environment's, replaced by `overrides`.
+    """Load the configuration: values of the file, overridden by the environment, overridden by `overrides`.
 
-    `overrides` are what the command line says, by dotted key. ConfigError names the first fault.
+    `overrides` are options from the command line, by dotted key. ConfigError reports the first invalid value.
     """
     values: dict[str, Any] = {}
     if path is not None:
@@ -328,11 +342,11 @@ def _from_file(path: Path) -> Iterator[tuple[str, Any]]:
             if value != {}:
                 raise ConfigError(f"{path}: {key} must be a table, [{key}], not {value!r}")
         else:
-            raise ConfigError(f"{path}: there is no option {key}{nearest(key, [*OPTIONS, *SECTIONS])}")
+            raise ConfigError(f"{path}: unknown option {key}{nearest(key, [*OPTIONS, *SECTIONS])}")
 
 
 def _leaves(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Every value below `table` by its dotted key, so that retention.ms may be written bare or quoted."""
+    """Yield every value below `table` by dotted key, so that retention.ms may be written bare or quoted."""
     for name, value in table.items():
         key = f"{prefix}{name}"
         if isinstance(value, dict) and value and (key not in OPTIONS or _is_prefix(key)):
@@ -342,25 +356,25 @@ def _leaves(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _is_prefix(key: str) -> bool:
-    """Whether names of other options begin with this one's, as queue.max.in.flight.total's does."""
+    """Return whether the key is a prefix of another option, as queue.max.in.flight is of …total."""
     return any(option.startswith(f"{key}.") for option in OPTIONS)
 
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     keys = {variable_of(key): key for key in OPTIONS}
     for variable, text in sorted(environ.items()):
-        if not variable.startswith(PREFIX) or variable in _OF_CLIENTS:
+        if not variable.startswith(PREFIX) or variable in _CLIENT_VARIABLES:
             continue
         if (key := keys.get(variable)) is not None:
             yield key, OPTIONS[key].read_text(text, variable)
         elif not _is_service_variable(variable, text):
-            raise ConfigError(f"the variable {variable} sets no option{nearest(variable, keys)}")
+            raise ConfigError(f"the variable {variable} matches no option{nearest(variable, keys)}")
 
 
 def _from_command_line(overrides: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     for key, text in overrides.items():
         if (option := OPTIONS.get(key)) is None:
-            raise ConfigError(f"there is no option {key}{nearest(key, OPTIONS)}")
+            raise ConfigError(f"unknown option {key}{nearest(key, OPTIONS)}")
         yield key, option.read_text(text, f"{key} on the command line")
 
 
@@ -384,7 +398,7 @@ def _assemble(values: Mapping[str, Any]) -> NodeConfig:
 
 
 def _check_together(config: NodeConfig) -> None:
-    """Refuse values that are each acceptable but cannot be served together."""
+    """Reject combinations of values that are valid on their own but inconsistent."""
     kafka, topics = config.kafka, config.topics
     if kafka.in_flight_bytes < kafka.max_request_bytes:
         raise ConfigError(

@@ -1,7 +1,7 @@
 """Divides the file descriptors of the process between the log and the listeners.
 
-The log comes first: without a descriptor it can neither write nor flush. What it leaves is shared by
-the listeners in proportion to their max_connections, and none accepts more than its share.
+The log comes first: without a descriptor it can neither write nor flush. The listeners share the rest
+in proportion to their max_connections, and none accepts more than its share.
 """
 
 import resource
@@ -15,23 +15,23 @@ from .config import NodeConfig
 
 log = get_logger(__name__)
 
-# Kept back for what is opened in passing: files that threads write, flush and compact, directories
-# being synced, connections that are being refused.
+# Reserved for short-lived descriptors: files that threads write, flush and compact, directories
+# being synced, connections being refused.
 RESERVED = 256
 MAX_SEGMENT_FILES = 1024
 MIN_SEGMENT_FILES = 64
-# Where the limit is so low that not even those fit, each takes this share of it.
+# If the limit is too low even for these, each gets this fraction of it.
 _LOW_SHARE = 4
 # A Kafka client's connection takes two: its socket and the duplicate that sendfile uses.
 KAFKA_CONNECTION = 2
 HTTP_CONNECTION = 1
 MIN_CONNECTIONS = 4
-# Taken where the hard limit is no number.
+# Used if the hard limit is infinite.
 _UNLIMITED = 65536
 
 
 def raise_limit() -> int:
-    """Raise the soft limit of open files to the hard one; the limit that holds then."""
+    """Raise the soft limit of open files to the hard one; return the resulting limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _UNLIMITED if hard == resource.RLIM_INFINITY else hard
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -44,8 +44,8 @@ def raise_limit() -> int:
     return wanted
 
 
-def fitted(config: NodeConfig, limit: int) -> NodeConfig:
-    """The configuration with no more segment files and connections than `limit` descriptors allow."""
+def fit_to_limit(config: NodeConfig, limit: int) -> NodeConfig:
+    """Reduce segment files and connections in the configuration to what `limit` descriptors allow."""
     reserved = min(RESERVED, limit // _LOW_SHARE)
     least_files = min(MIN_SEGMENT_FILES, limit // _LOW_SHARE)
     wanted = KAFKA_CONNECTION * config.kafka.max_connections
@@ -59,9 +59,10 @@ def fitted(config: NodeConfig, limit: int) -> NodeConfig:
     if wanted > room:
         config = _with_fewer_connections(config, room / wanted)
         print(
-            f"warning: the limit of {limit} open files is low for the connections that kafka, http and sqs "
-            f"may have (max_connections of each); now {config.kafka.max_connections}, "
-            f"{config.http.max_connections} and {config.sqs.max_connections} are accepted at once. "
+            f"warning: the limit of {limit} open files is too low for max_connections of kafka, http "
+            f"and sqs; "
+            f"reduced to {config.kafka.max_connections}, "
+            f"{config.http.max_connections} and {config.sqs.max_connections} connections. "
             "Raise the limit (ulimit -n) or lower max_connections",
             file=sys.stderr,
         )

@@ -1,4 +1,4 @@
-"""The APIs that speak HTTP: which of them are open, where they listen, and who answers there."""
+"""Listeners of the enabled HTTP and SQS APIs, and the apps that serve them."""
 
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from alpacamq.api.console.app import ConsoleApp
 from alpacamq.api.http.hosts import HostCheck, Hosts
-from alpacamq.api.http.listener import HttpListener
 from alpacamq.api.http.messages import App
+from alpacamq.api.http.server import HttpListener
 from alpacamq.api.rest.app import RestApi
 from alpacamq.api.sqs.app import SqsApi
 from alpacamq.api.sqs.directory import SqsSettings
@@ -18,13 +18,13 @@ from alpacamq.telemetry.metrics import Metrics
 from .config import NodeConfig
 from .sections import HttpApiConfig, SqsConfig
 
-# Has a listener's requests answered until cancelled, given the broker and where all of its APIs are reached.
+# Serves the requests of a listener until cancelled, given the broker and the addresses of all its APIs.
 Serve = Callable[[HttpListener, Broker, Mapping[str, Address]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundApi:
-    """One open API: its address is taken, and its listener runs from when the broker starts to recover."""
+    """An enabled API with a bound address; its listener runs from the start of recovery on."""
 
     name: str
     listener: HttpListener
@@ -33,23 +33,22 @@ class BoundApi:
     serve: Serve
 
     async def recover(self, starting: App) -> None:
-        """Run the listener until cancelled; `starting` answers until there is a broker."""
+        """Run the listener until cancelled; `starting` answers requests during recovery."""
         await self.listener.run(HostCheck(starting, self.hosts, hosts_setting(self.name)))
 
     async def run(self, broker: Broker, reached: Mapping[str, Address]) -> None:
-        """Let clients in to the broker until cancelled; its listener runs."""
+        """Serve the broker on the running listener until cancelled."""
         await self.serve(self.listener, broker, reached)
 
 
 def open_apis(config: NodeConfig, metrics: Metrics | None) -> Iterator[BoundApi]:
-    """Take the address of every API that is not switched off."""
+    """Bind the address of every enabled API."""
     if config.http.enabled:
         http_hosts = hosts_of(config, config.http)
 
         async def serve_rest(listener: HttpListener, broker: Broker, reached: Mapping[str, Address]) -> None:
             rest = RestApi(broker, reached)
             listener.switch_to(HostCheck(ConsoleApp(rest), http_hosts, hosts_setting("http")))
-            await rest.run()
 
         yield _open("http", config.http, http_hosts, serve_rest, metrics)
     if config.sqs.enabled:
@@ -64,7 +63,7 @@ def open_apis(config: NodeConfig, metrics: Metrics | None) -> Iterator[BoundApi]
 
 
 def hosts_of(config: NodeConfig, api: HttpApiConfig) -> Hosts:
-    """The names by which the clients of an API may address it."""
+    """Return the host names accepted by an API."""
     names = {socket.gethostname(), api.listen.host, config.kafka.listen.host, *api.hosts}
     if config.kafka.advertised is not None:
         names.add(config.kafka.advertised.host)
@@ -72,12 +71,12 @@ def hosts_of(config: NodeConfig, api: HttpApiConfig) -> Hosts:
 
 
 def hosts_setting(name: str) -> str:
-    """The option that adds names."""
+    """Return the option that adds host names."""
     return f"{name}.hosts"
 
 
 def sqs_settings(config: SqsConfig) -> SqsSettings:
-    """The SQS API's share of its section."""
+    """Build the settings of the SQS API from its section."""
     return SqsSettings(
         region=config.region,
         account_id=config.account_id,

@@ -1,7 +1,7 @@
 """The `alpacamq` command.
 
-`serve` runs the broker, `config` prints every option, `verify` checks stored data, `repair` mends it.
-What a command needs is imported when it runs, so that `--help` is quick.
+`serve` runs the broker, `config` prints every option, `verify` checks stored data, `repair` repairs it.
+Modules of a command are imported when it runs, so that `--help` is fast.
 """
 
 import argparse
@@ -14,8 +14,8 @@ from pathlib import Path
 from alpacamq import __version__
 from alpacamq.model.errors import AlpacaError
 
-SUMMARY = "A durable message broker that is a log and a queue at once."
-# What can be said on the command line, and the option it sets.
+SUMMARY = "Durable message broker: one log, read as a log or as a queue."
+# Options of the command line and the configuration keys they set.
 OVERRIDES = {
     "data_dir": "node.data_dir",
     "kafka": "kafka.listen",
@@ -25,7 +25,7 @@ OVERRIDES = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code is 0 when all went well, 1 on failure, 2 on wrong usage."""
+    """Run one command; the exit code is 0 on success, 1 on failure, 2 on invalid usage."""
     parsed = _parser().parse_args(arguments)
     try:
         run = {"serve": _serve, "config": _config, "verify": _verify, "repair": _repair}[parsed.command]
@@ -38,42 +38,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="alpacamq", description="A durable message broker that is a log and a queue at once."
-    )
+    parser = argparse.ArgumentParser(prog="alpacamq", description=SUMMARY)
     parser.add_argument("--version", action="version", version=f"alpacamq {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     serve = commands.add_parser("serve", help="run the broker")
     serve.add_argument(
         "--config", type=Path, metavar="FILE", help="configuration file (TOML); see `alpacamq config`"
     )
+    serve.add_argument("--data-dir", metavar="DIR", help="data directory; overrides file and environment")
     serve.add_argument(
-        "--data-dir", metavar="DIR", help="where everything is kept; overrides file and environment"
+        "--kafka", metavar="HOST:PORT", help="address for Kafka clients; port 0 selects a free port"
     )
-    serve.add_argument(
-        "--kafka", metavar="HOST:PORT", help="address for Kafka clients; port 0 takes a free one"
-    )
-    serve.add_argument("--http", metavar="HOST:PORT", help="address for HTTP clients with JSON")
-    serve.add_argument("--sqs", metavar="HOST:PORT", help="address for AWS SDKs that speak SQS")
+    serve.add_argument("--http", metavar="HOST:PORT", help="address of the JSON API for HTTP clients")
+    serve.add_argument("--sqs", metavar="HOST:PORT", help="address of the SQS API for AWS SDKs")
     commands.add_parser("config", help="print a configuration file with every option and its default")
     verify = commands.add_parser(
         "verify", help="check every stored batch of a stopped broker against its checksum"
     )
     verify.add_argument("--data-dir", type=Path, metavar="DIR", default=Path("data"), help="default: data")
     repair = commands.add_parser(
-        "repair", help="show what is damaged in a stopped broker's data directory, and mend it"
+        "repair", help="show and repair damage in the data directory of a stopped broker"
     )
     repair.add_argument(
         "action",
         nargs="?",
         choices=("check", "rebuild", "restore", "skip", "cut"),
         default="check",
-        help="check: only show what is damaged (default); rebuild: make anew what follows from the rest; "
-        "restore: take it from a backup; skip: give up the damaged records; "
-        "cut: give up these and all that follow",
+        help="check: only show damage (default); rebuild: rebuild derived data; "
+        "restore: take damaged data from a backup; skip: give up the damaged records; "
+        "cut: give up the damaged records and all after them",
     )
     repair.add_argument(
-        "path", nargs="?", metavar="PLACE", help="a file, or a partition such as orders-0; default: all"
+        "path", nargs="?", metavar="TARGET", help="a file, or a partition such as orders-0; default: all"
     )
     repair.add_argument("--data-dir", type=Path, metavar="DIR", default=Path("data"), help="default: data")
     repair.add_argument(
@@ -83,7 +79,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="BACKUP",
         help="restore: a file, or a copy of DIR",
     )
-    repair.add_argument("--execute", action="store_true", help="do it; without, only say what would be done")
+    repair.add_argument(
+        "--execute", action="store_true", help="apply the changes; without it, only print them"
+    )
     repair.add_argument("--cluster-id", metavar="ID", help="rebuild identity: the cluster id it had")
     repair.add_argument("--node-id", type=int, metavar="N", help="rebuild identity: node.id, default 1")
     repair.add_argument("-o", "--output", choices=("text", "json"), default="text", help="default: text")
@@ -121,9 +119,9 @@ def _verify(parsed: argparse.Namespace) -> int:
 
 
 def _repair(parsed: argparse.Namespace) -> int:
-    from .repair import Action, Order, repair
+    from .repair import Action, RepairRequest, repair
 
-    order = Order(
+    request = RepairRequest(
         data_directory=parsed.data_dir,
         action=Action(parsed.action),
         path=parsed.path,
@@ -132,7 +130,7 @@ def _repair(parsed: argparse.Namespace) -> int:
         cluster_id=parsed.cluster_id,
         node_id=parsed.node_id,
     )
-    return repair(order, parsed.output)
+    return repair(request, parsed.output)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""One option of the configuration: its name in every place it can be set, and how its value is read.
+"""Options of the configuration: names in file, environment and command line, and parsing of values.
 
-Owns the reading of single values and the words for what is wrong with one. Which options there
-are is said in `config`, once, by the fields of the sections.
+Owns the parsing of single values and its error messages. The list of options is in `config`,
+as the fields of the sections.
 """
 
 import typing
@@ -20,21 +20,21 @@ from alpacamq.model.topics import SETTINGS, Setting, check_setting
 
 PREFIX = "ALPACAMQ_"
 
-# Marks an option whose value is never shown.
+# Marks an option whose value is never printed.
 SECRET = {"secret": True}
 
 
 class ConfigError(AlpacaError):
-    """The configuration cannot be used; names the place, the option and what is wrong with it."""
+    """Invalid configuration; names the source, the option and the fault."""
 
 
 def variable_of(key: str) -> str:
-    """The environment variable that sets an option."""
+    """Return the environment variable of an option."""
     return PREFIX + key.upper().replace(".", "_")
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """A hint at the right name, ready to follow a message; empty when nothing is near."""
+    """Return a suggestion to append to an error message; empty if no name is similar."""
     near = get_close_matches(name, list(names), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
@@ -64,7 +64,7 @@ class Option:
 
     @property
     def expected(self) -> str:
-        """What a value has to be, to follow "must be"."""
+        """Describe valid values, to follow "must be"."""
         if self.type is bool:
             return "true or false"
         if self.type is int:
@@ -79,12 +79,12 @@ class Option:
 
     @property
     def is_list(self) -> bool:
-        """Whether there may be several values: an array in files, separated by commas elsewhere."""
+        """Whether the option takes several values: an array in files, separated by commas elsewhere."""
         return typing.get_origin(self.type) is tuple
 
     @property
     def default_text(self) -> str:
-        """The default the way users write it."""
+        """The default as users write it."""
         if self.default is None:
             return ""
         if self.is_list:
@@ -92,11 +92,11 @@ class Option:
         return str(self.default).lower() if self.type is bool else str(self.default)
 
     def read(self, value: object, place: str) -> Any:
-        """The value from a file, where it has a type of its own."""
+        """Read a value from a file, where values are typed."""
         return self._convert(value, place, strict=True)
 
     def read_text(self, text: str, place: str) -> Any:
-        """The value from the environment or the command line, where all is text."""
+        """Read a value from the environment or the command line, where values are text."""
         return self._convert(text.strip(), place, strict=False)
 
     def _convert(self, value: object, place: str, *, strict: bool) -> Any:
@@ -112,16 +112,16 @@ class Option:
             if isinstance(value, str):
                 return parse(value)
         except msgspec.ValidationError:
-            pass  # its words are about Python's types; `expected` says it in the user's
+            pass  # its message is about Python types; `expected` describes the option for users
         except ValueError as error:
             reason = f": {error}"
-        shown = "what was given" if self.meta.extra == SECRET else repr(given)
+        shown = "the given value" if self.meta.extra == SECRET else repr(given)
         raise ConfigError(f"{place} must be {self.expected}, not {shown}{reason}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefault:
-    """One topic setting whose default this node changes: an entry of [topics.defaults]."""
+    """Default of a topic setting on this node: an entry of [topics.defaults]."""
 
     name: str
     setting: Setting
@@ -131,7 +131,7 @@ class TopicDefault:
         return f"topics.defaults.{self.name}"
 
     def read(self, value: object, place: str) -> str:
-        """The setting's text; a file may also give numbers as numbers."""
+        """Read a value from a file, which may contain numbers."""
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ConfigError(f"{place} must be a string or a number, not {value!r}")
         return self.read_text(str(value), place)
@@ -145,12 +145,12 @@ class TopicDefault:
 
 
 def options_of(section: str, struct: type[msgspec.Struct]) -> Iterator[Option]:
-    """The options of one section, in the order of its fields."""
+    """Yield the options of one section, in the order of its fields."""
     hints = typing.get_type_hints(struct, include_extras=True)
     for field in msgspec.structs.fields(struct):
         hint = hints[field.name]
         if typing.get_origin(hint) is not typing.Annotated:
-            continue  # the table of topic defaults, which has options of its own
+            continue  # the table of topic defaults has its own options
         inner, meta = typing.get_args(hint)
         if type(None) in typing.get_args(inner):
             inner = next(part for part in typing.get_args(inner) if part is not type(None))
@@ -159,6 +159,6 @@ def options_of(section: str, struct: type[msgspec.Struct]) -> Iterator[Option]:
 
 
 def topic_defaults() -> Iterator[TopicDefault]:
-    """Every topic setting as an entry of [topics.defaults]."""
+    """Yield every topic setting as an entry of [topics.defaults]."""
     for name, setting in SETTINGS.items():
         yield TopicDefault(name=name, setting=setting)

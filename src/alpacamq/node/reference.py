@@ -1,4 +1,4 @@
-"""The texts made from the table of options: a commented configuration file and the guide's tables."""
+"""Texts generated from the table of options: a commented configuration file and the guide's tables."""
 
 import textwrap
 
@@ -8,7 +8,7 @@ from .config import OPTIONS, SECTIONS
 from .options import Option
 
 _PREFACE = """\
-# AlpacaMQ's configuration, every option at its default.
+# Configuration of AlpacaMQ, with every option at its default.
 # ALPACAMQ_<SECTION>_<KEY> in the environment overrides this file; the command line overrides both.
 """
 _COMMENT_WIDTH = 98
@@ -16,7 +16,7 @@ _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 def example() -> str:
-    """A complete TOML file that says what is the default anyway, each option with its explanation."""
+    """Return a complete TOML file with all options at their defaults and their descriptions."""
     parts = [_PREFACE]
     for section, struct in SECTIONS.items():
         summary = (struct.__doc__ or "").partition(": ")[2]
@@ -28,7 +28,7 @@ def example() -> str:
 
 
 def options_page() -> str:
-    """The tables of docs/guide/configuration.md."""
+    """Return the tables of docs/guide/configuration.md."""
     parts = []
     for section, struct in SECTIONS.items():
         summary = (struct.__doc__ or "").partition(": ")[2]
@@ -45,7 +45,7 @@ def options_page() -> str:
 
 
 def topic_settings_page() -> str:
-    """The table of docs/guide/topics-and-settings.md."""
+    """Return the table of docs/guide/topics-and-settings.md."""
     rows = [
         f"| `{name}` | {_setting_cell(setting)} | {_bounds(setting)} | {setting.doc} |"
         for name, setting in SETTINGS.items()
@@ -79,10 +79,7 @@ def _topic_defaults() -> str:
     settings = "\n".join(
         f'# "{name}" = "{setting.text(setting.default)}"' for name, setting in SETTINGS.items()
     )
-    return (
-        "# Settings of every topic that does not set them itself, by Kafka's names.\n"
-        f"[topics.defaults]\n{settings}"
-    )
+    return f"# Settings of all topics that do not set them, by Kafka's names.\n[topics.defaults]\n{settings}"
 
 
 def _default_cell(option: Option) -> str:

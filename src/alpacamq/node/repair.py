@@ -1,6 +1,6 @@
-"""`alpacamq repair`: shows what is damaged in a stopped broker's data directory, and mends it.
+"""`alpacamq repair`: shows and repairs damage in the data directory of a stopped broker.
 
-Says what it found and what it would do; does it with `--execute`. What is replaced is kept in
+Prints the damage and the changes it would make; `--execute` makes them. Replaced files are kept in
 `damaged/` within the data directory.
 """
 
@@ -32,13 +32,13 @@ from alpacamq.log.inspection import PartitionState, inspect_partition
 from alpacamq.log.partition_log import DELETED, PartitionLog
 from alpacamq.log.repair import (
     Change,
+    FileRange,
     NotCovered,
     RepairJournal,
-    Stretch,
     cut_at,
     fill_gaps,
-    mend_gaps,
-    mended,
+    rebuild_headers,
+    rebuilt_batch,
     skip_gaps,
 )
 from alpacamq.log.sealed_file import Unreadable
@@ -63,7 +63,7 @@ _AFFECTED: dict[str, str] = {
 
 
 class Action(StrEnum):
-    """What an operator may want."""
+    """Repair action chosen by the operator."""
 
     CHECK = "check"
     SKIP = "skip"
@@ -73,7 +73,7 @@ class Action(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One damaged file, or one damaged place of a segment."""
+    """One damaged file, or one damaged range of a segment."""
 
     file: str
     kind: str
@@ -92,16 +92,16 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.first_offset is not None and self.last_offset is not None:
             count = self.last_offset - self.first_offset + 1
             lines.append(
-                f"  cannot be read: offsets {self.first_offset} to {self.last_offset}, "
-                f"{count} records at most, {self.lost_bytes} bytes"
+                f"  unreadable: offsets {self.first_offset} to {self.last_offset}, "
+                f"at most {count} records, {self.lost_bytes} bytes"
             )
         lines.append(f"  affects: {self.affects}")
         lines.append(f"  choices: {', '.join(self.choices)}")
         return "\n".join(lines)
 
 
-class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """Something done, or that would be."""
+class AppliedChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A change that was made, or would be made with --execute."""
 
     file: str
     what: str
@@ -109,20 +109,20 @@ class Done(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What `-o json` prints."""
+    """Output of `-o json`."""
 
     data_directory: str
     action: Action
     executed: bool
     findings: list[Finding]
     notes: list[str]
-    changes: list[Done]
+    changes: list[AppliedChange]
     kept_in: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What the command line says."""
+class RepairRequest:
+    """Arguments of the command line."""
 
     data_directory: Path
     action: Action = Action.CHECK
@@ -133,9 +133,9 @@ class Order:
     node_id: int | None = None
 
 
-def repair(order: Order, output: str = "text", disk: Disk | None = None) -> int:
-    """Print what was found and done; 1 if something is, or stays, damaged, else 0."""
-    report, remaining = run(order, disk)
+def repair(request: RepairRequest, output: str = "text", disk: Disk | None = None) -> int:
+    """Print the damage and the changes; return 1 if damage remains, else 0."""
+    report, remaining = run(request, disk)
     if output == "json":
         print(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
     else:
@@ -143,34 +143,34 @@ def repair(order: Order, output: str = "text", disk: Disk | None = None) -> int:
     return 1 if remaining else 0
 
 
-def run(order: Order, disk: Disk | None = None) -> tuple[Report, int]:
-    """The report, and how many findings remain."""
-    root = order.data_directory
+def run(request: RepairRequest, disk: Disk | None = None) -> tuple[Report, int]:
+    """Inspect and repair; return the report and the number of remaining findings."""
+    root = request.data_directory
     if not ((root / IDENTITY).is_file() or (root / PARTITIONS).is_dir()):
-        raise InvalidConfig(f"{root} is not a data directory of AlpacaMQ; name one with --data-dir")
-    if order.action is Action.RESTORE and order.backup is None:
-        raise InvalidConfig("name the backup, a file or a copy of the data directory, with --from")
+        raise InvalidConfig(f"{root} is not an AlpacaMQ data directory; set it with --data-dir")
+    if request.action is Action.RESTORE and request.backup is None:
+        raise InvalidConfig("restore needs a backup: give a file or a copy of the data directory with --from")
     disk = disk or SystemDisk()
     lock = take_lock(disk, root)
     try:
-        return _Workshop(disk, order).run()
+        return _Repair(disk, request).run()
     finally:
         disk.close(lock)
 
 
-class _Workshop:
-    def __init__(self, disk: Disk, order: Order) -> None:
+class _Repair:
+    def __init__(self, disk: Disk, request: RepairRequest) -> None:
         self._disk = disk
-        self._order = order
-        self._root = order.data_directory
-        self._journal = RepairJournal(disk, order.data_directory)
+        self._request = request
+        self._root = request.data_directory
+        self._journal = RepairJournal(disk, request.data_directory)
         self._notes: list[str] = []
-        self._done: list[Done] = []
+        self._done: list[AppliedChange] = []
         self._touched: list[Path] = []
 
     def run(self) -> tuple[Report, int]:
         if self._journal.is_unfinished:
-            if not self._order.execute:
+            if not self._request.execute:
                 self._notes.append("an earlier repair was interrupted; --execute finishes it first")
                 return self._report([], None), 1
             self._journal.finish()
@@ -180,11 +180,11 @@ class _Workshop:
         for state in states.values():
             if (unfinished := state.unfinished) is not None:
                 self._notes.append(
-                    f"{self._name(unfinished[0].path)} at byte {unfinished[1].position}: the unfinished end "
-                    f"that a crash left, cut at the next start: {unfinished[1].reason}"
+                    f"{self._name(unfinished[0].path)} at byte {unfinished[1].position}: torn tail "
+                    f"after a crash, truncated at the next start: {unfinished[1].reason}"
                 )
         changes = self._changes(findings, states)
-        if not (self._order.execute and changes):
+        if not (self._request.execute and changes):
             return self._report(findings, None), len(findings)
         aside = self._journal.make(changes, datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ"))
         for directory in dict.fromkeys(self._touched):
@@ -195,8 +195,8 @@ class _Workshop:
     def _report(self, findings: list[Finding], aside: Path | None) -> Report:
         return Report(
             data_directory=str(self._root),
-            action=self._order.action,
-            executed=self._order.execute,
+            action=self._request.action,
+            executed=self._request.execute,
             findings=findings,
             notes=self._notes,
             changes=self._done,
@@ -222,7 +222,7 @@ class _Workshop:
                     kind="state snapshot",
                     partition=_partition_name(path.parent),
                     reason=str(error),
-                    affects="the next start, which takes longer: the shard is loaded from its log",
+                    affects="duration of the next start: the shard is loaded from its log",
                     choices=[Action.REBUILD],
                 )
 
@@ -231,7 +231,7 @@ class _Workshop:
             read_identity(self._disk, self._root / IDENTITY)
             return
         except FileNotFoundError:
-            reason, position = "it does not exist", None
+            reason, position = "missing", None
         except Unreadable as error:
             place, _, reason = str(error).partition(": ")
             position = int(place.removeprefix("byte "))
@@ -250,7 +250,7 @@ class _Workshop:
         affects = _AFFECTED.get(topic, f"readers of {name} at these offsets")
         for segment, gap in state.gaps:
             choices = [Action.RESTORE, Action.SKIP, Action.CUT]
-            if mended(self._disk, state, segment, gap) is not None:
+            if rebuilt_batch(self._disk, state, segment, gap) is not None:
                 choices.insert(0, Action.REBUILD)
             yield Finding(
                 file=self._name(segment.path),
@@ -271,7 +271,7 @@ class _Workshop:
                 partition=name,
                 first_offset=state.lost[0],
                 last_offset=state.lost[1] - 1,
-                reason="the segments that the partition began with are gone",
+                reason="the first segments of the partition are missing",
                 affects=affects,
                 choices=[Action.RESTORE, Action.SKIP],
             )
@@ -281,12 +281,12 @@ class _Workshop:
                 kind="derived file",
                 partition=name,
                 reason=derived.reason,
-                affects="the next start, which takes longer: the broker makes it anew from the segments",
+                affects="duration of the next start: the broker rebuilds it from the segments",
                 choices=[Action.REBUILD],
             )
 
     def _changes(self, findings: Sequence[Finding], states: dict[str, PartitionState]) -> list[Change]:
-        chosen = [each for each in findings if self._is_chosen(each) and self._order.action in each.choices]
+        chosen = [each for each in findings if self._is_chosen(each) and self._request.action in each.choices]
         changes: list[Change] = []
         if any(each.kind == "identity" for each in chosen):
             changes += self._new_identity()
@@ -308,32 +308,32 @@ class _Workshop:
                 self._touched.append(state.directory)
             for path in derived:
                 changes.append(Change(path, None))
-                self._say(path, "made anew from the segments", "nothing")
+                self._record(path, "rebuilt from the segments", "nothing")
         for each in chosen:
             if each.kind == "state snapshot":
                 changes.append(Change(self._root / each.file, None))
-                self._say(self._root / each.file, "taken away; the shard is loaded from its log", "nothing")
+                self._record(self._root / each.file, "removed; the shard is loaded from its log", "nothing")
         return changes
 
     def _partition_changes(self, state: PartitionState) -> list[Change]:
-        match self._order.action:
+        match self._request.action:
             case Action.SKIP:
                 for segment, gap in state.gaps:
-                    self._say(
+                    self._record(
                         segment.path,
                         f"a batch without records spans offsets {gap.start.offset} to {gap.end.offset - 1}",
                         f"these offsets, {gap.end.position - gap.start.position} bytes",
                     )
                 if state.lost is not None:
                     first, end = state.lost
-                    self._say(state.directory, f"begins at offset {end}", f"offsets {first} to {end - 1}")
+                    self._record(state.directory, f"starts at offset {end}", f"offsets {first} to {end - 1}")
                 return skip_gaps(state)
             case Action.CUT:
                 segment, gap = state.gaps[0]
                 first, end = gap.start.offset, max(state.end_offset, gap.end.offset)
                 later = [each for each in state.segments if each.base_offset > segment.base_offset]
                 size = segment.size_bytes - gap.start.position + sum(each.size_bytes for each in later)
-                self._say(
+                self._record(
                     segment.path,
                     f"the partition ends at offset {first}",
                     f"offsets {first} to {end - 1}, {size} bytes",
@@ -347,51 +347,52 @@ class _Workshop:
                         f"{_partition_name(state.directory)} cannot be restored: {error}"
                     ) from error
                 for segment, gap in state.gaps:
-                    self._say(
+                    self._record(
                         segment.path,
-                        f"offsets {gap.start.offset} to {gap.end.offset - 1} come from the backup",
+                        f"offsets {gap.start.offset} to {gap.end.offset - 1} restored from the backup",
                         "nothing",
                     )
                 if state.lost is not None:
-                    self._say(state.directory, f"begins at offset {state.lost[0]} again", "nothing")
+                    self._record(state.directory, f"starts at offset {state.lost[0]} again", "nothing")
                 return changes
             case Action.REBUILD:
                 for segment, gap in state.gaps:
-                    if mended(self._disk, state, segment, gap) is not None:
-                        self._say(
+                    if rebuilt_batch(self._disk, state, segment, gap) is not None:
+                        self._record(
                             segment.path,
-                            f"the header of the batch at offset {gap.start.offset} follows from the rest",
+                            f"the header of the batch at offset {gap.start.offset} restored from the "
+                            f"rest of the batch",
                             "nothing",
                         )
-                return mend_gaps(self._disk, state)
+                return rebuild_headers(self._disk, state)
             case Action.CHECK:
                 return []
 
     def _new_identity(self) -> list[Change]:
         path = self._root / IDENTITY
-        if self._order.action is Action.RESTORE:
-            backup = self._order.backup
+        if self._request.action is Action.RESTORE:
+            backup = self._request.backup
             assert backup is not None
             source = backup / IDENTITY if backup.is_dir() else backup
             try:
                 identity = read_identity(self._disk, source)
             except (Unreadable, OSError) as error:
-                raise StorageFailed(f"{source} is no identity to restore: {error}") from error
-            self._say(
+                raise StorageFailed(f"{source} is not a valid identity file: {error}") from error
+            self._record(
                 path, f"cluster {identity.cluster_id}, node {identity.node_id}, from the backup", "nothing"
             )
         else:
             identity = new_identity(
-                1 if self._order.node_id is None else self._order.node_id, self._order.cluster_id
+                1 if self._request.node_id is None else self._request.node_id, self._request.cluster_id
             )
             lost = (
-                "nothing" if self._order.cluster_id else "the former cluster id (give it with --cluster-id)"
+                "nothing" if self._request.cluster_id else "the former cluster id (set it with --cluster-id)"
             )
-            self._say(path, f"cluster {identity.cluster_id}, node {identity.node_id}", lost)
-        return [Change(path, (Stretch(encode_identity(identity)),))]
+            self._record(path, f"cluster {identity.cluster_id}, node {identity.node_id}", lost)
+        return [Change(path, (FileRange(encode_identity(identity)),))]
 
     def _backups(self, directory: Path) -> list[Path]:
-        backup = self._order.backup
+        backup = self._request.backup
         assert backup is not None
         if not backup.is_dir():
             return [backup]
@@ -399,19 +400,20 @@ class _Workshop:
         return sorted((within if within.is_dir() else backup).glob("*.log"))
 
     def _open_once(self, directory: Path) -> None:
-        """Do what the next start of the broker would do first, so that it has nothing left to do."""
+        """Open and close the partition, as the next start of the broker would, to rebuild derived files."""
         storage = Storage(
             disk=self._disk,
             clock=SystemClock(),
             handles=FileHandles(self._disk, 64),
             indexes=IndexCache(8 << 20),
-            has_every_write=True,  # or damage that nobody chose to repair would be cut off with all behind it
+            # Otherwise damage that was not selected would be truncated with everything after it
+            has_every_write=True,
         )
         PartitionLog.open(directory, topic_config({}), storage).close()
         storage.handles.close()
 
     def _is_chosen(self, finding: Finding) -> bool:
-        path = self._order.path
+        path = self._request.path
         if path is None:
             return True
         if path in (finding.file, finding.partition):
@@ -423,15 +425,15 @@ class _Workshop:
             or (self._root / path).absolute() in (file, *file.parents)
         )
 
-    def _say(self, path: Path, what: str, lost: str) -> None:
-        self._done.append(Done(file=self._name(path), what=what, lost=lost))
+    def _record(self, path: Path, what: str, lost: str) -> None:
+        self._done.append(AppliedChange(file=self._name(path), what=what, lost=lost))
 
     def _name(self, path: Path) -> str:
         return str(path.relative_to(self._root))
 
 
 def _only(state: PartitionState, files: set[Path]) -> PartitionState:
-    """The state with the damage of some files only."""
+    """Restrict the damage in the state to some files."""
     for segment in state.segments:
         if segment.path not in files:
             segment.gaps = []
@@ -441,7 +443,7 @@ def _only(state: PartitionState, files: set[Path]) -> PartitionState:
 
 
 def _partition_name(directory: Path) -> str:
-    """topic-number, from the name of a partition's directory."""
+    """Return topic-number, from the name of a partition's directory."""
     return directory.name.rpartition(".")[0] or directory.name
 
 
@@ -454,12 +456,12 @@ def _print(report: Report) -> None:
         verb = "done" if report.executed else "would do"
         print(f"{verb}: {done.file}: {done.what}; lost: {done.lost}")
     if report.kept_in is not None:
-        print(f"the former files are in {report.kept_in}")
+        print(f"replaced files are kept in {report.kept_in}")
     if not report.findings:
-        print("nothing is damaged")
+        print("no damage found")
     elif report.action is Action.CHECK:
-        print("choose with `alpacamq repair rebuild|restore|skip|cut`; nothing has been changed")
+        print("nothing was changed; repair with `alpacamq repair rebuild|restore|skip|cut`")
     elif not report.changes:
-        print(f"nothing here that `{report.action}` would mend; nothing has been changed", file=sys.stderr)
+        print(f"nothing was changed: `{report.action}` does not apply to this damage", file=sys.stderr)
     elif not report.executed:
-        print("nothing has been changed; --execute does it")
+        print("nothing was changed; use --execute to apply")

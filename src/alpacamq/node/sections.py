@@ -1,4 +1,4 @@
-"""[delays]: how many messages may wait for their time, and for how long."""
+"""Sections [http], [sqs], [delays], [metrics], [queues] and [tracing], and the checks of their values."""
 
 import ipaddress
 from typing import Annotated
@@ -24,12 +24,12 @@ HostName = Annotated[str, Meta(pattern=r"^(\*|(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]
 
 
 class HttpApiConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What every one of them has."""
+    """Options shared by the APIs that use HTTP."""
 
-    enabled: Annotated[bool, Meta(description="Whether this API is open at all.")] = True
+    enabled: Annotated[bool, Meta(description="Whether this API is enabled.")] = True
     listen: Annotated[
         Address,
-        Meta(description="Address to listen on. 0.0.0.0 is every interface; port 0 takes a free port."),
+        Meta(description="Address to listen on. 0.0.0.0 is all interfaces; port 0 selects a free port."),
     ] = Address("127.0.0.1", 0)
     hosts: Annotated[
         tuple[HostName, ...],
@@ -37,8 +37,8 @@ class HttpApiConfig(msgspec.Struct, frozen=True, kw_only=True):
             title="a list of host names",
             description="Names by which clients address this API, beside IP addresses, localhost, this "
             "machine's host name, the names listened on and kafka.advertised; requests with another "
-            "name in their Host header are answered 421. `*.example.com` is every name below "
-            "example.com, `*` every name there is, which lets pages of other sites in (DNS rebinding).",
+            "name in their Host header are answered with 421. `*.example.com` matches all names below "
+            "example.com, `*` all names, which allows DNS rebinding by pages of other sites.",
         ),
     ] = ()
     max_connections: Annotated[
@@ -46,8 +46,9 @@ class HttpApiConfig(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=1_000_000,
-            description="Connections open at once. For a further one the connection idle for longest is "
-            "closed; where none is idle, the new one is answered 503 and closed.",
+            description="Maximum number of open connections. A further one closes the connection that "
+            "was idle "
+            "longest; if none is idle, the new one is answered with 503 and closed.",
         ),
     ] = 2000
     idle_timeout_ms: Annotated[
@@ -56,7 +57,7 @@ class HttpApiConfig(msgspec.Struct, frozen=True, kw_only=True):
             ge=1,
             le=INT32_MAX,
             description="A connection without a request for this long is closed; "
-            "so is one that takes nothing of its answer for as long.",
+            "so is one that reads nothing of its response for as long.",
         ),
     ] = 60_000
     header_timeout_ms: Annotated[
@@ -64,58 +65,54 @@ class HttpApiConfig(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=INT32_MAX,
-            description="Time for the head of a request to arrive whole once its first byte has, and again "
-            "for its body; a large body gets as much more as it needs at 64 KiB/s.",
+            description="Time to receive the head of a request after its first byte, and the same again "
+            "for its body; a large body gets additional time at 64 KiB/s.",
         ),
     ] = 10_000
     max_body_bytes: Annotated[
         int,
-        Meta(
-            ge=KIB, le=INT32_MAX, description="The largest body; a request with a larger one is answered 413."
-        ),
+        Meta(ge=KIB, le=INT32_MAX, description="Maximum body size; larger requests are answered with 413."),
     ] = 16 * MIB
     in_flight_bytes: Annotated[
         int,
         Meta(
             ge=KIB,
             le=TIB,
-            description="Bytes of requests under way and of answers not taken, of all connections together; "
-            "beyond it requests are answered 503. At least max_body_bytes.",
+            description="Bytes of requests in progress and unsent responses, of all connections together; "
+            "beyond it requests are answered with 503. At least max_body_bytes.",
         ),
     ] = 128 * MIB
 
 
 class HttpConfig(HttpApiConfig, frozen=True, kw_only=True):
-    """[http]: the API for HTTP clients, with JSON."""
+    """[http]: the JSON API for HTTP clients."""
 
     listen: Annotated[
         Address,
-        Meta(description="Address to listen on. 0.0.0.0 is every interface; port 0 takes a free port."),
+        Meta(description="Address to listen on. 0.0.0.0 is all interfaces; port 0 selects a free port."),
     ] = Address("127.0.0.1", 8080)
 
 
 class SqsConfig(HttpApiConfig, frozen=True, kw_only=True):
-    """[sqs]: the API for AWS SDKs that speak SQS."""
+    """[sqs]: the SQS API for AWS SDKs."""
 
     listen: Annotated[
         Address,
         Meta(
-            description="Address to listen on. One that other machines reach needs credentials, "
-            "or allow_anonymous; port 0 takes a free port."
+            description="Address to listen on. An address reachable from other machines needs credentials "
+            "or allow_anonymous; port 0 selects a free port."
         ),
     ] = Address("127.0.0.1", 9324)
     access_key_id: Annotated[
         str,
-        Meta(description="The key id whose signatures are accepted. Empty: signatures are not checked."),
+        Meta(description="Key id whose signatures are accepted. Empty: signatures are not checked."),
     ] = ""
-    secret_access_key: Annotated[
-        str, Meta(description="The secret that belongs to access_key_id.", extra=SECRET)
-    ] = ""
+    secret_access_key: Annotated[str, Meta(description="Secret for access_key_id.", extra=SECRET)] = ""
     allow_anonymous: Annotated[
         bool,
         Meta(
-            description="Whether other machines are served without credentials being configured: "
-            "whoever reaches the address may then read and delete everything."
+            description="Whether to serve other machines without configured credentials: "
+            "anyone who can reach the address may then read and delete everything."
         ),
     ] = False
     region: Annotated[
@@ -123,7 +120,7 @@ class SqsConfig(HttpApiConfig, frozen=True, kw_only=True):
         Meta(
             pattern="^[a-z0-9-]{1,64}$",
             title="the name of a region",
-            description="The AWS region the API says it is in; clients sign for it.",
+            description="AWS region of the API; clients sign their requests for it.",
         ),
     ] = "us-east-1"
     account_id: Annotated[
@@ -131,13 +128,13 @@ class SqsConfig(HttpApiConfig, frozen=True, kw_only=True):
         Meta(
             pattern="^[0-9]{12}$",
             title="12 digits",
-            description="The AWS account that its queues belong to; part of their addresses.",
+            description="AWS account of the queues; part of their URLs.",
         ),
     ] = "000000000000"
 
 
 def check_http(section: str, config: HttpApiConfig) -> None:
-    """Refuse limits that cannot be kept together."""
+    """Reject inconsistent limits."""
     if config.in_flight_bytes < config.max_body_bytes:
         raise ConfigError(
             f"{section}.in_flight_bytes ({config.in_flight_bytes}) must be at least "
@@ -146,12 +143,14 @@ def check_http(section: str, config: HttpApiConfig) -> None:
 
 
 def check_sqs(config: SqsConfig) -> None:
-    """Refuse half a pair of credentials, and an API that stands open to everyone unless that is meant."""
+    """Reject incomplete credentials, and unintended anonymous access from other machines."""
     if bool(config.access_key_id) != bool(config.secret_access_key):
-        raise ConfigError("sqs.access_key_id and sqs.secret_access_key go together: set both or neither")
+        raise ConfigError(
+            "sqs.access_key_id and sqs.secret_access_key must be set together: set both or neither"
+        )
     if config.enabled and not (config.access_key_id or config.allow_anonymous or _is_loopback(config.listen)):
         raise ConfigError(
-            f"sqs.listen ({config.listen}) is reached by other machines, and nothing says who may use it: "
+            f"sqs.listen ({config.listen}) is reachable from other machines without credentials: "
             "set sqs.access_key_id and sqs.secret_access_key, or sqs.allow_anonymous = true"
         )
 
@@ -164,24 +163,25 @@ def _is_loopback(address: Address) -> bool:
 
 
 class DelaysConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """[delays]: messages that wait for their time."""
+    """[delays]: delayed messages."""
 
     max_pending: Annotated[
         int,
         Meta(
             ge=0,
             le=100_000_000,
-            description="Messages that may wait at once; further ones are refused. Each takes about 20 bytes "
-            "of memory while it is due within eight days, and less before.",
+            description="Maximum number of pending messages; further ones are rejected. Each takes "
+            "about 20 bytes "
+            "of memory if it is due within eight days, less otherwise.",
         ),
     ] = 5_000_000
-    max_delay_ms: Annotated[
-        int, Meta(ge=0, le=3650 * DAY_MS, description="How far ahead a message may be due.")
-    ] = 366 * DAY_MS
+    max_delay_ms: Annotated[int, Meta(ge=0, le=3650 * DAY_MS, description="Longest delay of a message.")] = (
+        366 * DAY_MS
+    )
 
 
 class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """[metrics]: figures for Prometheus."""
+    """[metrics]: metrics for Prometheus."""
 
     enabled: Annotated[
         bool, Meta(description="Whether requests are counted and timed, and `/metrics` is served.")
@@ -191,7 +191,7 @@ class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=100_000,
-            description="Topics with figures of their own in `/metrics`; those of the others are added up.",
+            description="Topics with their own series in `/metrics`; the others are summed.",
         ),
     ] = 1000
     max_groups: Annotated[
@@ -215,7 +215,7 @@ class QueuesConfig(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=INT32_MAX,
-            description="Groups that use topics as queues, in each of the 8 parts they are spread over.",
+            description="Maximum number of queues (a group and a topic) in each of the 8 shards.",
         ),
     ] = _LIMITS.max_queues
     max_waiting_receives: Annotated[
@@ -223,7 +223,7 @@ class QueuesConfig(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=INT32_MAX,
-            description="Receives that wait for messages at once, in each of the 8 parts; more are refused.",
+            description="Maximum number of waiting receives in each of the 8 shards; more are rejected.",
         ),
     ] = _LIMITS.max_waiting_receives
     max_indexed_runs: Annotated[
@@ -231,8 +231,8 @@ class QueuesConfig(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=100,
             le=INT32_MAX,
-            description="How far ahead of its consumers a queue knows the lanes of a partition: "
-            "runs of neighbouring messages of one lane.",
+            description="How far ahead of its consumers a queue indexes the lanes of a partition, "
+            "in runs of adjacent messages of one lane.",
         ),
     ] = _LIMITS.max_indexed_runs
     max_blocked_messages: Annotated[
@@ -240,22 +240,24 @@ class QueuesConfig(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=INT32_MAX,
-            description="How many messages a queue in key order reads ahead to find keys that are free.",
+            description="Messages a queue with key order reads ahead to find keys that are not blocked.",
         ),
     ] = _LIMITS.max_blocked_messages
     cache_bytes: Annotated[
         int,
-        Meta(ge=64 * KIB, le=TIB, description="Memory for the batches that queues deliver messages from."),
+        Meta(
+            ge=64 * KIB, le=TIB, description="Memory for cached batches from which queues deliver messages."
+        ),
     ] = 32 * MIB
 
 
 class TracingConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """[tracing]: what is kept of the traces of messages, and where else they are sent."""
+    """[tracing]: retention and export of message traces."""
 
     enabled: Annotated[
         bool,
         Meta(
-            description="Whether messages are traced at all. Which of them are is said by the topic settings "
+            description="Whether messages are traced. Which ones is determined by the topic settings "
             "trace.enable, trace.headers and trace.sample."
         ),
     ] = True
@@ -265,7 +267,7 @@ class TracingConfig(msgspec.Struct, frozen=True, kw_only=True):
             ge=0,
             le=TIB,
             description="Size of the trace log above which its oldest files, of 10 MiB each, are deleted. 0: "
-            "none is written, and only the last 10,000 events are known.",
+            "no files are written, and only the last 10,000 events are available.",
         ),
     ] = 100 * MIB
     retention_ms: Annotated[
@@ -275,21 +277,21 @@ class TracingConfig(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             title="a URL that begins with http:// or https://, or empty",
-            description="Where spans are sent as OpenTelemetry's OTLP over HTTP: the URL of a collector "
-            "without /v1/traces. Empty: nowhere.",
+            description="Destination of spans, as OpenTelemetry's OTLP over HTTP: the URL of a collector "
+            "without /v1/traces. Empty: no export.",
         ),
     ] = ""
     otlp_headers: Annotated[
         str,
         Meta(
             title="NAME=VALUE, several separated by commas, or empty",
-            description="Headers that the collector wants with every request, such as keys.",
+            description="Headers to send to the collector with every request, such as API keys.",
             extra=SECRET,
         ),
     ] = ""
 
     def headers(self) -> dict[str, str]:
-        """The headers by name; ValueError if they are not written as they should be."""
+        """Parse otlp_headers; ValueError if it is malformed."""
         headers = {}
         for part in filter(None, (part.strip() for part in self.otlp_headers.split(","))):
             name, equals, value = (piece.strip() for piece in part.partition("="))
@@ -300,7 +302,7 @@ class TracingConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_tracing(config: TracingConfig) -> None:
-    """Refuse what could not be sent to."""
+    """Reject an unusable endpoint or malformed headers."""
     if config.otlp_endpoint:
         try:
             url = urlsplit(config.otlp_endpoint)
@@ -319,7 +321,7 @@ def check_tracing(config: TracingConfig) -> None:
 
 
 def tracing_settings(config: TracingConfig, node_id: int) -> TracingSettings | None:
-    """The broker's share of the section; None where tracing is switched off."""
+    """Return the broker's tracing settings; None if tracing is disabled."""
     if not config.enabled:
         return None
     export = None

@@ -1,4 +1,4 @@
-"""Wiring: a broker and its APIs, from start to a clean end."""
+"""Start-up and shutdown of a node: wires a broker and its APIs and runs them until a signal."""
 
 import asyncio
 import gc
@@ -15,8 +15,8 @@ from alpacamq.api.kafka.listener import Listener
 from alpacamq.api.kafka.requests import KafkaRequests
 from alpacamq.api.rest.recovery_app import RecoveryApp
 from alpacamq.broker.broker import Broker, BrokerSettings
-from alpacamq.broker.coordinators import CoordinatorSettings
 from alpacamq.broker.delay.service import DelaySettings
+from alpacamq.broker.groups import CoordinatorSettings
 from alpacamq.broker.queue.host import QueueSettings
 from alpacamq.cluster.topics import TopicLimits
 from alpacamq.coordinator.consumer.messages import ConsumerGroupSettings
@@ -30,21 +30,21 @@ from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import Metrics, SeriesLimits
 
 from .config import KafkaConfig, NodeConfig
-from .descriptors import fitted, raise_limit
+from .descriptors import fit_to_limit, raise_limit
 from .http_listeners import BoundApi, open_apis
 from .sections import HttpConfig, tracing_settings
 
 log = get_logger(__name__)
 
-# How long Kafka clients wait for all partitions before they may use those that are ready.
+# Time to wait for all partitions before Kafka clients are accepted for those that are ready.
 RECOVERY_GRACE_SECONDS = 1.0
 
-# How long a thread that runs Python may keep the event loop waiting each time; 5 ms by default, which
-# a request pays at every system call while compaction, loading or recovery is at work.
+# How long a thread that runs Python may keep the event loop waiting each time. The default of 5 ms is
+# added to a request at every system call while compaction, loading or recovery runs.
 SWITCH_SECONDS = 0.0005
-# A garbage collection that takes longer than this has looked at state that lasts, and need not again.
+# Objects that survive a collection longer than this are exempt from later ones.
 MAX_COLLECTION_SECONDS = 0.005
-# Full ones are frequent and so look at little; 10 by default.
+# Frequent full collections have little to scan; the default is 10.
 FULL_COLLECTION_EVERY = 3
 
 _TRY = (
@@ -56,17 +56,17 @@ _TRY_QUEUE = "{over_http} queue receive greetings --ack --exit"
 
 
 async def serve(config: NodeConfig, started_at: float) -> None:
-    """Run a node until it is told to stop."""
+    """Run a node until SIGTERM or SIGINT."""
     sys.setswitchinterval(SWITCH_SECONDS)
     keep_collections_short()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    config = fitted(config, raise_limit())
+    config = fit_to_limit(config, raise_limit())
     metrics = _metrics(config)
     kafka = config.kafka
-    # The addresses first: finding one taken should not cost a recovery.
+    # Bind first: an address in use should be reported before recovery.
     listener = Listener(
         kafka.listen.host, kafka.listen.port, kafka, None if metrics is None else metrics.listeners["kafka"]
     )
@@ -79,7 +79,7 @@ async def serve(config: NodeConfig, started_at: float) -> None:
     is_open = False
     try:
         async with asyncio.TaskGroup() as tasks:
-            # HTTP clients are told how far recovery is; Kafka's wait to be let in.
+            # HTTP clients get the progress of recovery; Kafka connections wait in the backlog.
             starting = RecoveryApp(broker.recovery)
             running = [tasks.create_task(api.recover(starting)) for api in http_apis]
             try:
@@ -90,8 +90,8 @@ async def serve(config: NodeConfig, started_at: float) -> None:
                 waits_for_all = broker.is_power_loss_open
                 recovering = asyncio.ensure_future(_recover(broker, stop))
                 if not waits_for_all:
-                    # Kafka's clients may use what is ready while the rest is still recovered. Most starts
-                    # are shorter, and clients that are let in afterwards notice nothing of it.
+                    # Kafka clients may use partitions that are ready during recovery. Most starts
+                    # are shorter, and clients accepted after recovery do not notice it.
                     await asyncio.wait({recovering}, timeout=RECOVERY_GRACE_SECONDS)
                     running.append(tasks.create_task(listener.run(requests)))
                 is_recovered = await recovering
@@ -103,12 +103,12 @@ async def serve(config: NodeConfig, started_at: float) -> None:
                 is_recovered = False
             if is_recovered:
                 running += [tasks.create_task(api.run(broker, reached)) for api in http_apis]
-                # Each lets clients in with its first step: before that nobody is to read that we are ready.
+                # Listeners accept clients in their first step; announce readiness only after that.
                 await asyncio.sleep(0)
                 await listener.listening.wait()
                 for api in http_apis:
                     await api.listener.listening.wait()
-                # What has been loaded stays: a full collection of it takes 50 ms.
+                # Loaded state is permanent; a full collection of it takes 50 ms.
                 gc.freeze()
                 announce(config, bound, http_apis, started_at)
                 await stop.wait()
@@ -124,7 +124,7 @@ async def serve(config: NodeConfig, started_at: float) -> None:
 
 
 async def _recover(broker: Broker, stop: asyncio.Event) -> bool:
-    """Whether everything has been recovered before the node was told to stop."""
+    """Recover all partitions; return False if the node was stopped first."""
     recovering = asyncio.ensure_future(broker.recover())
     stopping = asyncio.ensure_future(stop.wait())
     try:
@@ -138,11 +138,11 @@ async def _recover(broker: Broker, stop: asyncio.Event) -> bool:
 
 
 def keep_collections_short() -> None:
-    """Have each full garbage collection look only at what is new since the last one that took long.
+    """Make full garbage collections scan only objects created since the last long one.
 
-    A million keys of state would hold up everything for a second whenever they grow by a quarter. What
-    is alive after a long collection is exempt from later ones; it is still freed when nothing refers to
-    it, unless it has become part of a cycle, of which there are few.
+    Scanning a million keys of state would block everything for a second whenever they grow by a quarter.
+    Objects alive after a long collection are exempt from later ones. They are still freed by reference
+    counting, except in reference cycles, of which there are few.
     """
     began_at = 0.0
 
@@ -159,7 +159,7 @@ def keep_collections_short() -> None:
 
 
 async def _settle(broker: Broker, stop: asyncio.Event) -> bool:
-    """Whether a power loss has been settled, as far as possible, before the node was told to stop."""
+    """Wait until a power loss has been dealt with; return False if the node was stopped first."""
     settling = asyncio.ensure_future(broker.wait_until_settled())
     stopping = asyncio.ensure_future(stop.wait())
     await asyncio.wait({settling, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -169,7 +169,7 @@ async def _settle(broker: Broker, stop: asyncio.Event) -> bool:
 
 
 def announce(config: NodeConfig, kafka: Address, http_apis: Sequence[BoundApi], started_at: float) -> None:
-    """Tell the user where everything is and what to do next."""
+    """Print the addresses, the data directory and commands to try."""
     data = config.node.data_dir.absolute()
     print(f"AlpacaMQ {__version__} is ready after {time.monotonic() - started_at:.2f} s\n")
     addresses = {"kafka": str(kafka), **{api.name: str(api.address) for api in http_apis}}
@@ -177,8 +177,8 @@ def announce(config: NodeConfig, kafka: Address, http_apis: Sequence[BoundApi], 
     for api in http_apis:
         if api.name == "http":
             shown["console"] = f"http://{_reachable(api.address)}/console/"
-    for name, place in {**shown, "data": str(data)}.items():
-        print(f"  {name:<7} {place}")
+    for name, address in {**shown, "data": str(data)}.items():
+        print(f"  {name:<7} {address}")
     print("\nTry:")
     for line in _to_try(kafka, http_apis):
         print(f"  {line}")
@@ -188,7 +188,7 @@ def announce(config: NodeConfig, kafka: Address, http_apis: Sequence[BoundApi], 
 
 
 def _to_try(kafka: Address, http_apis: Sequence[BoundApi]) -> Iterator[str]:
-    """Commands as they can be typed here: ours lies beside the broker's."""
+    """Yield commands with the path of alpacactl if it is installed beside the broker."""
     beside = Path(sys.argv[0]).with_name("alpacactl")
     command = str(beside) if beside.is_file() else "alpacactl"
     over_kafka = command if kafka == KafkaConfig().listen else f"{command} --broker {kafka}"
@@ -200,12 +200,12 @@ def _to_try(kafka: Address, http_apis: Sequence[BoundApi]) -> Iterator[str]:
 
 
 def _reachable(bound: Address) -> Address:
-    """Where clients elsewhere get to what listens there."""
+    """Return the address at which other machines reach a bound listener."""
     return Address(socket.gethostname(), bound.port) if bound.is_wildcard else bound
 
 
 def broker_settings(config: NodeConfig) -> BrokerSettings:
-    """The broker's share of the configuration."""
+    """Build the broker's settings from the configuration."""
     return BrokerSettings(
         node_id=BrokerId(config.node.id),
         data_directory=config.node.data_dir,
@@ -221,6 +221,10 @@ def broker_settings(config: NodeConfig) -> BrokerSettings:
         clock_hold_ms=config.log.clock_hold_ms,
         unpacked_limit_bytes=config.log.unpacked_limit_bytes,
         coordination=_coordination(config),
+        transactions=TransactionSettings(
+            max_timeout_ms=config.transactions.max_timeout_ms,
+            id_expiration_ms=config.transactions.id_expiration_ms,
+        ),
         queues=_queues(config),
         delays=DelaySettings(max_pending=config.delays.max_pending, max_delay_ms=config.delays.max_delay_ms),
         tracing=tracing_settings(config.tracing, config.node.id),
@@ -228,7 +232,7 @@ def broker_settings(config: NodeConfig) -> BrokerSettings:
 
 
 def _metrics(config: NodeConfig) -> Metrics | None:
-    """What everything is counted in, if it is."""
+    """Create the metrics; None if they are disabled."""
     metrics = config.metrics
     if not metrics.enabled:
         return None
@@ -249,7 +253,7 @@ def _queues(config: NodeConfig) -> QueueSettings:
 
 
 def _coordination(config: NodeConfig) -> CoordinatorSettings:
-    groups, transactions = config.groups, config.transactions
+    groups = config.groups
     return CoordinatorSettings(
         groups=GroupSettings(
             initial_rebalance_delay_ms=groups.initial_rebalance_delay_ms,
@@ -260,8 +264,5 @@ def _coordination(config: NodeConfig) -> CoordinatorSettings:
             session_timeout_ms=groups.session_timeout_ms,
             heartbeat_interval_ms=groups.heartbeat_interval_ms,
             max_members=groups.max_members,
-        ),
-        transactions=TransactionSettings(
-            max_timeout_ms=transactions.max_timeout_ms, id_expiration_ms=transactions.id_expiration_ms
         ),
     )

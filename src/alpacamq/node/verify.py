@@ -1,4 +1,4 @@
-"""`alpacamq verify`: every stored batch of a stopped broker against its checksum and its neighbours."""
+"""`alpacamq verify`: checks every batch of a stopped broker against its checksum and neighbours."""
 
 from pathlib import Path
 
@@ -11,9 +11,9 @@ MIB = 1 << 20
 
 
 def verify(data_directory: Path) -> int:
-    """Print a line for each partition as it is done; 1 if any is damaged, else 0."""
+    """Print a line for each checked partition; return 1 if any is damaged, else 0."""
     if not (data_directory / IDENTITY).is_file():
-        raise InvalidConfig(f"{data_directory} is not a data directory of AlpacaMQ; name one with --data-dir")
+        raise InvalidConfig(f"{data_directory} is not an AlpacaMQ data directory; set it with --data-dir")
     disk = SystemDisk()
     lock = take_lock(disk, data_directory)
     damaged = count = size_bytes = 0
@@ -32,7 +32,7 @@ def verify(data_directory: Path) -> int:
         disk.close(lock)
     print(f"{count} partitions, {size_bytes / MIB:.1f} MiB: {damaged or 'none'} damaged")
     if damaged:
-        print(f"what can be done: alpacamq repair --data-dir {data_directory}")
+        print(f"to repair: alpacamq repair --data-dir {data_directory}")
     return 1 if damaged else 0
 
 
@@ -43,11 +43,11 @@ def _described(state: PartitionState) -> str:
         for segment, gap in state.gaps
     ]
     if state.lost is not None:
-        found.append(f"DAMAGED: offsets {state.lost[0]} to {state.lost[1] - 1} are gone with their segments")
+        found.append(f"DAMAGED: offsets {state.lost[0]} to {state.lost[1] - 1} were lost with their segments")
     if (unfinished := state.unfinished) is not None:
         segment, violation = unfinished
         found.append(
-            "unfinished tail, cut off at the next start: "
+            "torn tail, truncated at the next start: "
             f"{segment.path} at byte {violation.position}: {violation.reason}"
         )
     return "; ".join(found) or "ok"

@@ -86,7 +86,7 @@ class Api:
     response: type[Message]
     min_version: int
     max_version: int
-    # The lowest version ApiVersions names, which is not always one that is served.
+    # The lowest version in ApiVersions, which is not always one that is served.
     advertised_min: int
     flexible_from: int
 
@@ -115,8 +115,8 @@ def _api(
 
 
 APIS: Mapping[int, Api] = MappingProxyType({api.key: api for api in (
-    # librdkafka 2.0 takes a broker without version 0 for one that cannot compress, and then sends
-    # gzip, snappy and lz4 batches uncompressed without a word (KAFKA-18659).
+    # librdkafka 2.0 takes a broker without version 0 for one that cannot compress, and then silently sends
+    # gzip, snappy and lz4 batches uncompressed (KAFKA-18659).
     _api(ApiKey.PRODUCE, produce.ProduceRequest, produce.ProduceResponse, (3, 13), advertised_min=0),
     _api(ApiKey.FETCH, fetch.FetchRequest, fetch.FetchResponse, (4, 17)),
     _api(ApiKey.LIST_OFFSETS, offsets.ListOffsetsRequest, offsets.ListOffsetsResponse, (1, 10)),
@@ -125,7 +125,7 @@ APIS: Mapping[int, Api] = MappingProxyType({api.key: api for api in (
          committed_offsets.OffsetCommitRequest, committed_offsets.OffsetCommitResponse, (2, 10)),
     _api(ApiKey.OFFSET_FETCH,
          committed_offsets.OffsetFetchRequest, committed_offsets.OffsetFetchResponse, (1, 10)),
-    # librdkafka takes a broker without it for one that does not know lz4.
+    # librdkafka takes a broker without it for one that does not support lz4.
     _api(ApiKey.FIND_COORDINATOR, groups.FindCoordinatorRequest, groups.FindCoordinatorResponse, (0, 6)),
     _api(ApiKey.JOIN_GROUP, groups.JoinGroupRequest, groups.JoinGroupResponse, (0, 9)),
     _api(ApiKey.HEARTBEAT, groups.HeartbeatRequest, groups.HeartbeatResponse, (0, 4)),
@@ -172,7 +172,7 @@ APIS: Mapping[int, Api] = MappingProxyType({api.key: api for api in (
          consumer_groups.ConsumerGroupDescribeRequest, consumer_groups.ConsumerGroupDescribeResponse, (0, 1)),
     _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS,
          topics.DescribeTopicPartitionsRequest, topics.DescribeTopicPartitionsResponse, (0, 0)),
-    # Version 0 of the first four was an early access that no released client speaks.
+    # Version 0 of the first four was an early access that no released client uses.
     _api(ApiKey.SHARE_GROUP_HEARTBEAT,
          share_groups.ShareGroupHeartbeatRequest, share_groups.ShareGroupHeartbeatResponse, (1, 1)),
     _api(ApiKey.SHARE_GROUP_DESCRIBE,

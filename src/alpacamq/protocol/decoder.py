@@ -1,12 +1,12 @@
-"""Writes the function that reads one version of one message.
+"""Generates the function that decodes one version of one message.
 
-The function is straight-line code without calls for parts: neighbouring fixed-width values,
-lengths included, are taken by one `unpack_from`. It checks every length and count against the
-bytes that are left before it makes room. It raises whatever it meets; `Decoder` turns that
-into a ProtocolError, finding the field by the line that failed.
+The function is straight-line code without calls for nested structs: adjacent fixed-width values,
+lengths included, are read by one `unpack_from`. It checks every length and count against the
+remaining bytes before allocating. `Decoder` turns any exception into a ProtocolError, finding the
+field by the line that failed.
 
-For large requests there is a second form of the function: a generator that stops every few
-entries, so that others get their turn, and that counts the entries of all arrays together.
+Large requests are decoded by a second form of the function: a generator that yields every few
+entries, so that other tasks can run, and that counts the entries of all arrays together.
 """
 
 import struct
@@ -14,9 +14,9 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
+from .code_writer import CodeWriter, FixedFields, size_of
 from .errors import ProtocolError
 from .notation import UUID_ON_WIRE, Array, Field, Fixed, Message, Prefixed, WireType, fields_of
-from .source import Run, Source, size_of
 from .varint import Malformed, check_count, check_tag_count, read_uvarint, skip_tagged_fields
 
 if TYPE_CHECKING:
@@ -24,34 +24,34 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=Message)
 
-# The most entries that the arrays of one request may have in all. Each costs a hundred bytes and more once
-# it is decoded, and none of our users has as many partitions.
+# The most entries that the arrays of one request may have in total. Each takes more than a hundred
+# bytes once it is decoded, and no client is known to need as many.
 MAX_ENTRIES = 100_000
 MAX_STRING_BYTES = 2**15 - 1
-# How many entries of an array are read between two stops.
+# Array entries decoded between two yields.
 STRIDE = 32
 
 
 class _Reading:
-    """What both forms have: the source, and how its errors are explained."""
+    """The generated code, and the translation of its errors."""
 
     def __init__(self, message: type[Message], version: int, *, sliced: bool) -> None:
         self._title = f"{message.__name__} v{version}"
         writer = _Writer(message, version, sliced=sliced)
         space = writer.write(self._title)
         self._function: Callable[[memoryview, int], Any] = space["decode"]
-        self._runs = writer.source.runs
+        self._runs = writer.source.fields_by_line
 
     def _explained(self, error: Exception, size: int) -> ProtocolError:
         trace: TracebackType | None = error.__traceback__
         while trace is not None and trace.tb_frame.f_code is not self._function.__code__:
             trace = trace.tb_next
         assert trace is not None, "the error came from the function"
-        run = self._runs[trace.tb_lineno]
-        field = run.fields[0][0]
+        fixed = self._runs[trace.tb_lineno]
+        field = fixed.fields[0][0]
         match error:
             case struct.error():
-                field, left = run.field_at(max(0, size - trace.tb_frame.f_locals["at"]))
+                field, left = fixed.field_at(max(0, size - trace.tb_frame.f_locals["at"]))
                 what = f"is cut off: {left} bytes are left"
             case IndexError():
                 what = "is cut off: 0 bytes are left"
@@ -63,7 +63,7 @@ class _Reading:
 
 
 class Decoder(_Reading, Generic[M]):
-    """Reads one version of a message."""
+    """Decodes one version of a message."""
 
     def __init__(self, message: type[M], version: int) -> None:
         super().__init__(message, version, sliced=False)
@@ -77,7 +77,7 @@ class Decoder(_Reading, Generic[M]):
 
 
 class SlicedDecoder(_Reading, Generic[M]):
-    """Reads one version of a message with stops in between."""
+    """Decodes one version of a message in slices."""
 
     def __init__(self, message: type[M], version: int) -> None:
         super().__init__(message, version, sliced=True)
@@ -91,16 +91,16 @@ class SlicedDecoder(_Reading, Generic[M]):
 
 
 class _Writer:
-    """Turns the fields of a message into source that reads them."""
+    """Generates the code that decodes the fields of a message."""
 
     def __init__(self, message: type[Message], version: int, *, sliced: bool) -> None:
         self._message = message
         self._version = version
         self._sliced = sliced
         self._flexible = version >= message.flexible_from
-        # Fixed-width values seen but not yet read: struct code, variable, field.
+        # Fixed-width values not read yet: struct code, variable, field.
         self._pending: list[tuple[str, str, str]] = []
-        self.source = Source("def decode(data, at):")
+        self.source = CodeWriter("def decode(data, at):")
         self.source.constants.update(
             Malformed=Malformed,
             read_uvarint=read_uvarint,
@@ -117,13 +117,13 @@ class _Writer:
             emit(f"entries = {MAX_ENTRIES}")
             emit("yield")
         value = self._part(self._message)
-        # What follows is passed over, as Kafka does: librdkafka sends three bytes too many
-        # when it asks for all topics.
+        # Trailing bytes are ignored, as Kafka does: librdkafka sends three bytes too many when it
+        # requests all topics.
         emit(f"return {value}")
         return self.source.compile(f"decode {title}")
 
     def _part(self, message: type[Message]) -> str:
-        """Read a part; returns the expression that builds it, with nothing left pending."""
+        """Decode a struct; return the expression that builds it, with nothing left pending."""
         arguments = []
         tagged = []
         for field in fields_of(message):
@@ -141,7 +141,7 @@ class _Writer:
         return f"{self.source.constant('Part', message)}({', '.join(arguments)})"
 
     def _value(self, wire: WireType, *, nullable: bool) -> str:
-        """Read a value; returns an expression for it that holds once nothing is pending."""
+        """Decode a value; return an expression for it that is valid once nothing is pending."""
         match wire:
             case Fixed():
                 value = self._fixed(wire.code)
@@ -159,19 +159,19 @@ class _Writer:
         return value
 
     def _flush(self) -> None:
-        """Read everything pending in one go."""
+        """Read all pending values at once."""
         if not self._pending:
             return
         codes = "".join(code for code, _, _ in self._pending)
         unpack = self.source.constant("unpack", _unpacker(codes))
         targets = ", ".join(value for _, value, _ in self._pending)
-        run = Run(tuple((field, size_of(code)) for code, _, field in self._pending))
+        fixed = FixedFields(tuple((field, size_of(code)) for code, _, field in self._pending))
         self._pending.clear()
-        self.source.emit(f"{targets}, = {unpack}(data, at)", run)
+        self.source.emit(f"{targets}, = {unpack}(data, at)", fixed)
         self.source.emit(f"at += {size_of(codes)}")
 
     def _length(self, legacy_code: str, *, nullable: bool) -> str:
-        """Read a length or count into a variable, -1 meaning null, and refuse what it may not be."""
+        """Decode a length or count into a variable, -1 for null, and reject invalid values."""
         emit = self.source.emit
         length = self._fixed("B" if self._flexible else legacy_code)
         self._flush()
@@ -199,7 +199,7 @@ class _Writer:
 
         def take() -> None:
             if wire is Prefixed.STRING and self._flexible:
-                # As Kafka has it: what earlier versions cannot express is nobody's name either.
+                # As Kafka does: no name is longer than earlier versions can express.
                 with self.source.block(f"if {length} > {MAX_STRING_BYTES}:"):
                     emit(f"raise Malformed(f'has length {{{length}}}, more than {MAX_STRING_BYTES}')")
             emit(f"{stop} = at + {length}")
@@ -268,7 +268,7 @@ class _Writer:
         return value
 
     def _tagged(self, fields: list[Field]) -> list[str]:
-        """Read the tagged fields at the end of a part, skipping those not in `fields`."""
+        """Decode the tagged fields at the end of a struct, skipping those not in `fields`."""
         emit = self.source.emit
         with self.source.inside("tagged_fields"):
             count = self._fixed("B")
@@ -312,7 +312,7 @@ class _Writer:
                 emit(f"raise Malformed(f'number {{{number}}} does not have the {{{size}}} bytes it claims')")
 
     def _least_bytes(self, wire: WireType, *, nullable: bool = False) -> int:
-        """The fewest bytes a value can take."""
+        """Return the minimum size of a value."""
         match wire:
             case Fixed():
                 return wire.size
@@ -329,7 +329,7 @@ class _Writer:
 
 
 def unpack_many(code: str, count: int, data: memoryview, at: int) -> list[Any]:
-    """`count` fixed-width values from `at`; the caller has made sure they are there."""
+    """Unpack `count` fixed-width values from `at`; the caller has checked that they are there."""
     return list(struct.unpack_from(f">{count}{code}", data, at))
 
 

@@ -1,50 +1,50 @@
-"""Writes the function that turns one version of one message into bytes.
+"""Generates the function that encodes one version of one message.
 
-Straight-line code again: neighbouring fixed-width values and lengths go out in one `pack`.
-A value that does not fit its field is a bug of ours and raises struct.error.
+Straight-line code: adjacent fixed-width values and lengths are written by one `pack`. A value that
+does not fit its field is a bug in the broker and raises struct.error.
 
-For large responses there is a second form: a generator that stops every few entries and says
-how many bytes it has written.
+Large responses are encoded by a second form: a generator that yields every few entries, with the
+number of bytes written.
 """
 
 from collections.abc import Callable, Generator
 from struct import Struct, pack
 from typing import Any
 
+from .code_writer import CodeWriter
 from .notation import UUID_ON_WIRE, Array, Field, Fixed, Message, Prefixed, WireType, fields_of
-from .source import Source
 from .varint import uvarint
 
 Encoder = Callable[[Any], bytes]
 SlicedEncoder = Callable[[Any], Generator[int, None, bytes]]
 
-# How many entries of an array are written between two stops.
+# Array entries encoded between two yields.
 STRIDE = 32
 
 
 def encoder(message: type[Message], version: int) -> Encoder:
-    """The function that writes `version` of `message`."""
+    """Return the function that encodes `version` of `message`."""
     function: Encoder = _Writer(message, version, sliced=False).write()
     return function
 
 
 def sliced_encoder(message: type[Message], version: int) -> SlicedEncoder:
-    """The function that writes `version` of `message` with stops in between."""
+    """Return the generator function that encodes `version` of `message` in slices."""
     function: SlicedEncoder = _Writer(message, version, sliced=True).write()
     return function
 
 
 class _Writer:
-    """Turns the fields of a message into source that writes them."""
+    """Generates the code that encodes the fields of a message."""
 
     def __init__(self, message: type[Message], version: int, *, sliced: bool) -> None:
         self._message = message
         self._version = version
         self._sliced = sliced
         self._flexible = version >= message.flexible_from
-        # Fixed-width values seen but not yet written: struct code and, unless it is padding, expression.
+        # Fixed-width values not written yet: struct code and, unless it is padding, expression.
         self._pending: list[tuple[str, str]] = []
-        self._source = Source("def encode(message):")
+        self._source = CodeWriter("def encode(message):")
         self._source.constants["uvarint"] = uvarint
 
     def write(self) -> Any:
@@ -56,7 +56,7 @@ class _Writer:
         return self._source.compile(f"encode {self._message.__name__} v{self._version}")["encode"]
 
     def _part(self, message: type[Message], part: str) -> None:
-        """Write the part that the variable `part` holds, leaving nothing pending."""
+        """Encode the struct in the variable `part`, leaving nothing pending."""
         tagged = []
         for field in fields_of(message):
             if not field.is_in(self._version):
@@ -83,13 +83,13 @@ class _Writer:
                 self._part(wire, self._held(value))
 
     def _held(self, value: str) -> str:
-        """`value` in a variable, so that it is looked up once."""
+        """Assign `value` to a variable, so that it is evaluated once."""
         held = self._source.name("v")
         self._source.emit(f"{held} = {value}")
         return held
 
     def _flush(self) -> None:
-        """Write everything pending in one go."""
+        """Write all pending values at once."""
         if not self._pending:
             return
         codes = "".join(code for code, _ in self._pending)
@@ -102,7 +102,7 @@ class _Writer:
         self._source.emit(f"out += {pack_run}({values})")
 
     def _length(self, legacy_code: str, length: str, *, null_if: str | None) -> None:
-        """Write a length or count; null where the expression `null_if` is true."""
+        """Encode a length or count; null if the expression `null_if` is true."""
         number = f"{length} + 1" if self._flexible else length
         if null_if:
             number = f"{0 if self._flexible else -1} if {null_if} else {number}"
@@ -163,7 +163,7 @@ class _Writer:
             self._part(message, value)
 
     def _tagged(self, fields: list[Field], part: str) -> None:
-        """Write the tagged fields of a part: those that differ from their default."""
+        """Encode the tagged fields of a struct that differ from their default."""
         if not fields:
             self._pending.append(("x", ""))
             return
@@ -187,7 +187,7 @@ class _Writer:
 
 
 class _ArrayPackers(dict[int, Callable[..., bytes]]):
-    """What packs an array of `code`, by the array's length; short ones are kept."""
+    """Functions that pack an array of `code`, by its length; those for short arrays are cached."""
 
     KEPT_UP_TO = 64
 

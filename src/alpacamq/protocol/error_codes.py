@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """What a response says went wrong; NONE when nothing did."""
+    """The error in a response; NONE for success."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

@@ -1,11 +1,11 @@
-"""What the wire format can raise."""
+"""Errors of the wire format."""
 
 from alpacamq.model.errors import AlpacaError
 
 
 class ProtocolError(AlpacaError):
-    """Bytes that should be a Kafka message are not one; names message, field and fault."""
+    """The bytes are not a valid Kafka message; names message, field and fault."""
 
 
 class ManyEntries(Exception):
-    """A request names more than is read in one go; it is to be read in slices."""
+    """A request has more entries than are read in one go; it has to be decoded in slices."""

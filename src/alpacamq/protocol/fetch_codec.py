@@ -1,8 +1,8 @@
-"""Fetch, read and written by hand: the request consumers live on and the answer to it.
+"""Hand-written codec for Fetch, the most frequent request of consumers, and its response.
 
-Same bytes as the compiled codecs of `messages.fetch`, in fewer steps. The records of a response
-are not here: they go from file to socket, so the encoder is told their lengths and returns what
-belongs between them. Topics are known by the bytes that name them on the wire, as in `produce_codec`.
+Same bytes as the generated codecs of `messages.fetch`, in fewer steps. Records are not part of the
+response here: they go from file to socket, so the encoder takes their lengths and returns the pieces
+between them. Topics are identified by their bytes on the wire, as in `produce_codec`.
 """
 
 import struct
@@ -22,10 +22,10 @@ TOPIC_IDS_FROM = 13
 REPLICA_STATE_FROM = 15
 TOPIC_ID_BYTES = 16
 _REPLICA_STATE_TAG = 1
-# Topics and partitions that are read or written in one go.
+# Topics and partitions that are decoded or encoded without a yield.
 ENTRIES_AT_ONCE = 256
 
-# A named tuple's own constructor costs twice as much, which counts once a partition.
+# Twice as fast as the named tuple's own constructor, which matters for every partition.
 _new = tuple.__new__
 
 _HEAD_V4 = Struct(">iiiib")  # replica, max wait, min bytes, max bytes, isolation level
@@ -53,7 +53,7 @@ _DIVERGING_EPOCH = Struct(">BBBiqx")  # one tagged field: its number, size, epoc
 
 
 class PartitionWanted(NamedTuple):
-    """What a client asks of one partition."""
+    """The requested position and limits of one partition."""
 
     partition: int
     current_leader_epoch: int
@@ -64,7 +64,7 @@ class PartitionWanted(NamedTuple):
 
 
 class FetchCall(NamedTuple):
-    """A Fetch request; topics as pairs of name or id and what is asked of their partitions."""
+    """A Fetch request; topics as pairs of name or id and their partitions."""
 
     max_wait_ms: int
     min_bytes: int
@@ -80,7 +80,7 @@ class FetchCall(NamedTuple):
 
 
 class PartitionFetched(NamedTuple):
-    """What one partition has to give; the records themselves follow by another way."""
+    """The response for one partition, without its records."""
 
     partition: int
     error_code: int = 0
@@ -88,7 +88,7 @@ class PartitionFetched(NamedTuple):
     last_stable_offset: int = -1
     log_start_offset: int = -1
     records_bytes: int = 0
-    # Epoch and end offset where the client's log and ours part.
+    # Epoch and end offset where the client's log diverges.
     diverging_epoch: tuple[int, int] | None = None
     preferred_read_replica: int = -1
     # Producer id and first offset of each aborted transaction; None unless read-committed.
@@ -96,20 +96,20 @@ class PartitionFetched(NamedTuple):
 
 
 def decode_fetch(version: int, data: memoryview, at: int) -> FetchCall:
-    """The Fetch request that lies in `data` from `at` to the end, or ProtocolError.
+    """Decode the Fetch request in `data` from `at` to the end. Raises ProtocolError.
 
-    ManyEntries is raised for one that is to be read by `decode_fetch_in_slices`.
+    Raises ManyEntries for one that has to be decoded by `decode_fetch_in_slices`.
     """
     try:
         return (_decode_legacy if version < FLEXIBLE_FROM else _decode_flexible)(version, data, at)
     except (struct.error, IndexError, ValueError) as error:
-        # The compiled decoder meets the same fault and can say which field has it.
+        # The generated decoder fails at the same place and can name the field.
         decode(FetchRequest, version, data, at)
         raise ProtocolError(f"FetchRequest v{version}: {error}") from error
 
 
 def decode_fetch_in_slices(version: int, data: memoryview, at: int) -> Generator[None, None, FetchCall]:
-    """Read a Fetch request of any size with stops in between."""
+    """Decode a Fetch request of any size in slices."""
     request = yield from decode_in_slices(FetchRequest, version, data, at)
     topics = []
     for topic in request.topics:
@@ -230,7 +230,7 @@ def _legacy_text(data: memoryview, at: int) -> tuple[bytes, int]:
 def _utf8(slice_: memoryview) -> bytes:
     text = bytes(slice_)
     if not text.isascii():
-        text.decode()  # refuses what is not UTF-8
+        text.decode()  # must be UTF-8
     return text
 
 
@@ -263,7 +263,7 @@ def _decode_flexible(version: int, data: memoryview, at: int) -> FetchCall:
                 at = skip_tagged_fields(data, at - 1)
         topics.append((topic, partitions))
         at = skip_tagged_fields(data, at) if data[at] else at + 1
-    # Nothing forgotten and no rack are the rule; both are then an empty array's one byte.
+    # Usually there are no forgotten topics and no rack: an empty array's byte each.
     forgotten, at = ([], at + 1) if data[at] == 1 else _flexible_forgotten(version, data, at)
     rack, at = (b"", at + 1) if data[at] == 1 else _flexible_text(data, at)
     if data[at]:
@@ -315,7 +315,7 @@ def _flexible_text(data: memoryview, at: int) -> tuple[bytes, int]:
 
 
 def _replica_state(data: memoryview, at: int) -> tuple[int, int]:
-    """Id and epoch of the replica that asks, from the tagged fields at `at`; -1 each for a consumer."""
+    """Return id and epoch of a replica from the tagged fields at `at`; -1 each for a consumer."""
     state = (-1, -1)
     count, at = read_uvarint(data, at)
     check_tag_count(count, len(data) - at)
@@ -336,9 +336,10 @@ def encode_fetch_response(
     session_id: int,
     topics: Sequence[tuple[bytes, Sequence[PartitionFetched]]],
 ) -> list[bytes]:
-    """The response frame without its records: pieces between which they go, in the order of the partitions.
+    """Encode the response frame without its records, as pieces between which the records go.
 
-    There is one piece more than there are partitions with records; the size counts the records too.
+    There is one piece more than there are partitions with records, in the order of the partitions; the
+    frame size includes the records.
     """
     return run_to_end(
         encode_fetch_response_in_slices(version, correlation_id, throttle_ms, error_code, session_id, topics)
@@ -353,7 +354,7 @@ def encode_fetch_response_in_slices(
     session_id: int,
     topics: Sequence[tuple[bytes, Sequence[PartitionFetched]]],
 ) -> Generator[None, None, list[bytes]]:
-    """Write what `encode_fetch_response` does, with stops in between."""
+    """Encode the response in slices, as `encode_fetch_response` does in one go."""
     encode = _encode_legacy if version < FLEXIBLE_FROM else _encode_flexible
     pieces, records_bytes = yield from encode(version, topics)
     size = sum(map(len, pieces)) + records_bytes
@@ -369,7 +370,7 @@ def encode_fetch_response_in_slices(
 def _encode_legacy(
     version: int, topics: Sequence[tuple[bytes, Sequence[PartitionFetched]]]
 ) -> Generator[None, None, tuple[list[bytes], int]]:
-    """The pieces of the topics, and how many bytes of records go between them."""
+    """Return the pieces of the topics, and the bytes of records between them."""
     pieces = []
     total = 0
     out = bytearray(_INT32.pack(len(topics)))
@@ -399,7 +400,7 @@ def _encode_legacy(
 def _encode_flexible(
     version: int, topics: Sequence[tuple[bytes, Sequence[PartitionFetched]]]
 ) -> Generator[None, None, tuple[list[bytes], int]]:
-    """The pieces of the topics, and how many bytes of records go between them."""
+    """Return the pieces of the topics, and the bytes of records between them."""
     pieces = []
     total = 0
     out = bytearray(uvarint(len(topics) + 1))

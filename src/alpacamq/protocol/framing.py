@@ -1,4 +1,4 @@
-"""The headers of requests and responses and the size in front of them."""
+"""Headers of requests and responses, and the size before them."""
 
 from collections.abc import Mapping
 from struct import Struct
@@ -13,7 +13,7 @@ _START_AND_LENGTH = Struct(">hhih")  # … and the length of the client id
 _RESPONSE_HEADER = Struct(">ii")
 _FLEXIBLE_RESPONSE_HEADER = Struct(">iix")
 
-# Whether a request's header ends in tagged fields, by key and version; what is not here is not served.
+# Whether a request's header ends in tagged fields, by key and version; others are not served.
 _ENDS_IN_TAGS: Mapping[tuple[int, int], bool] = {
     (api.key.value, version): version >= api.flexible_from
     for api in APIS.values()
@@ -22,20 +22,20 @@ _ENDS_IN_TAGS: Mapping[tuple[int, int], bool] = {
 
 
 class RequestHeader(NamedTuple):
-    """What comes before a request's body."""
+    """The header of a request."""
 
     api_key: int
     api_version: int
     correlation_id: int
     client_id: str | None
-    # Where the body begins in the frame; no meaning when the request is not one we serve.
+    # Where the body begins in the frame; undefined for requests that are not served.
     body_at: int
 
 
 def read_request_header(frame: memoryview) -> RequestHeader:
-    """The header of a frame whose size has been taken off.
+    """Read the header of a frame without its size.
 
-    Of a request we do not serve only the start is read, for what follows may have any form.
+    For a request that is not served only the start is read, because the rest may have any format.
     """
     size = len(frame)
     if size < _START_AND_LENGTH.size:
@@ -79,8 +79,8 @@ def _wrong(key: int, version: int, what: str) -> ProtocolError:
 
 
 def response_frame(api: Api, version: int, correlation_id: int, body: bytes) -> bytes:
-    """`body` behind its size and header, ready to be sent."""
-    # A client reads the ApiVersions response before it knows what we speak, so its header stays plain.
+    """Return `body` with its size and header."""
+    # A client reads the ApiVersions response before it knows our versions, so its header has no tags.
     if version >= api.flexible_from and api.key != ApiKey.API_VERSIONS:
         return _FLEXIBLE_RESPONSE_HEADER.pack(len(body) + 5, correlation_id) + body
     return _RESPONSE_HEADER.pack(len(body) + 4, correlation_id) + body

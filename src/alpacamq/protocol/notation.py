@@ -1,4 +1,4 @@
-"""How messages are written down: one class a message, one line a field.
+"""Declarations of messages: one class a message, one line a field.
 
     class FetchRequest(Message, flexible_from=12):
         replica_id: Annotated[Int32, until(14)] = -1
@@ -6,10 +6,10 @@
         rack_id: Annotated[String, since(11)] = ""
         cluster_id: Annotated[String | None, tag(0, since=12)] = None
 
-The type says how a value looks on the wire; `since`, `until` and `between` in which versions it
-is there; `| None` that it may be null, in all versions or `null_since` one; `tag` that it travels
-among the tagged fields, where a value equal to the default is left out. A field that a version
-does not have keeps its default when read and is not written.
+The type is the wire format of a value; `since`, `until` and `between` are the versions that have it;
+`| None` makes it nullable, in all versions or from `null_since` on; `tag` makes it a tagged field,
+which is omitted if its value equals the default. A field that a version does not have keeps its
+default when decoded and is not encoded.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ ZERO_UUID = UUID(int=0)
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A value that always takes the same number of bytes; `code` is its letter in a struct format."""
+    """A value of fixed size; `code` is its letter in a struct format."""
 
     code: str
 
@@ -50,7 +50,7 @@ class Fixed:
 
 
 class Prefixed(Enum):
-    """A value behind its length in bytes."""
+    """A value with its length in bytes before it."""
 
     STRING = "string"
     BYTES = "bytes"
@@ -70,7 +70,7 @@ Float64 = Annotated[float, Fixed("d")]
 Uuid = Annotated[UUID, UUID_ON_WIRE]
 String = Annotated[str, Prefixed.STRING]
 Bytes = Annotated[bytes, Prefixed.BYTES]
-# Read as a slice of the request, never copied.
+# Decoded as a slice of the request, never copied.
 Records = Annotated[Buffer, Prefixed.RECORDS]
 
 
@@ -84,7 +84,7 @@ class Versions:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A place among the tagged fields."""
+    """A tagged field's number and first version."""
 
     number: int
     since: int
@@ -118,7 +118,7 @@ def tag(number: int, *, since: int) -> Tag:
 
 
 class MessageMeta(msgspec.StructMeta):
-    """Makes every message take keyword arguments only, and lets it say from when on it is flexible."""
+    """Makes every message take keyword arguments only and declare its first flexible version."""
 
     def __new__(  # noqa: PYI034 - a metaclass cannot return Self
         mcls,
@@ -135,15 +135,15 @@ class MessageMeta(msgspec.StructMeta):
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Message(msgspec.Struct, metaclass=MessageMeta, frozen=True, gc=False):
-    """A request or a response, or a part of one; a tree, which the garbage collector need not follow."""
+    """A request, a response, or a struct in one; a tree without cycles, so gc is off."""
 
-    # The first version with compact lengths and tagged fields. A part follows the message it is in.
+    # The first version with compact lengths and tagged fields. A nested struct follows its message.
     flexible_from: ClassVar[int] = LATEST + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Any number of the same, behind their count."""
+    """A sequence of equal elements with their count before it."""
 
     element: "Fixed | Prefixed | type[Message]"
 
@@ -171,7 +171,7 @@ class Field:
 
 @cache
 def fields_of(message: type[Message]) -> tuple[Field, ...]:
-    """The fields of `message` in the order they have on the wire."""
+    """Return the fields of `message` in wire order."""
     hints = get_type_hints(message, include_extras=True)
     return tuple(_field(info, hints[info.name]) for info in msgspec.structs.fields(message))
 
@@ -205,14 +205,14 @@ def _field(info: msgspec.structs.FieldInfo, hint: Any) -> Field:
 
 
 def _default(info: msgspec.structs.FieldInfo) -> Any:
-    """What a tagged field is when it is not written; None for a field that must be given."""
+    """Return the default of a tagged field; None for a required field."""
     if info.default_factory is not msgspec.NODEFAULT:
         return info.default_factory()
     return None if info.default is msgspec.NODEFAULT else info.default
 
 
 def _plain_type(hint: Any) -> WireType:
-    """The wire type of a hint that carries no mark: a part, or an array of something."""
+    """Return the wire type of a hint without annotation: a struct, or an array."""
     if isinstance(hint, type) and issubclass(hint, Message):
         return hint
     assert get_origin(hint) is Sequence, f"{hint} is not a wire type"

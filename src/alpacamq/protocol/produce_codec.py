@@ -1,7 +1,7 @@
-"""Produce, read and written by hand: the request that arrives most often and the answer to it.
+"""Hand-written codec for Produce, the most frequent request, and its response.
 
-Same bytes as the compiled codecs of `messages.produce`, in fewer steps. Topics are known by the
-bytes they are named by on the wire: the name before version 13, the 16 bytes of the id from then on.
+Same bytes as the generated codecs of `messages.produce`, in fewer steps. Topics are identified by
+their bytes on the wire: the name before version 13, the 16 bytes of the id from then on.
 """
 
 import struct
@@ -17,10 +17,10 @@ from .varint import Malformed, read_uvarint, skip_tagged_fields, uvarint
 FLEXIBLE_FROM = ProduceRequest.flexible_from
 TOPIC_IDS_FROM = 13
 TOPIC_ID_BYTES = 16
-# Topics and partitions that are read in one go.
+# Topics and partitions that are decoded without a yield.
 ENTRIES_AT_ONCE = 256
 
-# What is produced to one partition: its index and the batches, a slice of the request.
+# Data for one partition: its index and the batches, a slice of the request.
 ProducedPartition = tuple[int, memoryview | None]
 
 _INT16 = Struct(">h")
@@ -38,7 +38,7 @@ _RESULT_V8 = Struct(">ihqqqi")  # … and no record errors
 
 
 class ProduceCall(NamedTuple):
-    """A Produce request; topics as pairs of name or id and what is produced to their partitions."""
+    """A Produce request; topics as pairs of name or id and the data of their partitions."""
 
     transactional_id: str | None
     acks: int
@@ -47,7 +47,7 @@ class ProduceCall(NamedTuple):
 
 
 class PartitionProduced(NamedTuple):
-    """What became of one partition's batches."""
+    """The result for one partition's batches."""
 
     partition: int
     error_code: int = 0
@@ -58,22 +58,22 @@ class PartitionProduced(NamedTuple):
 
 
 def decode_produce(version: int, data: memoryview, at: int) -> ProduceCall:
-    """The Produce request that lies in `data` from `at` to the end, or ProtocolError.
+    """Decode the Produce request in `data` from `at` to the end. Raises ProtocolError.
 
-    ManyEntries is raised for one that is to be read by `decode_produce_in_slices`.
+    Raises ManyEntries for one that has to be decoded by `decode_produce_in_slices`.
     """
     try:
         if version < FLEXIBLE_FROM:
             return _decode_legacy(data, at)
         return _decode_flexible(data, at, by_id=version >= TOPIC_IDS_FROM)
     except (struct.error, IndexError, ValueError) as error:
-        # The compiled decoder meets the same fault and can say which field has it.
+        # The generated decoder fails at the same place and can name the field.
         decode(ProduceRequest, version, data, at)
         raise ProtocolError(f"ProduceRequest v{version}: {error}") from error
 
 
 def decode_produce_in_slices(version: int, data: memoryview, at: int) -> Generator[None, None, ProduceCall]:
-    """Read a Produce request of any size with stops in between."""
+    """Decode a Produce request of any size in slices."""
     request = yield from decode_in_slices(ProduceRequest, version, data, at)
     topics = []
     for topic in request.topic_data:
@@ -113,7 +113,7 @@ def _decode_legacy(data: memoryview, at: int) -> ProduceCall:
             raise Malformed(f"a topic's name has length {length}")
         topic = bytes(data[at:stop])
         if not topic.isascii():
-            topic.decode()  # refuses what is not UTF-8
+            topic.decode()  # must be UTF-8
         (count,) = _INT32.unpack_from(data, stop)
         at = stop + 4
         if not 0 <= count <= (end - at) // 8:
@@ -154,7 +154,7 @@ def _decode_flexible(data: memoryview, at: int, *, by_id: bool) -> ProduceCall:
     at += 7
     if topic_count > 127:
         topic_count, at = read_uvarint(data, at - 1)
-    # A topic takes three bytes at least, a partition six: make no room for what cannot be there.
+    # A topic takes at least three bytes, a partition six: do not allocate for what cannot be there.
     if not 0 < topic_count <= (end - at) // 3 + 1:
         raise Malformed(f"there cannot be {topic_count - 1} topics")
     entries = topic_count
@@ -175,7 +175,7 @@ def _decode_flexible(data: memoryview, at: int, *, by_id: bool) -> ProduceCall:
         count = data[at]  # fails when the topic ended after the data
         at += 1
         if not (by_id or topic.isascii()):
-            topic.decode()  # refuses what is not UTF-8
+            topic.decode()  # must be UTF-8
         if count > 127:
             count, at = read_uvarint(data, at - 1)
         if not 0 < count <= (end - at) // 6 + 1:
@@ -212,7 +212,7 @@ def encode_produce_response(
     topics: Sequence[tuple[bytes, Sequence[PartitionProduced]]],
     throttle_ms: int = 0,
 ) -> bytes:
-    """The whole response frame, size included; topics are named as they were in the request."""
+    """Encode the whole response frame, size included; topics are named as in the request."""
     if version < FLEXIBLE_FROM:
         body = _encode_legacy(version, topics) + _INT32.pack(throttle_ms)
         return _FRAME.pack(len(body) + 4, correlation_id) + body

@@ -1,8 +1,7 @@
-"""Messages to bytes and back, by functions that are written and compiled when first needed.
+"""Encodes and decodes messages by functions that are generated and compiled on first use.
 
-The functions are kept for good: their number is that of the messages and versions served.
-What may be large is read and written by generators that stop every few entries: whoever drives
-them decides at each stop whether it is somebody else's turn.
+The functions are never evicted: there is one per served message and version. Large messages are
+encoded and decoded by generators that yield every few entries, so that the caller can run other tasks.
 """
 
 from collections.abc import Generator
@@ -18,31 +17,31 @@ T = TypeVar("T")
 
 
 def decode(message: type[M], version: int, data: memoryview, at: int = 0) -> M:
-    """The message that lies in `data` from `at` to the end, or ProtocolError."""
+    """Decode the message in `data` from `at` to the end. Raises ProtocolError."""
     decoder: Decoder[M] = _decoder(message, version)
     return decoder(data, at)
 
 
 def encode(message: Message, version: int) -> bytes:
-    """The bytes of `message`, without what its version does not have."""
+    """Encode `message`, without fields that its version does not have."""
     return _encoder(type(message), version)(message)
 
 
 def decode_in_slices(
     message: type[M], version: int, data: memoryview, at: int = 0
 ) -> Generator[None, None, M]:
-    """Like `decode`, for requests of any size: stops in between, and refuses too many entries."""
+    """Decode requests of any size in slices, and reject too many entries."""
     decoder: SlicedDecoder[M] = _sliced_decoder(message, version)
     return decoder(data, at)
 
 
 def encode_in_slices(message: Message, version: int) -> Generator[int, None, bytes]:
-    """Like `encode`, for responses of any size: stops in between, each time with the bytes so far."""
+    """Encode responses of any size in slices; yields the number of bytes so far."""
     return _sliced_encoder(type(message), version)(message)
 
 
 def run_to_end(slices: Generator[object, None, T]) -> T:
-    """Drive a generator of slices without giving anybody else a turn; returns its result."""
+    """Run a generator of slices to its end; return its result."""
     while True:
         try:
             next(slices)

@@ -1,4 +1,4 @@
-"""The ShareFetch response, written around records that go from file to socket by another way."""
+"""Encodes the ShareFetch response around its records, which go from file to socket."""
 
 from collections.abc import Generator, Sequence
 from struct import Struct
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from .schema import run_to_end
 from .varint import uvarint
 
-# A header with tagged fields: size, correlation id, none of those; then throttle time and error.
+# A flexible header: size, correlation id, no tagged fields; then throttle time and error.
 _FRAME = Struct(">iixih")
 _INT32 = Struct(">i")
 _PARTITION = Struct(">ih")  # index, error
@@ -19,12 +19,12 @@ _NO_LEADER = _LEADER.pack(-1, -1)
 _NO_TEXT = b"\x00"
 _NO_TAGS = b"\x00"
 _NO_ENDPOINTS = b"\x01"
-# How many partitions are written between two stops.
+# Partitions encoded between two yields.
 _STRIDE = 128
 
 
 class AcquiredRange(NamedTuple):
-    """Neighbouring offsets that were delivered equally often, this time included."""
+    """Adjacent offsets with the same delivery count, this delivery included."""
 
     first: int
     last: int
@@ -32,7 +32,7 @@ class AcquiredRange(NamedTuple):
 
 
 class PartitionShared(NamedTuple):
-    """What one partition has for a member; the records themselves follow by another way."""
+    """The response for one partition, without its records."""
 
     partition: int
     error_code: int = 0
@@ -51,10 +51,10 @@ def encode_share_fetch_response(
     error_code: int = 0,
     error_message: str | None = None,
 ) -> list[bytes]:
-    """The response frame without its records: pieces between which they go, in the order of the partitions.
+    """Encode the response frame without its records, as pieces between which the records go.
 
-    There is one piece more than there are partitions with records; the size counts the records too.
-    Topics go by their 16-byte ids. All served versions look the same.
+    There is one piece more than there are partitions with records, in the order of the partitions; the
+    frame size includes the records. Topics are named by their 16-byte ids. All served versions are equal.
     """
     return run_to_end(
         encode_share_fetch_response_in_slices(
@@ -75,7 +75,7 @@ def encode_share_fetch_response_in_slices(
     error_code: int = 0,
     error_message: str | None = None,
 ) -> Generator[None, None, list[bytes]]:
-    """Write what `encode_share_fetch_response` does, with stops in between."""
+    """Encode the response in slices, as `encode_share_fetch_response` does in one go."""
     pieces = []
     records_bytes = 0
     out = bytearray(_text(error_message))

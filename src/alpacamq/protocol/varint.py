@@ -1,18 +1,18 @@
 """Unsigned varints, the lengths and counts of flexible versions: seven bits a byte, lowest first."""
 
 MAX_BYTES = 5
-# No message has more than a few tagged fields; a request must not have the broker count through millions.
+# Messages have few tagged fields; a request must not make the broker count through millions.
 MAX_TAGGED_FIELDS = 100
 _LAST_BYTE_MAX = 0x0F  # the fifth byte holds the top four of 32 bits
 _ONE_BYTE = tuple(bytes((value,)) for value in range(128))
 
 
 class Malformed(ValueError):
-    """What is wrong with a value, said by code that does not know which field it is reading."""
+    """An invalid value, reported by code that does not know the field's name."""
 
 
 def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
-    """The number at `at` and where it ends; IndexError when the data ends first."""
+    """Read the varint at `at`; return it and its end. Raises IndexError if the data ends first."""
     value = shift = 0
     for count in range(1, MAX_BYTES + 1):
         byte = data[at]
@@ -27,7 +27,7 @@ def read_uvarint(data: memoryview, at: int) -> tuple[int, int]:
 
 
 def uvarint(value: int) -> bytes:
-    """`value` as an unsigned varint."""
+    """Encode `value` as an unsigned varint."""
     if value < len(_ONE_BYTE):
         return _ONE_BYTE[value]
     out = bytearray()
@@ -39,7 +39,7 @@ def uvarint(value: int) -> bytes:
 
 
 def skip_tagged_fields(data: memoryview, at: int) -> int:
-    """Where the tagged fields that begin at `at` end, none of which is known here."""
+    """Return the end of the tagged fields that begin at `at`, none of which is known here."""
     count, at = read_uvarint(data, at)
     check_tag_count(count, len(data) - at)
     for _ in range(count):
@@ -52,13 +52,13 @@ def skip_tagged_fields(data: memoryview, at: int) -> int:
 
 
 def check_count(count: int, least_bytes: int, left: int) -> None:
-    """Refuse a count of entries that cannot be there, before making room for them."""
+    """Reject a count of entries that cannot fit, before allocating for them."""
     if count * least_bytes > left:
         raise Malformed(f"claims {count} entries where {left} bytes are left")
 
 
 def check_tag_count(count: int, left: int) -> None:
-    """Refuse a count of tagged fields that cannot be there or that nobody sends."""
+    """Reject a count of tagged fields that cannot fit or is not plausible."""
     check_count(count, 2, left)
     if count > MAX_TAGGED_FIELDS:
         raise Malformed(f"claims {count} tagged fields, more than {MAX_TAGGED_FIELDS}")

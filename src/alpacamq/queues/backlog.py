@@ -6,6 +6,7 @@ from typing import NamedTuple
 from alpacamq.model.lanes import Lane
 
 from .lanes import ALL_LANES, Backlog, Turns
+from .messages import ReadBacklog
 
 NO_HEAD = -1
 
@@ -121,6 +122,7 @@ class PartitionBacklog:
         same key may be leased.
         """
         self.read_to = offset
+        self.reading: ReadBacklog | None = None
         self._touched_end = touched_end
         self._withheld: list[Next] = []
         self.order = KeyOrder() if in_key_order else None

@@ -7,12 +7,12 @@ one entry in the stored record, however many they are. A message that was never 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from alpacamq.model.lanes import Lane
+from alpacamq.model.state_machine import Change
 
-if TYPE_CHECKING:
-    from .partition import SharePartition
+from .messages import QueueId
 
 CHUNK_BITS = 8
 CHUNK_SIZE = 1 << CHUNK_BITS
@@ -24,15 +24,15 @@ class State(IntEnum):
     """What a message is in that was delivered and is not done; the numbers are stored."""
 
     ACQUIRED = 0  # leased, until its deadline
-    RESTING = 1  # failed; available when its rest ends
+    BACKOFF = 1  # failed; available when its rest ends
     AVAILABLE = 2  # ready for another delivery
     MOVING = 3  # to be appended to another topic, then done
 
 
 # From each state, where a message can go; None is done. docs/internals/queues.md draws it.
 NEXT_STATES: Mapping[State, frozenset[State | None]] = {
-    State.ACQUIRED: frozenset({State.ACQUIRED, State.RESTING, State.AVAILABLE, State.MOVING, None}),
-    State.RESTING: frozenset({State.AVAILABLE, None}),
+    State.ACQUIRED: frozenset({State.ACQUIRED, State.BACKOFF, State.AVAILABLE, State.MOVING, None}),
+    State.BACKOFF: frozenset({State.AVAILABLE, None}),
     State.AVAILABLE: frozenset({State.ACQUIRED, None}),
     State.MOVING: frozenset({State.AVAILABLE, None}),
 }
@@ -47,7 +47,7 @@ class PendingMove(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Hold:
+class LeaseGroup:
     """Messages of one chunk that were delivered together and have had the same fate since."""
 
     chunk: "Chunk"
@@ -67,17 +67,32 @@ class Hold:
         return bits_of(self.mask, self.chunk.index << CHUNK_BITS)
 
 
+class ChunkOwner(Protocol):
+    """The partition of a chunk."""
+
+    @property
+    def queue(self) -> QueueId: ...
+    @property
+    def number(self) -> int: ...
+    @property
+    def start_offset(self) -> int: ...
+
+    def advance(self) -> None: ...
+    def chunk_change(self, chunk: "Chunk") -> Change: ...
+    def chunk_removal(self, chunk: "Chunk") -> Change: ...
+
+
 class Chunk:
     """One stored record's worth of a partition's messages."""
 
     __slots__ = ("absent", "done", "holds", "index", "is_dirty", "is_dropped", "is_stored", "partition")
 
-    def __init__(self, partition: "SharePartition", index: int) -> None:
+    def __init__(self, partition: ChunkOwner, index: int) -> None:
         self.partition = partition
         self.index = index
         self.done = 0
         self.absent = 0  # offsets without a message; not stored, as the log says it again
-        self.holds: dict[int, Hold] = {}  # by offset
+        self.holds: dict[int, LeaseGroup] = {}  # by offset
         self.is_dirty = False
         self.is_stored = False
         self.is_dropped = False
@@ -86,7 +101,7 @@ class Chunk:
     def end_offset(self) -> int:
         return (self.index + 1) << CHUNK_BITS
 
-    def distinct_holds(self) -> list[Hold]:
+    def distinct_holds(self) -> list[LeaseGroup]:
         return list(dict.fromkeys(self.holds.values()))
 
     def held_mask(self) -> int:

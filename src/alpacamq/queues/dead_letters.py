@@ -1,6 +1,4 @@
-"""Dead letters: the name of their topic, and the headers that say where they come from."""
-
-from zlib import crc32
+"""Dead letters as records: the headers that name their origin."""
 
 from alpacamq.model.headers import (
     DEAD_LETTER_HEADERS,
@@ -14,23 +12,8 @@ from alpacamq.model.headers import (
     ORIGIN_TOPIC,
 )
 from alpacamq.model.records import Header, Record
-from alpacamq.model.topics import INTERNAL_TOPICS, MAX_NAME_LENGTH, TopicConfig
 
 from .messages import Move
-
-SUFFIX = ".dlq"
-
-
-def dead_letter_topic(topic: str, config: TopicConfig) -> str:
-    """Where dead letters of a topic go that has these settings."""
-    chosen = config.queue_dead_letter_topic
-    if chosen and chosen not in INTERNAL_TOPICS:
-        return chosen
-    if len(topic) + len(SUFFIX) <= MAX_NAME_LENGTH:
-        return topic + SUFFIX
-    # Too long for both: cut, and told apart from others that are cut.
-    tag = f"-{crc32(topic.encode()):08x}{SUFFIX}"
-    return topic[: MAX_NAME_LENGTH - len(tag)] + tag
 
 
 def dead_letter(record: Record, move: Move, now_ms: int) -> Record:

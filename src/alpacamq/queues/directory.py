@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 
 from alpacamq.model.errors import GroupIdNotFound, InvalidGroupId, TooManyGroups, UnknownTopic
-from alpacamq.model.outcome import Change
+from alpacamq.model.state_machine import Change
 
-from .chunks import CHUNK_BITS, CHUNK_SIZE, NO_DEADLINE, Chunk, Hold, State
+from .chunks import CHUNK_BITS, CHUNK_SIZE, NO_DEADLINE, Chunk, LeaseGroup, State
 from .deadlines import Deadlines, Timed
 from .journal import Journal
 from .messages import EngineLimits, Move, QueueId, fits
@@ -22,10 +22,10 @@ from .records import (
     unpack_head,
     unpack_queue,
 )
-from .views import LogView
+from .views import TopicsView
 
 
-def restore(partition: SharePartition, journal: Journal, now_ms: int) -> list[Hold]:
+def restore(partition: SharePartition, journal: Journal, now_ms: int) -> list[LeaseGroup]:
     """Put what was stored in force; the moves that are not known to be done, in their order."""
     _drop_done(partition, journal)
     progress = partition.progress
@@ -57,7 +57,7 @@ def cut_tail(partition: SharePartition, log_end: int, journal: Journal) -> bool:
     for chunk in [*progress.chunks.values()]:
         if chunk.end_offset > log_end:
             base = chunk.index << CHUNK_BITS
-            is_cut |= _keep(chunk, (1 << max(log_end - base, 0)) - 1, journal)
+            is_cut |= _keep(partition, chunk, (1 << max(log_end - base, 0)) - 1, journal)
     return is_cut
 
 
@@ -67,10 +67,10 @@ def _drop_done(partition: SharePartition, journal: Journal) -> None:
     for chunk in [*partition.progress.chunks.values()]:
         past = start_offset - (chunk.index << CHUNK_BITS)
         if past > 0 and (past >= CHUNK_SIZE or chunk.held_mask() & ~(-1 << past)):
-            _keep(chunk, -1 << past, journal)
+            _keep(partition, chunk, -1 << past, journal)
 
 
-def _set_back(hold: Hold, now_ms: int, journal: Journal) -> None:
+def _set_back(hold: LeaseGroup, now_ms: int, journal: Journal) -> None:
     """The clock was set back while nobody ran: a lease or a rest is as long as it was, from now on."""
     if hold.due_ms != NO_DEADLINE:
         hold.due_ms -= hold.acquired_ms - now_ms
@@ -79,7 +79,7 @@ def _set_back(hold: Hold, now_ms: int, journal: Journal) -> None:
     journal.mark_chunk(hold.chunk)
 
 
-def _keep(chunk: Chunk, mask: int, journal: Journal) -> bool:
+def _keep(partition: SharePartition, chunk: Chunk, mask: int, journal: Journal) -> bool:
     """Forget the messages of a chunk that are not in the mask; whether there were any."""
     had_others = bool((chunk.done | chunk.held_mask()) & ~mask)
     if had_others:
@@ -90,12 +90,12 @@ def _keep(chunk: Chunk, mask: int, journal: Journal) -> bool:
         chunk.holds = {offset: hold for hold in chunk.distinct_holds() for offset in hold.offsets()}
         journal.mark_chunk(chunk)
     if not chunk.done and not chunk.holds:
-        del chunk.partition.progress.chunks[chunk.index]
+        del partition.progress.chunks[chunk.index]
         journal.drop_chunk(chunk)
     return had_others
 
 
-def _sequence(hold: Hold) -> int:
+def _sequence(hold: LeaseGroup) -> int:
     return -1 if hold.move is None else hold.move.sequence
 
 
@@ -105,7 +105,7 @@ MAX_GROUP_BYTES = 1024
 class QueueDirectory:
     """Every queue of a shard, what an event has changed of them, and their deadlines."""
 
-    def __init__(self, log: LogView, take_producer_id: Callable[[], int], limits: EngineLimits) -> None:
+    def __init__(self, log: TopicsView, take_producer_id: Callable[[], int], limits: EngineLimits) -> None:
         self.journal = Journal()
         self.deadlines: Deadlines[Timed] = Deadlines()
         self._log = log
@@ -132,7 +132,7 @@ class QueueDirectory:
     def of_topic(self, topic: str) -> list[Queue]:
         return list(self._by_topic.get(topic, {}).values())
 
-    def moving(self, move: Move) -> tuple[Queue, SharePartition, Hold] | None:
+    def moving(self, move: Move) -> tuple[Queue, SharePartition, LeaseGroup] | None:
         """The message that a move is about and where it is, if it is still to be moved so."""
         queue = self._queues.get(move.queue)
         partition = None if queue is None else queue.partitions.get(move.partition)

@@ -5,10 +5,10 @@ However often a chunk changes within an event, it becomes one record.
 
 from typing import Protocol
 
-from alpacamq.model.outcome import Change
+from alpacamq.model.state_machine import Change
 
 from .chunks import Chunk
-from .messages import EndedLease, Move
+from .messages import EndedLease, Move, ReadBacklog
 
 
 class Stored(Protocol):
@@ -26,6 +26,7 @@ class Journal:
     def __init__(self) -> None:
         self.moves: list[Move] = []
         self.ended: list[EndedLease] = []
+        self.reads: list[ReadBacklog] = []
         self._gone: list[Change] = []
         self._records: list[Stored] = []
         self._chunks: list[Chunk] = []
@@ -75,12 +76,15 @@ class Journal:
                 changes.append(chunk.partition.chunk_removal(chunk))
         return changes
 
-    def take_moves(self) -> list[Move]:
-        """Every move since last time."""
-        moves, self.moves = self.moves, []
-        return moves
+    def take_effects(self) -> list[Move | EndedLease]:
+        """Return the moves, and the leases that ended by themselves, since last time."""
+        if not self.moves and not self.ended:
+            return []
+        effects: list[Move | EndedLease] = [*self.moves, *self.ended]
+        self.moves, self.ended = [], []
+        return effects
 
-    def take_ended(self) -> list[EndedLease]:
-        """Every lease that ended by itself since last time."""
-        ended, self.ended = self.ended, []
-        return ended
+    def take_reads(self) -> list[ReadBacklog]:
+        """Return the reads that were requested since last time."""
+        reads, self.reads = self.reads, []
+        return reads

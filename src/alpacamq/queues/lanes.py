@@ -82,10 +82,11 @@ class Backlog:
     Those never delivered are runs, however long; singles may have become stale when they are given out.
     """
 
-    __slots__ = ("_runs", "_singles")
+    __slots__ = ("_in_runs", "_runs", "_singles")
 
     def __init__(self) -> None:
         self._runs: deque[list[int]] = deque()  # [first, end), ascending
+        self._in_runs = 0  # messages
         self._singles: list[int] = []  # a heap
 
     def __bool__(self) -> bool:
@@ -95,9 +96,15 @@ class Backlog:
     def runs(self) -> int:
         return len(self._runs)
 
+    @property
+    def count(self) -> int:
+        """The number of messages, stale ones included."""
+        return self._in_runs + len(self._singles)
+
     def add_run(self, first: int, end: int) -> None:
-        """Messages behind all those added before."""
+        """Add messages behind all those added before."""
         runs = self._runs
+        self._in_runs += end - first
         if runs and runs[-1][1] == first:
             runs[-1][1] = end
         else:
@@ -122,6 +129,7 @@ class Backlog:
                 return Span(offset, offset + 1, is_single=True)
             end = min(end, singles[0])
         end = min(end, first + room)
+        self._in_runs -= end - first
         if end == run[1]:
             runs.popleft()
         else:
@@ -136,6 +144,7 @@ class Backlog:
         while runs and runs[0][0] < offset:
             end = min(runs[0][1], offset)
             removed += end - runs[0][0]
+            self._in_runs -= end - runs[0][0]
             if end == runs[0][1]:
                 runs.popleft()
             else:
@@ -161,6 +170,10 @@ class Turns:
         self._ready[lane] &= ~(1 << partition)
         if not self._ready[lane]:
             self.lanes &= ~(1 << lane)
+
+    def ready(self, lane: Lane) -> int:
+        """Return the partitions with messages in a lane, as a mask."""
+        return self._ready[lane]
 
     def active(self, among: int) -> int:
         """Mask of the lanes with messages in any of these partitions."""

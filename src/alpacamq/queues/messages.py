@@ -1,20 +1,25 @@
-"""What is asked of the queue engine and what it answers.
+"""Requests, replies, events and effects of the queue engine.
 
 A queue is a group on a topic. Requests come in batches: one event brings many, so that what they
 change is written as one batch of few records.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.lanes import Lane
+from alpacamq.model.state_machine import Request
+
+from .views import Outline
 
 # The group of a queue that nobody named one for: SQS queues, redrive, peeking.
 BUILT_IN_GROUP = "queue"
+
+R = TypeVar("R")
 
 
 class QueueId(NamedTuple):
@@ -31,22 +36,14 @@ class Start(StrEnum):
     LATEST = "latest"
 
 
-class ReceiveRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Lease up to `max_messages` to `consumer`. Answered by ReceiveReply, at the latest after `wait_ms`.
-
-    With `max_messages` 0 nothing is leased: it is answered as soon as there is something to lease.
-    """
+class QueueRequest(Request[R], Generic[R], frozen=True, kw_only=True):
+    """A request about one queue."""
 
     queue: QueueId
-    consumer: str
-    max_messages: int
-    visibility_ms: int | None = None  # None: the queue's own
-    wait_ms: int = 0
-    partitions: tuple[int, ...] | None = None  # None: all of the topic's
-    start: Start = Start.EARLIEST
-    # In key order: whether this receive may take several messages of one key, in order. Its key then stays
-    # blocked until all of them are settled.
-    key_runs: bool = False
+
+    @property
+    def routing_key(self) -> str:
+        return f"{self.queue.group}\0{self.queue.topic}"
 
 
 class Acquired(NamedTuple):
@@ -67,17 +64,34 @@ class ReceiveReply(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Acquired, ...] = ()
 
 
+class ReceiveRequest(QueueRequest[ReceiveReply], frozen=True, kw_only=True):
+    """Lease up to `max_messages` to `consumer`. Answered by ReceiveReply, at the latest after `wait_ms`.
+
+    With `max_messages` 0 nothing is leased: it is answered as soon as there is something to lease.
+    """
+
+    consumer: str
+    max_messages: int
+    visibility_ms: int | None = None  # None: the queue's own
+    wait_ms: int = 0
+    partitions: tuple[int, ...] | None = None  # None: all of the topic's
+    start: Start = Start.EARLIEST
+    # In key order: whether this receive may take several messages of one key, in order. Its key then stays
+    # blocked until all of them are settled.
+    key_runs: bool = False
+
+
 class Action(StrEnum):
     """What a consumer wants to become of a message it holds."""
 
     ACK = "ack"  # done
     NACK = "nack"  # failed: again after a rest, or a dead letter when it was tried often enough
     RELEASE = "release"  # not tried: again at once (still counts as a delivery)
-    UNDO = "undo"  # it never reached the consumer: again at once, as if it had not been delivered
+    RELEASE_UNSEEN = "undo"  # it never reached the consumer: again at once, as if it had not been delivered
     REJECT = "reject"  # a dead letter now
     EXTEND = "extend"  # keep it longer
     MOVE = "move"  # append it to another topic, then done: redrive
-    DROP = "drop"  # done without having been processed (its time to live is over)
+    DISCARD = "drop"  # done without having been processed (its time to live is over)
 
 
 class Settlement(NamedTuple):
@@ -98,53 +112,31 @@ class Settlement(NamedTuple):
     target: str = ""  # MOVE: the topic
 
 
-class SettleRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Settle deliveries of one queue. Answered by SettleReply."""
-
-    queue: QueueId
-    settlements: tuple[Settlement, ...]
-
-
 class SettleReply(msgspec.Struct, frozen=True, kw_only=True):
     """One entry per settlement, in order: None if it was done, else why not."""
 
     results: tuple[AlpacaError | None, ...] = ()
 
 
-class ReleaseConsumerRequest(msgspec.Struct, frozen=True, kw_only=True):
+class SettleRequest(QueueRequest[SettleReply], frozen=True, kw_only=True):
+    """Settle deliveries of one queue. Answered by SettleReply."""
+
+    settlements: tuple[Settlement, ...]
+
+
+class ReleaseConsumerRequest(QueueRequest[SettleReply], frozen=True, kw_only=True):
     """The consumer is gone: what it holds is available again at once. Answered by SettleReply()."""
 
-    queue: QueueId
     consumer: str
 
 
-class ResetRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ResetRequest(QueueRequest[SettleReply], frozen=True, kw_only=True):
     """Begin again at these offsets; what is leased there is no longer. Answered by SettleReply().
 
     A purge is a reset to the end, a replay one to where it should begin.
     """
 
-    queue: QueueId
     offsets: Mapping[int, int]
-
-
-class ConfigureRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Overrides of queue.* settings for this group on this topic; None removes one. DescribeReply."""
-
-    queue: QueueId
-    overrides: Mapping[str, str | None]
-
-
-class DeleteRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Forget the group on this topic. Answered by SettleReply(); GroupIdNotFound if there is none."""
-
-    queue: QueueId
-
-
-class DescribeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Answered by DescribeReply; GroupIdNotFound if the group has never used the topic."""
-
-    queue: QueueId
 
 
 class LaneTotals(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,6 +169,7 @@ class DescribeReply(msgspec.Struct, frozen=True, kw_only=True):
     queue: QueueId
     generation: int
     overrides: Mapping[str, str]
+    dead_letter_topic: str | None = None  # None: messages are never dead-lettered
     partitions: tuple[PartitionTotals, ...] = ()
     received_total: int = 0
     acked_total: int = 0
@@ -188,8 +181,18 @@ class DescribeReply(msgspec.Struct, frozen=True, kw_only=True):
     waiting_receives: int = 0
 
 
-class ListRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """All queues of this machine. Answered by ListReply."""
+class ConfigureRequest(QueueRequest[DescribeReply], frozen=True, kw_only=True):
+    """Overrides of queue.* settings for this group on this topic; None removes one. DescribeReply."""
+
+    overrides: Mapping[str, str | None]
+
+
+class DeleteRequest(QueueRequest[SettleReply], frozen=True, kw_only=True):
+    """Forget the group on this topic. Answered by SettleReply(); GroupIdNotFound if there is none."""
+
+
+class DescribeRequest(QueueRequest[DescribeReply], frozen=True, kw_only=True):
+    """Answered by DescribeReply; GroupIdNotFound if the group has never used the topic."""
 
 
 class ListReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,20 +201,41 @@ class ListReply(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[QueueId, ...]
 
 
-QueueRequest = (
-    ReceiveRequest
-    | SettleRequest
-    | ReleaseConsumerRequest
-    | ResetRequest
-    | ConfigureRequest
-    | DeleteRequest
-    | DescribeRequest
-    | ListRequest
-)
+class ListRequest(Request[ListReply], frozen=True, kw_only=True):
+    """All queues of this machine. Answered by ListReply."""
+
+
+class TopicDeleted(Request[None], frozen=True, kw_only=True):
+    """Event: a topic was deleted, and its queues with it."""
+
+    topic: str
+
+
+class RecordsArrived(Request[None], frozen=True, kw_only=True):
+    """Event: a partition has grown."""
+
+    topic: str
+    partition: int
+
+
+class ReadBacklog(NamedTuple):
+    """Effect: read some of a partition from `offset` on. Answered by the event BacklogRead."""
+
+    queue: QueueId
+    partition: int
+    offset: int
+    with_keys: bool
+
+
+class BacklogRead(Request[None], frozen=True, kw_only=True):
+    """Event: some of a partition was read, or nothing if it cannot be read now."""
+
+    read: ReadBacklog
+    outline: Outline
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """Effect: append this message to `target`, under this producer id and sequence, then say `moved`.
+    """Effect: append this message to `target`, under this producer id and sequence, then post MovesDone.
 
     Moves of one (queue, partition) are carried out in the order of their sequences. By producer id, which
     is one of that (queue, partition) alone, and sequence the target recognises a move that is repeated
@@ -226,6 +250,18 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     delivery_count: int
     producer_id: int
     sequence: int
+
+
+class MovesDone(Request[None], frozen=True, kw_only=True):
+    """Event: these moves have been carried out."""
+
+    moves: Sequence[Move]
+
+
+class MovesReturned(Request[None], frozen=True, kw_only=True):
+    """Event: these moves have no target; their messages are available again as if never delivered."""
+
+    moves: Sequence[Move]
 
 
 class EndedLease(NamedTuple):

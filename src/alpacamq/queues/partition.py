@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from alpacamq.model.lanes import Lane
-from alpacamq.model.outcome import Change
+from alpacamq.model.state_machine import Change
 
 from .backlog import PartitionBacklog
 from .chunks import (
@@ -18,7 +18,7 @@ from .chunks import (
     NEXT_STATES,
     NO_DEADLINE,
     Chunk,
-    Hold,
+    LeaseGroup,
     PendingMove,
     State,
     window,
@@ -60,7 +60,7 @@ class Consumers:
         return max(room, 0)
 
 
-class Tally:
+class LeaseCounts:
     """Counts per lane, of what was delivered and is not done. What is available is counted in the backlog."""
 
     def __init__(self, consumers: Consumers) -> None:
@@ -74,7 +74,7 @@ class Tally:
         if state is State.ACQUIRED:
             self.in_flight[lane] += count
             self._consumers.acquire(owner, count)
-        elif state is State.RESTING:
+        elif state is State.BACKOFF:
             self.resting[lane] += count
         elif state is State.MOVING:
             self.moving += count
@@ -84,7 +84,7 @@ class Tally:
         if state is State.ACQUIRED:
             self.in_flight[lane] -= count
             self._consumers.release(owner, count)
-        elif state is State.RESTING:
+        elif state is State.BACKOFF:
             self.resting[lane] -= count
         elif state is State.MOVING:
             self.moving -= count
@@ -107,12 +107,12 @@ class Progress:
             chunk = self.chunks[index] = Chunk(self._partition, index)
         return chunk
 
-    def holds(self) -> Iterator[Hold]:
+    def holds(self) -> Iterator[LeaseGroup]:
         """Every hold, ascending by chunk."""
         for index in sorted(self.chunks):
             yield from self.chunks[index].distinct_holds()
 
-    def find(self, offset: int) -> Hold | None:
+    def find(self, offset: int) -> LeaseGroup | None:
         """The hold that a message is in that was delivered and is not done."""
         chunk = self.chunks.get(offset >> CHUNK_BITS)
         return None if chunk is None else chunk.holds.get(offset)
@@ -217,13 +217,13 @@ class SharePartition:
         self.progress = Progress(self, head.start_offset)
         self.restore_head(head)
         self.backlog = PartitionBacklog(number, turns)
-        self.tally = Tally(consumers)
+        self.lease_counts = LeaseCounts(consumers)
         self.delivered_total = [0] * len(ALL_LANES)
         self.is_dirty = False
         self.is_forgotten = False
         self._journal = journal
         self._deadlines = deadlines
-        self._recent: Hold | None = None
+        self._recent: LeaseGroup | None = None
         self._chunk_prefix = chunk_key(queue, number, 0)[:-8]
 
     def restore_head(self, head: StoredHead) -> None:
@@ -257,22 +257,24 @@ class SharePartition:
         """Messages first..end-1 of one chunk, which were never delivered, are leased."""
         chunk = self.progress.chunk(first >> CHUNK_BITS)
         mask = window(first, end)
-        hold = Hold(chunk, mask, State.ACQUIRED, lane, 1, due_ms, now_ms, now_ms, consumer)
+        hold = LeaseGroup(chunk, mask, State.ACQUIRED, lane, 1, due_ms, now_ms, now_ms, consumer)
         chunk.holds.update(dict.fromkeys(range(first, end), hold))
         self._deadlines.put(hold)
         self._journal.mark_chunk(chunk)
         self._recent = hold
-        self.tally.enter(State.ACQUIRED, lane, end - first, consumer)
+        self.lease_counts.enter(State.ACQUIRED, lane, end - first, consumer)
         self._count_delivered(lane, end - first)
 
-    def acquire_again(self, hold: Hold, offset: int, due_ms: int, now_ms: int, consumer: str) -> Hold:
+    def acquire_again(
+        self, hold: LeaseGroup, offset: int, due_ms: int, now_ms: int, consumer: str
+    ) -> LeaseGroup:
         """A message that came back is leased once more."""
         self._lift(hold, offset, State.ACQUIRED)
         times = (due_ms, now_ms, hold.first_ms if hold.count else now_ms)
         self._count_delivered(hold.lane, 1)
         return self._place(hold.chunk, offset, State.ACQUIRED, hold.lane, hold.count + 1, *times, consumer)
 
-    def finish(self, hold: Hold, offset: int) -> None:
+    def finish(self, hold: LeaseGroup, offset: int) -> None:
         """A message is done."""
         chunk = hold.chunk
         self._lift(hold, offset, None)
@@ -281,44 +283,44 @@ class SharePartition:
         self._journal.mark_chunk(chunk)
         self.backlog.finish(offset, hold.lane, was_waiting=hold.state is State.AVAILABLE)
 
-    def rest(self, hold: Hold, offset: int, until_ms: int) -> None:
+    def rest(self, hold: LeaseGroup, offset: int, until_ms: int) -> None:
         """A leased message is available when its rest ends."""
-        self._lift(hold, offset, State.RESTING)
+        self._lift(hold, offset, State.BACKOFF)
         times = (until_ms, hold.acquired_ms, hold.first_ms)
-        self._place(hold.chunk, offset, State.RESTING, hold.lane, hold.count, *times, "")
+        self._place(hold.chunk, offset, State.BACKOFF, hold.lane, hold.count, *times, "")
 
-    def free(self, hold: Hold, offset: int, count: int) -> None:
+    def free(self, hold: LeaseGroup, offset: int, count: int) -> None:
         """A leased message is available again at once, having been delivered so many times."""
         self._lift(hold, offset, State.AVAILABLE)
         times = (NO_DEADLINE, hold.acquired_ms, hold.first_ms)
         self._place(hold.chunk, offset, State.AVAILABLE, hold.lane, count, *times, "")
         self.backlog.put_back(offset, hold.lane)
 
-    def free_all(self, hold: Hold) -> None:
+    def free_all(self, hold: LeaseGroup) -> None:
         """The lease or the rest of these messages is over."""
         assert State.AVAILABLE in NEXT_STATES[hold.state]
-        self.tally.leave(hold.state, hold.lane, hold.mask.bit_count(), hold.owner)
+        self.lease_counts.leave(hold.state, hold.lane, hold.mask.bit_count(), hold.owner)
         self._deadlines.forget(hold)
         hold.state, hold.owner, hold.packed = State.AVAILABLE, "", None
         self._journal.mark_chunk(hold.chunk)
         for offset in hold.offsets():
             self.backlog.put_back(offset, hold.lane)
 
-    def extend(self, hold: Hold, offset: int, due_ms: int) -> None:
+    def extend(self, hold: LeaseGroup, offset: int, due_ms: int) -> None:
         """A leased message stays so until then."""
         self._lift(hold, offset, State.ACQUIRED)
         times = (due_ms, hold.acquired_ms, hold.first_ms)
         self._place(hold.chunk, offset, State.ACQUIRED, hold.lane, hold.count, *times, hold.owner)
 
-    def move(self, hold: Hold, offset: int, target: str, reason: str) -> PendingMove:
+    def move(self, hold: LeaseGroup, offset: int, target: str, reason: str) -> PendingMove:
         """A leased message goes to another topic."""
         self._lift(hold, offset, State.MOVING)
         move = PendingMove(self.next_sequence, target, reason)
         self.next_sequence += 1
-        self.tally.enter(State.MOVING, hold.lane, 1, "")
+        self.lease_counts.enter(State.MOVING, hold.lane, 1, "")
         times = (NO_DEADLINE, hold.acquired_ms, hold.first_ms)
         chunk, bit = hold.chunk, 1 << (offset & IN_CHUNK)
-        chunk.holds[offset] = Hold(chunk, bit, State.MOVING, hold.lane, hold.count, *times, "", move)
+        chunk.holds[offset] = LeaseGroup(chunk, bit, State.MOVING, hold.lane, hold.count, *times, "", move)
         self._journal.mark_chunk(chunk)
         self._journal.mark(self)
         return move
@@ -364,7 +366,7 @@ class SharePartition:
     def forget_all(self) -> None:
         """Let go of every message."""
         for hold in self.progress.holds():
-            self.tally.leave(hold.state, hold.lane, hold.mask.bit_count(), hold.owner)
+            self.lease_counts.leave(hold.state, hold.lane, hold.mask.bit_count(), hold.owner)
             self._deadlines.forget(hold)
         for chunk in self.progress.chunks.values():
             self._journal.drop_chunk(chunk)
@@ -382,16 +384,16 @@ class SharePartition:
                     for offset in hold.offsets():
                         self.backlog.add_single(offset, hold.lane)
 
-    def take_up(self, hold: Hold) -> None:
+    def take_up(self, hold: LeaseGroup) -> None:
         """A stored hold is in force again."""
-        self.tally.enter(hold.state, hold.lane, hold.mask.bit_count(), hold.owner)
+        self.lease_counts.enter(hold.state, hold.lane, hold.mask.bit_count(), hold.owner)
         if hold.due_ms != NO_DEADLINE:
             self._deadlines.put(hold)
 
-    def _lift(self, hold: Hold, offset: int, into: State | None) -> None:
+    def _lift(self, hold: LeaseGroup, offset: int, into: State | None) -> None:
         """Take one message out of its hold, to be put into this state; None is done."""
         assert into in NEXT_STATES[hold.state], (hold.state, into)
-        self.tally.leave(hold.state, hold.lane, 1, hold.owner)
+        self.lease_counts.leave(hold.state, hold.lane, 1, hold.owner)
         hold.mask ^= 1 << (offset & IN_CHUNK)
         hold.packed = None
         if not hold.mask:
@@ -408,10 +410,10 @@ class SharePartition:
         acquired_ms: int,
         first_ms: int,
         owner: str,
-    ) -> Hold:
+    ) -> LeaseGroup:
         """Put one message into a hold: the one made last, if it has had the same fate."""
         self._journal.mark_chunk(chunk)
-        self.tally.enter(state, lane, 1, owner)
+        self.lease_counts.enter(state, lane, 1, owner)
         bit = 1 << (offset & IN_CHUNK)
         hold = self._recent
         if (
@@ -422,7 +424,7 @@ class SharePartition:
             hold.mask |= bit
             hold.packed = None
         else:
-            hold = Hold(chunk, bit, state, lane, count, due_ms, acquired_ms, first_ms, owner)
+            hold = LeaseGroup(chunk, bit, state, lane, count, due_ms, acquired_ms, first_ms, owner)
             self._recent = hold
             if due_ms != NO_DEADLINE:
                 self._deadlines.put(hold)

@@ -5,22 +5,24 @@ from dataclasses import dataclass
 
 import msgspec
 
+from alpacamq.model.dead_letters import dead_letter_topic
 from alpacamq.model.errors import InvalidConfig, UnknownTopic
 from alpacamq.model.lanes import Lane
-from alpacamq.model.outcome import Change
+from alpacamq.model.state_machine import Change
 from alpacamq.model.topics import TopicConfig, check_setting
 
-from .chunks import CHUNK_BITS, NO_DEADLINE, Hold, PendingMove, State
+from .chunks import CHUNK_BITS, LeaseGroup, PendingMove, State
 from .deadlines import Deadlines, Timed
 from .journal import Journal
 from .lanes import ALL_LANES, LaneScheduler, Turns
 from .messages import DescribeReply, LaneTotals, Move, PartitionTotals, QueueId, ReceiveRequest, Start
-from .partition import Consumers, SharePartition
+from .partition import Consumers, LeaseCounts, SharePartition
 from .records import StoredHead, StoredQueue, head_key, pack_queue, queue_key
-from .views import LogView
+from .views import TopicsView
 
-DEAD_LETTERS = ".dlq"
 OVERRIDABLE = "queue."
+# Reads that one receive requests at a time, and how often it waits for more of them to fill up.
+MAX_READS = 8
 
 
 def check_overrides(overrides: Mapping[str, str | None]) -> None:
@@ -45,14 +47,31 @@ class Totals:
     redelivered: int = 0
 
 
+@dataclass(slots=True, eq=False)
+class PendingReceive:
+    """A receive that has no reply yet. `due_ms` is when it gets one, whatever was found."""
+
+    queue: "Queue"
+    request: ReceiveRequest
+    reply_to: object
+    partitions: int  # as a mask
+    due_ms: int
+    reads_left: int = MAX_READS
+
+    @property
+    def is_poll(self) -> bool:
+        """Whether it waits for reads only, not for messages to arrive."""
+        return not self.request.wait_ms
+
+
 class Queue:
-    """A group on a topic. As something timed, its deadline is when it is to read on for those who wait."""
+    """A group on a topic."""
 
     def __init__(
         self,
         queue_id: QueueId,
         stored: StoredQueue,
-        log: LogView,
+        log: TopicsView,
         journal: Journal,
         deadlines: Deadlines[Timed],
         take_producer_id: Callable[[], int],
@@ -64,13 +83,13 @@ class Queue:
         self.turns = Turns()
         self.lanes = LaneScheduler()
         self.consumers = Consumers()
-        self.waiting: dict[object, ReceiveRequest] = {}  # by ticket, the first come first
+        self.waiting: dict[object, PendingReceive] = {}  # receives without a reply, the oldest first
+        self.polls = 0  # of those, receives that wait for reads only
         self.totals = Totals()
-        self.unread = 0  # mask of partitions of which more may be known than was read
-        self.is_behind = False  # a receive gave up reading before it came upon a message
-        self.last_read = -1  # the partition of which was read last
+        self.unread = 0  # mask of partitions with records behind what was read
+        self.reading = 0  # mask of partitions that are being read
+        self.last_read = -1  # the partition of the last read
         self.read_ahead_ms = 0  # when to read ahead next although there is no need yet
-        self.due_ms = NO_DEADLINE
         self.is_dirty = False
         self.is_forgotten = False
         self.is_stored = False
@@ -116,12 +135,12 @@ class Queue:
         return self._settings
 
     @property
-    def has_dead_letters(self) -> bool:
-        """Dead letters that fail again stay where they are, and so does what has nowhere to go."""
+    def dead_letter_topic(self) -> str | None:
+        """The topic that dead letters go to; None if messages are never dead-lettered."""
         topic = self.id.topic
-        if topic.endswith(DEAD_LETTERS) or self.log.config(topic) is None:
-            return False
-        return self.settings.queue_dead_letter_topic != topic
+        if self.log.config(topic) is None:
+            return None
+        return dead_letter_topic(topic, self.settings.queue_dead_letter_topic)
 
     def configure(self, overrides: Mapping[str, str | None]) -> None:
         """Change overrides, which have been checked; None removes one."""
@@ -162,6 +181,7 @@ class Queue:
     def reset(self, number: int, offset: int, generation: int) -> None:
         """Begin again in one partition."""
         self.partitions[number].restart(offset, generation)
+        self.reading &= ~(1 << number)
         self.unread |= 1 << number
 
     def forget(self) -> None:
@@ -180,14 +200,17 @@ class Queue:
 
     def is_spent(self, delivery_count: int) -> bool:
         """Whether a message that failed so often is a dead letter."""
-        return self.has_dead_letters and 0 < self.settings.queue_max_deliveries <= delivery_count
+        is_spent = 0 < self.settings.queue_max_deliveries <= delivery_count
+        return is_spent and self.dead_letter_topic is not None
 
-    def dead_letter(self, partition: SharePartition, hold: Hold, offset: int, reason: str) -> None:
+    def dead_letter(self, partition: SharePartition, hold: LeaseGroup, offset: int, reason: str) -> None:
         """Send a leased message to the dead-letter topic."""
         self.totals.dead_lettered += 1
         self.move(partition, hold, offset, "", reason)
 
-    def move(self, partition: SharePartition, hold: Hold, offset: int, target: str, reason: str) -> None:
+    def move(
+        self, partition: SharePartition, hold: LeaseGroup, offset: int, target: str, reason: str
+    ) -> None:
         """Send a leased message to another topic."""
         if partition.producer_id < 0:
             partition.producer_id = self._take_producer_id()
@@ -222,11 +245,12 @@ class Queue:
         for number, partition in self.partitions.items():
             if in_key_order != (partition.backlog.order is not None):
                 partition.read_again(in_key_order=in_key_order)
+                self.reading &= ~(1 << number)
                 self.unread |= 1 << number
 
 
 def describe(queue: Queue) -> DescribeReply:
-    """The queue as it is. What was not read yet counts as ready, in the normal lane."""
+    """Describe a queue. What has not been read yet counts as ready, in the normal lane."""
     topic, log = queue.id.topic, queue.log
     partitions = []
     for number in range(log.partitions(topic)):
@@ -235,13 +259,13 @@ def describe(queue: Queue) -> DescribeReply:
         if partition is None:
             partitions.append(_unopened(number, log_start, log_end))
         else:
-            partition.cut(log_start)
-            partitions.append(_opened(partition, log_end))
+            partitions.append(_opened(partition, log_start, log_end))
     totals = queue.totals
     return DescribeReply(
         queue=queue.id,
         generation=queue.generation,
         overrides=dict(queue.overrides),
+        dead_letter_topic=queue.dead_letter_topic,
         partitions=tuple(partitions),
         received_total=totals.received,
         acked_total=totals.acked,
@@ -270,45 +294,65 @@ def _unopened(number: int, log_start: int, log_end: int) -> PartitionTotals:
     )
 
 
-def _opened(partition: SharePartition, log_end: int) -> PartitionTotals:
-    backlog = partition.backlog
-    ready = [*backlog.ready]
-    ready[Lane.NORMAL] += _unread(partition, log_end)
+def _opened(partition: SharePartition, log_start: int, log_end: int) -> PartitionTotals:
+    backlog, lease_counts = partition.backlog, partition.lease_counts
+    if log_start > partition.start_offset:
+        # Retention has removed messages since the last event.
+        lease_counts, ready = _counts_from(partition, log_start, log_end)
+    else:
+        ready = [*backlog.ready]
+        ready[Lane.NORMAL] += _unread(partition, backlog.read_to, log_end)
     lanes = {
         lane.text: LaneTotals(
             ready=ready[lane],
-            in_flight=partition.tally.in_flight[lane],
-            resting=partition.tally.resting[lane],
+            in_flight=lease_counts.in_flight[lane],
+            resting=lease_counts.resting[lane],
             enqueued_total=backlog.enqueued_total[lane],
             delivered_total=partition.delivered_total[lane],
         )
         for lane in ALL_LANES
     }
-    start_offset = partition.start_offset
+    start_offset = max(partition.start_offset, log_start)
     return PartitionTotals(
         partition=partition.number,
         start_offset=start_offset,
         end_offset=log_end,
         ready=sum(ready),
-        in_flight=sum(partition.tally.in_flight),
-        resting=sum(partition.tally.resting),
-        dead_lettering=partition.tally.moving,
+        in_flight=sum(lease_counts.in_flight),
+        resting=sum(lease_counts.resting),
+        dead_lettering=lease_counts.moving,
         oldest_offset=start_offset if start_offset < log_end else None,
         lanes=lanes,
     )
 
 
-def _unread(partition: SharePartition, log_end: int) -> int:
-    """Messages behind what was read that are ready as far as is known."""
-    backlog = partition.backlog
-    unread = max(log_end - backlog.read_to, 0)
-    if not unread or partition.progress.touched_end <= backlog.read_to:
+def _unread(partition: SharePartition, read_to: int, log_end: int) -> int:
+    """Count the messages behind `read_to` that are ready as far as is known."""
+    unread = max(log_end - read_to, 0)
+    if not unread or partition.progress.touched_end <= read_to:
         return unread
     for chunk in partition.progress.chunks.values():
-        behind = -1 << max(backlog.read_to - (chunk.index << CHUNK_BITS), 0)
+        behind = -1 << max(read_to - (chunk.index << CHUNK_BITS), 0)
         unread -= (chunk.done & behind).bit_count()
         for hold in chunk.distinct_holds():
-            # What came back is counted as ready already, unless it waits to be read for its place in line.
-            if hold.state is not State.AVAILABLE or backlog.order is None:
+            # Redelivered messages count as ready already, except in key order, where they wait to be read.
+            if hold.state is not State.AVAILABLE or partition.backlog.order is None:
                 unread -= (hold.mask & behind).bit_count()
     return unread
+
+
+def _counts_from(partition: SharePartition, log_start: int, log_end: int) -> tuple[LeaseCounts, list[int]]:
+    """Count the messages from `log_start` on that are leased, and those that are ready, by lane."""
+    lease_counts, ready = LeaseCounts(Consumers()), [0] * len(ALL_LANES)
+    ready[Lane.NORMAL] = max(log_end - log_start, 0)
+    for chunk in partition.progress.chunks.values():
+        behind = -1 << max(log_start - (chunk.index << CHUNK_BITS), 0)
+        ready[Lane.NORMAL] -= (chunk.done & behind).bit_count()
+        for hold in chunk.distinct_holds():
+            count = (hold.mask & behind).bit_count()
+            ready[Lane.NORMAL] -= count
+            if hold.state is State.AVAILABLE:
+                ready[hold.lane] += count
+            else:
+                lease_counts.enter(hold.state, hold.lane, count, hold.owner)
+    return lease_counts, ready

@@ -1,19 +1,18 @@
-"""Serving receives: which messages a receive is given, reading on in the log where that is needed."""
+"""Serves receives from the index of ready messages, and requests reads that extend it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice, repeat
-from typing import NamedTuple
 
 from alpacamq.model.errors import InvalidRequest, UnknownTopic
 from alpacamq.model.lanes import Lane
 
 from .chunks import CHUNK_BITS, State, bits_of
-from .lanes import ALL_PARTITIONS, most_urgent
-from .messages import Acquired, EngineLimits, ReceiveReply, ReceiveRequest, fits
+from .lanes import ALL_LANES, ALL_PARTITIONS, most_urgent
+from .messages import Acquired, EngineLimits, ReadBacklog, ReceiveReply, ReceiveRequest, fits
 from .partition import SharePartition
-from .queue import Queue
-from .views import LogView
+from .queue import MAX_READS, PendingReceive, Queue
+from .views import Outline, TopicsView
 
 
 @dataclass(slots=True)
@@ -90,25 +89,43 @@ def _deliver_one(partition: SharePartition, offset: int, lane: Lane, terms: Term
     terms.found.append(acquired)
 
 
-class Read(NamedTuple):
-    """What came of reading on."""
-
-    has_moved: bool  # something was read, be it only that there is nothing
-    is_more: bool  # there may be more to read
-
-
-def read_on(partition: SharePartition, log: LogView) -> Read:
-    """Read some of what follows."""
-    topic, number = partition.queue.topic, partition.number
-    log_start, log_end = log.bounds(topic, number)
-    partition.cut(log_start)
+def request_read(queue: Queue, number: int, limits: EngineLimits) -> bool:
+    """Request a read of what follows in a partition; false if there is nothing to wait for."""
+    partition = queue.partitions[number]
     backlog = partition.backlog
-    asked = position = backlog.read_to
-    if asked >= log_end:
-        return Read(has_moved=False, is_more=False)
-    outline = log.outline(topic, number, asked, with_keys=backlog.order is not None)
-    for first, last, lane, keys in outline.runs:
-        assert first >= position, f"outline of {topic}-{number} goes back from {position} to {first}"
+    if backlog.reading is not None:
+        return True
+    if backlog.runs >= limits.max_indexed_runs or backlog.in_line >= limits.max_blocked_messages:
+        return backlog.catch_up(is_full=True)
+    log_start, log_end = queue.log.bounds(queue.id.topic, number)
+    partition.cut(log_start)
+    if backlog.read_to >= log_end:
+        queue.unread &= ~(1 << number)
+        return False
+    backlog.reading = ReadBacklog(queue.id, number, backlog.read_to, backlog.order is not None)
+    queue.reading |= 1 << number
+    queue.journal.reads.append(backlog.reading)
+    return True
+
+
+def load_backlog(queue: Queue, read: ReadBacklog, outline: Outline) -> None:
+    """Index the messages that a requested read has found."""
+    partition = queue.partitions.get(read.partition)
+    if partition is None or partition.backlog.reading != read:
+        # The queue was reset meanwhile.
+        if partition is None or partition.backlog.reading is None:
+            queue.reading &= ~(1 << read.partition)
+        return
+    backlog = partition.backlog
+    backlog.reading = None
+    queue.reading &= ~(1 << read.partition)
+    log_start, log_end = queue.log.bounds(queue.id.topic, read.partition)
+    partition.cut(log_start)
+    if backlog.read_to != read.offset:
+        return  # retention has removed some of it; what follows is still unread
+    position = read.offset
+    for first, last, lane, keys in outline.ranges:
+        assert first >= position, f"{read} goes back from {position} to {first}"
         if first > position:
             partition.skip(position, first)
         backlog.count_read(first, last + 1, lane)
@@ -123,7 +140,8 @@ def read_on(partition: SharePartition, log: LogView) -> Read:
         partition.skip(position, outline.next_offset)
         backlog.read_to = outline.next_offset
     backlog.catch_up()
-    return Read(has_moved=asked < backlog.read_to, is_more=asked < backlog.read_to < log_end)
+    if not read.offset < backlog.read_to < log_end:
+        queue.unread &= ~(1 << read.partition)
 
 
 def _place_in_line(partition: SharePartition, offset: int, lane: Lane, key: bytes | None) -> None:
@@ -147,22 +165,20 @@ def _place_in_line(partition: SharePartition, offset: int, lane: Lane, key: byte
 
 MAX_LEASE_MS = 12 * 3_600_000
 MAX_CONSUMER_BYTES = 255
-# One event reads at most so many times on behalf of one receive.
-_MAX_READS = 8
 # The log is read beyond what is needed, so that urgent messages are found behind many others: at once where
 # this few are unread, else no more often than this.
 _NEAR_MESSAGES = 1000
 _READ_AHEAD_PAUSE_MS = 5
-# Of queues with very many partitions less often: so many are looked at in a millisecond between.
-_LOOKED_AT_PER_MS = 16
+# Of queues with very many partitions less often: so many are checked in a millisecond between.
+_CHECKED_PER_MS = 16
 
 
-def check_receive(request: ReceiveRequest, log: LogView) -> None:
-    """InvalidRequest or UnknownTopic, naming what makes no sense."""
+def check_receive(request: ReceiveRequest, log: TopicsView) -> None:
+    """Raise InvalidRequest or UnknownTopic for invalid parameters."""
     if request.max_messages < 0:
-        raise InvalidRequest(f"a receive of {request.max_messages} messages makes no sense")
+        raise InvalidRequest(f"max_messages must be at least 0, not {request.max_messages}")
     if request.wait_ms < 0:
-        raise InvalidRequest(f"a receive cannot wait {request.wait_ms} ms")
+        raise InvalidRequest(f"wait_ms must be at least 0, not {request.wait_ms}")
     if request.visibility_ms is not None and not 0 <= request.visibility_ms <= MAX_LEASE_MS:
         raise InvalidRequest(f"a lease of {request.visibility_ms} ms is not between 0 and {MAX_LEASE_MS}")
     if not fits(request.consumer, MAX_CONSUMER_BYTES):
@@ -171,26 +187,12 @@ def check_receive(request: ReceiveRequest, log: LogView) -> None:
         check_partitions(request.queue.topic, request.partitions, log)
 
 
-def check_partitions(topic: str, numbers: Iterable[int], log: LogView) -> None:
+def check_partitions(topic: str, numbers: Iterable[int], log: TopicsView) -> None:
     """UnknownTopic if the topic does not have these partitions."""
     there_are = log.partitions(topic) if log.config(topic) is not None else 0
     for number in numbers:
         if not 0 <= number < there_are:
             raise UnknownTopic(f"there is no partition {number} of a topic {topic!r}")
-
-
-def answer_at_once(
-    queue: Queue, request: ReceiveRequest, room: int, limits: EngineLimits, now_ms: int
-) -> ReceiveReply | None:
-    """What a receive is answered if there is something for it now."""
-    most = min(room, request.max_messages)
-    found = grant(queue, request, most, limits, now_ms)
-    among = _mask_of(request)
-    if not found and not queue.turns.active(among) and _notice_growth(queue, among):
-        found = grant(queue, request, most, limits, now_ms)
-    if found or (not request.max_messages and has_any(queue, request, limits)):
-        return ReceiveReply(messages=tuple(found))
-    return None
 
 
 def room_for(queue: Queue, request: ReceiveRequest) -> int:
@@ -200,59 +202,93 @@ def room_for(queue: Queue, request: ReceiveRequest) -> int:
     return queue.consumers.room(request.consumer, most_each, most)
 
 
-def grant(
-    queue: Queue, request: ReceiveRequest, room: int, limits: EngineLimits, now_ms: int
-) -> list[Acquired]:
-    """Lease up to `room` messages as the request says."""
+def prepare(queue: Queue, partitions: int, limits: EngineLimits, now_ms: int) -> None:
+    """Request reads of what has arrived, before a new receive is served."""
+    if now_ms >= queue.read_ahead_ms:
+        # While there is enough to deliver no receive waits, and arrivals are not reported.
+        queue.read_ahead_ms = now_ms + _READ_AHEAD_PAUSE_MS + len(queue.partitions) // _CHECKED_PER_MS
+        _notice_growth(queue, ALL_PARTITIONS)
+        if queue.unread:
+            _request_reads(queue, ALL_PARTITIONS, 1, limits)
+    elif not queue.turns.active(partitions):
+        _notice_growth(queue, partitions)
+    for number in islice(bits_of(queue.unread & partitions, 0), MAX_READS):
+        _, log_end = queue.log.bounds(queue.id.topic, number)
+        if log_end - queue.partitions[number].backlog.read_to <= _NEAR_MESSAGES:
+            request_read(queue, number, limits)
+
+
+def serve(
+    queue: Queue,
+    receive: PendingReceive,
+    room: int,
+    limits: EngineLimits,
+    now_ms: int,
+    *,
+    is_last: bool = False,
+) -> ReceiveReply | None:
+    """Reply to a receive if there are enough messages, or some and no reads to wait for.
+
+    `is_last`: its time is over; reply with what there is.
+    """
+    request, partitions = receive.request, receive.partitions
+    if not request.max_messages:
+        if queue.turns.active(partitions):
+            return ReceiveReply()
+        _request_reads(queue, partitions, MAX_READS, limits)
+        # Messages may have become deliverable without a read.
+        return ReceiveReply() if queue.turns.active(partitions) else None
+    wanted = min(room, request.max_messages)
+    if not is_last and (queue.unread | queue.reading) & partitions:
+        is_enough = _deliverable(queue, partitions, wanted) >= wanted
+        if not is_enough:
+            _request_reads(queue, partitions, MAX_READS, limits)
+        is_new = receive.reads_left == MAX_READS
+        if (is_new or not is_enough) and receive.reads_left and queue.reading & partitions:
+            receive.reads_left -= 1
+            return None
+    found = grant(queue, request, partitions, wanted, now_ms)
+    if found:
+        return ReceiveReply(messages=tuple(found))
+    if not is_last and queue.unread & partitions:
+        _request_reads(queue, partitions, MAX_READS, limits)
+    return None
+
+
+def grant(queue: Queue, request: ReceiveRequest, partitions: int, room: int, now_ms: int) -> list[Acquired]:
+    """Lease up to `room` messages of those that are indexed."""
     settings = queue.settings
     lease_ms = (
         settings.queue_visibility_timeout_ms if request.visibility_ms is None else request.visibility_ms
     )
-    among = _mask_of(request)
     terms = Terms(request.consumer, now_ms, now_ms + min(lease_ms, MAX_LEASE_MS), request.key_runs)
-    is_time_to_look = now_ms >= queue.read_ahead_ms
-    if is_time_to_look:
-        # While there is enough to deliver nobody waits, and who does not wait is not told of arrivals.
-        queue.read_ahead_ms = now_ms + _READ_AHEAD_PAUSE_MS + len(queue.partitions) // _LOOKED_AT_PER_MS
-        _notice_growth(queue, ALL_PARTITIONS)
-    if queue.unread & among:
-        _read_arrivals(queue, among, limits)
-    _take_fairly(queue, among, room, terms)
-    reads = _MAX_READS
-    while len(terms.found) < room and reads and queue.unread & among:
-        reads -= 1
-        if not _read_some(queue, among, limits):
-            break
-        _take_fairly(queue, among, room, terms)
-    queue.is_behind |= not reads and not terms.found
-    if queue.unread and is_time_to_look:
-        _read_some(queue, ALL_PARTITIONS, limits)
+    _take_fairly(queue, partitions, room, terms)
     queue.totals.received += len(terms.found)
     queue.totals.redelivered += terms.redelivered
     return terms.found
 
 
-def has_any(queue: Queue, request: ReceiveRequest, limits: EngineLimits) -> bool:
-    """Whether there seems to be something to lease for this request."""
-    among = _mask_of(request)
-    reads = _MAX_READS
-    while not queue.turns.active(among) and reads and _read_some(queue, among, limits):
-        reads -= 1
-    queue.is_behind |= not reads
-    return bool(queue.turns.active(among))
+def _deliverable(queue: Queue, partitions: int, enough: int) -> int:
+    """Count the indexed messages that can be delivered, up to `enough`."""
+    count = 0
+    for lane in ALL_LANES:
+        for number in bits_of(queue.turns.ready(lane) & partitions, 0):
+            count += queue.partitions[number].backlog.lanes[lane].count
+            if count >= enough:
+                return count
+    return count
 
 
-def _notice_growth(queue: Queue, among: int) -> bool:
-    """Whether a log has grown without our having been told."""
+def _notice_growth(queue: Queue, among: int) -> None:
+    """Mark partitions that have grown without being reported."""
     topic = queue.id.topic
     for number, partition in queue.partitions.items():
         if among >> number & 1 and queue.log.bounds(topic, number)[1] > partition.backlog.read_to:
             queue.unread |= 1 << number
-    return bool(queue.unread & among)
 
 
-def _mask_of(request: ReceiveRequest) -> int:
-    """The partitions a receive is about."""
+def mask_of(request: ReceiveRequest) -> int:
+    """Return the partitions of a receive as a mask."""
     if request.partitions is None:
         return ALL_PARTITIONS
     among = 0
@@ -284,34 +320,12 @@ def _serve(queue: Queue, lane: Lane, among: int, room: int, terms: Terms) -> Non
     queue.lanes.served(lane, taken, terms.now_ms, is_empty=not queue.turns.lanes >> lane & 1)
 
 
-def _read_arrivals(queue: Queue, among: int, limits: EngineLimits) -> None:
-    """Read the partitions to their ends that have only a little left."""
-    near = 0
-    for number in islice(bits_of(queue.unread & among, 0), _MAX_READS):
-        _, log_end = queue.log.bounds(queue.id.topic, number)
-        if log_end - queue.partitions[number].backlog.read_to <= _NEAR_MESSAGES:
-            near |= 1 << number
-    for _ in range(near.bit_count()):
-        _read_some(queue, near, limits)
-
-
-def _read_some(queue: Queue, among: int, limits: EngineLimits) -> bool:
-    """Read on in one partition where that leads on; whether there was one."""
+def _request_reads(queue: Queue, among: int, count: int, limits: EngineLimits) -> None:
+    """Request reads of up to `count` partitions, in turn."""
     candidates = queue.unread & among
-    while candidates:
+    while candidates and count:
         later = candidates >> (queue.last_read + 1) << (queue.last_read + 1) or candidates
         number = (later & -later).bit_length() - 1
         candidates &= ~(1 << number)
         queue.last_read = number
-        partition = queue.partitions[number]
-        backlog = partition.backlog
-        if backlog.runs >= limits.max_indexed_runs or backlog.in_line >= limits.max_blocked_messages:
-            if backlog.catch_up(is_full=True):
-                return True
-            continue
-        read = read_on(partition, queue.log)
-        if not read.is_more:
-            queue.unread &= ~(1 << number)
-        if read.has_moved:
-            return True
-    return False
+        count -= request_read(queue, number, limits)

@@ -13,7 +13,7 @@ from alpacamq.model.errors import CorruptState
 from alpacamq.model.ids import NO_PRODUCER
 from alpacamq.model.lanes import Lane
 
-from .chunks import CHUNK_SIZE, NO_DEADLINE, Chunk, Hold, PendingMove, State
+from .chunks import CHUNK_SIZE, NO_DEADLINE, Chunk, LeaseGroup, PendingMove, State
 from .messages import QueueId
 
 QUEUE = b"q"
@@ -147,7 +147,7 @@ def unpack_chunk(value: bytes, chunk: Chunk) -> None:
     reader.end()
 
 
-def _pack_hold(hold: Hold) -> bytes:
+def _pack_hold(hold: LeaseGroup) -> bytes:
     mask = hold.mask
     first, last = (mask & -mask).bit_length() - 1, mask.bit_length() - 1
     if mask.bit_count() == last - first + 1:
@@ -166,7 +166,7 @@ def _pack_hold(hold: Hold) -> bytes:
     return packed
 
 
-def _unpack_hold(reader: "_Reader", chunk: Chunk) -> Hold:
+def _unpack_hold(reader: "_Reader", chunk: Chunk) -> LeaseGroup:
     form, first = reader.take(2)
     if form == _RANGE:
         (last,) = reader.take(1)
@@ -190,7 +190,7 @@ def _unpack_hold(reader: "_Reader", chunk: Chunk) -> Hold:
             raise CorruptState(f"queue chunk {chunk.index} moves several messages as one")
         (sequence,) = reader.unpack(_SEQUENCE)
         move = PendingMove(sequence, reader.text(_LENGTH), reader.text(_LENGTH))
-    return Hold(chunk, mask, state, lane, count, due_ms, acquired_ms, first_ms, owner, move)
+    return LeaseGroup(chunk, mask, state, lane, count, due_ms, acquired_ms, first_ms, owner, move)
 
 
 def _names(queue: QueueId) -> bytes:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from alpacamq.model.errors import AlpacaError, InvalidDelay, InvalidRequest, NotAcquired, StaleReceipt
 from alpacamq.model.topics import DAY_MS, check_topic_name
 
-from .chunks import CHUNK_BITS, Hold, State
+from .chunks import CHUNK_BITS, LeaseGroup, State
 from .messages import Action, EndedLease, QueueId, Settlement
 from .partition import SharePartition
 from .queue import Queue
@@ -13,7 +13,7 @@ from .receiving import MAX_LEASE_MS
 
 MAX_REASON_LENGTH = 1000
 EXPIRED = "lease expired"
-_Step = Callable[[Queue, SharePartition, Hold, Settlement, int], None]
+_Step = Callable[[Queue, SharePartition, LeaseGroup, Settlement, int], None]
 
 
 def settle(queue: Queue, settlements: Sequence[Settlement], now_ms: int) -> tuple[AlpacaError | None, ...]:
@@ -50,9 +50,9 @@ def stale(queue_id: QueueId, settlements: Sequence[Settlement]) -> tuple[AlpacaE
     )
 
 
-def end(queue: Queue, hold: Hold, reason: str = EXPIRED) -> None:
+def end(queue: Queue, hold: LeaseGroup, reason: str = EXPIRED) -> None:
     """A lease or a rest is over, for all messages of a hold."""
-    partition = hold.chunk.partition
+    partition = queue.partitions[hold.chunk.partition.number]
     if hold.state is State.ACQUIRED:
         is_expired = reason is EXPIRED
         queue.totals.expired_leases += hold.mask.bit_count() if is_expired else 0
@@ -80,7 +80,11 @@ def release_consumer(queue: Queue, consumer: str) -> None:
 
 
 def _settled_otherwise(
-    queue: Queue, partition: SharePartition | None, hold: Hold | None, settlement: Settlement, now_ms: int
+    queue: Queue,
+    partition: SharePartition | None,
+    hold: LeaseGroup | None,
+    settlement: Settlement,
+    now_ms: int,
 ) -> AlpacaError | None:
     """Settle what is not simply leased under this receipt, or say why that cannot be."""
     where = f"message {settlement.offset} of {queue.id.topic}-{settlement.partition}"
@@ -113,7 +117,7 @@ def _over(where: str, *, by_receipt: bool) -> AlpacaError:
 
 
 def _step(
-    queue: Queue, partition: SharePartition, hold: Hold, settlement: Settlement, now_ms: int
+    queue: Queue, partition: SharePartition, hold: LeaseGroup, settlement: Settlement, now_ms: int
 ) -> AlpacaError | None:
     try:
         _STEPS[settlement.action](queue, partition, hold, settlement, now_ms)
@@ -122,16 +126,22 @@ def _step(
     return None
 
 
-def _ack(queue: Queue, partition: SharePartition, hold: Hold, settlement: Settlement, _now_ms: int) -> None:
+def _ack(
+    queue: Queue, partition: SharePartition, hold: LeaseGroup, settlement: Settlement, _now_ms: int
+) -> None:
     partition.finish(hold, settlement.offset)
     queue.totals.acked += 1
 
 
-def _drop(_queue: Queue, partition: SharePartition, hold: Hold, settlement: Settlement, _now_ms: int) -> None:
+def _drop(
+    _queue: Queue, partition: SharePartition, hold: LeaseGroup, settlement: Settlement, _now_ms: int
+) -> None:
     partition.finish(hold, settlement.offset)
 
 
-def _nack(queue: Queue, partition: SharePartition, hold: Hold, settlement: Settlement, now_ms: int) -> None:
+def _nack(
+    queue: Queue, partition: SharePartition, hold: LeaseGroup, settlement: Settlement, now_ms: int
+) -> None:
     rest_ms = settlement.delay_ms
     if rest_ms is not None and not 0 <= rest_ms <= DAY_MS:
         raise InvalidDelay(f"a message can rest between 0 and {DAY_MS} ms, not {rest_ms}")
@@ -149,7 +159,7 @@ def _nack(queue: Queue, partition: SharePartition, hold: Hold, settlement: Settl
 
 
 def _release(
-    queue: Queue, partition: SharePartition, hold: Hold, settlement: Settlement, _now_ms: int
+    queue: Queue, partition: SharePartition, hold: LeaseGroup, settlement: Settlement, _now_ms: int
 ) -> None:
     if queue.is_spent(hold.count):
         queue.dead_letter(partition, hold, settlement.offset, _reason(settlement, "released too often"))
@@ -157,19 +167,25 @@ def _release(
         partition.free(hold, settlement.offset, hold.count)
 
 
-def _undo(_queue: Queue, partition: SharePartition, hold: Hold, settlement: Settlement, _now_ms: int) -> None:
+def _undo(
+    _queue: Queue, partition: SharePartition, hold: LeaseGroup, settlement: Settlement, _now_ms: int
+) -> None:
     partition.free(hold, settlement.offset, hold.count - 1)
 
 
-def _reject(queue: Queue, partition: SharePartition, hold: Hold, settlement: Settlement, now_ms: int) -> None:
-    if not queue.has_dead_letters:
+def _reject(
+    queue: Queue, partition: SharePartition, hold: LeaseGroup, settlement: Settlement, now_ms: int
+) -> None:
+    if queue.dead_letter_topic is None:
         _nack(queue, partition, hold, settlement, now_ms)
         return
     queue.totals.rejected += 1
     queue.dead_letter(partition, hold, settlement.offset, _reason(settlement, "rejected"))
 
 
-def _extend(queue: Queue, partition: SharePartition, hold: Hold, settlement: Settlement, now_ms: int) -> None:
+def _extend(
+    queue: Queue, partition: SharePartition, hold: LeaseGroup, settlement: Settlement, now_ms: int
+) -> None:
     lease_ms = settlement.delay_ms
     if lease_ms is None:
         lease_ms = queue.settings.queue_visibility_timeout_ms
@@ -184,7 +200,9 @@ def _extend(queue: Queue, partition: SharePartition, hold: Hold, settlement: Set
         partition.free(hold, settlement.offset, hold.count)
 
 
-def _move(queue: Queue, partition: SharePartition, hold: Hold, settlement: Settlement, _now_ms: int) -> None:
+def _move(
+    queue: Queue, partition: SharePartition, hold: LeaseGroup, settlement: Settlement, _now_ms: int
+) -> None:
     if not settlement.target:
         raise InvalidRequest(f"message {settlement.offset} is to be moved, but not where")
     queue.move(partition, hold, settlement.offset, check_topic_name(settlement.target), "")
@@ -194,11 +212,11 @@ _STEPS: Mapping[Action, _Step] = {
     Action.ACK: _ack,
     Action.NACK: _nack,
     Action.RELEASE: _release,
-    Action.UNDO: _undo,
+    Action.RELEASE_UNSEEN: _undo,
     Action.REJECT: _reject,
     Action.EXTEND: _extend,
     Action.MOVE: _move,
-    Action.DROP: _drop,
+    Action.DISCARD: _drop,
 }
 
 

@@ -1,4 +1,4 @@
-"""What the queue engine may look at: the log's contents in outline, and the settings of topics."""
+"""The metadata of topics as the queue engine sees it, and the contents of a log in outline."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -7,10 +7,10 @@ from alpacamq.model.lanes import Lane
 from alpacamq.model.topics import TopicConfig
 
 
-class Run(NamedTuple):
-    """Neighbouring messages first..last of one lane; all of those offsets exist and are committed.
+class OffsetRange(NamedTuple):
+    """Messages first..last of one lane; all of those offsets exist and are committed.
 
-    `keys` has one entry per message where the queue asked for keys, else it is None.
+    `keys` has one entry per message in queues with key order, else it is None.
     """
 
     first: int
@@ -20,32 +20,25 @@ class Run(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """Runs in ascending order that cover every message in [asked offset, next_offset)."""
+    """The messages from the requested offset to before `next_offset`, in ascending order."""
 
-    runs: Sequence[Run]
-    next_offset: int  # ask from here on next time; equal to the offset asked for if nothing is known yet
+    ranges: Sequence[OffsetRange]
+    next_offset: int  # equal to the requested offset if nothing could be read
 
 
-class LogView(Protocol):
-    """Topics and their partitions as the engine sees them. Answers at once, from memory or the page cache."""
+class TopicsView(Protocol):
+    """Topics and the bounds of their partitions, from memory."""
 
     def config(self, topic: str) -> TopicConfig | None:
-        """None: there is no such topic."""
+        """Return the settings of a topic; None if it does not exist."""
         ...
 
     def partitions(self, topic: str) -> int: ...
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """The first offset there is, and the offset where committed records end."""
+        """Return the first offset of a partition, and its last stable offset."""
         ...
 
     def cut_offset(self, topic: str, partition: int) -> int | None:
-        """Where a power loss has ended the log, if stored state may refer to what came after."""
-        ...
-
-    def outline(self, topic: str, partition: int, offset: int, *, with_keys: bool) -> Outline:
-        """What lies from `offset` on: some of it, never all of a large backlog at once.
-
-        When more becomes known later, the engine is told `records_arrived`.
-        """
+        """Return where a power loss has cut the log, if stored state may refer to offsets behind that."""
         ...

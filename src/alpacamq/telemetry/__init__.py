@@ -1,4 +1,4 @@
-"""What the broker says about itself: logs, figures, traces. Imports nothing of ours."""
+"""Logs, metrics and traces. Imports no other package of AlpacaMQ."""
 
 from .logs import Format, Level, Logger, configure, get_logger
 

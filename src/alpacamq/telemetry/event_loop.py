@@ -1,9 +1,9 @@
-"""How promptly the event loop turns, and what held it up when it stood still.
+"""Measures the lag of the event loop, and logs the stack when it stalls.
 
-A task measures how late it wakes. A stalled loop cannot tell what stalls it, so a thread looks after the
-task: once a stall is long, it writes down where the loop's thread is. A process that was stopped as a
-whole, or did not get a processor, was not stalled by its own code, and the thread knows that by having
-been late itself.
+A task measures how late it wakes. A stalled loop cannot report its own stall, so a watchdog thread
+does: once a stall is long, it logs the stack of the loop's thread. If the whole process was stopped
+or got no CPU time, the stall is not caused by its own code; the thread detects this by having been
+late itself.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _LOOK_SECONDS = 0.25
 
 
 class EventLoopWatch:
-    """Measures one event loop for as long as `run` does."""
+    """Measures one event loop while `run` runs."""
 
     def __init__(self, stall_seconds: float = STALL_SECONDS) -> None:
         self._stall_seconds = stall_seconds
@@ -37,7 +37,7 @@ class EventLoopWatch:
         self._ended = threading.Event()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Measure until cancelled."""
         self._thread_id = threading.get_ident()
         self._beat_at = time.monotonic()
         watcher = threading.Thread(target=self._watch, name="event-loop-watch", daemon=True)
@@ -51,7 +51,7 @@ class EventLoopWatch:
             self._ended.set()
 
     def seconds_since_stall(self) -> float | None:
-        """How long ago the loop last stood still; None if it never did."""
+        """Return the time since the last stall; None if there was none."""
         return None if self.last_stall_at is None else time.monotonic() - self.last_stall_at
 
     def _woke(self, due_at: float) -> None:
@@ -66,7 +66,7 @@ class EventLoopWatch:
             log.warning("event_loop_stalled", seconds=round(late, 3))
 
     def _watch(self) -> None:
-        """In a thread: say once for every long stall where the loop's thread is."""
+        """Log the stack of the loop's thread once for every long stall; runs in a thread."""
         told_of_beat = -1.0
         looked_at = time.monotonic()
         while not self._ended.wait(_LOOK_SECONDS):
@@ -79,4 +79,4 @@ class EventLoopWatch:
             told_of_beat = beat_at
             if (frame := sys._current_frames().get(self._thread_id)) is not None:
                 where = "".join(traceback.format_stack(frame))
-                log.error("event_loop_stands_still", seconds=round(now - beat_at, 3), stack=where)
+                log.error("event_loop_blocked", seconds=round(now - beat_at, 3), stack=where)

@@ -1,7 +1,7 @@
 """Logs: events with fields, one line each, as text for people or JSON for machines.
 
-Owns how a line looks and where it goes. The standard library's own loggers (asyncio complains
-through them) are led into the same stream, so that there is one format to read.
+Owns format and destination of lines. The standard library's loggers (used by asyncio) are
+redirected to the same stream, so that there is one format.
 """
 
 import json
@@ -17,7 +17,7 @@ __all__ = ["Format", "Level", "Logger", "configure", "get_logger"]
 
 
 class Level(StrEnum):
-    """How grave an event must be to be written."""
+    """Minimum severity of written events."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -26,7 +26,7 @@ class Level(StrEnum):
 
 
 class Format(StrEnum):
-    """How a line looks; AUTO is text on a terminal and JSON elsewhere."""
+    """Format of lines; AUTO is text on a terminal and JSON elsewhere."""
 
     AUTO = "auto"
     TEXT = "text"
@@ -39,12 +39,12 @@ _NUMBERS: Mapping[Level, int] = {
     Level.WARNING: logging.WARNING,
     Level.ERROR: logging.ERROR,
 }
-# Values of these types keep their shape in JSON; all others are written as their text.
+# Values of these types are encoded as JSON; all others as text.
 _JSON_TYPES = (str, int, float, bool, type(None), list, tuple, dict)
 
 
 def configure(level: Level, format: Format, stream: TextIO) -> None:  # noqa: A002 - the setting's name
-    """Send every event of at least `level` to `stream`; replaces what was configured before."""
+    """Send every event of at least `level` to `stream`; replaces the previous configuration."""
     as_text = format is Format.TEXT or (format is Format.AUTO and stream.isatty())
     structlog.configure(
         processors=[
@@ -58,18 +58,18 @@ def configure(level: Level, format: Format, stream: TextIO) -> None:  # noqa: A0
         logger_factory=lambda name="": _Lines(stream, name),
         cache_logger_on_first_use=False,
     )
-    # Libraries are heard from warnings on, whatever our own level: their debug output is theirs.
+    # Events of libraries are written from warnings on, whatever our own level.
     root = logging.getLogger()
     root.handlers = [_Forward(max(_NUMBERS[level], logging.WARNING))]
 
 
 def get_logger(name: str) -> Logger:
-    """The logger of one module: `log = get_logger(__name__)`, then `log.info("event_name", field=value)`."""
+    """Return the logger of a module: `log = get_logger(__name__)`; `log.info("event_name", field=value)`."""
     return cast("Logger", structlog.get_logger(name))
 
 
 class _Lines:
-    """Writes whole lines. A log that cannot be written is lost; it does not stop the broker."""
+    """Writes whole lines. A line that cannot be written is lost; it does not stop the broker."""
 
     def __init__(self, stream: TextIO, name: str) -> None:
         self.name = name
@@ -79,14 +79,14 @@ class _Lines:
         try:
             self._stream.write(line + "\n")
             self._stream.flush()
-        except (OSError, ValueError):  # a full disk, a reader that went away, a closed stream
+        except (OSError, ValueError):  # full disk, broken pipe, closed stream
             return
 
     debug = info = warning = error = critical = msg = write
 
 
 class _Forward(logging.Handler):
-    """Passes what libraries log through the standard library on to our stream."""
+    """Forwards records of the standard library's loggers to our stream."""
 
     def emit(self, record: logging.LogRecord) -> None:
         write = get_logger(record.name).log
@@ -102,7 +102,7 @@ def _text_line(logger: _Lines, _method: str, event: MutableMapping[str, Any]) ->
 
 
 def _text(value: object) -> str:
-    """A value as one word. Clients choose some of them: nothing may forge a line or drive the terminal."""
+    """Format a value as one word that cannot forge a line or control the terminal: clients choose some."""
     text = str(value)
     plain = text and text.isprintable() and not set(text) & set(" ='\"")
     return text if plain else repr(text)

@@ -10,10 +10,10 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 
-from alpacamq.model.outcome import Change
+from alpacamq.model.state_machine import Change, Outcome
 
-from .messages import DelayOutcome, Deliver, Dropped, Journal
-from .records import IntentId, Lane, intent_change, message_key, target_change
+from .messages import Deliver, Dropped, Journal
+from .records import DeliveryPath, IntentId, intent_change, message_key, target_change
 from .targets import Target, Targets
 from .wheel import Slot, due_of, target_of, tick_of
 
@@ -24,14 +24,14 @@ LEAVING_AT_ONCE = 2000
 Run = tuple["array[int]", "array[int]"]
 
 
-class Departures:
+class DueBatches:
     """What is due and what is on its way."""
 
     def __init__(self, targets: Targets, journal: Journal) -> None:
         self._targets = targets
         self._journal = journal
         # Messages of the same millisecond by id, and those by time. Still waiting as far as the log knows.
-        self._due: deque[tuple[Lane, Run]] = deque()
+        self._due: deque[tuple[DeliveryPath, Run]] = deque()
         self._due_count = 0
         self.under_way: dict[IntentId, Run] = {}
 
@@ -39,7 +39,7 @@ class Departures:
     def due_count(self) -> int:
         return self._due_count
 
-    def take_in(self, slot: Slot, lane: Lane) -> None:
+    def take_in(self, slot: Slot, path: DeliveryPath) -> None:
         """Messages of the next slot are due. Their order is by time, then by id."""
         by_time: dict[int, Run] = {}
         for id_, word in slot:
@@ -48,22 +48,22 @@ class Departures:
                 run = by_time[due_ms] = (array("Q"), array("Q"))
             run[0].append(id_)
             run[1].append(word)
-        self._due.extend((lane, by_time[due_ms]) for due_ms in sorted(by_time))
+        self._due.extend((path, by_time[due_ms]) for due_ms in sorted(by_time))
         self._due_count += len(slot)
 
-    def leave(self, outcome: DelayOutcome, producer_ids: Mapping[Lane, int]) -> None:
+    def leave(self, outcome: Outcome, producer_ids: Mapping[DeliveryPath, int]) -> None:
         """Send off what is due, as much as one turn may."""
-        batches: dict[tuple[int, Lane], Run] = {}
+        batches: dict[tuple[int, DeliveryPath], Run] = {}
         room = LEAVING_AT_ONCE
         while self._due and room:
-            lane, (ids, words) = self._due.popleft()
+            path, (ids, words) = self._due.popleft()
             if len(ids) > room:
-                self._due.appendleft((lane, (ids[room:], words[room:])))
+                self._due.appendleft((path, (ids[room:], words[room:])))
                 ids, words = ids[:room], words[:room]
             room -= len(ids)
             self._due_count -= len(ids)
             for id_, word in zip(ids, words, strict=True):
-                line = target_of(word), lane
+                line = target_of(word), path
                 if (batch := batches.get(line)) is None:
                     batch = batches[line] = (array("Q"), array("Q"))
                 batch[0].append(id_)
@@ -75,10 +75,10 @@ class Departures:
 
     def _send(
         self,
-        outcome: DelayOutcome,
-        producer_ids: Mapping[Lane, int],
+        outcome: Outcome,
+        producer_ids: Mapping[DeliveryPath, int],
         index: int,
-        lane: Lane,
+        path: DeliveryPath,
         messages: Run,
     ) -> None:
         target = self._targets.get(index)
@@ -88,12 +88,12 @@ class Departures:
             self.drop(outcome, zip(*messages, strict=True))
             return
         assert target.name is not None
-        intent = IntentId(index, lane, target.advance(lane, count))
+        intent = IntentId(index, path, target.advance(path, count))
         self.under_way[intent] = messages
         self._journal.write(outcome, intent_change(intent, messages))
-        outcome.effects.append(Deliver(intent, target.name, producer_ids[lane], *messages))
+        outcome.effects.append(Deliver(intent, target.name, producer_ids[path], *messages))
 
-    def drop(self, outcome: DelayOutcome, messages: Iterable[tuple[int, int]]) -> None:
+    def drop(self, outcome: Outcome, messages: Iterable[tuple[int, int]]) -> None:
         """Let go of messages that nobody can be given."""
         count = 0
         for id_, word in messages:
@@ -101,14 +101,14 @@ class Departures:
             count += 1
         outcome.effects.append(Dropped(count))
 
-    def again(self, outcome: DelayOutcome, producer_ids: Mapping[Lane, int]) -> None:
+    def again(self, outcome: Outcome, producer_ids: Mapping[DeliveryPath, int]) -> None:
         """After a restart: send everything that was on its way, as it was."""
         for intent, messages in self.under_way.items():
             name = self._targets.get(intent.target).name
             if name is not None:
-                outcome.effects.append(Deliver(intent, name, producer_ids[intent.lane], *messages))
+                outcome.effects.append(Deliver(intent, name, producer_ids[intent.path], *messages))
 
-    def arrived(self, outcome: DelayOutcome, intents: Iterable[IntentId]) -> None:
+    def arrived(self, outcome: Outcome, intents: Iterable[IntentId]) -> None:
         """These batches are in their targets for good: their messages are done."""
         targets: dict[int, Target] = {}
         for intent in intents:
@@ -126,8 +126,8 @@ class Departures:
         """The log says that a batch left."""
         self.under_way[intent] = messages
         target = self._targets.get(intent.target)
-        target.next_sequences[intent.lane] = intent.sequence
-        target.advance(intent.lane, len(messages[0]))
+        target.next_sequences[intent.path] = intent.sequence
+        target.advance(intent.path, len(messages[0]))
 
     def is_under_way_to(self, index: int) -> bool:
         return any(intent.target == index for intent in self.under_way)

@@ -6,28 +6,34 @@ it has been delivered or taken back; compaction then frees its room.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 from alpacamq.model.errors import TooManyDelayed, UnknownDelayed
-from alpacamq.model.outcome import Change, Outcome, Reply
+from alpacamq.model.state_machine import Change, HandlesOneByOne, Outcome, Reply, reply
 
 from . import records
 from .blocks import Block, Blocks
-from .due_batches import LEAVING_AT_ONCE, Departures
+from .due_batches import LEAVING_AT_ONCE, DueBatches
 from .messages import (
-    DelayOutcome,
+    BatchesDelivered,
+    BlockLoaded,
+    CancelMessage,
+    CountPending,
     Deliver,
     Dropped,
     Journal,
     Listing,
+    ListMessages,
     PendingCounts,
     ReadBlock,
+    Schedule,
     Source,
     TargetName,
-    ToSchedule,
+    TopicsDeleted,
 )
-from .records import IntentId, Lane, SourceBatch, SourceState, message_key, source_change
-from .spill import FarFuture
+from .records import DeliveryPath, IntentId, SourceBatch, SourceState, message_key, source_change
+from .spill import TimerSpill
 from .targets import Target, Targets
 from .wheel import LAST, MAX_TARGETS, Slot, TimerWheel, day_of, pack_word, target_of, unpack
 
@@ -45,10 +51,10 @@ class Sources:
     def __init__(self) -> None:
         self._states: OrderedDict[tuple[int, int], SourceState] = OrderedDict()
 
-    def parted_ms(self, target: int, source: Source) -> int | None:
+    def first_seen_ms(self, target: int, source: Source) -> int | None:
         """When this batch was parted, if it came before."""
         batch = self._batch(target, source)
-        return None if batch is None else batch.parted_ms
+        return None if batch is None else batch.first_seen_ms
 
     def knows(self, target: int, source: Source) -> bool:
         """Whether this portion of this batch was taken in before."""
@@ -61,7 +67,9 @@ class Sources:
         known = self._states.get(key)
         batches = known.batches if known is not None and known.epoch == source.epoch else ()
         former = self._batch(target, source)
-        batch = SourceBatch(source.first_sequence, source.last_sequence, source.parted_ms, source.portion + 1)
+        batch = SourceBatch(
+            source.first_sequence, source.last_sequence, source.first_seen_ms, source.portion + 1
+        )
         batches = (*(other for other in batches if other is not former), batch)[-WINDOW:]
         state = self._states[key] = SourceState(source.epoch, batches, now_ms)
         self._states.move_to_end(key)
@@ -100,15 +108,15 @@ class DelayState:
 
     def __init__(self, next_offset: int) -> None:
         self.journal = Journal(next_offset)
-        self.producer_ids: dict[Lane, int] = {}
+        self.producer_ids: dict[DeliveryPath, int] = {}
         self.wheel = TimerWheel()
         # What was scheduled for just now. Not for long, so that a wheel of one level will do.
         self.short_notice = TimerWheel.of_one_level()
         self.blocks = Blocks()
         self.targets = Targets()
         self.sources = Sources()
-        self.departures = Departures(self.targets, self.journal)
-        self.far = FarFuture(self.wheel, self.blocks, self.targets, self.departures, self.journal)
+        self.departures = DueBatches(self.targets, self.journal)
+        self.far = TimerSpill(self.wheel, self.blocks, self.targets, self.departures, self.journal)
 
     def target(self, outcome: Outcome, name: TargetName) -> Target:
         target = self.targets.find(name.topic_id, name.partition)
@@ -135,8 +143,8 @@ class DelayState:
     def _changes(self) -> Iterator[Change]:
         yield records.boundaries_change(self.wheel.boundaries)
         yield records.number_change(records.NEXT_TARGET, self.targets.next_index)
-        for lane, producer_id in self.producer_ids.items():
-            yield records.producer_change(lane, producer_id)
+        for path, producer_id in self.producer_ids.items():
+            yield records.producer_change(path, producer_id)
         for target in self.targets:
             if target.name is not None:
                 yield records.target_change(target.index, target.state())
@@ -222,7 +230,7 @@ SHORT_NOTICE_MS = 20
 _SWEPT_AT_ONCE = 2000
 
 
-class DelayMachine:
+class DelayMachine(HandlesOneByOne):
     """Decides what is delivered when, and what the log must say of it."""
 
     def __init__(
@@ -261,23 +269,22 @@ class DelayMachine:
             times.append(due_ms - SHORT_NOTICE_MS)
         return max(min(times), self._not_before_ms) if times else None
 
-    def schedule(
-        self, messages: Sequence[ToSchedule], source: Source | None, ticket: object, now_ms: int
-    ) -> DelayOutcome:
-        """Take messages in; the reply is their ids, or none if they came from this source before."""
-        outcome = DelayOutcome()
+    def schedule(self, request: Schedule, reply_to: object, now_ms: int) -> Outcome:
+        """Schedule messages; the reply is their ids, or [] if they came from the same source batch before."""
+        messages, source = request.messages, request.source
+        outcome = Outcome()
         if self._targets.next_index + len(messages) > MAX_TARGETS:
             full = TooManyDelayed(f"delayed messages have had {MAX_TARGETS} partitions to go to")
-            outcome.replies.append(Reply(ticket, full))
+            outcome.replies.append(Reply(reply_to, full))
             return outcome
         if not self._state.producer_ids:
-            for lane in Lane:
-                producer_id = self._state.producer_ids[lane] = self._new_producer_id()
-                self._journal.write(outcome, records.producer_change(lane, producer_id))
+            for path in DeliveryPath:
+                producer_id = self._state.producer_ids[path] = self._new_producer_id()
+                self._journal.write(outcome, records.producer_change(path, producer_id))
         if source is not None:
             target = self._state.target(outcome, messages[0].target)
             if self._sources.knows(target.index, source):
-                outcome.replies.append(Reply(ticket, []))
+                outcome.replies.append(Reply(reply_to, []))
                 return outcome
             for change in self._sources.note(target.index, source, now_ms):
                 self._journal.write(outcome, change)
@@ -293,59 +300,57 @@ class DelayMachine:
                 self._far.added(self._wheel.add(id_, word))
             self._targets.count(target, 1)
             ids.append(id_)
-        outcome.replies.append(Reply(ticket, ids))
+        outcome.replies.append(Reply(reply_to, ids))
         return outcome
 
-    def parted_ms(self, topic_id: bytes, partition: int, source: Source) -> int | None:
+    def first_seen_ms(self, topic_id: bytes, partition: int, source: Source) -> int | None:
         """When a batch was parted, if its messages were taken in before."""
         target = self._targets.find(topic_id, partition)
-        return None if target is None else self._sources.parted_ms(target.index, source)
+        return None if target is None else self._sources.first_seen_ms(target.index, source)
 
-    def cancel(
-        self, id_: int, word: int, topic_id: bytes, partition: int, ticket: object, _now_ms: int
-    ) -> DelayOutcome:
-        """Take a message back that waits for this partition. `word` is what its record says."""
-        outcome = DelayOutcome()
-        target = self._targets.find(topic_id, partition)
+    def cancel_message(self, request: CancelMessage, reply_to: object, _now_ms: int) -> Outcome:
+        """Cancel a message that waits for a partition."""
+        id_, word = request.id, request.word
+        outcome = Outcome()
+        target = self._targets.find(request.topic_id, request.partition)
         if target is None or target.index != target_of(word) or not self._state.remove(id_, word):
             gone = UnknownDelayed("no such message is waiting (any more)")
-            outcome.replies.append(Reply(ticket, gone))
+            outcome.replies.append(Reply(reply_to, gone))
             return outcome
         self._journal.write(outcome, Change(message_key(id_, word), None))
-        outcome.replies.append(Reply(ticket, None))
+        outcome.replies.append(Reply(reply_to, None))
         return outcome
 
-    def listing(
-        self, topic_id: bytes, partitions: Iterable[int], after_id: int, ticket: object, _now_ms: int
-    ) -> DelayOutcome:
-        """The reply is a Listing for a thread to search."""
-        found = [self._targets.find(topic_id, partition) for partition in partitions]
+    def list_messages(self, request: ListMessages, reply_to: object, _now_ms: int) -> Outcome:
+        """Locate messages for partitions of a topic."""
+        found = [self._targets.find(request.topic_id, partition) for partition in request.partitions]
         targets = {target.index: target.name.partition for target in found if target and target.name}
         pending = sum(target.pending for target in found if target)
         slots: list[Slot] = []
         blocks: list[Block] = []
         if pending:
-            slots = [slot.after(after_id) for _, _, slot in self._slots()]
-            blocks = [block for block in self._blocks if not block.is_loaded and block.last_id > after_id]
-        return DelayOutcome(replies=[Reply(ticket, Listing(targets, pending, slots, blocks))])
+            slots = [slot.after(request.after_id) for _, _, slot in self._slots()]
+            blocks = [
+                block for block in self._blocks if not block.is_loaded and block.last_id > request.after_id
+            ]
+        return reply(reply_to, Listing(targets, pending, slots, blocks))
 
-    def stats(self, ticket: object, _now_ms: int) -> DelayOutcome:
-        """The reply is PendingFigures."""
+    def count_pending(self, _request: CountPending, reply_to: object, _now_ms: int) -> Outcome:
+        """Count the messages that wait."""
         places = self._short_notice, self._wheel, self._blocks
         times = [at_ms for place in places if (at_ms := place.earliest_ms()) is not None]
-        answer = PendingCounts(self.pending, min(times, default=None))
-        return DelayOutcome(replies=[Reply(ticket, answer)])
+        return reply(reply_to, PendingCounts(self.pending, min(times, default=None)))
 
-    def tick(self, now_ms: int) -> DelayOutcome:
-        outcome = DelayOutcome()
+    def tick(self, now_ms: int) -> Outcome:
+        outcome = Outcome()
         self._is_busy = not self._wheel.turn(now_ms, self._blocks.first_day)
         departures = self._departures
-        for wheel, lane, ahead_ms in (
-            (self._wheel, Lane.PLANNED, PLANNED_MS),
-            (self._short_notice, Lane.SHORT_NOTICE, SHORT_NOTICE_MS),
+        for wheel, path, ahead_ms in (
+            (self._wheel, DeliveryPath.PLANNED, PLANNED_MS),
+            (self._short_notice, DeliveryPath.SHORT_NOTICE, SHORT_NOTICE_MS),
         ):
             while departures.due_count < LEAVING_AT_ONCE and (slot := wheel.due(now_ms + ahead_ms)):
-                departures.take_in(slot, lane)
+                departures.take_in(slot, path)
         departures.leave(outcome, self._state.producer_ids)
         self._far.step(outcome, now_ms)
         if self._sweep_at is not None:
@@ -360,23 +365,36 @@ class DelayMachine:
             self._not_before_ms = now_ms + 1
         return outcome
 
-    def arrived(self, intents: Iterable[IntentId], _now_ms: int) -> DelayOutcome:
-        """These batches are in their targets, on the medium, or their targets are no more."""
-        outcome = DelayOutcome()
-        self._departures.arrived(outcome, intents)
+    def batches_delivered(self, event: BatchesDelivered, _reply_to: object, _now_ms: int) -> Outcome:
+        """Forget batches that are on disk in their targets."""
+        outcome = Outcome()
+        self._departures.arrived(outcome, event.intents)
         self._drop_spent_targets(outcome)
         return outcome
 
-    def block_read(self, read: ReadBlock, stored: Slot, now_ms: int) -> DelayOutcome:
-        """A block that was asked for is here."""
-        outcome = DelayOutcome()
-        self._far.was_read(outcome, read, stored, now_ms)
+    def block_loaded(self, event: BlockLoaded, _reply_to: object, now_ms: int) -> Outcome:
+        """Put the messages of a block into the wheel."""
+        outcome = Outcome()
+        self._far.was_read(outcome, event.read, event.slot, now_ms)
         self._drop_spent_targets(outcome)
         return outcome
 
-    def topics_deleted(self, _now_ms: int) -> DelayOutcome:
-        """Some topic is gone: what waits for it is let go, a bit at a time."""
-        outcome = DelayOutcome()
+    def topics_deleted(self, _event: TopicsDeleted, _reply_to: object, _now_ms: int) -> Outcome:
+        """Drop messages for deleted topics, some at a time."""
+        return self._drop_deleted_topics()
+
+    HANDLERS: ClassVar = {
+        Schedule: schedule,
+        CancelMessage: cancel_message,
+        ListMessages: list_messages,
+        CountPending: count_pending,
+        BatchesDelivered: batches_delivered,
+        BlockLoaded: block_loaded,
+        TopicsDeleted: topics_deleted,
+    }
+
+    def _drop_deleted_topics(self) -> Outcome:
+        outcome = Outcome()
         for target in self._targets:
             if target.name is not None and not self._topic_exists(target.name.topic_id):
                 target.is_gone = True
@@ -387,11 +405,11 @@ class DelayMachine:
         self._drop_spent_targets(outcome)
         return outcome
 
-    def gone(self, ticket: object) -> None:
-        """Nobody is kept waiting here."""
+    def cancel(self, reply_to: object) -> None:
+        """Do nothing: no request waits here."""
 
-    def loaded(self, now_ms: int) -> DelayOutcome:
-        outcome = self.topics_deleted(now_ms)
+    def loaded(self, _now_ms: int) -> Outcome:
+        outcome = self._drop_deleted_topics()
         self._departures.again(outcome, self._state.producer_ids)
         return outcome
 
@@ -399,7 +417,7 @@ class DelayMachine:
         yield from self._short_notice.slots()
         yield from self._wheel.slots()
 
-    def _sweep(self, outcome: DelayOutcome, level: int, number: int) -> None:
+    def _sweep(self, outcome: Outcome, level: int, number: int) -> None:
         """Let go of messages of deleted topics, in one slot. From the top: messages only move down."""
         slots = self._wheel.levels[level]
         number = min((other for other in slots if other >= number), default=-1)
@@ -416,7 +434,7 @@ class DelayMachine:
             self._departures.drop(outcome, unwanted)
             self._drop_spent_targets(outcome)
 
-    def _drop_spent_targets(self, outcome: DelayOutcome) -> None:
+    def _drop_spent_targets(self, outcome: Outcome) -> None:
         """Forget deleted partitions that nothing waits for any more."""
         for target in self._targets.gone():
             if target.pending or self._departures.is_under_way_to(target.index):

@@ -1,10 +1,9 @@
-"""What is asked of the delay machine, and what it asks of its host."""
+"""Requests, events and effects of the delay machine."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from alpacamq.model.outcome import Change, Outcome
+from alpacamq.model.state_machine import Change, Outcome, Request
 
 from .blocks import Block
 from .records import IntentId
@@ -41,7 +40,7 @@ class Source(NamedTuple):
     epoch: int
     first_sequence: int
     last_sequence: int
-    parted_ms: int
+    first_seen_ms: int
     portion: int = 0
 
 
@@ -91,11 +90,49 @@ class Dropped(NamedTuple):
     messages: int
 
 
-@dataclass(slots=True)
-class DelayOutcome(Outcome):
-    """Effects, like replies, wait until the changes are durable."""
+class Schedule(Request[list[int]], frozen=True, kw_only=True):
+    """Schedule messages together; the reply is their ids, or [] if the source batch came before."""
 
-    effects: list[Deliver | ReadBlock | Dropped] = field(default_factory=list)
+    messages: Sequence[ToSchedule]
+    source: Source | None = None
+
+
+class CancelMessage(Request[None], frozen=True, kw_only=True):
+    """Cancel a message that waits for a partition; UnknownDelayed. `word` is from the key of its record."""
+
+    id: int
+    word: int
+    topic_id: bytes
+    partition: int
+
+
+class ListMessages(Request[Listing], frozen=True, kw_only=True):
+    """Locate the messages for partitions of a topic, for a thread to search."""
+
+    topic_id: bytes
+    partitions: Sequence[int]
+    after_id: int
+
+
+class CountPending(Request[PendingCounts], frozen=True, kw_only=True):
+    """Count the messages that wait."""
+
+
+class BatchesDelivered(Request[None], frozen=True, kw_only=True):
+    """Event: these batches are on disk in their targets, or their targets were deleted."""
+
+    intents: Sequence[IntentId]
+
+
+class BlockLoaded(Request[None], frozen=True, kw_only=True):
+    """Event: a block was read as requested by ReadBlock."""
+
+    read: ReadBlock
+    slot: Slot
+
+
+class TopicsDeleted(Request[None], frozen=True, kw_only=True):
+    """Event: a topic was deleted; messages for it are dropped, some at a time."""
 
 
 class Journal:

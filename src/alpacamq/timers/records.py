@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from alpacamq.model.outcome import Change
 from alpacamq.model.records import Header
+from alpacamq.model.state_machine import Change
 
 from .blocks import Block
 from .wheel import Slot, pack, unpack
@@ -46,7 +46,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     headers: tuple[Header, ...] = ()
 
 
-class Lane(IntEnum):
+class DeliveryPath(IntEnum):
     """How a message gets to its target: in an orderly line, or past it because it came at short notice."""
 
     PLANNED = 0
@@ -66,7 +66,7 @@ class IntentId(NamedTuple):
     """A batch on its way into a target."""
 
     target: int
-    lane: Lane
+    path: DeliveryPath
     sequence: int
 
 
@@ -75,7 +75,7 @@ class SourceBatch(msgspec.Struct, frozen=True, array_like=True):
 
     first_sequence: int
     last_sequence: int
-    parted_ms: int
+    first_seen_ms: int
     portions: int
 
 
@@ -133,8 +133,8 @@ def intent_change(intent: IntentId, messages: tuple["array[int]", "array[int]"] 
 
 
 def read_intent_key(key: bytes) -> IntentId:
-    _, target, lane, sequence = _unpack(_INTENT_KEY, key)
-    return IntentId(target, Lane(lane), sequence)
+    _, target, path, sequence = _unpack(_INTENT_KEY, key)
+    return IntentId(target, DeliveryPath(path), sequence)
 
 
 def block_change(day: int, number: int, content: tuple[int, Slot] | None) -> Change:
@@ -170,12 +170,12 @@ def decode_source(value: bytes) -> SourceState:
     return msgspec.msgpack.decode(value, type=SourceState)
 
 
-def producer_change(lane: Lane, producer_id: int) -> Change:
-    return Change(_PRODUCER_KEY.pack(PRODUCER, lane), _NUMBER.pack(producer_id))
+def producer_change(path: DeliveryPath, producer_id: int) -> Change:
+    return Change(_PRODUCER_KEY.pack(PRODUCER, path), _NUMBER.pack(producer_id))
 
 
-def read_producer_key(key: bytes) -> Lane:
-    return Lane(_unpack(_PRODUCER_KEY, key)[1])
+def read_producer_key(key: bytes) -> DeliveryPath:
+    return DeliveryPath(_unpack(_PRODUCER_KEY, key)[1])
 
 
 def number_change(kind: bytes, number: int) -> Change:

@@ -1,8 +1,10 @@
 """Between memory and disk: which messages of the far future are written out, and when they come back."""
 
+from alpacamq.model.state_machine import Outcome
+
 from .blocks import Block, Blocks
-from .due_batches import Departures
-from .messages import DelayOutcome, Journal, ReadBlock
+from .due_batches import DueBatches
+from .messages import Journal, ReadBlock
 from .records import block_change
 from .targets import Targets
 from .wheel import DAY_SHIFT, LAST, TICK_MS, Slot, TimerWheel, reached_at_ms, reached_day, target_of
@@ -11,11 +13,11 @@ from .wheel import DAY_SHIFT, LAST, TICK_MS, Slot, TimerWheel, reached_at_ms, re
 BLOCK_MESSAGES = 4096
 
 
-class FarFuture:
+class TimerSpill:
     """Moves messages of distant days out of the wheel, and back into it in time."""
 
     def __init__(
-        self, wheel: TimerWheel, blocks: Blocks, targets: Targets, departures: Departures, journal: Journal
+        self, wheel: TimerWheel, blocks: Blocks, targets: Targets, departures: DueBatches, journal: Journal
     ) -> None:
         self._wheel = wheel
         self._blocks = blocks
@@ -43,7 +45,7 @@ class FarFuture:
         if level == LAST and len(slot) >= BLOCK_MESSAGES:
             self._may_write_out = True
 
-    def step(self, outcome: DelayOutcome, now_ms: int) -> None:
+    def step(self, outcome: Outcome, now_ms: int) -> None:
         """Write out one block or none, and ask for the next one to be read if there is any."""
         reached = reached_day(now_ms)
         if self._may_write_out:
@@ -54,7 +56,7 @@ class FarFuture:
                 self._reading = block.day, block.number
                 outcome.effects.append(ReadBlock(block.day, block.number, block.offset))
 
-    def clean_up(self, outcome: DelayOutcome, now_ms: int) -> None:
+    def clean_up(self, outcome: Outcome, now_ms: int) -> None:
         """Forget blocks whose day is over. Nothing may be due that has not left."""
         day = (max(now_ms, 0) // TICK_MS >> DAY_SHIFT) - 1
         if self._blocks.first_day is not None:
@@ -63,7 +65,7 @@ class FarFuture:
             self._blocks.drop(block.day, block.number)
             self._journal.write(outcome, block_change(block.day, block.number, None))
 
-    def was_read(self, outcome: DelayOutcome, read: ReadBlock, stored: Slot, now_ms: int) -> None:
+    def was_read(self, outcome: Outcome, read: ReadBlock, stored: Slot, now_ms: int) -> None:
         """A block is here that was asked for."""
         self._reading = None
         block = self._blocks.get(read.day, read.number)
@@ -82,7 +84,7 @@ class FarFuture:
             self._blocks.drop(block.day, block.number)
             self._journal.write(outcome, block_change(block.day, block.number, None))
 
-    def _wanted(self, outcome: DelayOutcome, content: Slot) -> Slot:
+    def _wanted(self, outcome: Outcome, content: Slot) -> Slot:
         """The messages whose topic still exists; the others are let go."""
         gone = {target.index: target for target in self._targets.gone()}
         if not gone:
@@ -98,7 +100,7 @@ class FarFuture:
             self._departures.drop(outcome, unwanted)
         return wanted
 
-    def _write_out(self, outcome: DelayOutcome, reached: int) -> None:
+    def _write_out(self, outcome: Outcome, reached: int) -> None:
         for day, slot in self._wheel.levels[LAST].items():
             if day >= reached and len(slot) >= BLOCK_MESSAGES:
                 content = slot.take(BLOCK_MESSAGES)
@@ -108,7 +110,7 @@ class FarFuture:
                 return
         self._may_write_out = False
 
-    def _put(self, outcome: DelayOutcome, day: int, number: int, content: Slot) -> None:
+    def _put(self, outcome: Outcome, day: int, number: int, content: Slot) -> None:
         change = block_change(day, number, (self._journal.next_offset, content))
         offset = self._journal.write(outcome, change)
         self._blocks.put(_block(day, number, offset, content, set()))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from .messages import TargetName
-from .records import Lane, TargetState
+from .records import DeliveryPath, TargetState
 from .wheel import MAX_TARGETS
 
 SEQUENCE_MASK = 0x7FFF_FFFF
@@ -18,14 +18,14 @@ class Target:
         self.index = index
         self.name = name
         self.pending = 0
-        self.next_sequences = [0 for _ in Lane]
+        self.next_sequences = [0 for _ in DeliveryPath]
         # Nobody can be delivered to: the topic was deleted, or what the log said of it was.
         self.is_gone = name is None
 
-    def advance(self, lane: Lane, count: int) -> int:
+    def advance(self, path: DeliveryPath, count: int) -> int:
         """The sequence of the first of `count` messages that go there next."""
-        sequence = self.next_sequences[lane]
-        self.next_sequences[lane] = (sequence + count) & SEQUENCE_MASK
+        sequence = self.next_sequences[path]
+        self.next_sequences[path] = (sequence + count) & SEQUENCE_MASK
         return sequence
 
     def state(self) -> TargetState:

@@ -1,1 +1,1 @@
-"""Deciding which staged writes count, and committing them."""
+"""Decides which staged writes are committed, and commits them."""

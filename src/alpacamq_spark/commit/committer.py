@@ -1,8 +1,8 @@
-"""What the driver does with staged writes: decide which count, then show those and drop the rest.
+"""Commits staged writes on the driver: decides which attempts count, commits those, aborts the others.
 
-Between the decision and its last transaction shown, a driver may die. Whoever repeats the batch
-finds the decision and carries it out; its own attempts are dropped, except where one that won
-had been dropped by its timeout in the meantime.
+A driver may die between the decision and the last commit. The repetition of the batch finds the
+decision and completes it; its own attempts are aborted, except as replacements for decided attempts
+whose transaction timed out in the meantime.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,22 +14,22 @@ import msgspec
 from alpacamq.client.errors import ErrorCode, Refused
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.transactional import ProducerIdentity, claim, end_transaction
-from alpacamq.client.kafka.transactions import every_transaction, transaction
+from alpacamq.client.kafka.transactions import list_transactions, transaction
 from alpacamq_spark.errors import InDoubt, SinkFenced, StagedWriteLost
-from alpacamq_spark.retry import persistently
-from alpacamq_spark.write.staging import OPEN, AttemptId, Batch, StagedWrite, alone
+from alpacamq_spark.retry import retry
+from alpacamq_spark.write.staging import OPEN, AttemptId, Batch, StagedWrite, unnamed_sink
 
-from .decisions import Decision, DecisionLog, Winner, hold, winner
+from .decisions import CommittedAttempt, Decision, DecisionLog, claim_sink, committed_attempt
 
-# The transaction is another's by now, or was ended the other way.
+# The transaction belongs to another producer by now, or was ended the other way.
 ENDED = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE})
-# The broker remembers transactional ids for days, not for ever.
+# The broker keeps transactional ids for days, not for ever.
 FORGOTTEN = frozenset({ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND})
-_REAPING_MS = 60_000
+_CLAIM_TIMEOUT_MS = 60_000
 
 
-def show(cluster: Cluster, producers: Iterable[ProducerIdentity]) -> list[ProducerIdentity]:
-    """Commit transactions; those that were dropped before are returned. Showing twice is showing once."""
+def commit_transactions(cluster: Cluster, producers: Iterable[ProducerIdentity]) -> list[ProducerIdentity]:
+    """Commit transactions; return those that were aborted before. Idempotent."""
     lost = []
     for producer in producers:
         try:
@@ -41,72 +41,72 @@ def show(cluster: Cluster, producers: Iterable[ProducerIdentity]) -> list[Produc
     return lost
 
 
-def settle(cluster: Cluster, producers: Iterable[ProducerIdentity]) -> None:
-    """Wait until transactions that were shown are seen; a broker that is slow with it does not undo them."""
+def await_markers(cluster: Cluster, producers: Iterable[ProducerIdentity]) -> None:
+    """Wait until committed transactions are visible. A slow broker does not undo them."""
     for producer in producers:
         with suppress(Refused):
-            # Asked again, the broker answers when it has marked the end in every partition.
+            # The broker answers a repeated request once it has written the markers to every partition.
             _end(cluster, producer, committed=True)
 
 
-def drop(cluster: Cluster, producers: Iterable[ProducerIdentity]) -> None:
-    """Abort transactions; of those that were ended before there is nothing to drop."""
+def abort_transactions(cluster: Cluster, producers: Iterable[ProducerIdentity]) -> None:
+    """Abort transactions; ignore those that have ended already."""
     for producer in producers:
         with suppress(Refused):
             _end(cluster, producer, committed=False)
 
 
-def is_dropped(cluster: Cluster, producer: ProducerIdentity) -> bool:
-    """Abort a transaction unless it was shown already, and say which it is."""
+def abort_unless_committed(cluster: Cluster, producer: ProducerIdentity) -> bool:
+    """Abort a transaction; return false if it was committed already."""
     try:
         _end(cluster, producer, committed=False)
     except Refused as refused:
         if refused.code not in ENDED:
             raise
-        # Aborted by its timeout, or shown.
+        # Aborted by its timeout, or committed.
         return refused.code != ErrorCode.INVALID_TXN_STATE
     return True
 
 
-def not_open(cluster: Cluster, producers: Sequence[ProducerIdentity]) -> list[ProducerIdentity]:
-    """Those whose transaction has ended, whichever way."""
+def ended_transactions(cluster: Cluster, producers: Sequence[ProducerIdentity]) -> list[ProducerIdentity]:
+    """Return those whose transaction has ended, either way."""
     return [producer for producer in producers if not _is_open(cluster, producer)]
 
 
-def reap(
+def abort_orphans(
     cluster: Cluster, sink: str, kept: Iterable[ProducerIdentity], is_over: Callable[[str], bool]
 ) -> None:
-    """Abort what attempts at a sink have left open, of runs that are over, but for those to be kept.
+    """Abort open attempts at a sink of runs that are over, except those in `kept`.
 
-    And what attempts of other jobs have left that were over before: such a job has nobody else.
+    Also abort orphans of other unnamed jobs that are over: no later run of theirs would do so.
     """
     spared = {producer.transactional_id for producer in kept}
-    for summary in persistently(lambda: every_transaction(cluster, OPEN)):
+    for summary in retry(lambda: list_transactions(cluster, OPEN)):
         attempt = AttemptId.parse(summary.id)
         if attempt is None or summary.id in spared:
             continue
         mine = attempt.sink == sink
         if is_over(attempt.run) if mine else _is_orphan(cluster, attempt):
-            persistently(lambda name=summary.id: claim(cluster, name, _REAPING_MS))  # type: ignore[misc]
+            retry(lambda name=summary.id: claim(cluster, name, _CLAIM_TIMEOUT_MS))  # type: ignore[misc]
 
 
 def _is_orphan(cluster: Cluster, attempt: AttemptId) -> bool:
-    """Whether an attempt is of a job without a name that has ended: by then it has claimed its own id."""
-    if attempt.sink != alone(attempt.run):
+    """Return whether an attempt belongs to an unnamed job that has ended and so claimed its own id."""
+    if attempt.sink != unnamed_sink(attempt.run):
         return False
-    return persistently(lambda: transaction(cluster, attempt.sink)) is not None
+    return retry(lambda: transaction(cluster, attempt.sink)) is not None
 
 
 def _is_open(cluster: Cluster, producer: ProducerIdentity) -> bool:
-    found = persistently(lambda: transaction(cluster, producer.transactional_id))
+    found = retry(lambda: transaction(cluster, producer.transactional_id))
     return found is not None and found.state == OPEN and found.producer_epoch == producer.epoch
 
 
 def _end(cluster: Cluster, producer: ProducerIdentity, *, committed: bool) -> None:
-    persistently(lambda: end_transaction(cluster, producer, committed=committed))
+    retry(lambda: end_transaction(cluster, producer, committed=committed))
 
 
-# A rival that claims the sink's id fences a decision on its way. Who is right shows the next time.
+# A rival that claims the sink's id fences a pending decision. The next attempt shows which one won.
 _ATTEMPTS = 5
 
 
@@ -117,15 +117,15 @@ def commit(cluster: Cluster, staged: Sequence[StagedWrite]) -> None:
         if staged:
             complete(cluster, staged[0].batch)
         return
-    if written[0].batch.is_alone:
-        _commit_alone(cluster, written)
+    if written[0].batch.is_unnamed:
+        _commit_unnamed(cluster, written)
         return
     for tries_left in reversed(range(_ATTEMPTS)):
         try:
-            _Commitment(cluster, written[0].batch, written).commit()
+            _BatchCommit(cluster, written[0].batch, written).commit()
         except _Overtaken:
             if not tries_left:
-                raise SinkFenced(f"others keep committing under {written[0].batch.sink!r}") from None
+                raise SinkFenced(f"other writers keep committing under {written[0].batch.sink!r}") from None
         except Refused as refused:
             if refused.code not in ENDED or not tries_left:
                 raise
@@ -134,68 +134,68 @@ def commit(cluster: Cluster, staged: Sequence[StagedWrite]) -> None:
 
 
 def complete(cluster: Cluster, batch: Batch) -> None:
-    """Carry out what was decided for a batch that has no rows this time: retention may have passed them."""
-    if batch.is_alone:
+    """Complete the decision for a batch that has no rows this time, perhaps because of retention."""
+    if batch.is_unnamed:
         return
     last = DecisionLog(cluster, batch.sink).last()
-    if last is not None and last.number == batch.number and last.covers(batch) and not last.is_shown:
+    if last is not None and last.number == batch.number and last.covers(batch) and not last.is_committed:
         abort(cluster, batch, ())
 
 
 def abort(cluster: Cluster, batch: Batch, staged: Sequence[StagedWrite]) -> None:
-    """Drop what a failed batch has written, unless it was decided before it failed."""
+    """Abort the transactions of a failed batch, unless it was decided before it failed."""
     written = [each for each in staged if each.producer is not None]
-    if batch.is_alone:
-        _abort_alone(cluster, batch, written)
+    if batch.is_unnamed:
+        _abort_unnamed(cluster, batch, written)
     else:
-        _Commitment(cluster, batch, written).abort()
+        _BatchCommit(cluster, batch, written).abort()
 
 
-def _commit_alone(cluster: Cluster, written: Sequence[StagedWrite]) -> None:
-    """A job that nobody repeats: that its first transaction is shown is the decision."""
+def _commit_unnamed(cluster: Cluster, written: Sequence[StagedWrite]) -> None:
+    """Commit a job that is never repeated: its first committed transaction is the decision."""
     batch, producers = written[0].batch, _producers(written)
-    if not_open(cluster, producers) or show(cluster, producers):
-        raise StagedWriteLost(_too_slow(batch))
-    hold(cluster, batch.sink)
-    reap(cluster, batch.sink, producers, lambda _: True)
-    settle(cluster, producers)
+    if ended_transactions(cluster, producers) or commit_transactions(cluster, producers):
+        raise StagedWriteLost(_timeout_message(batch))
+    claim_sink(cluster, batch.sink)
+    abort_orphans(cluster, batch.sink, producers, lambda _: True)
+    await_markers(cluster, producers)
 
 
-def _abort_alone(cluster: Cluster, batch: Batch, written: Sequence[StagedWrite]) -> None:
+def _abort_unnamed(cluster: Cluster, batch: Batch, written: Sequence[StagedWrite]) -> None:
     producers = _producers(written)
-    if producers and not is_dropped(cluster, producers[0]):
-        show(cluster, producers[1:])
+    if producers and not abort_unless_committed(cluster, producers[0]):
+        commit_transactions(cluster, producers[1:])
     else:
-        drop(cluster, producers[1:])
-    hold(cluster, batch.sink)
-    reap(cluster, batch.sink, (), lambda _: True)
+        abort_transactions(cluster, producers[1:])
+    claim_sink(cluster, batch.sink)
+    abort_orphans(cluster, batch.sink, (), lambda _: True)
 
 
 class _Overtaken(Exception):
-    """Another has decided since the last look at the decisions."""
+    """Another writer has decided since the decisions were read."""
 
 
-class _Commitment:
-    """One try at ending a batch, as the one who holds the sink's id."""
+class _BatchCommit:
+    """One attempt to end a batch, as holder of the sink's id."""
 
     def __init__(self, cluster: Cluster, batch: Batch, written: Sequence[StagedWrite]) -> None:
         self._cluster = cluster
         self._written = written
         self._log = DecisionLog(cluster, batch.sink)
         self._batch = batch
-        # Before the id is claimed, as that ends the tasks of whoever may write.
+        # Before claiming the id, because the claim ends the tasks of the current holder.
         self._check_not_fenced(self._log.last())
-        self._log.hold()
+        self._log.claim_sink()
         self._last = self._log.last()
         self._check_not_fenced(self._last)
         self._batch = self._numbered(batch)
 
     def _check_not_fenced(self, last: Decision | None) -> None:
         if last is not None and self._batch.run in last.superseded:
-            raise SinkFenced(self._taken(last))
+            raise SinkFenced(self._conflict(last))
 
     def _numbered(self, batch: Batch) -> Batch:
-        """A job without a number is the next, or the last if that was decided for it already."""
+        """Number a job without a number: the next number, or the last if that was decided for this job."""
         last = self._last
         if batch.number >= 0:
             return batch
@@ -209,105 +209,113 @@ class _Commitment:
         if last is not None and last.covers(batch):
             self._repeat(last)
         else:
-            if last is not None and takes_over and not last.is_shown:
+            if last is not None and takes_over and not last.is_committed:
                 with suppress(InDoubt):
-                    self._show(last)  # its driver may have died before it could
-            self._decide([winner(each) for each in self._written])
-        # Who takes over ends all that any other run has begun; later, runs are told apart by name.
+                    self._commit_attempts(last)  # its driver may have died before that
+            self._decide([committed_attempt(each) for each in self._written])
+        # On takeover, abort all that other runs have begun; later, tell runs apart by name.
         over = {batch.run, *(self._last.superseded if self._last is not None else ())}
-        reap(self._cluster, batch.sink, self._winners(), lambda run: takes_over or run in over)
+        abort_orphans(
+            self._cluster, batch.sink, self._committed_producers(), lambda run: takes_over or run in over
+        )
 
     def abort(self) -> None:
         if self._last is not None and self._last.covers(self._batch):
-            self._show(self._last)
-        self._drop_losers()
-        reap(self._cluster, self._batch.sink, self._winners(), lambda run: run == self._batch.run)
+            self._commit_attempts(self._last)
+        self._abort_losers()
+        abort_orphans(
+            self._cluster, self._batch.sink, self._committed_producers(), lambda run: run == self._batch.run
+        )
 
     def _repeat(self, last: Decision) -> None:
-        """Carry out a decision that was made already."""
+        """Complete a decision that was made already."""
         if last.run != self._batch.run:
             last = last.taken_over(self._batch.run)
             self._write(last)
-        if last.number == self._batch.number and not last.is_shown and (lost := self._show(last)):
-            self._decide(self._replaced(last, lost))
-        self._drop_losers()
+        if (
+            last.number == self._batch.number
+            and not last.is_committed
+            and (lost := self._commit_attempts(last))
+        ):
+            self._decide(self._replace_lost(last, lost))
+        self._abort_losers()
 
-    def _replaced(self, last: Decision, lost: Sequence[Winner]) -> list[Winner]:
-        """The winners, with attempts of this repetition for those that were dropped by their timeout."""
-        again = {each.partition: winner(each) for each in self._written}
-        if len(lost) == len(last.winners):
-            return list(again.values())  # nothing of the batch was ever seen
+    def _replace_lost(self, last: Decision, lost: Sequence[CommittedAttempt]) -> list[CommittedAttempt]:
+        """Replace decided attempts whose transaction timed out by attempts of this repetition."""
+        again = {each.partition: committed_attempt(each) for each in self._written}
+        if len(lost) == len(last.attempts):
+            return list(again.values())  # nothing of the batch was ever visible
         for each in lost:
             other = again.get(each.partition)
             if other is None or (other.rows, other.digest) != (each.rows, each.digest):
                 raise InDoubt(
-                    f"batch {last.number} of {last.sink!r} was half shown when its driver died, and the "
-                    f"rest, {each.rows} rows of task {each.partition} among it, was dropped by its timeout. "
-                    "Repeated, the batch is divided in another way, so the rest cannot be told from what was "
-                    f"shown. {_LOOK}"
+                    f"batch {last.number} of {last.sink!r} was committed in part when its driver died, and "
+                    f"the rest timed out, including {each.rows} rows of task {each.partition}. The repeated "
+                    "batch is divided differently, so the rest cannot be told from what was committed. "
+                    f"{_ADVICE}"
                 )
-        return [each if each not in lost else again[each.partition] for each in last.winners]
+        return [each if each not in lost else again[each.partition] for each in last.attempts]
 
-    def _decide(self, winners: Sequence[Winner]) -> None:
+    def _decide(self, attempts: Sequence[CommittedAttempt]) -> None:
         mine = {each.producer for each in self._written}
-        if not_open(self._cluster, [each.producer for each in winners if each.producer in mine]):
+        if ended_transactions(self._cluster, [each.producer for each in attempts if each.producer in mine]):
             if self._log.last() != self._last:
                 raise _Overtaken
             if self._last is not None and self._last.run != self._batch.run:
-                raise SinkFenced(self._taken(self._last))
-            raise StagedWriteLost(_too_slow(self._batch))
-        decision = Decision.after(self._last, self._batch, winners)
+                raise SinkFenced(self._conflict(self._last))
+            raise StagedWriteLost(_timeout_message(self._batch))
+        decision = Decision.after(self._last, self._batch, attempts)
         self._write(decision)
-        if lost := self._show(decision):
+        if lost := self._commit_attempts(decision):
             raise StagedWriteLost(
-                f"batch {self._batch.number} of {self._batch.sink!r} is decided, but {len(lost)} of its "
+                f"batch {self._batch.number} of {self._batch.sink!r} was decided, but {len(lost)} of its "
                 "transactions ended meanwhile; it is completed when the batch is repeated"
             )
         if self._batch.is_job:
-            # Streams repeat a batch at once or never, jobs perhaps after the broker has forgotten.
-            self._write(msgspec.structs.replace(decision, is_shown=True))
-            settle(self._cluster, [each.producer for each in winners])
+            # Streams repeat a batch at once or never; jobs may do so after the broker dropped the ids.
+            self._write(msgspec.structs.replace(decision, is_committed=True))
+            await_markers(self._cluster, [each.producer for each in attempts])
 
     def _write(self, decision: Decision) -> None:
         self._log.write(decision)
         self._last = decision
 
-    def _show(self, decision: Decision) -> list[Winner]:
-        """Commit what won; the winners that had been dropped are returned."""
+    def _commit_attempts(self, decision: Decision) -> list[CommittedAttempt]:
+        """Commit the decided attempts; return those that had been aborted."""
         try:
-            lost = show(self._cluster, [each.producer for each in decision.winners])
+            lost = commit_transactions(self._cluster, [each.producer for each in decision.attempts])
         except Refused as refused:
             if refused.code not in FORGOTTEN:
                 raise
             raise InDoubt(
-                f"whether batch {decision.number} of {decision.sink!r} was shown cannot be told: it was "
-                f"decided, but the broker has forgotten its transactions. {_LOOK}"
+                f"it is unknown whether batch {decision.number} of {decision.sink!r} was committed: it was "
+                f"decided, but the broker no longer has its transactions. {_ADVICE}"
             ) from refused
-        return [each for each in decision.winners if each.producer in lost]
+        return [each for each in decision.attempts if each.producer in lost]
 
-    def _drop_losers(self) -> None:
-        kept = self._winners()
-        drop(self._cluster, [each for each in _producers(self._written) if each not in kept])
+    def _abort_losers(self) -> None:
+        kept = self._committed_producers()
+        abort_transactions(self._cluster, [each for each in _producers(self._written) if each not in kept])
 
-    def _winners(self) -> set[ProducerIdentity]:
-        return {each.producer for each in self._last.winners} if self._last is not None else set()
+    def _committed_producers(self) -> set[ProducerIdentity]:
+        return {each.producer for each in self._last.attempts} if self._last is not None else set()
 
-    def _taken(self, last: Decision) -> str:
+    def _conflict(self, last: Decision) -> str:
         return (
             f"another query or job writes under transactionalId {last.sink!r} (run {last.run}, batch "
             f"{last.number}), so run {self._batch.run} may not; give each a transactionalId of its own"
         )
 
 
-_LOOK = "Compare the topic with the source, then go on with a new checkpoint and transactionalId"
+_ADVICE = "Compare the topic with the source, then continue with a new checkpoint and transactionalId"
 
 
 def _producers(written: Sequence[StagedWrite]) -> list[ProducerIdentity]:
     return [each.producer for each in written if each.producer is not None]
 
 
-def _too_slow(batch: Batch) -> str:
+def _timeout_message(batch: Batch) -> str:
     return (
-        f"what a task wrote for {batch.sink!r} was dropped before all were done: they took longer than "
+        f"a transaction for {batch.sink!r} was aborted before all tasks were done: they took longer than "
         "kafka.transaction.timeout.ms"
     )

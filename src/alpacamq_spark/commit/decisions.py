@@ -1,8 +1,8 @@
-"""Which attempts at a batch count: decided once, kept in a topic, found again by whoever repeats the batch.
+"""Decisions about which attempts at a batch are committed, stored in a topic.
 
-A decision is a record under the name of its sink, written in a transaction of the sink's own
-transactional id. Whoever claims that id afterwards has either made the last decision visible
-or kept it from ever being, so two drivers can never both decide.
+A decision is a record keyed by its sink, written in a transaction of the sink's own transactional id.
+Claiming that id either makes a pending decision visible or aborts it, so two drivers can never both
+decide. The repetition of a batch finds its decision.
 """
 
 import time
@@ -29,26 +29,26 @@ from alpacamq.model.murmur2 import partition_for_key
 from alpacamq.model.records import Record, read_records, write_batch
 from alpacamq_spark.errors import InDoubt, ReadStalled
 from alpacamq_spark.read.subscription import COMMITS_TOPIC
-from alpacamq_spark.retry import PATIENCE_S, persistently
+from alpacamq_spark.retry import RETRY_TIMEOUT_S, retry
 from alpacamq_spark.write.staging import Batch, StagedWrite
 
 _PARTITIONS = 8
 _SETTINGS = {
     "cleanup.policy": "compact",
-    # Only the last decision of a sink counts, so the log is kept short.
+    # Only the last decision of a sink matters, so the log is kept short.
     "segment.bytes": str(1 << 20),
     "min.cleanable.dirty.ratio": "0.1",
     "delete.retention.ms": "60000",
 }
-# Whoever dies while deciding holds up those who look for their own decisions no longer than this.
-_DECIDING_MS = 10_000
+# A driver that dies while deciding blocks readers of the partition for this long at most.
+_CLAIM_TIMEOUT_MS = 10_000
 _FIRST_LOOK = 256
-# Runs that a sink remembers to have been taken over from.
+# Superseded runs that a sink's decision lists.
 _MAX_SUPERSEDED = 100
 
 
-class Winner(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt that counts."""
+class CommittedAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt that a decision commits."""
 
     partition: int
     transactional_id: str
@@ -65,23 +65,23 @@ class Winner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """The last batch of a sink that was decided, and who may decide the next."""
+    """The last decided batch of a sink, and the run that may decide the next."""
 
     sink: str
     query: str
     run: str
     number: int
-    winners: tuple[Winner, ...]
+    attempts: tuple[CommittedAttempt, ...] = msgspec.field(name="winners")
     superseded: tuple[str, ...] = ()
-    # False says nothing: to show the winners again does no harm.
-    is_shown: bool = False
+    # False means unknown: committing the attempts again is harmless.
+    is_committed: bool = msgspec.field(default=False, name="is_shown")
 
     def covers(self, batch: Batch) -> bool:
-        """Whether the batch is this one or one before."""
+        """Return whether the batch is this one or an earlier one."""
         return self.query == batch.query and self.number >= batch.number
 
     def taken_over(self, run: str) -> "Decision":
-        """The same in the hands of another run."""
+        """Return this decision as taken over by another run."""
         return msgspec.structs.replace(self, run=run, superseded=self._superseded_by(run))
 
     def _superseded_by(self, run: str) -> tuple[str, ...]:
@@ -90,22 +90,22 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
         return (*self.superseded, self.run)[-_MAX_SUPERSEDED:]
 
     @staticmethod
-    def after(last: "Decision | None", batch: Batch, winners: Iterable[Winner]) -> "Decision":
-        """The decision for a batch, made after `last`."""
+    def after(last: "Decision | None", batch: Batch, attempts: Iterable[CommittedAttempt]) -> "Decision":
+        """Return the decision for a batch, made after `last`."""
         return Decision(
             sink=batch.sink,
             query=batch.query,
             run=batch.run,
             number=batch.number,
-            winners=tuple(winners),
+            attempts=tuple(attempts),
             superseded=() if last is None else last._superseded_by(batch.run),
         )
 
 
-def winner(staged: StagedWrite) -> Winner:
-    """An attempt as a decision names it."""
+def committed_attempt(staged: StagedWrite) -> CommittedAttempt:
+    """Convert a staged write to an attempt in a decision."""
     assert staged.producer is not None
-    return Winner(
+    return CommittedAttempt(
         partition=staged.partition,
         transactional_id=staged.producer.transactional_id,
         producer_id=staged.producer.producer_id,
@@ -115,29 +115,29 @@ def winner(staged: StagedWrite) -> Winner:
     )
 
 
-def hold(cluster: Cluster, sink: str) -> ProducerIdentity:
-    """Claim a sink's own id, so that nobody else decides for it and attempts see that they are late."""
-    return persistently(lambda: claim(cluster, sink, _DECIDING_MS))
+def claim_sink(cluster: Cluster, sink: str) -> ProducerIdentity:
+    """Claim a sink's own id: fences other deciders and lets late attempts notice."""
+    return retry(lambda: claim(cluster, sink, _CLAIM_TIMEOUT_MS))
 
 
 class DecisionLog:
-    """The decisions of one sink; to be added to by whoever holds it."""
+    """The decisions of one sink; only the holder of its id may add one."""
 
     def __init__(self, cluster: Cluster, sink: str) -> None:
         self._cluster = cluster
         self._sink = sink
-        self._partition = persistently(lambda: _partition(cluster, sink))
+        self._partition = retry(lambda: _partition(cluster, sink))
         self._producer: ProducerIdentity | None = None
         self._written = 0
 
-    def hold(self) -> None:
-        """Become the one who may decide, until another does."""
-        self._producer = hold(self._cluster, self._sink)
+    def claim_sink(self) -> None:
+        """Claim the right to decide, until another driver does."""
+        self._producer = claim_sink(self._cluster, self._sink)
         self._written = 0
 
     def last(self) -> Decision | None:
-        """The last decision, if there is one. Later ones are near the end, so the search goes backwards."""
-        extent = persistently(lambda: extents(self._cluster, [self._partition]))[self._partition]
+        """Return the last decision, or None. Searches backwards, because it is near the end."""
+        extent = retry(lambda: extents(self._cluster, [self._partition]))[self._partition]
         look, end = _FIRST_LOOK, extent.end
         while True:
             start = max(extent.start, extent.end - look)
@@ -146,12 +146,12 @@ class DecisionLog:
             look, end = 8 * look, start
 
     def write(self, decision: Decision) -> None:
-        """Decide; Refused with a fencing error if another has taken over meanwhile."""
+        """Write a decision. Raises Refused with a fencing error if another driver has claimed the sink."""
         assert decision.sink == self._sink
         producer = self._producer
-        assert producer is not None, "who decides holds the sink"
+        assert producer is not None, "claim the sink before deciding"
         record = Record(0, time.time_ns() // 1_000_000, self._sink.encode(), msgspec.json.encode(decision))
-        # A batch of thousands of tasks has thousands of winners, which are much alike.
+        # A batch of thousands of tasks has thousands of similar attempts.
         batch = write_batch(
             [record],
             codec=Codec.ZSTD,
@@ -160,26 +160,26 @@ class DecisionLog:
             producer_epoch=producer.epoch,
             base_sequence=self._written,
         )
-        persistently(lambda: add_partitions(self._cluster, producer, [self._partition]))
-        persistently(lambda: send_batches(self._cluster, producer, {self._partition: batch}))
-        persistently(lambda: end_transaction(self._cluster, producer, committed=True))
+        retry(lambda: add_partitions(self._cluster, producer, [self._partition]))
+        retry(lambda: send_batches(self._cluster, producer, {self._partition: batch}))
+        retry(lambda: end_transaction(self._cluster, producer, committed=True))
         self._written += 1
 
     def _last_between(self, start: int, end: int) -> Decision | None:
         fetcher = PartitionFetcher(self._cluster, self._partition, Isolation.COMMITTED)
         found = None
         position = start
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + RETRY_TIMEOUT_S
         while position < end:
             at = position
-            fetched = persistently(lambda at=at: fetcher.fetch(at))  # type: ignore[misc]
+            fetched = retry(lambda at=at: fetcher.fetch(at))  # type: ignore[misc]
             for batch in fetched.batches:
                 if batch.is_visible:
                     for record in read_records(batch.data):
                         if record.key == self._sink.encode() and start <= record.offset < end:
                             found = _read(record)
                 position = max(position, batch.header.next_offset)
-            # Another sink that is deciding holds up what comes after it.
+            # A pending decision of another sink in the same partition blocks reading.
             if position < end and time.monotonic() > deadline:
                 raise ReadStalled(f"{self._partition} cannot be read to {end}, only to {position}")
         return found
@@ -197,7 +197,7 @@ def _read(record: Record) -> Decision | None:
 
 
 def _partition(cluster: Cluster, sink: str) -> TopicPartition:
-    """Where the decisions of a sink are; makes the topic when it is first needed."""
+    """Return the partition for a sink's decisions; create the topic on first use."""
     try:
         topic = find_topic(cluster, COMMITS_TOPIC)
     except NotFound:
@@ -210,7 +210,7 @@ def _partition(cluster: Cluster, sink: str) -> TopicPartition:
     if len(topic.partitions) < _PARTITIONS:
         raise InDoubt(
             f"the topic {COMMITS_TOPIC} has {len(topic.partitions)} partitions and needs {_PARTITIONS}: it "
-            "was not made by the connector. Delete it while nothing writes with Spark, and it is made anew"
+            "was not created by the connector. Delete it while no Spark job writes; it is created again"
         )
-    # Not by how many there are: partitions may be added, and what was decided stays where it is.
+    # A fixed count: partitions may be added, and existing decisions stay where they are.
     return TopicPartition(topic.name, partition_for_key(sink.encode(), _PARTITIONS))

@@ -1,6 +1,6 @@
-"""Pipelines on Spark: files that say what is to become of topics, and running them.
+"""Pipelines on Spark: definition files, and running them.
 
-`load("archive.toml").run()` does what `alpacactl pipeline run archive.toml` does.
+`load("archive.toml").run()` is the same as `alpacactl pipeline run archive.toml`.
 """
 
 from .archive.table import read_archive

@@ -1,10 +1,10 @@
-"""A pipeline's memory: where Spark keeps its position, what we remember beside it, and who may use it.
+"""A pipeline's checkpoint: Spark's position, our own state, and a lock.
 
 stream/         Spark's own checkpoint of the query
-id              a name for this memory, so that what was written with another is recognised
-last-run.json   how the last run ended
+id              the identity of this checkpoint, to recognise data written with another
+last-run.json   result of the last run
 lock            held by the process that runs the pipeline
-spark.log       what Spark logged; spark-console.log has what it printed
+spark.log       Spark's log; spark-console.log has its console output
 """
 
 import fcntl
@@ -21,7 +21,7 @@ from uuid import uuid4
 import msgspec
 
 from alpacamq.model.ids import TopicPartition
-from alpacamq_spark.read.offset_json import from_json
+from alpacamq_spark.read.positions import from_json
 
 from .errors import BadPlan, InvalidPipeline, PipelineBusy
 from .storage import Storage, local_path, storage_at
@@ -41,7 +41,7 @@ _ID = "id"
 
 
 class LastRun(msgspec.Struct, frozen=True, kw_only=True):
-    """How the last run ended, or that it has not."""
+    """The result of the last run, or that it has not ended."""
 
     started_ms: int
     ended_ms: int | None = None
@@ -51,14 +51,14 @@ class LastRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _QueryMetadata(msgspec.Struct, frozen=True):
-    """What Spark notes of a query when it begins."""
+    """Metadata that Spark stores when a query begins."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPosition:
-    """Where a query is by its checkpoint: the last batch that is done, and before which offsets it ended."""
+    """A query's position in its checkpoint: the last completed batch and its end offsets."""
 
     batch: int
     offsets: Mapping[TopicPartition, int]
@@ -66,7 +66,7 @@ class StreamPosition:
 
 
 class Checkpoint:
-    """One pipeline's memory; `spark` is needed only where it lies on another machine."""
+    """One pipeline's checkpoint; `spark` is needed only if it is on another machine."""
 
     def __init__(self, place: str, spark: "SparkSession | None" = None) -> None:
         self.place = place.rstrip("/") or place
@@ -75,16 +75,16 @@ class Checkpoint:
 
     @property
     def stream(self) -> str:
-        """Where Spark is told to keep the position of the query."""
+        """The path of Spark's own checkpoint of the query."""
         return f"{self.place}/{STREAM}"
 
     @property
     def log(self) -> Path | None:
-        """The file for Spark's log, if it can be had on this machine."""
+        """The path of Spark's log, if it is on this machine."""
         return None if self._path is None else self._path / SPARK_LOG
 
     def identity(self) -> str:
-        """The name of this memory, given when it is first used."""
+        """Return the identity of this checkpoint; create it on first use."""
         if (known := self.storage.read(_ID)) is not None:
             return known.decode(errors="replace").strip()
         name = uuid4().hex
@@ -93,7 +93,7 @@ class Checkpoint:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep every other process out meanwhile, or PipelineBusy. On one machine only."""
+        """Lock the checkpoint. Raises PipelineBusy. Works on one machine only."""
         if self._path is None:
             yield
             return
@@ -103,7 +103,7 @@ class Checkpoint:
                 lock.seek(0)
                 who = lock.read(20).strip()
                 raise PipelineBusy(
-                    f"the pipeline runs already{f' (process {who})' if who else ''}, "
+                    f"the pipeline is already running{f' (process {who})' if who else ''}, "
                     f"on the checkpoint {self.place}"
                 )
             lock.seek(0)
@@ -113,7 +113,7 @@ class Checkpoint:
             yield
 
     def is_held(self) -> bool:
-        """Whether a process runs the pipeline now."""
+        """Return whether a process is running the pipeline."""
         if self._path is None or not (self._path / _LOCK).exists():
             return False
         with (self._path / _LOCK).open("r") as lock:
@@ -124,14 +124,14 @@ class Checkpoint:
         return False
 
     def last_run(self) -> LastRun | None:
-        """How the last run ended; None if there was none."""
+        """Return the result of the last run, or None."""
         return self.recall(_LAST_RUN, LastRun)
 
     def note_run(self, run: LastRun) -> None:
         self.remember(_LAST_RUN, run)
 
     def recall(self, name: str, kind: type[T]) -> T | None:
-        """What was remembered under a name, or BadPlan if it cannot be read."""
+        """Return the value stored under a name. Raises BadPlan if it cannot be read."""
         stored = self.storage.read(name)
         if stored is None:
             return None
@@ -141,16 +141,16 @@ class Checkpoint:
             raise BadPlan(f"{self.place}/{name} cannot be read: {error}") from None
 
     def remember(self, name: str, value: object) -> None:
-        """Keep a value under a name, whole or not at all."""
+        """Store a value under a name atomically."""
         self.storage.write(name, msgspec.json.encode(value))
 
     def query(self) -> str | None:
-        """Spark's name for the query, which it is given with its first run; None before."""
+        """Return Spark's id of the query, which exists after its first run; None before."""
         metadata = self.recall(f"{STREAM}/metadata", _QueryMetadata)
         return None if metadata is None else metadata.id
 
     def position(self) -> StreamPosition | None:
-        """Where Spark's query is; None if it has not finished a batch yet."""
+        """Return the position of Spark's query; None before its first batch is complete."""
         planned = _numbers(self.storage, f"{STREAM}/offsets")
         done = set(_numbers(self.storage, f"{STREAM}/commits"))
         finished = [number for number in planned if number in done]
@@ -162,7 +162,7 @@ class Checkpoint:
 
 
 def local_checkpoint(place: str) -> Checkpoint | None:
-    """A checkpoint to look at without Spark; None if it is on another machine."""
+    """Open a checkpoint without Spark; None if it is on another machine."""
     try:
         return Checkpoint(place)
     except InvalidPipeline:
@@ -170,7 +170,7 @@ def local_checkpoint(place: str) -> Checkpoint | None:
 
 
 def _locked(lock: TextIO) -> bool:
-    """Lock a file against everyone else; False if another keeps it. Who only looks lets go at once."""
+    """Try to lock a file; return false if another process holds it. A mere check releases it at once."""
     for _ in range(_LOCK_TRIES):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -186,11 +186,11 @@ def _numbers(storage: Storage, directory: str) -> list[int]:
 
 
 def _offsets(stored: bytes) -> dict[TopicPartition, int]:
-    """The offsets in a batch of Spark's offset log: a version, metadata, then one line for each source."""
+    """Parse an entry of Spark's offset log: a version, metadata, then one line for each source."""
     found: dict[TopicPartition, int] = {}
     for line in stored.decode(errors="replace").splitlines()[2:]:
         try:
             found |= from_json(json.loads(line))
         except (ValueError, AttributeError, TypeError):
-            continue  # a source that is not ours
+            continue  # another source
     return found

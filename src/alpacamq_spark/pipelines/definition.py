@@ -1,7 +1,7 @@
-"""What a pipeline file says: one struct for each kind, and the parts they share.
+"""Pipeline definitions: one struct for each kind, and the parts they share.
 
-Fields are the keys of the file, and their defaults what is meant when a key is left out. What a
-single value cannot show to be wrong is checked in `check`.
+Fields are the keys of the file, with their defaults. `check` rejects combinations of values that are
+invalid together.
 """
 
 from collections.abc import Mapping
@@ -11,18 +11,18 @@ import msgspec
 from msgspec import Meta
 
 from .errors import InvalidPipeline
-from .timestamps import parse_span, parse_timestamp
+from .timestamps import parse_duration, parse_timestamp
 
 Count = Annotated[int, Meta(ge=1, le=2**53)]
-# An offset for every partition, one for each (topic, then partition), or a time.
+# One offset for all partitions, one for each (topic, then partition), or a time.
 Position: TypeAlias = int | str | Mapping[str, Mapping[str, int]]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of a pipeline file; unknown keys are refused."""
+    """A table of a pipeline file; unknown keys are rejected."""
 
     def check(self, place: str) -> None:
-        """Refuse what makes no sense together, with InvalidPipeline."""
+        """Reject invalid combinations of values. Raises InvalidPipeline."""
 
 
 class SparkSettings(Part, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ class SparkSettings(Part, frozen=True, kw_only=True):
         if self.master is not None and self.remote is not None:
             raise InvalidPipeline(f"{place}: master and remote exclude each other")
         if self.remote is not None and not self.remote.startswith("sc://"):
-            raise InvalidPipeline(f"{place}.remote is a Spark Connect address, sc://HOST:PORT")
+            raise InvalidPipeline(f"{place}.remote must be a Spark Connect address, sc://HOST:PORT")
 
 
 class TopicSource(Part, frozen=True, kw_only=True):
@@ -60,21 +60,21 @@ class Filter(Part, tag_field="do", tag="filter", frozen=True, kw_only=True):
 
 
 class Compact(Part, tag_field="do", tag="compact", frozen=True, kw_only=True):
-    """A step that turns the many small files of an archive into few."""
+    """A step that merges the many small files of an archive."""
 
     fan_in: Annotated[int, Meta(ge=2, le=1000)] = 10
     target_mb: Annotated[int, Meta(ge=1, le=4096)] = 128
 
 
 class ArchiveSink(Part, frozen=True, kw_only=True):
-    """Where an archive lies."""
+    """The location of an archive."""
 
     path: str
     compression: Literal["zstd", "snappy", "gzip", "lz4", "none"] = "zstd"
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind"):
-    """What pipelines of every kind have."""
+    """The keys that all kinds have in common."""
 
     name: str | None = None
     broker: str | None = None
@@ -88,7 +88,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return str(type(self).__struct_config__.tag)
 
     def check(self) -> None:
-        """Refuse what makes no sense together, with InvalidPipeline."""
+        """Reject invalid combinations of values. Raises InvalidPipeline."""
 
 
 class Archive(Definition, tag="archive", frozen=True, kw_only=True):
@@ -103,11 +103,11 @@ class Archive(Definition, tag="archive", frozen=True, kw_only=True):
     def check(self) -> None:
         check_trigger(self.trigger)
         if sum(isinstance(step, Compact) for step in self.steps) > 1:
-            raise InvalidPipeline("steps: an archive is compacted once")
+            raise InvalidPipeline("steps: only one compact step is allowed")
 
 
 class ReplaySource(Part, rename={"begin": "from", "end": "to"}, frozen=True, kw_only=True):
-    """A stretch of an archive or of topics."""
+    """A range of an archive or of topics."""
 
     archive: str | None = None
     topics: tuple[str, ...] = ()
@@ -125,7 +125,7 @@ class ReplaySource(Part, rename={"begin": "from", "end": "to"}, frozen=True, kw_
 
 
 class ReplaySink(Part, frozen=True, kw_only=True):
-    """The topic that is written, and how records are placed and dated."""
+    """The target topic, and how records are partitioned and timestamped."""
 
     topic: str
     partition: Literal["by-key", "original"] = "by-key"
@@ -134,7 +134,7 @@ class ReplaySink(Part, frozen=True, kw_only=True):
 
 
 class Replay(Definition, tag="replay", frozen=True, kw_only=True):
-    """A stretch of an archive or of topics, written to a topic."""
+    """A range of an archive or of topics, written to a topic."""
 
     source: ReplaySource
     sink: ReplaySink
@@ -146,17 +146,17 @@ class Replay(Definition, tag="replay", frozen=True, kw_only=True):
 
 
 class Watermark(Part, frozen=True, kw_only=True):
-    """How late records may come, by a column with a time."""
+    """How late records may arrive, by a timestamp column."""
 
     column: str = "_timestamp"
     delay: str
 
     def check(self, place: str) -> None:
-        _check_span(f"{place}.delay", self.delay)
+        _check_duration(f"{place}.delay", self.delay)
 
 
 class TableSource(Part, frozen=True, kw_only=True):
-    """A topic that SQL sees as a table."""
+    """A topic as a table in SQL."""
 
     topic: str | None = None
     schema: str | None = None
@@ -169,11 +169,11 @@ class TableSource(Part, frozen=True, kw_only=True):
 
     def check(self, place: str) -> None:
         if self.schema is not None and self.format != "json":
-            raise InvalidPipeline(f"{place}: a schema is for values in JSON, not for {self.format}")
+            raise InvalidPipeline(f"{place}: a schema is for JSON values only, not for {self.format}")
 
 
 class View(Part, frozen=True, kw_only=True):
-    """A step that names a query, for later ones to use."""
+    """A step that names a query for later steps."""
 
     name: str
     sql: str
@@ -192,9 +192,9 @@ class TransformSink(Part, frozen=True, kw_only=True):
         if (self.topic is None) == (self.path is None):
             raise InvalidPipeline(f"{place} needs either topic or path")
         if self.path is not None and (self.key is not None or self.mode != "append"):
-            raise InvalidPipeline(f"{place}: key and mode are for topics; files are only added to")
+            raise InvalidPipeline(f"{place}: key and mode are for topics; files are append-only")
         if self.topic is not None and self.partition_by:
-            raise InvalidPipeline(f"{place}: partition_by is for files; records are placed by their key")
+            raise InvalidPipeline(f"{place}: partition_by is for files; records are partitioned by key")
 
 
 class Transform(Definition, tag="transform", frozen=True, kw_only=True):
@@ -224,7 +224,7 @@ class DeadLetterSource(Part, frozen=True, kw_only=True):
 
 
 class Redrive(Part, frozen=True, kw_only=True):
-    """Which dead letters go back; nothing does until `execute` is true."""
+    """Selects the dead letters to send back; nothing is sent unless `execute` is true."""
 
     where: str
     execute: bool = False
@@ -232,13 +232,13 @@ class Redrive(Part, frozen=True, kw_only=True):
 
 
 class DeadLettersSink(Part, frozen=True, kw_only=True):
-    """Where the summary goes besides the end report."""
+    """Where the summary is written besides the report."""
 
     path: str
 
 
 class DeadLetters(Definition, tag="dead-letters", frozen=True, kw_only=True):
-    """What lies in dead-letter topics and why; and sending some of it back."""
+    """Analysis of dead-letter topics, and redrive."""
 
     source: DeadLetterSource
     schema: str | None = None
@@ -250,14 +250,14 @@ class DeadLetters(Definition, tag="dead-letters", frozen=True, kw_only=True):
 
     def check(self) -> None:
         for bucket in self.age_buckets:
-            _check_span("age_buckets", bucket)
-        spans = [parse_span(bucket) for bucket in self.age_buckets]
+            _check_duration("age_buckets", bucket)
+        spans = [parse_duration(bucket) for bucket in self.age_buckets]
         if spans != sorted(set(spans)):
-            raise InvalidPipeline("age_buckets grow from the first to the last")
+            raise InvalidPipeline("age_buckets must ascend")
 
 
 class AnalyticsSource(Part, rename={"begin": "from", "end": "to"}, frozen=True, kw_only=True):
-    """An archive or topics, and between which times."""
+    """An archive or topics, and a time range."""
 
     archive: str | None = None
     topics: tuple[str, ...] = ()
@@ -270,19 +270,19 @@ class AnalyticsSource(Part, rename={"begin": "from", "end": "to"}, frozen=True, 
             raise InvalidPipeline(f"{place}: topics and pattern exclude each other")
         if self.archive is None and not self.topics and self.pattern is None:
             raise InvalidPipeline(f"{place} needs archive, topics or pattern")
-        for name, moment in (("from", self.begin), ("to", self.end)):
-            _check_position(f"{place}.{name}", moment)
+        for name, time in (("from", self.begin), ("to", self.end)):
+            _check_position(f"{place}.{name}", time)
 
 
 class AnalyticsSink(Part, frozen=True, kw_only=True):
-    """Where tables and the report go."""
+    """Where tables and the report are written."""
 
     path: str | None = None
     report: str | None = None
 
 
 class Analytics(Definition, tag="analytics", frozen=True, kw_only=True):
-    """Throughput, sizes, key skew and latency, by topic and window of time."""
+    """Throughput, sizes, key skew and latency, by topic and time window."""
 
     source: AnalyticsSource
     window: str = "1 hour"
@@ -293,9 +293,9 @@ class Analytics(Definition, tag="analytics", frozen=True, kw_only=True):
     is_stream: ClassVar[bool] = False
 
     def check(self) -> None:
-        _check_span("window", self.window)
-        if parse_span(self.window) < 1:
-            raise InvalidPipeline("window: a window has a length")
+        _check_duration("window", self.window)
+        if parse_duration(self.window) < 1:
+            raise InvalidPipeline("window must be longer than 0")
 
 
 Kind: TypeAlias = Archive | Replay | Transform | DeadLetters | Analytics
@@ -305,17 +305,17 @@ ONCE, AVAILABLE_NOW = "once", "available-now"
 
 
 def check_trigger(trigger: str) -> None:
-    """Refuse what is no trigger."""
+    """Reject an invalid trigger."""
     if trigger not in (ONCE, AVAILABLE_NOW):
         try:
-            parse_span(trigger)
+            parse_duration(trigger)
         except ValueError as error:
             raise InvalidPipeline(f"trigger: {error}, nor {ONCE} or {AVAILABLE_NOW}") from None
 
 
-def _check_span(place: str, text: str) -> None:
+def _check_duration(place: str, text: str) -> None:
     try:
-        parse_span(text)
+        parse_duration(text)
     except ValueError as error:
         raise InvalidPipeline(f"{place}: {error}") from None
 

@@ -1,10 +1,15 @@
-"""What can be wrong with a pipeline, in words for whoever wrote it or runs it."""
+"""Errors of pipelines, and the translation of Spark's errors to them."""
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from alpacamq.client.errors import Unreachable
 from alpacamq.model.errors import AlpacaError
 
 
 class InvalidPipeline(AlpacaError):
-    """A pipeline file cannot be used; names the file, the place in it and what is wrong."""
+    """A pipeline file is invalid; names the file, the position in it and the reason."""
 
 
 class PipelineBusy(AlpacaError):
@@ -12,11 +17,11 @@ class PipelineBusy(AlpacaError):
 
 
 class PipelineFailed(AlpacaError):
-    """A run ended before it was done; says why."""
+    """A run failed; says why."""
 
 
 class ForeignArchive(AlpacaError):
-    """A directory is no archive, or one that belongs to another pipeline or checkpoint."""
+    """A directory is not an archive, or belongs to another pipeline or checkpoint."""
 
 
 class ForeignTable(AlpacaError):
@@ -24,4 +29,58 @@ class ForeignTable(AlpacaError):
 
 
 class BadPlan(AlpacaError):
-    """What a checkpoint holds does not fit the pipeline or cannot be read."""
+    """The state in a checkpoint does not match the pipeline or cannot be read."""
+
+
+# The last line of a failed Python worker, which names the error.
+_OURS = re.compile(r"^\s*(?:pyspark\S*: )?(alpacamq\w*(?:\.\w+)+)\.(\w+): (.+)$", re.MULTILINE)
+_MAX_LENGTH = 600
+
+
+@contextmanager
+def translate_spark_errors() -> Iterator[None]:
+    """Turn Spark's errors into PipelineFailed, or Unreachable if no broker answers."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        raise translate_error(str(error)) from error
+    except Exception as error:
+        # JVM failures without a PySpark class are raised as py4j errors.
+        if type(error).__module__.partition(".")[0] != "py4j":
+            raise
+        raise translate_error(str(error)) from error
+
+
+@contextmanager
+def condition(where: str) -> Iterator[None]:
+    """Turn Spark's error about an invalid condition into InvalidPipeline, which names the position."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    try:
+        yield
+    except (AnalysisException, ParseException) as error:
+        words = str(error).split("== SQL", maxsplit=1)[0].split(";\n", maxsplit=1)[0]
+        raise InvalidPipeline(f"{where}: {' '.join(words.split())}") from None
+
+
+def translate_error(text: str) -> AlpacaError:
+    """Find our own error in the text of a Spark error."""
+    found = list(_OURS.finditer(text))
+    if found:
+        _, name, message = found[-1].groups()
+        return Unreachable(message) if name == Unreachable.__name__ else PipelineFailed(message)
+    return PipelineFailed(_first_words(text))
+
+
+def _first_words(text: str) -> str:
+    """Return the text before the stack trace and the plan."""
+    lines = []
+    for line in text.strip().splitlines():
+        if line.startswith(("\tat ", "JVM stacktrace", "=== Streaming Query ===", "'Project", "+- ")):
+            break
+        if line.strip():
+            lines.append(line.strip())
+    words = " ".join(lines)
+    return words if len(words) <= _MAX_LENGTH else f"{words[:_MAX_LENGTH]}…"

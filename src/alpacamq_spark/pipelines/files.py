@@ -1,4 +1,4 @@
-"""Reads a pipeline file: TOML or YAML into a definition, with words for what is wrong in it."""
+"""Reads a pipeline file, TOML or YAML, into a definition; explains what is wrong in it."""
 
 import re
 import tomllib
@@ -24,10 +24,10 @@ _KINDS = {str(kind.__struct_config__.tag): kind for kind in KINDS}
 
 
 def read_definition(path: Path) -> Kind:
-    """What a file says, or InvalidPipeline; NotFound if there is no such file."""
+    """Read a file. Raises InvalidPipeline, or NotFound if it does not exist."""
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
-            raise InvalidPipeline(f"{path} is larger than {MAX_FILE_BYTES} bytes: that is no pipeline")
+            raise InvalidPipeline(f"{path} is larger than {MAX_FILE_BYTES} bytes, too large for a pipeline")
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         near = [str(each) for each in path.parent.glob("*") if each.suffix in SUFFIXES]
@@ -41,21 +41,23 @@ def read_definition(path: Path) -> Kind:
 
 
 def define(data: object) -> Kind:
-    """A definition from plain data, or InvalidPipeline."""
+    """Build a definition from plain data. Raises InvalidPipeline."""
     if not isinstance(data, Mapping):
-        raise InvalidPipeline("a pipeline is a table of keys, of which the first is kind")
+        raise InvalidPipeline("a pipeline must be a table with the key kind")
     kind = data.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS:
-        given = "there is no key kind" if kind is None else f"kind = {kind!r} is none"
+        given = "the key kind is missing" if kind is None else f"kind = {kind!r} is unknown"
         raise InvalidPipeline(f"{given}; it is one of {', '.join(_KINDS)}{_hint(str(kind), _KINDS)}")
     _check_keys(data, _KINDS[kind], "")
     try:
-        # Tables of the file are told apart by their tag, so the kinds are given as the union they are.
+        # Structs are selected by their tag, so the kinds are given as a union.
         definition: Kind = msgspec.convert(data, Kind)
     except msgspec.ValidationError as error:
-        raise InvalidPipeline(_in_our_words(str(error))) from None
+        raise InvalidPipeline(_rephrase(str(error))) from None
     if definition.name is not None and not _NAME.fullmatch(definition.name):
-        raise InvalidPipeline(f"name = {definition.name!r}: a name is of letters, digits, '.', '_' and '-'")
+        raise InvalidPipeline(
+            f"name = {definition.name!r}: a name may contain only letters, digits, '.', '_' and '-'"
+        )
     for place, part in _parts(definition, ""):
         part.check(place)
     definition.check()
@@ -63,11 +65,11 @@ def define(data: object) -> Kind:
 
 
 def name_of(path: Path, definition: Definition) -> str:
-    """What a pipeline is called: as it says, or as its file."""
+    """Return the pipeline's name: its key `name`, or the name of its file."""
     if definition.name is not None:
         return definition.name
     if not _NAME.fullmatch(path.stem):
-        raise InvalidPipeline(f"{path}: the file's name cannot be the pipeline's; give it one with name = …")
+        raise InvalidPipeline(f"{path}: the file's name is not a valid pipeline name; set name = …")
     return path.stem
 
 
@@ -88,13 +90,13 @@ def _parse(path: Path, text: str) -> object:
             return _Plain().of(yaml.safe_load(text))
         except (yaml.YAMLError, RecursionError) as error:
             raise InvalidPipeline(f"not YAML: {' '.join(str(error).split())}") from None
-    raise InvalidPipeline(f"a pipeline is a file that ends in {', '.join(SUFFIXES)}")
+    raise InvalidPipeline(f"a pipeline file must end in {', '.join(SUFFIXES)}")
 
 
 class _Plain:
-    """Times as text, as they can also be written; keys as text, as YAML reads `0:` as a number.
+    """Converts times to text, as they can also be written; and keys, as YAML reads `0:` as a number.
 
-    Counts what it sees: in YAML a short file can stand for a great deal.
+    Counts values: a short YAML file can expand to a huge one.
     """
 
     def __init__(self) -> None:
@@ -103,7 +105,7 @@ class _Plain:
     def of(self, value: Any) -> Any:
         self._values_left -= 1
         if self._values_left < 0:
-            raise InvalidPipeline(f"there are more than {MAX_VALUES} values in it: that is no pipeline")
+            raise InvalidPipeline(f"more than {MAX_VALUES} values, too many for a pipeline")
         match value:
             case Mapping():
                 return {str(key): self.of(each) for key, each in value.items()}
@@ -118,7 +120,7 @@ class _Plain:
 
 
 def _check_keys(data: Mapping[str, object], struct: type[msgspec.Struct], place: str) -> None:
-    """Refuse keys that a table does not have, naming the nearest that it does."""
+    """Reject unknown keys of a table, suggesting the nearest known one."""
     fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
     tag_field = struct.__struct_config__.tag_field
     for key, value in data.items():
@@ -126,8 +128,8 @@ def _check_keys(data: Mapping[str, object], struct: type[msgspec.Struct], place:
             continue
         here = f"{place}{key}"
         if key not in fields:
-            hint = _hint(key, fields) or f"; there are {', '.join(fields)}"
-            raise InvalidPipeline(f"there is no key {here}{hint}")
+            hint = _hint(key, fields) or f"; keys are {', '.join(fields)}"
+            raise InvalidPipeline(f"unknown key {here}{hint}")
         for inner, where, parts in _tables(value, fields[key], here):
             struct_of = _chosen(inner, parts, where)
             if struct_of is not None:
@@ -137,7 +139,7 @@ def _check_keys(data: Mapping[str, object], struct: type[msgspec.Struct], place:
 def _tables(
     value: object, kind: Any, place: str
 ) -> Iterator[tuple[Mapping[str, object], str, list[type[Part]]]]:
-    """The tables inside a value, and which structs each may be."""
+    """Yield the tables inside a value, and the structs that each may be."""
     parts = [each for each in _leaves(kind) if isinstance(each, type) and issubclass(each, Part)]
     if not parts:
         return
@@ -174,7 +176,7 @@ def _chosen(data: Mapping[str, object], parts: list[type[Part]], place: str) -> 
 
 
 def _parts(value: object, place: str) -> Iterator[tuple[str, Part]]:
-    """Every table of a definition with its place."""
+    """Yield every table of a definition with its path."""
     if isinstance(value, msgspec.Struct):
         if isinstance(value, Part):
             yield place, value
@@ -193,10 +195,10 @@ def _hint(name: str, names: Mapping[str, object]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def _in_our_words(text: str) -> str:
-    """msgspec's message with the place in front."""
+def _rephrase(text: str) -> str:
+    """Rewrite msgspec's message with the path in front."""
     message, found, path = text.partition(" - at `$")
-    # People count from one.
+    # Indexes in messages count from one.
     place = re.sub(r"\[(\d+)\]", lambda found: f"[{int(found[1]) + 1}]", path.rstrip("`").lstrip("."))
     message = message.replace("Object missing required field", "lacks the key").replace("`", "")
     return f"{place}: {message}" if found and place else message.replace("lacks", "the pipeline lacks", 1)

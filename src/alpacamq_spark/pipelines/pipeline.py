@@ -1,4 +1,4 @@
-"""A pipeline: a file, what it says, and what can be done with it."""
+"""A pipeline loaded from its file: run, status, checks."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, assert_never
 import msgspec
 
 from alpacamq.client.kafka.offsets import committed_offsets, extents
-from alpacamq.client.kafka.topics import every_topic
+from alpacamq.client.kafka.topics import list_topics
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import TopicPartition
 
@@ -18,7 +18,7 @@ from .checkpoint import Checkpoint, LastRun, local_checkpoint
 from .definition import Analytics, Archive, DeadLetters, Kind, Replay, Transform
 from .files import SUFFIXES, name_of, read_definition
 from .replay.plan import ReplayPlan, ReplayProgress
-from .run import Interruption, Outcome, Plain, Report, Run, Section, Teller
+from .run import Interruption, PipelineRun, Plain, ProgressListener, Report, RunResult, Section
 from .sources import reach
 from .storage import local_path
 from .timestamps import format_timestamp
@@ -32,7 +32,7 @@ _CHECKPOINTS = ".checkpoints"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """A pipeline by its file. `directory` is where the file is, and where its relative places begin."""
+    """A pipeline. `directory` is the file's directory, to which paths in the file are relative."""
 
     name: str
     definition: Kind
@@ -40,7 +40,7 @@ class Pipeline:
     broker: str
 
     def place(self, written: str) -> str:
-        """A place as the file has it, made absolute."""
+        """Make a path in the file absolute."""
         path = local_path(written)
         return written if path is None else str((self.directory / path.expanduser()).resolve())
 
@@ -49,11 +49,11 @@ class Pipeline:
         return self.place(self.definition.checkpoint or f"{_CHECKPOINTS}/{self.name}")
 
     def at(self, broker: str) -> "Pipeline":
-        """The same on another broker."""
+        """Return the pipeline with another broker."""
         return replace(self, broker=broker)
 
     def executing(self) -> "Pipeline":
-        """The same, but what it would only show it does. For redrives."""
+        """Return the pipeline with `execute` set, for redrives."""
         if not isinstance(self.definition, DeadLetters) or self.definition.redrive is None:
             return self
         redrive = msgspec.structs.replace(self.definition.redrive, execute=True)
@@ -63,24 +63,24 @@ class Pipeline:
         self,
         *,
         spark: "SparkSession | None" = None,
-        teller: Teller | None = None,
+        listener: ProgressListener | None = None,
         interruption: Interruption | None = None,
-    ) -> Outcome:
-        """Run it to its end, or until it is asked to stop. Without `spark`, on a session of its own."""
-        from .failures import explained
+    ) -> RunResult:
+        """Run to the end, or until a stop is requested. Without `spark`, creates a session."""
+        from .errors import translate_spark_errors
         from .sessions import session_for
 
-        teller, interruption = teller or Teller(), interruption or Interruption()
+        listener, interruption = listener or ProgressListener(), interruption or Interruption()
         self.check_broker()
         if spark is not None:
-            return self._run_on(spark, teller, interruption)
+            return self._run_on(spark, listener, interruption)
         path = local_path(self.checkpoint_place)
         log = None if path is None or self.definition.spark.remote else path / "spark.log"
-        with explained(), session_for(self.name, self.definition.spark, log) as session:
-            return self._run_on(session, teller, interruption)
+        with translate_spark_errors(), session_for(self.name, self.definition.spark, log) as session:
+            return self._run_on(session, listener, interruption)
 
     def check_broker(self) -> None:
-        """Fail early, and in plain words, if the broker or a topic is not there."""
+        """Check that the broker and the topics exist, before Spark starts."""
         from .sources import Named, check_topics
 
         definition = self.definition
@@ -100,22 +100,24 @@ class Pipeline:
             case _:
                 assert_never(definition)
 
-    def _run_on(self, spark: "SparkSession", teller: Teller, interruption: Interruption) -> Outcome:
-        # Here and not above: it needs the client, which few of those who load a pipeline do.
+    def _run_on(
+        self, spark: "SparkSession", listener: ProgressListener, interruption: Interruption
+    ) -> RunResult:
+        # Imported here: it needs the client, which most users of `load` do not.
         from .reporting import ProgressReports
 
         reports = ProgressReports(self.broker, self.name, self.definition.kind)
-        run = Run(
+        run = PipelineRun(
             name=self.name,
             kind=self.definition.kind,
             broker=self.broker,
             spark=spark,
             checkpoint=Checkpoint(self.checkpoint_place, spark),
             place=self.place,
-            teller=reports.telling(teller),
+            listener=reports.reporting_listener(listener),
             interruption=interruption,
         )
-        # What only counts has nothing to finish, and ends at once as Spark would have it.
+        # Analyses have nothing to finish, so they end at once on a signal.
         gently = nullcontext() if isinstance(self.definition, Analytics) else interruption.on_signals()
         with run.checkpoint.held(), _noted(run.checkpoint) as note, reports, gently:
             outcome = self._dispatch(run)
@@ -123,7 +125,7 @@ class Pipeline:
             reports.done(outcome)
             return outcome
 
-    def _dispatch(self, run: Run) -> Outcome:
+    def _dispatch(self, run: PipelineRun) -> RunResult:
         definition = self.definition
         match definition:
             case Archive():
@@ -150,13 +152,13 @@ class Pipeline:
                 assert_never(definition)
 
     def status(self) -> Report:
-        """Where it is, by its checkpoint and its consumer group; needs no Spark."""
+        """Return the state by checkpoint and consumer group; needs no Spark."""
 
         return status_of(self)
 
 
 def load(path: str | Path, *, broker: str | None = None) -> Pipeline:
-    """The pipeline of a file; `broker` goes before the one that the file names."""
+    """Load the pipeline of a file; `broker` overrides the file's."""
     file = Path(path)
     definition = read_definition(file)
     return Pipeline(
@@ -168,13 +170,13 @@ def load(path: str | Path, *, broker: str | None = None) -> Pipeline:
 
 
 @contextmanager
-def _noted(checkpoint: Checkpoint) -> Iterator[Callable[[Outcome], None]]:
-    """Keep in the checkpoint that a run has begun, and how it ended."""
+def _noted(checkpoint: Checkpoint) -> Iterator[Callable[[RunResult], None]]:
+    """Record in the checkpoint that a run has begun, and its result."""
     started = LastRun(started_ms=_now_ms())
     checkpoint.note_run(started)
     ended = started
 
-    def note(outcome: Outcome) -> None:
+    def note(outcome: RunResult) -> None:
         nonlocal ended
         ended = msgspec.structs.replace(
             started, outcome="stopped" if outcome.is_stopped else "done", rows=outcome.rows
@@ -201,7 +203,7 @@ NEW, RUNNING, CRASHED, UNKNOWN = "new", "running", "crashed", "unknown"
 
 
 def state_of(checkpoint: Checkpoint | None) -> str:
-    """new, running, done, stopped, failed, or crashed for a run that never said how it ended."""
+    """Return new, running, done, stopped, failed, or crashed for a run without a recorded end."""
     if checkpoint is None:
         return UNKNOWN
     if checkpoint.is_held():
@@ -213,7 +215,7 @@ def state_of(checkpoint: Checkpoint | None) -> str:
 
 
 def status_of(pipeline: Pipeline) -> Report:
-    """A pipeline's state, its last run, its position and its lag."""
+    """Return a pipeline's state, last run, position and lag."""
     checkpoint = local_checkpoint(pipeline.checkpoint_place)
     last = None if checkpoint is None else checkpoint.last_run()
     position = None if checkpoint is None else checkpoint.position()
@@ -264,10 +266,10 @@ def status_of(pipeline: Pipeline) -> Report:
 
 
 def _places(broker: str, group: str, done: Mapping[TopicPartition, int]) -> list[dict[str, Plain]]:
-    """By the checkpoint, which is what counts, and as the group tells everyone else."""
+    """Return the position of each partition by checkpoint, which is authoritative, and by group."""
     with reach(broker) as cluster:
         committed = committed_offsets(cluster, group)
-        there = {place for topic in every_topic(cluster) for place in topic.all_partitions()}
+        there = {place for topic in list_topics(cluster) for place in topic.all_partitions()}
         places = sorted(done.keys() | committed.keys())
         spans = extents(cluster, [place for place in places if place in there])
     rows: list[dict[str, Plain]] = []
@@ -301,7 +303,7 @@ def _replay(checkpoint: Checkpoint | None) -> dict[str, Plain]:
 
 
 def listed(directory: Path) -> Report:
-    """The pipelines of a directory, with their kinds and states; files that are none say why."""
+    """List the pipelines of a directory with kind and state; invalid files with the reason."""
 
     rows: list[dict[str, Plain]] = []
     for path in sorted(each for each in directory.iterdir() if each.suffix in SUFFIXES and each.is_file()):

@@ -1,7 +1,7 @@
-"""Tells the broker how a run goes on, so that operators see it in the console: the last word of each pipeline
-in a compacted topic.
+"""Publishes the progress of runs to the broker, for the console: the last report of each pipeline in a
+compacted topic.
 
-Only a view. A thread of its own sends it, so a broker that is slow or away costs the run nothing.
+For display only. A thread sends the reports, so a slow or absent broker does not delay the run.
 """
 
 import threading
@@ -25,25 +25,25 @@ from alpacamq.model.pipelines import (
     PipelineState,
 )
 
-from .run import BatchDone, Outcome, Teller
+from .run import BatchDone, ProgressListener, RunResult
 from .sources import reach
 
 _SETTINGS = {
     "cleanup.policy": "compact",
-    # Only the last word of a pipeline counts, so the log is kept short.
+    # Only the last report of a pipeline matters, so the log is kept short.
     "segment.bytes": str(1 << 20),
     "min.cleanable.dirty.ratio": "0.1",
     "delete.retention.ms": "60000",
 }
-# At most one word a second; and one at least so often, so that a run that was killed can be told.
+# Minimum and maximum interval of reports; the maximum makes killed runs detectable.
 INTERVAL_S = 1.0
 ALIVE_S = 10.0
-# How long the end of a run waits for its last word to be sent.
+# How long the end of a run waits for its last report to be sent.
 _LAST_WORD_S = 5.0
 
 
 class ProgressReports:
-    """The progress of one run, sent while it is entered."""
+    """Sends the progress of one run while it is entered."""
 
     def __init__(self, broker: str, name: str, kind: str) -> None:
         self._broker = broker
@@ -59,21 +59,21 @@ class ProgressReports:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pipeline-progress", daemon=True)
 
-    def telling(self, teller: Teller) -> Teller:
-        """The same teller, whose batches are also told to the broker."""
+    def reporting_listener(self, listener: ProgressListener) -> ProgressListener:
+        """Return a listener that also reports batches to the broker."""
 
         def batch(done: BatchDone) -> None:
             self._note(
                 rows=done.total_rows, rows_per_second=done.rows_per_second, lag=done.lag, batch=done.batch
             )
-            teller.batch(done)
+            listener.batch(done)
 
-        return replace(teller, batch=batch)
+        return replace(listener, batch=batch)
 
-    def done(self, outcome: Outcome) -> None:
-        """The run has come to its end, or was stopped."""
+    def done(self, outcome: RunResult) -> None:
+        """Report the end of the run."""
         state = PipelineState.STOPPED if outcome.is_stopped else PipelineState.DONE
-        # A batch that wrote nothing may not have been told; what a replay told counts all of its runs.
+        # A batch without rows may not have been reported; a replay's reports count all of its runs.
         self._note(state=state, rows=max(outcome.rows, self._progress.rows))
 
     def __enter__(self) -> Self:
@@ -110,7 +110,7 @@ class ProgressReports:
                 cluster = cluster or reach(self._broker)
                 self._send(cluster)
             except (AlpacaError, OSError):
-                # The next word makes up for this one, over a new connection.
+                # The next report replaces this one, over a new connection.
                 if cluster is not None:
                     cluster.close()
                 cluster = None

@@ -1,4 +1,4 @@
-"""One run of a pipeline: what every kind is given, and what it tells while it works."""
+"""One run of a pipeline: its inputs, its progress and its result."""
 
 import signal
 import threading
@@ -18,7 +18,7 @@ Plain: TypeAlias = bool | int | float | str | Sequence["Plain"] | Mapping[str, "
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Rows under column names."""
+    """A table with column names."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
@@ -27,7 +27,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A result; `notes` are sentences for whoever sits at the terminal."""
+    """A result; `notes` are sentences for the terminal."""
 
     data: Mapping[str, Plain]
     sections: Sequence[Section] = ()
@@ -38,36 +38,36 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interruption:
-    """Whether a run was asked to end, and by what."""
+    """A request to stop a run, and the signal that caused it."""
 
     def __init__(self) -> None:
-        self._asked = threading.Event()
+        self._requested = threading.Event()
         self.signal: int | None = None
 
     @property
-    def is_asked(self) -> bool:
-        return self._asked.is_set()
+    def is_requested(self) -> bool:
+        return self._requested.is_set()
 
-    def ask(self) -> None:
-        """End when the batch that is being written is done."""
-        self._asked.set()
+    def request(self) -> None:
+        """Request the run to stop after the current batch."""
+        self._requested.set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Pause; True as soon as the run is asked to end."""
-        return self._asked.wait(timeout_s)
+        """Wait; return true as soon as a stop is requested."""
+        return self._requested.wait(timeout_s)
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
-        """Take signals for it, where this thread is one that gets any."""
+        """Handle signals as stop requests, if this is the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
 
         def handle(number: int, _frame: FrameType | None) -> None:
             self.signal = number
-            if self.is_asked:
+            if self.is_requested:
                 raise KeyboardInterrupt
-            self.ask()
+            self.request()
 
         before = {number: signal.signal(number, handle) for number in SIGNALS}
         try:
@@ -79,7 +79,7 @@ class Interruption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchDone:
-    """What is told after each batch; no lag where there is nothing to be behind."""
+    """Progress after a batch; no lag if the source has no end to lag behind."""
 
     batch: int
     rows: int
@@ -94,30 +94,30 @@ def _silent(_: object) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Teller:
-    """Where a run says what it does: sentences, and batches as they are done."""
+class ProgressListener:
+    """Receives the progress of a run: messages and completed batches."""
 
     say: Callable[[str], None] = _silent
     batch: Callable[[BatchDone], None] = _silent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """A session, a broker and a memory, for one pipeline by name."""
+class PipelineRun:
+    """Session, broker and checkpoint for one run of a named pipeline."""
 
     name: str
     kind: str
     broker: str
     spark: "SparkSession"
     checkpoint: Checkpoint
-    # Makes the places of a file, which begin where the file is, into ones that Spark understands.
+    # Turns a path in the file, relative to it, into one that Spark understands.
     place: Callable[[str], str]
-    teller: Teller = field(default_factory=Teller)
+    listener: ProgressListener = field(default_factory=ProgressListener)
     interruption: Interruption = field(default_factory=Interruption)
 
     @property
     def group(self) -> str:
-        """The consumer group under which operators see the progress."""
+        """The consumer group that shows the progress to operators."""
         return f"pipeline-{self.name}"
 
     def servers(self) -> Mapping[str, str]:
@@ -125,8 +125,8 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """How a run ended: done, or stopped because it was asked to."""
+class RunResult:
+    """The result of a run: done, or stopped on request."""
 
     rows: int
     report: Report

@@ -1,4 +1,4 @@
-"""The Spark session of a pipeline: its settings, quiet on the terminal, with a log beside the checkpoint."""
+"""The Spark session of a pipeline: settings, little console output, a log beside the checkpoint."""
 
 import os
 import sys
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _SETTINGS: Mapping[str, str] = {
-    # Times in SQL mean the same whatever machine it runs on.
+    # Times in SQL do not depend on the machine.
     "spark.sql.session.timeZone": "UTC",
 }
 _LOCAL_SETTINGS: Mapping[str, str] = {
-    # Spark's default of 200 tasks for every grouping is for clusters.
+    # Spark's default of 200 tasks per shuffle is for clusters.
     "spark.sql.shuffle.partitions": "8",
 }
 CONSOLE = "spark-console.log"
@@ -34,11 +34,11 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 @contextmanager
 def session_for(name: str, settings: SparkSettings, log: Path | None) -> "Iterator[SparkSession]":
-    """A session as the pipeline asks for, stopped afterwards, unless it was there before."""
+    """Create a session with the pipeline's settings, and stop it afterwards unless it existed before."""
     from pyspark.sql import SparkSession
 
     is_ours = SparkSession.getActiveSession() is None
-    # About versions of packages that Spark would rather have; nobody who runs a pipeline chose them.
+    # Warnings about package versions that Spark prefers, which users of a pipeline did not choose.
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     given = {key: _text(value) for key, value in settings.settings.items()}
     if settings.remote is not None:
@@ -50,9 +50,9 @@ def session_for(name: str, settings: SparkSettings, log: Path | None) -> "Iterat
             log.parent.mkdir(parents=True, exist_ok=True)
             own[_JAVA_OPTIONS] = f"{given.get(_JAVA_OPTIONS, '')} {_logging_to(log)}".strip()
         if master.startswith("local"):
-            # Spares a warning on machines that do not know themselves by name.
+            # Avoids a warning on machines that cannot resolve their own name.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        with _console_in(log):
+        with _redirect_console(log):
             session = spark_session(name, master=master, settings=own)
     try:
         yield session
@@ -62,10 +62,10 @@ def session_for(name: str, settings: SparkSettings, log: Path | None) -> "Iterat
 
 
 @contextmanager
-def _console_in(log: Path | None) -> Iterator[None]:
-    """Have what the JVM and its Python workers say on standard error in a file, not on the terminal.
+def _redirect_console(log: Path | None) -> Iterator[None]:
+    """Redirect standard error of the JVM and its Python workers to a file.
 
-    They keep the standard error that this process has when the JVM is started.
+    They inherit the standard error that this process has when the JVM starts.
     """
     if log is None:
         yield
@@ -77,7 +77,7 @@ def _console_in(log: Path | None) -> Iterator[None]:
             os.dup2(console.fileno(), _STANDARD_ERROR)
         yield
     except PySparkException as error:
-        raise PipelineFailed(f"Spark does not start: {error}; see {log.with_name(CONSOLE)}") from error
+        raise PipelineFailed(f"Spark failed to start: {error}; see {log.with_name(CONSOLE)}") from error
     finally:
         sys.stderr.flush()
         os.dup2(own, _STANDARD_ERROR)

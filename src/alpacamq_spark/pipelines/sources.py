@@ -1,4 +1,4 @@
-"""Topics as data frames: the options of the connector for what a pipeline says of its source."""
+"""Reads topics and archives as data frames, and writes data frames to topics."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Protocol
 from alpacamq.client.connect import parse_address
 from alpacamq.client.errors import NotFound
 from alpacamq.client.kafka.cluster import Cluster
-from alpacamq.client.kafka.topics import Topic, every_topic
+from alpacamq.client.kafka.topics import Topic, list_topics
 from alpacamq_spark.read.subscription import Subscription, read_subscription
 
+from .archive.table import read_archive
 from .errors import InvalidPipeline
-from .run import Run
+from .run import PipelineRun
+from .timestamps import format_timestamp
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -20,7 +22,7 @@ FORMAT = "alpacamq"
 
 
 class Topics(Protocol):
-    """What says which topics are meant: names, or a pattern."""
+    """A selection of topics by names or by a pattern."""
 
     @property
     def topics(self) -> tuple[str, ...]: ...
@@ -38,45 +40,45 @@ class Named:
 
 
 def reach(broker: str) -> Cluster:
-    """The cluster of a broker; InvalidPipeline if that is no address."""
+    """Connect to a broker's cluster. Raises InvalidPipeline for an invalid address."""
     try:
         addresses = [parse_address(each) for each in broker.split(",") if each.strip()]
     except ValueError as error:
         raise InvalidPipeline(f"broker: {error}") from None
     if not addresses:
-        raise InvalidPipeline("broker: no address is given")
+        raise InvalidPipeline("broker: no address given")
     return Cluster(*addresses)
 
 
 def subscription_options(source: Topics) -> dict[str, str]:
-    """How the connector is told which topics to read."""
+    """Return the connector's options for the topics."""
     if source.pattern is not None:
         return {"subscribePattern": source.pattern}
     return {"subscribe": ",".join(source.topics)}
 
 
 def subscription(source: Topics) -> Subscription:
-    """The same, checked, and able to find its partitions."""
+    """Return the checked subscription, which can find its partitions."""
     return read_subscription(subscription_options(source).get)
 
 
 def matching_topics(cluster: Cluster, source: Topics) -> list[Topic]:
-    """The topics there are by now; NotFound if one that is named is not there, or none fits the pattern."""
-    every = {topic.name: topic for topic in every_topic(cluster) if not topic.is_internal}
+    """Return the existing topics. Raises NotFound if a named one does not exist, or none matches."""
+    every = {topic.name: topic for topic in list_topics(cluster) if not topic.is_internal}
     names = {each.topic for each in subscription(source).partitions(cluster)}
     if not names:
-        raise NotFound("topic that fits the pattern", source.pattern or "")
+        raise NotFound("topic that matches the pattern", source.pattern or "")
     return [every[name] for name in sorted(names) if name in every]
 
 
 def check_topics(broker: str, source: Topics) -> None:
-    """Fail now rather than when Spark has started: Unreachable, NotFound or InvalidOption."""
+    """Check topics before Spark starts. Raises Unreachable, NotFound or InvalidOption."""
     with reach(broker) as cluster:
         matching_topics(cluster, source)
 
 
-def read_stream(run: Run, source: Topics, options: Mapping[str, str]) -> "DataFrame":
-    """A stream of records, with headers, whose progress operators see."""
+def read_stream(run: PipelineRun, source: Topics, options: Mapping[str, str]) -> "DataFrame":
+    """Read a stream of records with headers; progress is visible in the consumer group."""
     reader = run.spark.readStream.format(FORMAT).options(
         **run.servers(),
         **subscription_options(source),
@@ -87,8 +89,8 @@ def read_stream(run: Run, source: Topics, options: Mapping[str, str]) -> "DataFr
     return reader.load()
 
 
-def read_topics(run: Run, source: Topics, options: Mapping[str, str] | None = None) -> "DataFrame":
-    """All records of topics, with headers, as they are now."""
+def read_topics(run: PipelineRun, source: Topics, options: Mapping[str, str] | None = None) -> "DataFrame":
+    """Read all current records of topics, with headers."""
     reader = run.spark.read.format(FORMAT).options(
         **run.servers(), **subscription_options(source), includeHeaders="true", **(options or {})
     )
@@ -96,7 +98,7 @@ def read_topics(run: Run, source: Topics, options: Mapping[str, str] | None = No
 
 
 def stream_options(*, start: str, max_records: int | None, on_data_loss: str) -> dict[str, str]:
-    """What sources of streams have in common."""
+    """Return the options common to streaming sources."""
     options = {
         "startingOffsets": start,
         "failOnDataLoss": "true" if on_data_loss == "fail" else "false",
@@ -106,6 +108,46 @@ def stream_options(*, start: str, max_records: int | None, on_data_loss: str) ->
     return options
 
 
-def write_records(frame: "DataFrame", run: Run, options: Mapping[str, str]) -> None:
-    """Append rows to topics, all of them at once."""
+def write_records(frame: "DataFrame", run: PipelineRun, options: Mapping[str, str]) -> None:
+    """Append rows to topics in one job."""
     frame.write.format(FORMAT).mode("append").options(**run.servers(), **options).save()
+
+
+class RangeSource(Topics, Protocol):
+    """Topics, or those in an archive."""
+
+    @property
+    def archive(self) -> str | None: ...
+
+
+def read_source(run: PipelineRun, source: RangeSource) -> "DataFrame":
+    """Read all records of the source."""
+    from pyspark.sql import functions as f
+
+    if source.archive is None:
+        return read_topics(run, source)
+    frame = read_archive(run.spark, run.place(source.archive))
+    if source.topics:
+        frame = frame.where(f.col("topic").isin(*source.topics))
+    if source.pattern is not None:
+        frame = frame.where(f.col("topic").rlike(f"^(?:{source.pattern})$"))
+    return frame
+
+
+def filter_time(
+    frame: "DataFrame", source: RangeSource, begin_ms: int | None, end_ms: int | None
+) -> "DataFrame":
+    """Filter records from one time to before another."""
+    from pyspark.sql import functions as f
+
+    if begin_ms is not None:
+        frame = frame.where(f.col("timestamp") >= f.timestamp_millis(f.lit(begin_ms)))
+    if end_ms is not None:
+        frame = frame.where(f.col("timestamp") < f.timestamp_millis(f.lit(end_ms)))
+    if source.archive is not None:
+        # The same for directories, so that Spark skips most of them.
+        if begin_ms is not None:
+            frame = frame.where(f.col("date") >= f.lit(format_timestamp(begin_ms)[:10]).cast("date"))
+        if end_ms is not None:
+            frame = frame.where(f.col("date") <= f.lit(format_timestamp(end_ms)[:10]).cast("date"))
+    return frame

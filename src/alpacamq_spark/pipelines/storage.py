@@ -1,8 +1,7 @@
-"""The few things done to files beside Spark's own reading and writing: on this machine, or wherever Spark
-keeps files.
+"""File operations besides Spark's own reading and writing, on this machine or in Spark's file systems.
 
-A place is a path or a URI. What is on this machine is done by Python, so that it can be looked at
-without starting Spark; for the rest the JVM's file systems are asked, through the session.
+A place is a path or a URI. Local files are handled in Python, without starting Spark; others through
+the file systems of the session's JVM.
 """
 
 import os
@@ -23,7 +22,7 @@ MAX_READ_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """How much data a directory holds, whatever is below it; marks and other hidden files not counted."""
+    """Number and size of the data files below a directory, without marks and hidden files."""
 
     files: int
     size: int
@@ -33,26 +32,26 @@ class Storage(Protocol):
     """Files below one place; names are relative to it, with slashes."""
 
     def names(self, directory: str = "") -> list[str]:
-        """What lies directly in a directory, sorted; nothing if it does not exist."""
+        """List the names in a directory, sorted; empty if it does not exist."""
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a file or directory."""
+        """Return whether a file or directory exists."""
 
     def read(self, name: str) -> bytes | None:
-        """A file's content; None if there is none."""
+        """Read a file; None if it does not exist."""
 
     def write(self, name: str, data: bytes) -> None:
-        """Put a file in place, whole or not at all."""
+        """Write a file atomically."""
 
     def delete(self, name: str) -> None:
-        """Remove a file or a directory with everything in it, if it is there."""
+        """Remove a file or a directory with its contents, if it exists."""
 
     def content(self, directory: str) -> Content:
-        """What lies below a directory."""
+        """Measure the data below a directory."""
 
 
 def local_path(place: str) -> Path | None:
-    """The path of a place on this machine; None if it is elsewhere."""
+    """Return the local path of a place; None if it is elsewhere."""
     parts = urlsplit(place)
     if not parts.scheme:
         return Path(place)
@@ -60,21 +59,21 @@ def local_path(place: str) -> Path | None:
 
 
 def storage_at(place: str, spark: "SparkSession | None" = None) -> Storage:
-    """Storage for a place; InvalidPipeline where it takes a Spark that cannot be had."""
+    """Return the storage of a place. Raises InvalidPipeline if it needs a session that is not available."""
     if (path := local_path(place)) is not None:
         return LocalStorage(path)
-    # A session of Spark Connect has no JVM within reach.
+    # A Spark Connect session has no access to the JVM.
     jvm = getattr(spark, "_jvm", None) if type(spark).__module__ == "pyspark.sql.session" else None
     if jvm is None:
         raise InvalidPipeline(
-            f"{place} is not on this machine; to look at it takes a session on a Spark master, "
+            f"{place} is not on this machine; reading it needs a session on a Spark master, "
             "not on Spark Connect"
         )
     return SparkStorage(spark, place)
 
 
 def is_hidden(name: str) -> bool:
-    """Whether Spark and its like pass over a file of this name."""
+    """Return whether Spark ignores a file of this name."""
     return name.startswith(("_", "."))
 
 
@@ -112,7 +111,7 @@ class LocalStorage:
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
-        # Without this a crash can lose the new file's name.
+        # Without this sync a crash can lose the new file's name.
         directory = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(directory)
@@ -136,7 +135,7 @@ class LocalStorage:
 
 
 class SparkStorage:
-    """A directory in any file system that Spark's JVM knows."""
+    """A directory in a file system that Spark's JVM supports."""
 
     def __init__(self, spark: "SparkSession", place: str) -> None:
         self._jvm: Any = spark._jvm
@@ -163,7 +162,9 @@ class SparkStorage:
         if not self._files.exists(place):
             return None
         if self._files.getFileStatus(place).getLen() > MAX_READ_BYTES:
-            raise InvalidPipeline(f"{place} is larger than {MAX_READ_BYTES} bytes, which none of ours is")
+            raise InvalidPipeline(
+                f"{place} is larger than {MAX_READ_BYTES} bytes, too large for a file of a pipeline"
+            )
         stream = self._files.open(place)
         try:
             return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
@@ -178,7 +179,7 @@ class SparkStorage:
                 stream.write(bytearray(data[at : at + _CHUNK_BYTES]))
         finally:
             stream.close()
-        # Only this of Hadoop's interfaces replaces a file in one go.
+        # The only Hadoop interface that replaces a file atomically.
         context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(
             self._root.toUri(), self._settings
         )

@@ -1,7 +1,7 @@
-"""Runs a streaming query: progress as batches are done, and an end that loses no work.
+"""Runs a streaming query: reports progress by batch, and stops without losing work.
 
-To stop is to wait for the batch that is being written. Whatever a harder end cuts off is written
-again, exactly once, by the next run.
+A stop waits for the batch being written. A batch cut off by a harder end is written again, exactly
+once, by the next run.
 """
 
 import json
@@ -13,10 +13,10 @@ from alpacamq.client.kafka.offsets import commit_offsets
 from alpacamq.model.errors import AlpacaError
 
 from .definition import AVAILABLE_NOW, ONCE
-from .failures import explained
-from .run import BatchDone, Run
+from .errors import translate_spark_errors
+from .run import BatchDone, PipelineRun
 from .sources import reach
-from .timestamps import parse_span
+from .timestamps import parse_duration
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
@@ -28,7 +28,7 @@ _WORKER_TOO_SLOW = "Python worker failed to connect back"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamEnd:
-    """What a query did before it ended."""
+    """The totals of an ended query."""
 
     rows: int
     batches: int
@@ -38,28 +38,28 @@ class StreamEnd:
 
 
 def trigger_options(trigger: str) -> dict[str, Any]:
-    """A trigger as Spark takes it."""
+    """Convert a trigger to Spark's arguments."""
     if trigger == AVAILABLE_NOW:
         return {"availableNow": True}
     if trigger == ONCE:
         return {"once": True}
-    return {"processingTime": f"{parse_span(trigger)} milliseconds"}
+    return {"processingTime": f"{parse_duration(trigger)} milliseconds"}
 
 
 def run_stream(
-    run: Run,
+    run: PipelineRun,
     writer: "DataStreamWriter",
     *,
     trigger: str,
     after_batch: Callable[[BatchDone], None] = lambda _: None,
 ) -> StreamEnd:
-    """Run a query until its trigger is through or it is asked to stop; PipelineFailed if it fails."""
+    """Run a query until its trigger is done or a stop is requested. Raises PipelineFailed."""
     named = writer.queryName(run.name).option("checkpointLocation", run.checkpoint.stream)
-    with explained():
+    with translate_spark_errors():
         query = _started(named.trigger(**trigger_options(trigger)))
-        following = _Following(run, query, after_batch)
+        following = _QueryFollower(run, query, after_batch)
         try:
-            is_stopped = following.to_the_end()
+            is_stopped = following.follow()
         finally:
             query.stop()
     _publish(run)
@@ -73,7 +73,7 @@ def run_stream(
 
 
 def _started(writer: "DataStreamWriter") -> "StreamingQuery":
-    """Start a query. On a busy machine Spark may lose patience with its own Python worker; that passes."""
+    """Start a query. Retries: on a busy machine Spark's Python worker may time out."""
     for tries_left in reversed(range(_STARTS)):
         try:
             return writer.start()
@@ -83,10 +83,12 @@ def _started(writer: "DataStreamWriter") -> "StreamingQuery":
     raise AssertionError("unreachable")
 
 
-class _Following:
-    """A query and what was seen of it so far."""
+class _QueryFollower:
+    """Follows a query and reports its progress."""
 
-    def __init__(self, run: Run, query: "StreamingQuery", after_batch: Callable[[BatchDone], None]) -> None:
+    def __init__(
+        self, run: PipelineRun, query: "StreamingQuery", after_batch: Callable[[BatchDone], None]
+    ) -> None:
         self._run = run
         self._query = query
         self._after_batch = after_batch
@@ -95,34 +97,34 @@ class _Following:
         self.last_batch: int | None = None
         self.lag: int | None = None
 
-    def to_the_end(self) -> bool:
-        """Until the query ends by itself (False) or was asked to stop (True)."""
+    def follow(self) -> bool:
+        """Wait until the query ends by itself (False) or a stop is requested (True)."""
         while not self._query.awaitTermination(POLL_S):
-            self._look()
-            if self._run.interruption.is_asked:
+            self._report_batches()
+            if self._run.interruption.is_requested:
                 self._await_batch()
                 return True
-        self._look()
+        self._report_batches()
         return False
 
     def _await_batch(self) -> None:
-        """Until the batch that is under way is done, unless it may not take so long."""
-        self._run.teller.say("stopping after this batch; Ctrl-C again stops at once")
+        """Wait for the current batch, up to the limit."""
+        self._run.listener.say("stopping after this batch; Ctrl-C again stops at once")
         before = self.last_batch
         while (
             self._query.status["isTriggerActive"]
             and self.last_batch == before
             and not self._query.awaitTermination(POLL_S)
         ):
-            self._look()
-        self._look()
+            self._report_batches()
+        self._report_batches()
 
-    def _look(self) -> None:
-        """Tell of the batches that were done since the last look."""
+    def _report_batches(self) -> None:
+        """Report the batches completed since the last call."""
         for each in self._query.recentProgress:
             progress = json.loads(each.json)
             number, rows = int(progress["batchId"]), _rows(progress)
-            # Spark reports now and then that there was nothing to do, under the number of the next batch.
+            # Spark sometimes reports an idle trigger under the number of the next batch.
             if (self.last_batch is not None and number <= self.last_batch) or not _has_run(progress):
                 continue
             self.last_batch = number
@@ -138,12 +140,12 @@ class _Following:
                 lag=self.lag,
                 total_rows=self.rows,
             )
-            self._run.teller.batch(done)
+            self._run.listener.batch(done)
             self._after_batch(done)
 
 
 def _rows(progress: Mapping[str, Any]) -> int:
-    """Records read; in all is not told by every kind of session."""
+    """Sum the records read; not every kind of session gives the total."""
     return sum(int(source.get("numInputRows", 0)) for source in progress.get("sources", ()))
 
 
@@ -152,7 +154,7 @@ def _has_run(progress: Mapping[str, Any]) -> bool:
 
 
 def _lag(progress: Mapping[str, Any]) -> int | None:
-    """Records that were there when the batch ended and are not in it; Spark 4.2 and later tell."""
+    """Count the records behind the batch at its end; needs Spark 4.2 or later."""
     lag = None
     for source in progress.get("sources", ()):
         latest, reached = _parsed(source.get("latestOffset")), _parsed(source.get("endOffset"))
@@ -173,8 +175,8 @@ def _parsed(offsets: object) -> Mapping[str, Mapping[str, Any]] | None:
     return found if isinstance(found, Mapping) else None
 
 
-def _publish(run: Run) -> None:
-    """Let operators see the very last batch too, of which Spark tells its source only with the next."""
+def _publish(run: PipelineRun) -> None:
+    """Publish the last batch, which Spark would report to its source only with the next one."""
     position = run.checkpoint.position()
     if position is None or not position.offsets:
         return
@@ -182,4 +184,4 @@ def _publish(run: Run) -> None:
         with reach(run.broker) as cluster:
             commit_offsets(cluster, run.group, position.offsets)
     except AlpacaError:
-        pass  # a view for people; the run has done its work
+        pass  # for display only; the run is complete

@@ -1,7 +1,7 @@
-"""The kind `transform`: SQL over topics as tables, as a stream, to a topic or to Parquet files.
+"""The kind `transform`: streaming SQL over topics as tables, to a topic or to Parquet files.
 
-A topic is a table with the fields of its JSON values as columns, and what a record has besides
-them under names that begin with an underscore.
+A topic is a table whose columns are the fields of its JSON values; other parts of a record are columns
+whose names begin with an underscore.
 """
 
 from pathlib import Path
@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 from .checkpoint import STREAM
 from .definition import TableSource, Transform, TransformSink
-from .errors import ForeignTable, InvalidPipeline
-from .failures import explained
-from .run import Outcome, Report, Run, Section
+from .errors import ForeignTable, InvalidPipeline, translate_spark_errors
+from .run import PipelineRun, Report, RunResult, Section
 from .sources import FORMAT, Named, read_stream, stream_options
 from .storage import storage_at
 from .streaming import run_stream
-from .timestamps import parse_span
+from .timestamps import parse_duration
 from .values import MALFORMED, declared, decoded, inferred
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import DataStreamWriter
     from pyspark.sql.types import StructType
 
-# What a record has besides its value, as columns.
+# The parts of a record besides its value, as columns.
 META = {
     "_key": "CAST(key AS STRING)",
     "_partition": "partition",
@@ -32,18 +31,18 @@ META = {
     "_headers": "map_from_entries(transform(array_distinct(transform(headers, h -> h.key)), "
     "k -> struct(k, CAST(element_at(filter(headers, h -> h.key = k), -1).value AS STRING))))",
 }
-# The columns by which a result says itself what its records are.
+# Columns that a result can use to define its records directly.
 _RECORD = ("key", "value", "headers", "partition", "timestamp", "delay", "deliver_at", "priority", "topic")
-# Whose a directory of Parquet files is, and where Spark keeps which batches are in it.
+# The owner of a directory of Parquet files, and Spark's log of the batches in it.
 _OWNER = "_alpacamq-checkpoint"
 _FILE_LOG = "_spark_metadata"
 
 
-def run_transform(definition: Transform, run: Run, directory: Path) -> Outcome:
-    """Run the query over what the trigger asks for."""
+def run_transform(definition: Transform, run: PipelineRun, directory: Path) -> RunResult:
+    """Run the query as the trigger requests."""
     names = [*definition.sources, *(step.name for step in definition.steps)]
     try:
-        with explained():
+        with translate_spark_errors():
             result = transformed(definition, run, directory)
             if definition.sink.path is not None:
                 _claim(run.place(definition.sink.path), run)
@@ -63,11 +62,11 @@ def run_transform(definition: Transform, run: Run, directory: Path) -> Outcome:
         },
         sections=[Section(["rows read", "batches", "lag", "to"], [[end.rows, end.batches, end.lag, to]])],
     )
-    return Outcome(rows=end.rows, report=report, is_stopped=end.is_stopped)
+    return RunResult(rows=end.rows, report=report, is_stopped=end.is_stopped)
 
 
-def transformed(definition: Transform, run: Run, directory: Path) -> "DataFrame":
-    """The result of the query as a stream, with its tables and steps defined."""
+def transformed(definition: Transform, run: PipelineRun, directory: Path) -> "DataFrame":
+    """Return the result of the query as a stream, after defining its tables and steps."""
     for name, source in definition.sources.items():
         _table(name, source, run, directory).createOrReplaceTempView(_quoted(name))
     for step in definition.steps:
@@ -82,8 +81,8 @@ def _quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
-def _table(name: str, source: TableSource, run: Run, directory: Path) -> "DataFrame":
-    """A topic as a table."""
+def _table(name: str, source: TableSource, run: PipelineRun, directory: Path) -> "DataFrame":
+    """Define a topic as a table."""
     topic = source.topic or name
     options = stream_options(
         start=source.start, max_records=source.max_records, on_data_loss=source.on_data_loss
@@ -103,10 +102,10 @@ def _table(name: str, source: TableSource, run: Run, directory: Path) -> "DataFr
     if source.watermark is not None:
         if source.watermark.column not in frame.columns:
             raise InvalidPipeline(
-                f"sources.{name}.watermark.column: there is no column {source.watermark.column!r}; "
-                f"there are {', '.join(frame.columns)}"
+                f"sources.{name}.watermark.column: unknown column {source.watermark.column!r}; "
+                f"columns are {', '.join(frame.columns)}"
             )
-        delay = f"{parse_span(source.watermark.delay)} milliseconds"
+        delay = f"{parse_duration(source.watermark.delay)} milliseconds"
         frame = frame.withWatermark(source.watermark.column, delay)
     return frame
 
@@ -115,7 +114,9 @@ def _json(frame: "DataFrame", schema: "StructType", malformed: str, table: str) 
     from pyspark.sql import functions as f
 
     if taken := sorted({*META, MALFORMED} & set(schema.fieldNames())):
-        raise InvalidPipeline(f"sources.{table}: values may not have the field {taken[0]}, which is ours")
+        raise InvalidPipeline(
+            f"sources.{table}: values must not have the field {taken[0]}, which is reserved"
+        )
     frame = frame.withColumn("value", decoded(f.col("value"), schema, malformed))
     if malformed == "drop":
         frame = frame.where(f.col("value").isNull() | f.col(f"value.{MALFORMED}").isNull())
@@ -123,15 +124,15 @@ def _json(frame: "DataFrame", schema: "StructType", malformed: str, table: str) 
     return frame.select(*fields, *META)
 
 
-def _claim(place: str, run: Run) -> None:
-    """Make a table ours, or go on with it; ForeignTable if it belongs to another checkpoint.
+def _claim(place: str, run: PipelineRun) -> None:
+    """Claim a table for this checkpoint, or continue it. Raises ForeignTable if another one owns it.
 
-    Spark passes over batches whose numbers a table has already, whoever wrote them, and says nothing.
+    Spark silently skips batches whose numbers a table already has, whichever query wrote them.
     """
     try:
         storage = storage_at(place, run.spark)
     except InvalidPipeline:
-        return  # out of sight from here
+        return  # not accessible from here
     mine = run.checkpoint.identity().encode()
     owner = storage.read(_OWNER)
     if owner is None and (_is_begun(run) or not storage.names(_FILE_LOG)):
@@ -139,15 +140,15 @@ def _claim(place: str, run: Run) -> None:
     elif owner != mine:
         raise ForeignTable(
             f"the files at {place} were written with another checkpoint. Use that one, or give this pipeline "
-            "a place of its own: its batches would be taken for those that are there, and be left out"
+            "another path: Spark would take its batches for existing ones and skip them"
         )
 
 
-def _is_begun(run: Run) -> bool:
+def _is_begun(run: PipelineRun) -> bool:
     return bool(run.checkpoint.storage.names(f"{STREAM}/offsets"))
 
 
-def _writer(sink: TransformSink, run: Run, result: "DataFrame") -> "DataStreamWriter":
+def _writer(sink: TransformSink, run: PipelineRun, result: "DataFrame") -> "DataStreamWriter":
     if sink.path is not None:
         writer = result.writeStream.format("parquet").option("path", run.place(sink.path))
         return writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
@@ -157,10 +158,10 @@ def _writer(sink: TransformSink, run: Run, result: "DataFrame") -> "DataStreamWr
 
 
 def as_records(result: "DataFrame", key: str | None) -> "DataFrame":
-    """Rows as the connector writes them.
+    """Convert rows to the connector's columns.
 
-    A result with a column `value` says itself what its records are. Any other becomes JSON, with
-    the key it names, or the one it has kept.
+    A result with a column `value` defines its records directly. Others are converted to JSON, with the
+    key that they name or have kept.
     """
     from pyspark.sql import functions as f
 
@@ -170,14 +171,16 @@ def as_records(result: "DataFrame", key: str | None) -> "DataFrame":
     if "value" in names:
         if unknown := [name for name in names if name not in _RECORD and name != key]:
             raise InvalidPipeline(
-                f"the query has a column 'value', so it also has to say what {', '.join(unknown)} is: there "
-                f"are {', '.join(_RECORD)}; or leave 'value' out to have all columns written as JSON"
+                f"the query has a column 'value', but {', '.join(unknown)} is not a column of a record; "
+                f"these are {', '.join(_RECORD)}. Omit 'value' to write all columns as JSON"
             )
         kept = [f.col(name) for name in names if name != key and (name != "key" or key is None)]
         return result.select(*([] if key is None else [f.col(key).cast("string").alias("key")]), *kept)
     fields = [name for name in names if not name.startswith("_")]
     if not fields:
-        raise InvalidPipeline("the query has no column for a value: those with an underscore are left out")
+        raise InvalidPipeline(
+            "the query has no column for the value: columns with an underscore do not count"
+        )
     chosen = key or ("_key" if "_key" in names else None)
     value = f.to_json(f.struct(*[f.col(f"`{name}`") for name in fields])).alias("value")
     if chosen is None:

@@ -1,7 +1,6 @@
-"""The values of records in columns: JSON by a schema that is declared, or inferred from a sample once.
+"""Decodes JSON values into columns, by a declared schema or one inferred from a sample.
 
-What was inferred is remembered in the checkpoint, as a query must not change its mind when it is
-started again.
+An inferred schema is stored in the checkpoint, because a query must not change its schema on restart.
 """
 
 import json
@@ -18,9 +17,8 @@ from alpacamq.client.kafka.offsets import Isolation, extents
 from alpacamq.client.kafka.reader import Reader
 from alpacamq.client.kafka.topics import find_topic
 
-from .errors import InvalidPipeline
-from .failures import explained
-from .run import Run
+from .errors import InvalidPipeline, translate_spark_errors
+from .run import PipelineRun
 from .sources import reach
 
 if TYPE_CHECKING:
@@ -48,24 +46,24 @@ class Struct:
 
 @dataclass(slots=True)
 class Array:
-    """A list of one kind of element."""
+    """A list of equal elements."""
 
     element: "Shape" = None
 
 
 @dataclass(slots=True)
 class Dictionary:
-    """An object whose keys are data."""
+    """An object with arbitrary keys."""
 
     value: "Shape" = None
 
 
-# A name of a type in DDL, or None for what was only ever null.
+# A DDL type name, or None for a value that was always null.
 Shape: TypeAlias = Struct | Array | Dictionary | str | None
 
 
 def columns_of(shape: Struct) -> str:
-    """The fields of an object as the columns of a table, in DDL."""
+    """Return the fields of an object as columns in DDL."""
     return ", ".join(f"{_quoted(name)} {_ddl(inner)}" for name, inner in shape.fields.items())
 
 
@@ -89,7 +87,7 @@ def _quoted(name: str) -> str:
 
 
 def from_json_schema(document: object) -> Struct:
-    """The columns that a JSON Schema describes, or InvalidPipeline."""
+    """Return the columns that a JSON Schema describes. Raises InvalidPipeline."""
     shape = _described(document, document, "$", 0)
     if not isinstance(shape, Struct):
         raise InvalidPipeline("the schema does not describe an object with properties")
@@ -108,7 +106,7 @@ def _described(part: object, whole: object, place: str, depth: int) -> Shape:
             some = [each for each in choices if each != {"type": "null"}]
             if len(some) == 1:
                 return _described(some[0], whole, place, depth + 1)
-            return "STRING"  # JSON as it is
+            return "STRING"  # raw JSON
     kind = part.get("type")
     if isinstance(kind, list):
         kinds = [each for each in kind if each != "null"]
@@ -140,7 +138,7 @@ def _object(part: Mapping[str, Any], whole: object, place: str, depth: int) -> S
 def _referenced(reference: str, whole: object, place: str) -> object:
     if not reference.startswith("#/"):
         raise InvalidPipeline(
-            f"{place} refers to {reference!r}; only references inside the file are followed"
+            f"{place} refers to {reference!r}; only references inside the file are supported"
         )
     found = whole
     for step in reference[2:].split("/"):
@@ -152,9 +150,9 @@ def _referenced(reference: str, whole: object, place: str) -> object:
 
 
 def infer(values: Iterable[object]) -> Struct | None:
-    """The columns that fit every one of these JSON values; None if none of them is an object.
+    """Return columns that fit all of these JSON values; None if none of them is an object.
 
-    What differs in kind from value to value becomes text.
+    Fields whose type differs between values become text.
     """
     shape: Shape = None
     for value in values:
@@ -204,12 +202,12 @@ MAX_SCHEMA_BYTES = 1 << 20
 SAMPLE = 1000
 _ROUNDS = 50
 _INFERRED = "inferred-schemas.json"
-# Added to a schema so that Spark marks what it cannot read.
+# Added to a schema to make Spark mark malformed values.
 MALFORMED = "_malformed"
 
 
-def declared(run: Run, schema: str, directory: Path) -> "StructType":
-    """What a pipeline declares: columns in DDL, or a .json file with a JSON Schema or a Spark type."""
+def declared(run: PipelineRun, schema: str, directory: Path) -> "StructType":
+    """Return the declared type: columns in DDL, or a .json file with a JSON Schema or a Spark type."""
     if not schema.endswith(".json"):
         return parsed(run, schema)
     path = directory / schema
@@ -218,7 +216,7 @@ def declared(run: Run, schema: str, directory: Path) -> "StructType":
             raise InvalidPipeline(f"schema: {path} is larger than {MAX_SCHEMA_BYTES} bytes")
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InvalidPipeline(f"schema: there is no file {path}") from None
+        raise InvalidPipeline(f"schema: file {path} does not exist") from None
     except (ValueError, RecursionError) as error:
         raise InvalidPipeline(f"schema: {path} is not JSON: {error}") from None
     if isinstance(document, dict) and document.get("type") == "struct":
@@ -234,8 +232,8 @@ def declared(run: Run, schema: str, directory: Path) -> "StructType":
         raise InvalidPipeline(f"schema: {path}: {error}") from None
 
 
-def parsed(run: Run, ddl: str) -> "StructType":
-    """A type from columns in DDL, by Spark's own reading of it."""
+def parsed(run: PipelineRun, ddl: str) -> "StructType":
+    """Parse columns in DDL with Spark."""
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 
@@ -248,8 +246,8 @@ def parsed(run: Run, ddl: str) -> "StructType":
     return found
 
 
-def inferred(run: Run, topic: str) -> "StructType":
-    """The type of a topic's values, by a sample when it is first asked for."""
+def inferred(run: PipelineRun, topic: str) -> "StructType":
+    """Return the type of a topic's values, inferred from a sample on first use."""
     known = run.checkpoint.recall(_INFERRED, dict[str, str]) or {}
     if topic not in known:
         with reach(run.broker) as cluster:
@@ -261,13 +259,13 @@ def inferred(run: Run, topic: str) -> "StructType":
             )
         known = {**known, topic: columns_of(shape)}
         run.checkpoint.remember(_INFERRED, known)
-        run.teller.say(f"columns of {topic}, by a sample of its values: {known[topic]}")
-    with explained():
+        run.listener.say(f"columns of {topic}, by a sample of its values: {known[topic]}")
+    with translate_spark_errors():
         return parsed(run, known[topic])
 
 
 def decoded(value: "Column", schema: "StructType", malformed: str) -> "Column":
-    """A value as a struct; where it cannot be read, with nulls and the text under MALFORMED."""
+    """Decode a value to a struct; a malformed one has nulls and its text under MALFORMED."""
     from pyspark.sql import functions
     from pyspark.sql.types import StringType, StructField, StructType
 
@@ -279,7 +277,7 @@ def decoded(value: "Column", schema: "StructType", malformed: str) -> "Column":
 
 
 def readable(value: "Column", schema: "StructType") -> "Column":
-    """A value as a struct; null where it cannot be read."""
+    """Decode a value to a struct; null if it is malformed."""
     from pyspark.sql import functions
 
     struct = decoded(value, schema, "keep")
@@ -287,7 +285,7 @@ def readable(value: "Column", schema: "StructType") -> "Column":
 
 
 def _sample(cluster: Cluster, topic: str) -> Iterator[object]:
-    """The last values of a topic that are JSON, about the same number of each partition."""
+    """Yield recent JSON values of a topic, about the same number from each partition."""
     places = find_topic(cluster, topic).all_partitions()
     spans = extents(cluster, places, Isolation.COMMITTED)
     share = max(1, SAMPLE // max(1, len(places)))

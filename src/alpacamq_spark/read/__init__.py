@@ -1,1 +1,1 @@
-"""Reading topics as data frames: planning, offsets, record batches into Arrow columns."""
+"""Reads topics as data frames: planning, offsets, decoding record batches into Arrow columns."""

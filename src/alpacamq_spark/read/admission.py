@@ -1,4 +1,4 @@
-"""Streaming reads on Spark 4.2 and later, which says where a batch begins and how much it may hold."""
+"""Streaming reads on Spark 4.2 and later, which passes the start and the limit of a batch."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from alpacamq_spark.options import ReadOptions
 
-from .offset_json import Json, from_json, to_json
+from .positions import Json, from_json, to_json
 from .ranges import limited
 from .stream import StreamReader
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class AdmittingStreamReader(StreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Limits, Trigger.AvailableNow, and the latest offsets in Spark's reports."""
+    """Supports read limits, Trigger.AvailableNow, and the latest offsets in Spark's reports."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         super().__init__(options, schema)
@@ -42,7 +42,7 @@ class AdmittingStreamReader(StreamReader, SupportsTriggerAvailableNow):  # type:
         if self._target is not None:
             target = self._target
             end = {
-                # What goes back was made anew, and does so whatever the target was.
+                # A partition whose end moved back was recreated: use its end whatever the target was.
                 each: at if at < begin.get(each, 0) else max(min(at, target.get(each, 0)), begin.get(each, 0))
                 for each, at in end.items()
             }

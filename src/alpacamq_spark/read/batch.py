@@ -12,19 +12,19 @@ from alpacamq.model.ids import TopicPartition
 from alpacamq_spark.errors import DataLost, InvalidOption
 from alpacamq_spark.options import ReadOptions
 
-from .predicates import Narrowing
+from .predicates import Predicates
 from .ranges import OffsetRange, split
 from .reader import read_range
 from .schema import wanted_columns
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]
-    """Plans the ranges, and reads one in a task."""
+    """Plans offset ranges on the driver, and reads one per task."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._columns = wanted_columns(schema)
-        self.narrowing = Narrowing()
+        self.predicates = Predicates()
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
@@ -40,25 +40,25 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, OffsetRange):
-            return iter(())  # Spark plans one task even where there is nothing to read
+            return iter(())  # Spark plans one task even if there is nothing to read
         return read_range(
             self._options.servers,
             partition,
             self._columns,
             self._options.isolation,
             fail_on_data_loss=self._options.fail_on_data_loss,
-            timestamp_ms=self.narrowing.timestamp_ms,
+            timestamp_ms=self.predicates.timestamp_ms,
         )
 
     def _narrowed(self, cluster: Cluster, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """What is left of the ranges under the conditions of the query."""
-        wanted = self.narrowing
+        """Restrict the ranges by the predicates of the query."""
+        wanted = self.predicates
         admitted = [each for each in ranges if wanted.admits(each.partition)]
         first: Mapping[TopicPartition, int | None] = {}
         if wanted.timestamp_ms.low > 0:
-            # Everything before the first record as late as this is earlier. Nothing of the kind
-            # can be said of the end, as producers set times as they like. Nor of times before
-            # 1970, which no broker looks for, and which records without a time have.
+            # Skip everything before the first record at or after this time. The end cannot be restricted
+            # that way, because producers set any timestamps. Nor can times before 1970, which brokers do
+            # not search and which records without a timestamp have.
             first = offsets_at(cluster, [each.partition for each in admitted], wanted.timestamp_ms.low)
         narrowed = []
         for each in admitted:
@@ -73,13 +73,13 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
         if start < extent.start:
             if self._options.fail_on_data_loss:
                 raise DataLost(
-                    f"startingOffsets asks for {partition} from {start}, but its log begins at "
+                    f"startingOffsets requests {partition} from {start}, but its log begins at "
                     f"{extent.start}; failOnDataLoss=false reads what is left"
                 )
             start = extent.start
         if max(start, end) > extent.end:
             which = "startingOffsets" if start > extent.end else "endingOffsets"
             raise InvalidOption(
-                f"{which} asks for {partition} at {max(start, end)}, but its log ends at {extent.end}"
+                f"{which} requests {partition} at {max(start, end)}, but its log ends at {extent.end}"
             )
         return OffsetRange(partition, start, max(start, end))

@@ -1,7 +1,7 @@
-"""Where the fields of many records lie: numpy reads all records of all batches at once.
+"""Locates the fields of many records: numpy decodes all records of all batches at once.
 
-The only loop over records in Python walks from one length to the next, as each record says
-where the following one begins. Numbers are gathered from all records together, byte by byte.
+The only loop over records in Python walks from one record length to the next. Varints are decoded for
+all records together, byte by byte.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-# Numbers may be read up to their longest form behind the last record before it is noticed.
+# Decoding may run past the last record by one varint of maximum length before that is noticed.
 PADDING_BYTES = 10
 _MIN_RECORD_BYTES = 7
 _MAX_SHIFT = 63
@@ -29,14 +29,14 @@ _MAX_SHIFT = 63
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """A batch whose records are readable."""
+    """A batch with decompressed records."""
 
     header: BatchHeader
     body: Buffer
 
 
 def unpack(batch: FetchedBatch) -> Unpacked:
-    """The records of one batch, uncompressed, or CorruptBatch."""
+    """Decompress the records of one batch. Raises CorruptBatch."""
     header = batch.header
     if header.attributes & COMPRESSION_MASK > Codec.ZSTD:
         raise CorruptBatch(f"no compression has number {header.attributes & COMPRESSION_MASK}")
@@ -50,7 +50,7 @@ def unpack(batch: FetchedBatch) -> Unpacked:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """A field of every record: where it lies in the data, and whether it is absent."""
+    """One field of every record: its positions in the data, and whether it is null."""
 
     start: Ints
     end: Ints
@@ -62,7 +62,7 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """All records of some batches; `headers_at` is where the headers of each begin."""
+    """All records of some batches; `headers_at` are the positions of their headers."""
 
     offset: Ints
     timestamp_ms: Ints
@@ -88,14 +88,14 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class HeaderFields:
-    """The headers of all records one after the other: names and values."""
+    """The headers of all records in sequence: names and values."""
 
     key: Spans
     value: Spans
 
 
 def find_fields(raw: bytes, batches: Sequence[Unpacked]) -> Fields:
-    """The fields in `raw`, which is the bodies of `batches` and padding, or CorruptBatch."""
+    """Locate the fields in `raw`, which is the bodies of `batches` and padding. Raises CorruptBatch."""
     data = np.frombuffer(raw, dtype=np.uint8)
     starts, ends = _record_edges(raw, batches)
     counts = np.array([batch.header.record_count for batch in batches], dtype=np.int64)
@@ -104,7 +104,7 @@ def find_fields(raw: bytes, batches: Sequence[Unpacked]) -> Fields:
     key, at = _blobs(data, at, ends)
     value, at = _blobs(data, at, ends)
     header_count, at = _numbers(data, at)
-    # A header takes two bytes at least.
+    # A header takes at least two bytes.
     if np.any((header_count < 0) | (header_count > (ends - at) // 2) | ((header_count == 0) & (at != ends))):
         raise CorruptBatch("a record's headers do not fit its length")
     headers = [batch.header for batch in batches]
@@ -123,10 +123,10 @@ def find_fields(raw: bytes, batches: Sequence[Unpacked]) -> Fields:
 
 
 def find_headers(raw: bytes, fields: Fields) -> HeaderFields:
-    """The headers of these records, in order, or CorruptBatch."""
+    """Locate the headers of these records, in order. Raises CorruptBatch."""
     data = np.frombuffer(raw, dtype=np.uint8)
     total = int(fields.header_count.sum())
-    # Where each record's headers come among all of them.
+    # The index of each record's first header among all headers.
     first = np.cumsum(fields.header_count) - fields.header_count
     key, value = _room(total), _room(total)
     at = fields.headers_at.copy()
@@ -160,7 +160,7 @@ def _put(room: Spans, slots: Ints, spans: Spans) -> None:
 
 
 def _record_edges(raw: bytes, batches: Sequence[Unpacked]) -> tuple[Ints, Ints]:
-    """Where each record begins, behind its length, and where it ends."""
+    """Return the start of each record, behind its length, and its end."""
     places: list[int] = []
     at = 0
     for batch in batches:
@@ -169,7 +169,7 @@ def _record_edges(raw: bytes, batches: Sequence[Unpacked]) -> tuple[Ints, Ints]:
             places += _walk(raw, at, batch.header.record_count)
         except IndexError:
             raise CorruptBatch(f"a record of the batch at {batch.header.base_offset} is cut off") from None
-        # Whatever the walk stepped on is checked below; here it must have come to the end.
+        # The lengths are checked below; here the walk must have reached the end.
         at = places.pop()
         if at != end:
             raise CorruptBatch(f"the records of the batch at {batch.header.base_offset} do not fill it")
@@ -180,7 +180,7 @@ def _record_edges(raw: bytes, batches: Sequence[Unpacked]) -> tuple[Ints, Ints]:
 
 
 def _walk(raw: bytes, at: int, count: int) -> list[int]:
-    """The places of so many lengths, each where the record before it ends, and the end of the last."""
+    """Return the positions of `count` record lengths, and the end of the last record."""
     places = [at]
     add = places.append
     for _ in range(count):
@@ -188,7 +188,7 @@ def _walk(raw: bytes, at: int, count: int) -> list[int]:
         if byte < 0x80:
             at += (byte >> 1) + 1
         elif (following := raw[at + 1]) < 0x80:
-            # Two bytes, as most records have: seven bits of each, the lowest is the sign.
+            # Two bytes, as for most records: seven bits each, the lowest is the sign.
             at += (byte >> 1) - 0x40 + (following << 6) + 2
         else:
             at = _after_long(raw, at)
@@ -197,7 +197,7 @@ def _walk(raw: bytes, at: int, count: int) -> list[int]:
 
 
 def _after_long(raw: bytes, at: int) -> int:
-    """Where a record ends whose length takes three bytes or more."""
+    """Return the end of a record whose length takes three bytes or more."""
     bits = shift = 0
     while True:
         byte = raw[at]
@@ -211,7 +211,7 @@ def _after_long(raw: bytes, at: int) -> int:
 
 
 def _numbers(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
-    """The number at each position, and the positions behind them."""
+    """Decode the varint at each position; return the values and the next positions."""
     if at.size and int(np.max(at)) > data.size - PADDING_BYTES:
         raise CorruptBatch("a record is cut off")
     byte = data[at]
@@ -233,7 +233,7 @@ def _numbers(data: Bytes, at: Ints) -> tuple[Ints, Ints]:
 
 
 def _blobs(data: Bytes, at: Ints, ends: Ints) -> tuple[Spans, Ints]:
-    """The bytes behind a length at each position, and the positions behind them."""
+    """Decode the length and locate the bytes at each position; return them and the next positions."""
     length, start = _numbers(data, at)
     is_null = length < 0
     if np.any(length > ends - start):
@@ -245,7 +245,7 @@ def _blobs(data: Bytes, at: Ints, ends: Ints) -> tuple[Spans, Ints]:
 def _offsets(headers: Sequence[BatchHeader], counts: Ints, deltas: Ints) -> Ints:
     bases = np.repeat([each.base_offset for each in headers], counts)
     limits = np.repeat([each.last_offset_delta for each in headers], counts)
-    # Within a batch offsets ascend from its first to its last.
+    # Offsets ascend within a batch from its first to its last.
     steps = np.diff(deltas, prepend=-1)
     firsts = (np.cumsum(counts) - counts)[counts > 0]
     steps[firsts] = deltas[firsts] + 1
@@ -257,7 +257,7 @@ def _offsets(headers: Sequence[BatchHeader], counts: Ints, deltas: Ints) -> Ints
 
 def _sum(base: Ints, delta: Ints) -> Ints:
     total: Ints = base + delta
-    # Both have the one sign and their sum the other.
+    # Overflow: both have the same sign and their sum has the other.
     if np.any((base ^ total) & (delta ^ total) < 0):
         raise CorruptBatch("a timestamp has more than 64 bits")
     return total

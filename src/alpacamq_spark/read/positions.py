@@ -1,25 +1,32 @@
-"""Where a read begins and ends: an edge of the log, offsets, or times, for all partitions or for each."""
+"""Start and end of a read: the beginning or end of the log, offsets or timestamps.
 
+Does not import Spark: validating a pipeline needs it.
+"""
+
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.offsets import Extent, offsets_at
-from alpacamq.model.ids import TopicPartition
+from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq_spark.errors import InvalidOption
 
 from .subscription import parse_by_partition, show
 
-# Numbers that stand for an edge in per-partition JSON.
+Offsets = Mapping[TopicPartition, int]
+
+# Numbers for the beginning and the end in per-partition JSON.
 _LATEST, _EARLIEST = -1, -2
 _OFFSETS = '{"orders":{"0":23,"1":-2}}'
 _TIMES = '{"orders":{"0":1700000000000}}'
 
 
 class Edge(Enum):
-    """An end of the log."""
+    """The beginning or the end of the log."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -30,20 +37,20 @@ class Edge(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Positions:
-    """One rule for every partition, or one for each; `option` is where it was said."""
+    """One rule for all partitions, or one for each; `option` is the option that set it."""
 
     option: str
     edge: Edge | None = None
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     timestamp_ms: int | None = None
     timestamps_ms: Mapping[TopicPartition, int] = field(default_factory=dict)
-    # Whether it is an error that nothing is as late as the time asked for; else the end is meant.
+    # Whether a time later than every record is an error; otherwise it means the end.
     must_be_reached: bool = False
 
     def resolve(
         self, cluster: Cluster, extents: Mapping[TopicPartition, Extent]
     ) -> dict[TopicPartition, int]:
-        """The offset of each partition there is, or InvalidOption."""
+        """Return the offset for each existing partition. Raises InvalidOption."""
         if self.edge is not None:
             return {partition: self.edge.of(extent) for partition, extent in extents.items()}
         if self.offsets:
@@ -73,7 +80,7 @@ class Positions:
                 if offset is None and self.must_be_reached:
                     raise InvalidOption(
                         f"{self.option}: {partition} has no record of {timestamp_ms} or later; "
-                        "startingOffsetsByTimestampStrategy=latest begins at its end then"
+                        "startingOffsetsByTimestampStrategy=latest starts at the end instead"
                     )
                 end = extents[partition].end
                 found[partition] = end if offset is None else min(offset, end)
@@ -83,7 +90,7 @@ class Positions:
         missing, unknown = set(there) - set(named), set(named) - set(there)
         if missing:
             raise InvalidOption(
-                f"{self.option} says nothing of {_list(missing)}: name every partition, "
+                f"{self.option} does not name {_list(missing)}: name every partition, "
                 "-2 for its beginning and -1 for its end"
             )
         if unknown:
@@ -91,7 +98,7 @@ class Positions:
 
 
 def read_positions(get: Callable[[str], str | None], side: str, otherwise: Edge) -> Positions:
-    """What the options of one side, starting or ending, say; as in Spark's Kafka source, times go first."""
+    """Parse the options for the start or the end; as in Spark's Kafka source, times take precedence."""
     must_be_reached = side == "starting" and _strategy(get) == "error"
     if (text := get(option := f"{side}Timestamp")) is not None:
         if not re.fullmatch(r"[0-9]{1,18}", text.strip()):
@@ -106,7 +113,7 @@ def read_positions(get: Callable[[str], str | None], side: str, otherwise: Edge)
         return Positions(option=option, edge=_edge(option, side, text))
     offsets = parse_by_partition(option, text, _OFFSETS)
     if not offsets:
-        raise InvalidOption(f"{option} names no partition; it looks like {_OFFSETS}")
+        raise InvalidOption(f"{option} names no partition; the format is {_OFFSETS}")
     if side == "ending" and _EARLIEST in offsets.values():
         raise InvalidOption(f"{option}: a read cannot end at the beginning (-2)")
     return Positions(option=option, offsets=offsets)
@@ -129,3 +136,37 @@ def _edge(option: str, side: str, text: str) -> Edge:
 
 def _list(partitions: Iterable[TopicPartition]) -> str:
     return ", ".join(map(str, sorted(partitions)))
+
+
+# Offsets as Spark stores them, by topic and partition.
+Json = dict[str, dict[str, int]]
+
+
+def to_json(offsets: Mapping[TopicPartition, int]) -> Json:
+    """Convert offsets to Spark's stored form."""
+    by_topic: Json = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        by_topic.setdefault(topic, {})[str(partition)] = offset
+    return by_topic
+
+
+def from_json(stored: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
+    """Convert offsets from Spark's stored form."""
+    return {
+        TopicPartition(TopicName(topic), int(partition)): int(offset)
+        for topic, offsets in stored.items()
+        for partition, offset in offsets.items()
+    }
+
+
+def offsets_option(offsets: Mapping[TopicPartition, int]) -> str:
+    """Format start or end offsets as an option."""
+    return json.dumps(to_json(offsets))
+
+
+def assign_option(partitions: Iterable[TopicPartition]) -> str:
+    """Format the partitions to read as an option."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        by_topic.setdefault(topic, []).append(partition)
+    return json.dumps(by_topic)

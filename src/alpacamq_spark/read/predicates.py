@@ -1,4 +1,4 @@
-"""What of a log a read wants: conditions on topic, partition, offset and time that must all hold. Pure."""
+"""Predicates of a read on topic, partition, offset and timestamp, all of which must hold. Pure."""
 
 from dataclasses import dataclass, replace
 
@@ -9,7 +9,7 @@ _LEAST, _MOST = -(2**63), 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Whole numbers from `low` to before `high`."""
+    """Integers from `low` to before `high`."""
 
     low: int = _LEAST
     high: int = _MOST
@@ -25,8 +25,8 @@ EVERY_NUMBER = Interval()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Narrowing:
-    """Everything, until conditions are added."""
+class Predicates:
+    """A conjunction of predicates; initially everything matches."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -35,15 +35,15 @@ class Narrowing:
     timestamp_ms: Interval = EVERY_NUMBER
 
     def admits(self, place: TopicPartition) -> bool:
-        """Whether a partition can hold what is wanted."""
+        """Return whether a partition can contain matching records."""
         return (
             (self.topics is None or place.topic in self.topics)
             and (self.partitions is None or place.partition in self.partitions)
             and place.partition in self.partition
         )
 
-    def with_topics(self, names: frozenset[str]) -> "Narrowing":
+    def with_topics(self, names: frozenset[str]) -> "Predicates":
         return replace(self, topics=names if self.topics is None else self.topics & names)
 
-    def with_partitions(self, numbers: frozenset[int]) -> "Narrowing":
+    def with_partitions(self, numbers: frozenset[int]) -> "Predicates":
         return replace(self, partitions=numbers if self.partitions is None else self.partitions & numbers)

@@ -1,4 +1,4 @@
-"""Filters that Spark 4.1 and later pushes down: those on where and when a record is narrow a batch read."""
+"""Filter pushdown on Spark 4.1 and later: filters on topic, partition, offset and time limit a read."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 )
 
 from .batch import BatchReader
-from .predicates import Interval, Narrowing
+from .predicates import Interval, Predicates
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -28,10 +28,10 @@ _ALWAYS_THERE = frozenset({"topic", "partition", "offset", "timestamp", "timesta
 
 
 class _PushFilters:
-    """The reader's `pushFilters`, in the disguise of the base class's.
+    """The reader's `pushFilters`, which looks like the base class's to Spark.
 
-    A reader that has one of its own is refused by Spark while pushdown is switched off, which it is
-    by default. Spark tells by what is bound, so this shows what an ordinary reader would.
+    While pushdown is disabled, as it is by default, Spark rejects readers that override `pushFilters`.
+    It compares the bound function, so this object exposes that of the base class.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -40,53 +40,55 @@ class _PushFilters:
         self._reader = reader
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        return self._reader.narrow(filters)
+        return self._reader.apply_filters(filters)
 
 
 class FilteringReader(BatchReader):
-    """Takes the filters it can apply exactly, and leaves the others to Spark."""
+    """Applies the filters that it can apply exactly, and leaves the others to Spark."""
 
     @property
     def pushFilters(self) -> _PushFilters:  # noqa: N802 - Spark's name
         return _PushFilters(self)
 
-    def narrow(self, filters: Iterable[Filter]) -> list[Filter]:
-        """Apply what can be applied; what is left is returned."""
+    def apply_filters(self, filters: Iterable[Filter]) -> list[Filter]:
+        """Apply supported filters; return the others."""
         left = []
         for each in filters:
-            narrowed = narrowed_by(self.narrowing, each)
+            narrowed = with_filter(self.predicates, each)
             if narrowed is None:
                 left.append(each)
             else:
-                self.narrowing = narrowed
+                self.predicates = narrowed
         return left
 
 
-def narrowed_by(narrowing: Narrowing, condition: Filter) -> Narrowing | None:
-    """What is left under one more condition; None if it is not one we can hold exactly."""
+def with_filter(predicates: Predicates, condition: Filter) -> Predicates | None:
+    """Add a filter to the predicates; None if it cannot be applied exactly."""
     path: tuple[str, ...] = getattr(condition, "attribute", ())
     if len(path) != 1:
         return None
     column = path[0]
     if isinstance(condition, IsNotNull):
-        return narrowing if column in _ALWAYS_THERE else None
+        return predicates if column in _ALWAYS_THERE else None
     if column == "topic":
         names = _listed(condition, str)
-        return None if names is None else narrowing.with_topics(names)
+        return None if names is None else predicates.with_topics(names)
     if column == "partition" and (numbers := _listed(condition, int)) is not None:
-        return narrowing.with_partitions(numbers)
+        return predicates.with_partitions(numbers)
     interval = _interval(condition, column)
     if interval is None:
         return None
     if column == "timestamp":
-        return replace(narrowing, timestamp_ms=narrowing.timestamp_ms.and_(interval))
+        return replace(predicates, timestamp_ms=predicates.timestamp_ms.and_(interval))
     if column == "offset":
-        return replace(narrowing, offset=narrowing.offset.and_(interval))
-    return replace(narrowing, partition=narrowing.partition.and_(interval)) if column == "partition" else None
+        return replace(predicates, offset=predicates.offset.and_(interval))
+    return (
+        replace(predicates, partition=predicates.partition.and_(interval)) if column == "partition" else None
+    )
 
 
 def _listed(condition: Filter, kind: type) -> frozenset[Any] | None:
-    """The values of an equality or a list, all of one kind."""
+    """Return the values of an equality or IN filter if they all have the type `kind`."""
     if isinstance(condition, In):
         values = condition.value
     elif isinstance(condition, (EqualTo, EqualNullSafe)):
@@ -97,7 +99,7 @@ def _listed(condition: Filter, kind: type) -> frozenset[Any] | None:
 
 
 def _interval(condition: Filter, column: str) -> Interval | None:
-    """The numbers that a comparison leaves; of times, milliseconds."""
+    """Return the interval that a comparison allows; timestamps in milliseconds."""
     value = getattr(condition, "value", None)
     unit = 1
     if column == "timestamp":
@@ -106,7 +108,7 @@ def _interval(condition: Filter, column: str) -> Interval | None:
         value, unit = (value - _EPOCH) // _MICROSECOND, _US_PER_MS
     if type(value) is not int:
         return None
-    # The first whole number not below the value, and the first above it.
+    # The first integer not below the value, and the first above it.
     from_, after = -(-value // unit), value // unit + 1
     match condition:
         case EqualTo() | EqualNullSafe():

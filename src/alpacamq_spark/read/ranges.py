@@ -1,6 +1,6 @@
-"""Ranges of offsets: what one task reads, and how a batch's ranges are split and limited. Pure."""
+"""Offset ranges of tasks, and how a batch is split and limited. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -8,12 +8,12 @@ from pyspark.sql.datasource import InputPartition
 
 from alpacamq.model.ids import TopicPartition
 
-Offsets = Mapping[TopicPartition, int]
+from .positions import Offsets
 
 
 @dataclass(frozen=True)
 class OffsetRange(InputPartition):  # type: ignore[misc]
-    """Offsets of one partition, from `start` to before `end`: all that a task is told."""
+    """Offsets of one partition, from `start` to before `end`: the input of a task."""
 
     partition: TopicPartition
     start: int
@@ -27,7 +27,7 @@ class OffsetRange(InputPartition):  # type: ignore[misc]
 
 
 def between(start: Offsets, end: Offsets) -> list[OffsetRange]:
-    """What lies between two positions; a partition that `start` does not know is new and begins at 0."""
+    """Return the ranges between two positions; a partition not in `start` is new and begins at 0."""
     return [
         OffsetRange(partition, start.get(partition, 0), until)
         for partition, until in sorted(end.items())
@@ -36,7 +36,7 @@ def between(start: Offsets, end: Offsets) -> list[OffsetRange]:
 
 
 def split(ranges: Sequence[OffsetRange], *, at_least: int | None, at_most: int | None) -> list[OffsetRange]:
-    """The same offsets in at least so many ranges, none with more than `at_most` offsets."""
+    """Split ranges into at least `at_least` ranges of at most `at_most` offsets."""
     total = sum(map(len, ranges))
     parts: list[OffsetRange] = []
     for each in ranges:
@@ -55,11 +55,11 @@ def _cut(whole: OffsetRange, parts: int) -> Iterable[OffsetRange]:
 
 
 def limited(start: Offsets, end: Offsets, limit: int) -> dict[TopicPartition, int]:
-    """How far a batch of about `limit` records may go towards `end`.
+    """Return the end of a batch of about `limit` records on the way to `end`.
 
-    Half of the limit is dealt out evenly, so that no partition waits for another's backlog, and
-    the rest by what is left in each. A partition that has anything moves by one record at least; one
-    that ends before its start goes back to there.
+    Half of the limit is divided evenly, so that no partition waits for the backlog of another, the
+    rest by backlog. A partition with a backlog advances by at least one record; one that ends before
+    its start moves back to its end.
     """
     waiting = {each.partition: len(each) for each in between(start, end)}
     if sum(waiting.values()) <= limit:

@@ -1,4 +1,4 @@
-"""Reads one range of offsets in a task: batches from the partition's leader, into Arrow."""
+"""Reads one offset range in a task: fetches batches from the leader and decodes them into Arrow."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from alpacamq.model.address import Address
 from alpacamq.model.errors import CorruptBatch
 from alpacamq_spark.arrays import array, binary_scalar, flags
 from alpacamq_spark.errors import DataLost, ReadStalled
-from alpacamq_spark.retry import PATIENCE_S, persistently
+from alpacamq_spark.retry import RETRY_TIMEOUT_S, retry
 
 from .fields import PADDING_BYTES, Fields, Ints, Spans, Unpacked, find_fields, find_headers, unpack
 from .predicates import EVERY_NUMBER, Interval
@@ -35,12 +35,12 @@ COLUMNS = pa.schema(
     ]
 )
 _US_PER_MS = 1000
-# Arrow's microseconds end before Kafka's milliseconds do.
+# Arrow's microseconds have a smaller range than Kafka's milliseconds.
 _LAST_MS = (2**63 - 1) // _US_PER_MS
 
 
 class Decoder:
-    """Turns batches of one partition into Arrow batches of the wanted columns."""
+    """Decodes batches of one partition into Arrow batches of the requested columns."""
 
     def __init__(
         self, wanted: OffsetRange, columns: Sequence[str], timestamp_ms: Interval = EVERY_NUMBER
@@ -50,7 +50,7 @@ class Decoder:
         self._schema = pa.schema([COLUMNS.field(name) for name in columns])
 
     def decode(self, batches: Sequence[Unpacked]) -> pa.RecordBatch:
-        """The records of these batches that lie in the wanted range, in order, or CorruptBatch."""
+        """Decode the records in the requested range, in order. Raises CorruptBatch."""
         raw = b"".join([*(batch.body for batch in batches), bytes(PADDING_BYTES)])
         fields = find_fields(raw, batches)
         kept = (fields.offset >= self._wanted.start) & (fields.offset < self._wanted.end)
@@ -64,9 +64,9 @@ class Decoder:
 
 
 def _copied(raw: bytes, spans: Spans) -> pa.Array:
-    """A field as a column of its own."""
+    """Copy a field into a column."""
     count = len(spans.start)
-    # Every second slot is a field; those between them are whatever lies there.
+    # Every second slot is a field; the slots between are arbitrary bytes.
     edges = np.empty(2 * count + 1, dtype=np.int32)
     edges[0] = 0
     edges[1::2] = spans.start
@@ -111,9 +111,9 @@ _BUILDERS: Mapping[str, Callable[[bytes, Fields, OffsetRange], pa.Array]] = {
 }
 
 
-# Unpacked, what is turned into one Arrow batch; compressed batches can hold much more than they weigh.
+# Decompressed bytes per Arrow batch; compressed batches can contain much more than their size.
 _DECODED_BYTES = 16 << 20
-# The same for tiny records, whose places take more than they do: some 170 bytes each while decoding.
+# The limit for tiny records, which take some 170 bytes each while decoding.
 _DECODED_RECORDS = 250_000
 
 
@@ -126,12 +126,12 @@ def read_range(
     fail_on_data_loss: bool,
     timestamp_ms: Interval = EVERY_NUMBER,
 ) -> Iterator[pa.RecordBatch]:
-    """Everything in the range that a reader of this isolation sees, as Arrow batches."""
+    """Read everything in the range that is visible with this isolation, as Arrow batches."""
     decoder = Decoder(wanted, columns, timestamp_ms)
     waiting: list[Unpacked] = []
     size = records = 0
     with Cluster(*servers) as cluster:
-        source = _Source(cluster, wanted, isolation, fail_on_data_loss)
+        source = _RangeFetcher(cluster, wanted, isolation, fail_on_data_loss)
         for batch in source.batches():
             waiting.append(batch)
             size += len(batch.body)
@@ -143,8 +143,8 @@ def read_range(
             yield decoder.decode(waiting)
 
 
-class _Source:
-    """The batches of a range, in order, across whatever the log has lost meanwhile."""
+class _RangeFetcher:
+    """Fetches the batches of a range, in order, skipping what the log has lost meanwhile."""
 
     def __init__(
         self, cluster: Cluster, wanted: OffsetRange, isolation: Isolation, fail_on_data_loss: bool
@@ -157,7 +157,7 @@ class _Source:
         self._stalled_since: float | None = None
 
     def batches(self) -> Iterator[Unpacked]:
-        """All there is to see, the next request always one ahead of who reads it."""
+        """Yield all visible batches, always fetching one request ahead."""
         with ThreadPoolExecutor(1, "fetch") as ahead:
             following = ahead.submit(self._next)
             while True:
@@ -170,7 +170,7 @@ class _Source:
                     return
 
     def _next(self) -> list[FetchedBatch]:
-        """What one more request brings, with the position moved behind it."""
+        """Return the batches of one more request, and move the position behind them."""
         if self._position >= self._wanted.end or (fetched := self._fetch()) is None:
             return []
         before = self._position
@@ -186,22 +186,22 @@ class _Source:
         return found
 
     def _fetch(self) -> Fetched | None:
-        """One request's worth; None if the position had to be moved to where the log begins now."""
+        """Fetch once; None if the position had to move to the new start of the log."""
         partition, end = self._wanted.partition, self._wanted.end
         try:
-            return persistently(lambda: self._fetcher.fetch(self._position))
+            return retry(lambda: self._fetcher.fetch(self._position))
         except NotFound:
-            self._skip_to(end, "there is no such partition any more")
+            self._skip_to(end, "the partition was deleted")
         except Refused as refused:
             if refused.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                self._skip_to(end, "there is no such partition any more")
+                self._skip_to(end, "the partition was deleted")
             elif refused.code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                extent = persistently(lambda: extents(self._cluster, [partition]))[partition]
+                extent = retry(lambda: extents(self._cluster, [partition]))[partition]
                 resumed = min(extent.start, end) if self._position < extent.start else end
                 self._skip_to(
                     resumed,
                     f"its log now holds {extent.start} to {extent.end - 1}. Retention was shorter than the "
-                    "read, or the topic was made anew",
+                    "read, or the topic was recreated",
                 )
             else:
                 raise
@@ -211,7 +211,7 @@ class _Source:
         if self._fail_on_data_loss:
             raise DataLost(
                 f"the records {self._position} to {resumed - 1} of {self._wanted.partition} are gone: {why}; "
-                "failOnDataLoss=false goes on without them"
+                "set failOnDataLoss=false to skip them"
             )
         self._position = resumed
 
@@ -221,8 +221,8 @@ class _Source:
             return
         now = time.monotonic()
         self._stalled_since = self._stalled_since or now
-        if now - self._stalled_since > PATIENCE_S:
+        if now - self._stalled_since > RETRY_TIMEOUT_S:
             raise ReadStalled(
-                f"{self._wanted} should be readable, but for {PATIENCE_S:.0f} s nothing behind "
+                f"{self._wanted} should be readable, but for {RETRY_TIMEOUT_S:.0f} s nothing behind "
                 f"{self._position} was; the log is readable to {readable_end}"
             )

@@ -1,4 +1,4 @@
-"""The columns of a read, as Spark's Kafka source has them, and which of them a user's schema asks for."""
+"""The columns of a read, named as in Spark's Kafka source."""
 
 from pyspark.sql.types import (
     ArrayType,
@@ -27,18 +27,18 @@ _FIELDS = {
 
 
 def source_schema(*, include_headers: bool) -> StructType:
-    """All columns there are."""
+    """Return the schema with all columns."""
     return StructType(
         [StructField(name, kind) for name, kind in _FIELDS.items() if include_headers or name != "headers"]
     )
 
 
 def wanted_columns(schema: StructType) -> list[str]:
-    """The columns of a schema that a read can fill, or InvalidColumns; fewer columns read faster."""
+    """Return the columns that a schema selects. Raises InvalidColumns. Fewer columns read faster."""
     for field in schema.fields:
         kind = _FIELDS.get(field.name)
         if kind is None:
-            raise InvalidColumns(f"there is no column {field.name!r}; there are {', '.join(_FIELDS)}")
+            raise InvalidColumns(f"unknown column {field.name!r}; columns are {', '.join(_FIELDS)}")
         if field.dataType != kind:
             raise InvalidColumns(
                 f"column {field.name!r} is {kind.simpleString()}, not {field.dataType.simpleString()}"

@@ -1,7 +1,7 @@
-"""Streaming reads: which offsets each micro-batch covers, and what operators see of the progress.
+"""Streaming reads: plans the offsets of each micro-batch and publishes progress.
 
-Lives on the driver, in a process of its own for as long as the query runs. Spark keeps the
-position of a query in its checkpoint; what is published to a consumer group is for people.
+Runs on the driver, in its own process for as long as the query runs. Spark keeps the position of a
+query in its checkpoint; offsets committed to a consumer group are only for monitoring.
 """
 
 import logging
@@ -17,25 +17,25 @@ from alpacamq.client.kafka.offsets import Extent, commit_offsets, extents
 from alpacamq.model.ids import TopicPartition
 from alpacamq_spark.errors import DataLost, InvalidOption
 from alpacamq_spark.options import ReadOptions
-from alpacamq_spark.retry import FIRST_CONTACT_S, PATIENCE_S, persistently
+from alpacamq_spark.retry import FIRST_CONTACT_TIMEOUT_S, RETRY_TIMEOUT_S, retry
 
-from .offset_json import Json, from_json, to_json
-from .ranges import OffsetRange, Offsets, between, limited, split
+from .positions import Json, Offsets, from_json, to_json
+from .ranges import OffsetRange, between, limited, split
 from .reader import read_range
 from .schema import wanted_columns
 
 _TAKEN = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.STALE_MEMBER_EPOCH})
 
 
-class Progress:
-    """Commits what was reached when it has changed."""
+class OffsetCommitter:
+    """Commits offsets to a consumer group when they have changed."""
 
     def __init__(self, group_id: str | None) -> None:
         self._group_id = group_id
         self._published: dict[TopicPartition, int] = {}
 
     def publish(self, cluster: Cluster, reached: Offsets) -> None:
-        """Make known that everything before these offsets is processed."""
+        """Commit that everything before these offsets is processed."""
         if self._group_id is None:
             return
         changed = {each: offset for each, offset in reached.items() if self._published.get(each) != offset}
@@ -55,18 +55,18 @@ class Progress:
         self._published.update(changed)
 
 
-# Goes to the standard error of Spark's driver.
+# Written to the standard error of Spark's driver.
 log = logging.getLogger(__name__)
 
 
 class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
-    """What readers for every version of Spark have in common."""
+    """Base of the readers for all versions of Spark."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self.options = options
         self._columns = wanted_columns(schema)
-        self._progress = Progress(options.group_id)
-        # Opened when first asked: Spark sends copies of this object to tasks.
+        self._committer = OffsetCommitter(options.group_id)
+        # Opened on first use: Spark sends copies of this object to tasks.
         self._opened: Cluster | None = None
         self._has_met_broker = False
 
@@ -103,46 +103,43 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]
             self._opened.close()
 
     def publish(self, reached: Json) -> None:
-        self._progress.publish(self._cluster, from_json(reached))
+        self._committer.publish(self._cluster, from_json(reached))
 
     def extents(self) -> dict[TopicPartition, Extent]:
         subscription, isolation = self.options.subscription, self.options.isolation
-        there = persistently(
+        there = retry(
             lambda: extents(self._cluster, subscription.partitions(self._cluster), isolation),
-            PATIENCE_S if self._has_met_broker else FIRST_CONTACT_S,
+            RETRY_TIMEOUT_S if self._has_met_broker else FIRST_CONTACT_TIMEOUT_S,
         )
         self._has_met_broker = True
         return there
 
     def ends(self, start: Offsets) -> dict[TopicPartition, int]:
-        """How far each partition goes; one that has become shorter than `start` goes back to its end."""
+        """Return the end of each partition, which may be before `start` if data was lost."""
         there = self.extents()
         gone = sorted(set(start) - there.keys())
         if gone and self.options.fail_on_data_loss:
-            raise DataLost(
-                f"{', '.join(f'{each} was read to {start[each]} and' for each in gone)} is no more; "
-                "failOnDataLoss=false goes on without it"
-            )
+            deleted = ", ".join(f"{each} (read to {start[each]})" for each in gone)
+            raise DataLost(f"partitions were deleted: {deleted}; set failOnDataLoss=false to skip them")
         for partition, extent in there.items():
             if extent.end < start.get(partition, 0):
-                # Not from where it begins: a log that lost its end would be read twice.
+                # Not from the beginning: a log that lost its end would be read twice.
                 words = (
                     f"{partition} was read to {start[partition]} and now ends at {extent.end}: the topic was "
-                    f"made anew or lost its end. What it holds before {extent.end} may not have been read"
+                    f"recreated or lost its end. Records before {extent.end} may not have been read"
                 )
                 if self.options.fail_on_data_loss:
-                    raise DataLost(f"{words}; failOnDataLoss=false goes on from there")
-                log.warning("%s; going on from there", words)
+                    raise DataLost(f"{words}; set failOnDataLoss=false to continue there")
+                log.warning("%s; continuing there", words)
         return {each: extent.end for each, extent in there.items()}
 
 
 class PlainStreamReader(StreamReader):
-    """For Spark 4.0 and 4.1, which do not say where a batch begins.
+    """Reader for Spark 4.0 and 4.1, which do not pass the start of a batch.
 
-    What the last batch of this run ended at is remembered, and no batch ends before it. The
-    first batch of a run is not limited: where it begins is in Spark's checkpoint, and an end
-    before that would have Spark go back and read records again. Nor would Trigger.AvailableNow,
-    which is one batch there, come to the end.
+    Keeps the end of the last batch of this run, and no batch ends before it. The first batch of a run is
+    not limited: its start is in Spark's checkpoint, and an end before it would make Spark go back and
+    read records again. A limit would also keep Trigger.AvailableNow, one batch there, from the end.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:

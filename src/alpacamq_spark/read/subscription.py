@@ -1,4 +1,4 @@
-"""Which partitions a read is about: a list of topics, a pattern, or partitions by number."""
+"""Selects the partitions of a read: by topic names, by a pattern, or by partition numbers."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from typing import Any
 
 from alpacamq.client.errors import NotFound
 from alpacamq.client.kafka.cluster import Cluster
-from alpacamq.client.kafka.topics import every_topic
+from alpacamq.client.kafka.topics import list_topics
 from alpacamq.model.errors import InvalidTopicName
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.pipelines import PIPELINES_TOPIC
@@ -20,22 +20,22 @@ _AROUND = 20
 
 
 def parse_json(option: str, text: str, example: str) -> Any:
-    """The value of an option that holds JSON, or InvalidOption."""
+    """Parse the JSON value of an option. Raises InvalidOption."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         around = text[max(0, error.pos - _AROUND) : error.pos + _AROUND]
         raise InvalidOption(
             f"{option} is not JSON: {error.msg} at character {error.pos + 1}, near {around!r}; "
-            f"it looks like {example}"
+            f"the format is {example}"
         ) from None
 
 
 def parse_by_partition(option: str, text: str, example: str) -> dict[TopicPartition, int]:
-    """A number for each partition, from {"topic":{"0":number}}, or InvalidOption."""
+    """Parse a number for each partition from {"topic":{"0":number}}. Raises InvalidOption."""
     parsed = parse_json(option, text, example)
     if not isinstance(parsed, dict):
-        raise InvalidOption(f"{option} is an object of topics, like {example}, not {show(parsed)}")
+        raise InvalidOption(f"{option} must be an object of topics like {example}, not {show(parsed)}")
     found: dict[TopicPartition, int] = {}
     for topic, numbers in parsed.items():
         if not isinstance(numbers, dict):
@@ -54,31 +54,31 @@ def parse_by_partition(option: str, text: str, example: str) -> dict[TopicPartit
 
 
 def show(value: Any) -> str:
-    """A parsed value as JSON, cut where it is long."""
+    """Format a parsed value as JSON, shortened if it is long."""
     text = json.dumps(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
-# Where the connector keeps which batches of a sink were written.
+# The topic in which the connector stores committed batches.
 COMMITS_TOPIC = TopicName("alpacamq-spark-commits")
-# Of no interest to who reads by pattern; and a pipeline that read its own reports would never come to an end.
+# Excluded from patterns; a pipeline that read its own reports would never end.
 _OWN = frozenset({COMMITS_TOPIC, PIPELINES_TOPIC})
 _WAYS = ("subscribe", "subscribePattern", "assign")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """One of three ways to say what is read; the two others are empty."""
+    """A selection by names, pattern or partitions; the other two are empty."""
 
     topics: tuple[TopicName, ...] = ()
     pattern: str | None = None
     assigned: tuple[TopicPartition, ...] = ()
 
     def partitions(self, cluster: Cluster) -> list[TopicPartition]:
-        """The partitions there are by now, in order; NotFound if one that is named is not there."""
-        every = {topic.name: topic for topic in every_topic(cluster)}
+        """Return the existing partitions, in order. Raises NotFound if a named one does not exist."""
+        every = {topic.name: topic for topic in list_topics(cluster)}
         if self.pattern is not None:
-            # Java's matcher is what Spark's users know: the pattern is for the whole name.
+            # Match the whole name, as Java's matcher in Spark does.
             matches = re.compile(self.pattern).fullmatch
             hidden = {*_OWN, *(name for name, topic in every.items() if topic.is_internal)}
             named = [name for name in every if name not in hidden and matches(name)]
@@ -97,11 +97,11 @@ class Subscription:
 
 
 def read_subscription(get: Callable[[str], str | None]) -> Subscription:
-    """What the options say, or InvalidOption."""
+    """Parse the options. Raises InvalidOption."""
     given = {way: text for way in _WAYS if (text := get(way)) is not None}
     if len(given) != 1:
         found = f"{' and '.join(given)} were given" if given else "none was given"
-        raise InvalidOption(f"exactly one of {', '.join(_WAYS)} says what to read; {found}")
+        raise InvalidOption(f"give exactly one of {', '.join(_WAYS)}; {found}")
     [(way, text)] = given.items()
     if way == "subscribe":
         return Subscription(topics=tuple(dict.fromkeys(_topic(way, name) for name in text.split(","))))
@@ -118,7 +118,7 @@ def _assigned(text: str) -> tuple[TopicPartition, ...]:
     example = '{"orders":[0,1]}'
     parsed = parse_json("assign", text, example)
     if not isinstance(parsed, Mapping) or not parsed:
-        raise InvalidOption(f"assign is an object of topics, like {example}, not {show(parsed)}")
+        raise InvalidOption(f"assign must be an object of topics like {example}, not {show(parsed)}")
     assigned = []
     for name, numbers in parsed.items():
         topic = _topic("assign", name)

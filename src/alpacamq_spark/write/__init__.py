@@ -1,1 +1,1 @@
-"""Writing data frames to topics: rows into record batches, staged in transactions."""
+"""Writes data frames to topics: encodes rows as record batches and stages them in transactions."""

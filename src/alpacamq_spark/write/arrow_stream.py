@@ -1,4 +1,4 @@
-"""The streaming writer on Spark 4.1 and later, which hands over rows as Arrow batches."""
+"""The streaming writer for Spark 4.1 and later, which passes rows as Arrow batches."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from .writer import StreamWriter
 
 
 class ArrowStreamWriter(StreamWriter, DataSourceStreamArrowWriter):  # type: ignore[misc]
-    """Micro-batches without an object for each row."""
+    """Writes micro-batches without an object per row."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedWrite:
         return self.stage(iterator)

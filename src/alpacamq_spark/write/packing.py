@@ -1,4 +1,4 @@
-"""Arrow columns into record batches: numpy writes the numbers of all records, Arrow joins the pieces."""
+"""Encodes Arrow columns as record batches: numpy encodes varints, Arrow joins the pieces."""
 
 from typing import NamedTuple
 
@@ -30,14 +30,14 @@ _NO_LENGTH = 1  # -1, zigzag
 
 
 class Slot(NamedTuple):
-    """Who writes a batch, and its place in the sequence of a partition."""
+    """The producer of a batch and its sequence in a partition."""
 
     producer: ProducerIdentity
     base_sequence: int
 
 
 def pack_batch(rows: pa.RecordBatch, slot: Slot, codec: Codec) -> bytearray:
-    """One transactional batch of normal rows."""
+    """Encode normalised rows as one transactional batch."""
     count = rows.num_rows
     times = rows.column("timestamp_ms").to_numpy(zero_copy_only=False)
     base_time, max_time = int(times[0]), int(times.max())
@@ -55,11 +55,11 @@ def pack_batch(rows: pa.RecordBatch, slot: Slot, codec: Codec) -> bytearray:
 
 
 def _records(rows: pa.RecordBatch, time_deltas: Ints) -> memoryview:
-    """The records one after the other."""
+    """Encode the records in sequence."""
     key_size, key = _lengths_and_bytes(rows.column("key"))
     value_size, value = _lengths_and_bytes(rows.column("value"))
     tail = rows.column("tail")
-    # One byte of attributes, and the numbers in front of the key.
+    # One byte of attributes, and the varints before the key.
     front = [zigzag(time_deltas), zigzag(np.arange(len(time_deltas))), key_size]
     size = 1 + sum(map(number_sizes, front)) + number_sizes(value_size)
     size += lengths(key) + lengths(value) + lengths(tail)
@@ -71,7 +71,7 @@ def _records(rows: pa.RecordBatch, time_deltas: Ints) -> memoryview:
 
 
 def _lengths_and_bytes(column: pa.Array) -> tuple[Words, pa.Array]:
-    """The number in front of each, which says -1 where there is nothing, and the bytes."""
+    """Return the length of each value as a zigzag varint, -1 for null, and the bytes."""
     if not column.null_count:
         return zigzag(lengths(column)), column
     filled = column.fill_null(_EMPTY)
@@ -81,29 +81,29 @@ def _lengths_and_bytes(column: pa.Array) -> tuple[Words, pa.Array]:
 
 
 def sized(column: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """A column of bytes behind its lengths, in two pieces to be joined."""
+    """Return lengths and bytes of a column, as two pieces to be joined."""
     size, filled = _lengths_and_bytes(column)
     return numbers(size), filled
 
 
 def joined(*pieces: pa.Array) -> pa.Array:
-    """The pieces of each row put together."""
+    """Join the pieces of each row."""
     return pc.binary_join_element_wise(*pieces, _EMPTY)
 
 
 def lengths(column: pa.Array) -> Ints:
-    """The size of each value in bytes; of a column without nulls."""
+    """Return the size of each value in bytes, for a column without nulls."""
     sizes: Ints = pc.binary_length(column).to_numpy(zero_copy_only=False).astype(np.int64)
     return sizes
 
 
 def zigzag(values: Ints) -> Words:
-    """Signed numbers as unsigned ones, small where they are near 0."""
+    """Encode signed numbers as unsigned ones that are small near 0."""
     return ((values << 1) ^ (values >> 63)).view(np.uint64)
 
 
 def number_sizes(words: Words) -> Ints:
-    """How many bytes each number takes on the wire."""
+    """Return the number of bytes of each varint."""
     sizes = np.ones(len(words), dtype=np.int64)
     largest = int(np.max(words, initial=0))
     shift = 7
@@ -114,7 +114,7 @@ def number_sizes(words: Words) -> Ints:
 
 
 def numbers(*columns: Words) -> pa.Array:
-    """For each row the numbers of all columns, one after the other, as they are on the wire."""
+    """Encode the numbers of all columns as varints, in sequence for each row."""
     parts = []
     kept = []
     for words in columns:

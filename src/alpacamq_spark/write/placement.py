@@ -1,4 +1,4 @@
-"""Which partition each row goes to: the column's, the key's as every Kafka client has it, or any."""
+"""Assigns rows to partitions: by column, by key as every Kafka client does, or round robin."""
 
 from collections.abc import Mapping
 
@@ -15,14 +15,14 @@ from alpacamq_spark.errors import InvalidColumns
 _SEED = 0x9747B28C
 _MULTIPLIER = np.uint32(0x5BD1E995)
 _SIGN = np.uint32(0x7FFFFFFF)
-# Longer keys are rare, and numpy would go through all rows once for each of their words.
+# Longer keys are rare, and numpy would pass over all rows once per word of the key.
 _LONG_KEY_BYTES = 128
-# Rows without a key that go to one partition before it is the next one's turn.
+# Rows without a key that go to one partition before the next one is used.
 _KEYLESS_RUN = 1000
 
 
 class Placement:
-    """Partitions of one topic for its rows; keyless rows take turns, beginning at `turn`."""
+    """Assigns the rows of one topic to partitions; rows without key rotate, beginning at `turn`."""
 
     def __init__(self, topic: TopicName, partitions: int, turn: int) -> None:
         self._topic = topic
@@ -30,7 +30,7 @@ class Placement:
         self._keyless = turn * _KEYLESS_RUN
 
     def place(self, keys: pa.Array, explicit: pa.Array | None) -> npt.NDArray[np.int32]:
-        """The partition of each row."""
+        """Return the partition of each row."""
         places = np.empty(len(keys), dtype=np.int32)
         is_keyless = keys.is_null().to_numpy(zero_copy_only=False)
         places[~is_keyless] = hashed(keys.drop_null(), self._count)
@@ -51,7 +51,7 @@ class Placement:
 def destinations(
     topics: pa.Array, keys: pa.Array, explicit: pa.Array | None, placements: Mapping[TopicName, Placement]
 ) -> dict[TopicPartition, npt.NDArray[np.int64]]:
-    """The rows of each partition, in their order."""
+    """Return the rows of each partition, in order."""
     if topics.null_count:
         raise InvalidColumns("the topic of a row is null")
     coded = topics.dictionary_encode()
@@ -72,7 +72,7 @@ def destinations(
 
 
 def hashed(keys: pa.Array, partitions: int) -> npt.NDArray[np.int32]:
-    """The partition of each key, none of which is null."""
+    """Return the partition of each key; no key is null."""
     sizes = pc.binary_length(keys).to_numpy(zero_copy_only=False).astype(np.int64)
     if not len(sizes):
         return np.empty(0, dtype=np.int32)
@@ -82,10 +82,10 @@ def hashed(keys: pa.Array, partitions: int) -> npt.NDArray[np.int32]:
 
 
 def _murmur2(keys: pa.Array, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.uint32]:
-    """The hash of `model.murmur2` for all keys at once."""
+    """Compute the hash of `model.murmur2` for all keys at once."""
     edges = np.frombuffer(keys.buffers()[1], dtype=np.int32)[keys.offset : keys.offset + len(keys)]
     starts = edges.astype(np.int64)
-    # The last word of the last key may reach behind the data.
+    # The last word of the last key may extend past the data.
     data = np.concatenate([np.frombuffer(keys.buffers()[2] or b"", dtype=np.uint8), np.zeros(4, np.uint8)])
     state = np.uint32(_SEED) ^ sizes.astype(np.uint32)
     whole = sizes // 4
@@ -105,7 +105,7 @@ def _murmur2(keys: pa.Array, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.uin
 
 
 def _word(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], width: int) -> npt.NDArray[np.uint32]:
-    """`width` bytes from each position on as a number, the first byte lowest."""
+    """Read `width` bytes from each position as little-endian numbers."""
     word = np.zeros(len(at), dtype=np.uint32)
     for index in range(width):
         word |= data[at + index].astype(np.uint32) << np.uint32(8 * index)

@@ -1,7 +1,7 @@
-"""Rows to be written: which columns mean what, and the same columns in one form whatever they came as.
+"""Checks the columns of rows to write, and converts them to one normal form.
 
-Everything about a record that has no column of its own on the wire (delay, priority) travels
-in its headers, so those are put together here too.
+Properties of a record without a field on the wire (delay, priority) are sent as headers, which are
+encoded here, too.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,18 +45,18 @@ _ACCEPTED: Mapping[str, tuple[type[DataType], ...]] = {
     "deliver_at": (TimestampType, NullType),
     "priority": (StringType, NullType),
 }
-# What a read brings along and a write has no use for.
+# Columns of a read that a write ignores.
 _LEFT_OUT = frozenset({"offset", "timestampType"})
 _US_PER_MS = 1000
 
-# The form in which rows reach their batches: `tail` is the record's headers as they are on the wire.
+# The normal form; `tail` is the record's headers as encoded on the wire.
 NORMAL = pa.schema(
     [("key", pa.binary()), ("value", pa.binary()), ("timestamp_ms", pa.int64()), ("tail", pa.binary())]
 )
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:
-    """Refuse rows that cannot be written, with InvalidColumns."""
+    """Reject rows that cannot be written. Raises InvalidColumns."""
     names = [field.name for field in schema.fields]
     for field in schema.fields:
         if field.name in _LEFT_OUT:
@@ -64,8 +64,8 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
         accepted = _ACCEPTED.get(field.name)
         if accepted is None:
             near = get_close_matches(field.name, _ACCEPTED, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_ACCEPTED)}"
-            raise InvalidColumns(f"column {field.name!r} has no meaning for a record; {hint}")
+            hint = f"did you mean {near[0]!r}?" if near else f"columns are {', '.join(_ACCEPTED)}"
+            raise InvalidColumns(f"unknown column {field.name!r}; {hint}")
         if not isinstance(field.dataType, accepted):
             kinds = " or ".join(kind.typeName() for kind in accepted if kind is not NullType)
             raise InvalidColumns(
@@ -73,11 +73,11 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
                 "for instance with to_json(struct(*))"
             )
     if "value" not in names:
-        raise InvalidColumns(f"there is no column 'value', only {', '.join(names)}")
+        raise InvalidColumns(f"column 'value' is missing; there are {', '.join(names)}")
     if "topic" not in names and options.topic is None:
-        raise InvalidColumns("neither a column nor an option says which topic the rows are for")
+        raise InvalidColumns("no topic: give a column or the option topic")
     if "delay" in names and "deliver_at" in names:
-        raise InvalidColumns("delay and deliver_at say the same thing; keep one of them")
+        raise InvalidColumns("use delay or deliver_at, not both")
     if "headers" in names:
         _check_headers(schema["headers"].dataType)
 
@@ -93,11 +93,13 @@ def _check_headers(kind: DataType) -> None:
         and isinstance(entry["value"].dataType, (BinaryType, StringType))
     )
     if not is_right:
-        raise InvalidColumns(f"headers are array<struct<key:string,value:binary>>, not {kind.simpleString()}")
+        raise InvalidColumns(
+            f"headers must be array<struct<key:string,value:binary>>, not {kind.simpleString()}"
+        )
 
 
 def normal_rows(batch: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
-    """The rows of a batch in their normal form."""
+    """Convert the rows of a batch to their normal form."""
     count = batch.num_rows
     timestamps = _column(batch, "timestamp")
     if timestamps is None:
@@ -124,12 +126,12 @@ def _binary(batch: pa.RecordBatch, name: str) -> pa.Array:
 def _milliseconds(timestamps: pa.Array) -> pa.Array:
     micros = timestamps.cast(pa.timestamp("us", tz=timestamps.type.tz)).cast(pa.int64())
     absent = timestamps.is_null().to_numpy(zero_copy_only=False)
-    # numpy's division rounds times before 1970 down, Arrow's towards 1970.
+    # numpy's division rounds times before 1970 down, Arrow's rounds towards 1970.
     return pa.array(micros.fill_null(0).to_numpy(zero_copy_only=False) // _US_PER_MS, mask=absent)
 
 
 def _tails(batch: pa.RecordBatch, now_ms: int) -> pa.Array:
-    """What follows the value of each record: the number of headers, and the headers."""
+    """Encode the rest of each record behind its value: the header count and the headers."""
     counts = np.zeros(batch.num_rows, dtype=np.int64)
     pieces = []
     for make in _HEADER_MAKERS:
@@ -152,7 +154,7 @@ def _given_headers(batch: pa.RecordBatch, _now_ms: int) -> tuple[Ints, pa.Array]
         raise InvalidColumns("a header has no name")
     encoded = _entries(entries.field(0).cast(pa.binary()), entries.field(1).cast(pa.binary()))
     counts = pc.list_value_length(column).to_numpy(zero_copy_only=False).astype(np.int64)
-    # The headers of a record lie side by side already.
+    # The headers of a record are contiguous already.
     ends = np.concatenate([[0], np.cumsum(lengths(encoded))])
     edges = ends[np.concatenate([[0], np.cumsum(counts)])].astype(np.int32)
     data = encoded.buffers()[2] or pa.py_buffer(b"")
@@ -166,7 +168,7 @@ def _lane_headers(batch: pa.RecordBatch, _now_ms: int) -> tuple[Ints, pa.Array] 
     words = pc.utf8_lower(pc.utf8_trim_whitespace(column.cast(pa.string())))
     if (unknown := pc.filter(words, pc.invert(pc.is_in(words, pa.array(LANES_BY_NAME))))).drop_null():
         raise InvalidColumns(
-            f"{unknown.drop_null()[0].as_py()!r} is not a priority; there are {', '.join(LANES_BY_NAME)}"
+            f"{unknown.drop_null()[0].as_py()!r} is not a priority; priorities are {', '.join(LANES_BY_NAME)}"
         )
     return _one_header(LANE, words.cast(pa.binary()))
 
@@ -187,7 +189,7 @@ def _deliver_at_headers(batch: pa.RecordBatch, now_ms: int) -> tuple[Ints, pa.Ar
 
 
 def _one_header(name: str, values: pa.Array) -> tuple[Ints, pa.Array]:
-    """A header of the same name for every record that has a value for it."""
+    """Encode a header of the same name for every record that has a value."""
     names = pa.repeat(pa.scalar(name.encode(), pa.binary()), len(values))
     entries = pc.if_else(values.is_valid(), _entries(names, values), pa.scalar(b"", pa.binary()))
     return values.is_valid().to_numpy(zero_copy_only=False).astype(np.int64), entries

@@ -1,9 +1,9 @@
-"""What a task writes: rows into an invisible transaction of its own, which it leaves open.
+"""Stages the rows of a task in an open transaction of its own.
 
-Nothing becomes visible from here. A task may be one of several attempts at the same rows, may
-be cancelled with its rows cut short and without an error, and may end after its batch was
-committed; so the driver alone shows transactions, and only those it has heard of. Whoever ends a
-batch first claims the sink's own transactional id: by that an attempt sees that it is late.
+Tasks make nothing visible. A task may be one of several attempts at the same rows, may be cancelled
+with incomplete rows and without an error, and may end after its batch was committed; so only the
+driver commits transactions, and only those reported to it. Before it ends a batch, the driver claims
+the sink's own transactional id: from that a late attempt notices that it is late.
 """
 
 import time
@@ -33,19 +33,19 @@ from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq_spark.errors import InvalidOption, StagedWriteLost
 from alpacamq_spark.options import WriteOptions
-from alpacamq_spark.retry import persistently
+from alpacamq_spark.retry import retry
 
 from .packing import Ints, Slot, pack_batch
 from .placement import Placement, destinations
 from .rows import normal_rows
 
-# A batch's records before compression; below what a topic takes by default, max.message.bytes.
+# A batch's records before compression; below the default of max.message.bytes.
 _BATCH_BYTES = 512 << 10
-# What may wait in a task for its batches to fill.
+# Rows buffered in a task until batches are full.
 _WAITING_BYTES = 32 << 20
-# The state of a transaction that has not ended.
+# The state of an open transaction.
 OPEN = "Ongoing"
-# In place of a query: jobs under one transactionalId are numbered on, whoever runs them.
+# Used instead of a query name: jobs under one transactionalId have consecutive numbers.
 JOBS = "jobs"
 _FENCED = frozenset(
     {
@@ -60,9 +60,9 @@ _FENCED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What is committed as one: a micro-batch of a query, or a job.
+    """The unit of a commit: a micro-batch of a query, or a job.
 
-    `query` is the same after a restart, `run` is not; a job is a run of its own.
+    `query` stays the same after a restart, `run` does not; a job is a run of its own.
     """
 
     sink: str
@@ -75,40 +75,40 @@ class Batch:
         return self.query == JOBS
 
     @property
-    def is_alone(self) -> bool:
-        """Whether nobody else can ever write under the sink's name: it was made up for this run."""
-        return self.sink == alone(self.run)
+    def is_unnamed(self) -> bool:
+        """Whether the sink's name was generated for this run, so that no other run can use it."""
+        return self.sink == unnamed_sink(self.run)
 
     def attempt_id(self, partition: int, attempt: int) -> str:
-        """The transactional id of one attempt at one partition.
+        """Return the transactional id of one attempt at one partition.
 
-        Ids are used again by every other batch, as the broker remembers each for days. Not by
-        the next one: whether the last batch was committed is told by its ids.
+        Every other batch reuses the ids, because the broker keeps each for days. The next batch does
+        not: its ids show whether the previous batch was committed.
         """
         return f"{self.sink}/{self.run}/{partition}/{attempt}/{self.number % 2}"
 
 
-def alone(run: str) -> str:
-    """The name of a sink that no user gave one."""
+def unnamed_sink(run: str) -> str:
+    """Return the name of a sink without a transactionalId."""
     return f"spark-{run}"
 
 
 class AttemptId(NamedTuple):
-    """Whose attempt a transactional id belongs to."""
+    """The sink and run in an attempt's transactional id."""
 
     sink: str
     run: str
 
     @classmethod
     def parse(cls, transactional_id: str) -> "AttemptId | None":
-        """What `Batch.attempt_id` has put together; None if it is another's id."""
+        """Parse an id made by `Batch.attempt_id`; None for other ids."""
         sink, *rest = transactional_id.rsplit("/", 4)
         return cls(sink, rest[0]) if len(rest) == 4 else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class StagedWrite(WriterCommitMessage):  # type: ignore[misc]
-    """What one attempt has written; no producer where there were no rows."""
+    """The result of one attempt; without a producer if there were no rows."""
 
     batch: Batch
     partition: int
@@ -119,7 +119,7 @@ class StagedWrite(WriterCommitMessage):  # type: ignore[misc]
 
 @dataclass(slots=True)
 class _Waiting:
-    """Rows of one partition that are not sent yet, and how many were sent before."""
+    """Rows of one partition that are not sent yet, and the number sent before."""
 
     sent: int = 0
     size: int = 0
@@ -127,7 +127,7 @@ class _Waiting:
 
 
 class StagingArea:
-    """The open transaction of one attempt; there is none before the first row."""
+    """The open transaction of one attempt, which begins with the first row."""
 
     def __init__(
         self, cluster: Cluster, options: WriteOptions, batch: Batch, partition: int, attempt: int
@@ -147,11 +147,11 @@ class StagingArea:
         self._digest = 0
 
     def begin(self) -> None:
-        """Note who holds the sink, before the first row is waited for."""
+        """Note the holder of the sink before waiting for the first row."""
         self._held_by = self._holder()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take rows, and send whatever fills a batch."""
+        """Add rows, and send full batches."""
         if not batch.num_rows:
             return
         rows = normal_rows(batch, time.time_ns() // 1_000_000)
@@ -163,7 +163,7 @@ class StagingArea:
         self._flush(all_of_it=self._size > _WAITING_BYTES)
 
     def finish(self) -> StagedWrite:
-        """Send the rest; the transaction stays open, unless its batch was ended meanwhile."""
+        """Send the rest; leave the transaction open. Raises if the batch was ended meanwhile."""
         self._flush(all_of_it=True)
         if self._producer is not None and self._holder() != self._held_by:
             raise self._lost(self._producer)
@@ -176,14 +176,14 @@ class StagingArea:
         )
 
     def give_up(self) -> None:
-        """Drop everything, as the task has failed; where that fails too, it is left to the timeout."""
+        """Abort the transaction of a failed task; if that fails too, it times out."""
         if self._producer is not None:
             with suppress(AlpacaError):
                 end_transaction(self._cluster, self._producer, committed=False)
 
     def _places(self, batch: pa.RecordBatch, rows: pa.RecordBatch) -> dict[TopicPartition, Ints]:
         has = batch.schema.names
-        if self._options.topic is not None:  # as with Spark's Kafka sink, also where there is a column
+        if self._options.topic is not None:  # overrides the column, as in Spark's Kafka sink
             topics = pa.repeat(self._options.topic, batch.num_rows)
         else:
             topics = batch.column("topic").cast(pa.string())
@@ -196,7 +196,7 @@ class StagingArea:
 
     def _know(self, topic: TopicName) -> None:
         if topic not in self._placements:
-            found = persistently(lambda: find_topic(self._cluster, topic, may_create=True))
+            found = retry(lambda: find_topic(self._cluster, topic, may_create=True))
             self._placements[topic] = Placement(topic, len(found.partitions), turn=self._partition)
 
     def _add(self, partition: TopicPartition, rows: pa.RecordBatch) -> None:
@@ -207,7 +207,7 @@ class StagingArea:
             self._size += part.nbytes
 
     def _flush(self, *, all_of_it: bool) -> None:
-        """Send rounds of one batch for each partition that has a full one, or anything."""
+        """Send rounds of one batch for each partition that has a full one, or any rows with `all_of_it`."""
         while batches := self._next_round(all_of_it):
             self._send(batches)
 
@@ -234,7 +234,7 @@ class StagingArea:
             timeout_ms = self._options.transaction_timeout_ms
             name = self._free_id()
             try:
-                self._producer = persistently(lambda: claim(self._cluster, name, timeout_ms))
+                self._producer = retry(lambda: claim(self._cluster, name, timeout_ms))
             except Refused as refused:
                 if refused.code != ErrorCode.INVALID_TRANSACTION_TIMEOUT:
                     raise
@@ -245,42 +245,42 @@ class StagingArea:
         return self._producer
 
     def _free_id(self) -> str:
-        """The attempt's id, or one like it while another holds that.
+        """Return the attempt's id, or a variant of it while another attempt uses that.
 
-        When Spark tries a stage again it counts attempts from 0 again, and those of the first try
-        may still run or have won. Not random from the start, as ids are to be used again.
+        When Spark retries a stage, it counts attempts from 0 again, and those of the first try may still
+        run or be decided. Not random from the start, because ids are to be reused.
         """
         name = self._attempt_id
-        found = persistently(lambda: transaction(self._cluster, name))
+        found = retry(lambda: transaction(self._cluster, name))
         return name if found is None or found.state != OPEN else f"{name}-{uuid4().hex}"
 
     def _send(self, batches: dict[TopicPartition, bytearray]) -> None:
         producer = self._identity()
         try:
             if new := batches.keys() - self._joined:
-                persistently(lambda: add_partitions(self._cluster, producer, new))
+                retry(lambda: add_partitions(self._cluster, producer, new))
                 self._joined |= new
-            persistently(lambda: send_batches(self._cluster, producer, batches))
+            retry(lambda: send_batches(self._cluster, producer, batches))
         except Refused as refused:
             if refused.code not in _FENCED:
                 raise
             raise self._lost(producer) from refused
 
     def _holder(self) -> tuple[int, int] | None:
-        """Who has claimed the sink's own id, which changes when a batch is ended."""
-        found = persistently(lambda: transaction(self._cluster, self._batch.sink))
+        """Return producer id and epoch of the sink's holder, which change when a batch is ended."""
+        found = retry(lambda: transaction(self._cluster, self._batch.sink))
         return None if found is None else (found.producer_id, found.producer_epoch)
 
     def _lost(self, producer: ProducerIdentity) -> StagedWriteLost:
         return StagedWriteLost(
             f"the transaction of {producer.transactional_id!r} was ended while its task was writing: its "
-            "batch is done without it, another query took over, or it was open for longer than "
+            "batch was committed without it, another query took over, or it was open longer than "
             f"kafka.transaction.timeout.ms={self._options.transaction_timeout_ms}"
         )
 
 
 def _parts(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The rows in pieces of at most half a batch, or of one row where that alone is more."""
+    """Split rows into parts of at most half a batch, or single rows if they are larger."""
     if rows.num_rows == 1 or rows.nbytes <= _BATCH_BYTES // 2:
         yield rows
         return
@@ -290,7 +290,7 @@ def _parts(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _digest(column: pa.Array, before: int) -> int:
-    """A checksum of all values and their lengths, going on from the one of the rows before."""
+    """Extend the checksum `before` by all values and their lengths."""
     filled = column.fill_null(b"")
     edges = np.frombuffer(filled.buffers()[1], dtype=np.int32)[
         filled.offset : filled.offset + len(filled) + 1

@@ -1,4 +1,4 @@
-"""Writers as Spark wants them: one object that writes in tasks and commits on the driver."""
+"""Writers for Spark: write in tasks, commit on the driver."""
 
 import uuid
 from collections.abc import Iterator, Sequence
@@ -16,11 +16,11 @@ from alpacamq_spark.errors import InvalidOption
 from alpacamq_spark.options import WriteOptions
 
 from .rows import check_columns
-from .staging import JOBS, Batch, StagedWrite, StagingArea, alone
+from .staging import JOBS, Batch, StagedWrite, StagingArea, unnamed_sink
 
 Messages = Sequence[WriterCommitMessage | None]
 
-# What Spark says of the micro-batch a task belongs to.
+# Spark's names for the properties of a task's micro-batch.
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 _RUN_ID = "spark.jobGroup.id"
@@ -29,16 +29,16 @@ _ROWS_AT_ONCE = 10_000
 
 
 class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
-    """One job's rows, visible all at once when the job is done."""
+    """Writes the rows of one job, which become visible together when the job is done."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
-            raise InvalidOption('a topic cannot be overwritten, only added to: use mode("append")')
+            raise InvalidOption('topics are append-only: use mode("append")')
         check_columns(schema, options)
         self._options = options
         run = uuid.uuid4().hex
         self._batch = Batch(
-            sink=options.transactional_id or alone(run),
+            sink=options.transactional_id or unnamed_sink(run),
             query=JOBS,
             run=run,
             number=_UNNUMBERED if options.batch_id is None else options.batch_id,
@@ -57,13 +57,13 @@ class BatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
 
 class StreamWriter(DataSourceStreamWriter):  # type: ignore[misc]
-    """One micro-batch after the other, each visible exactly once. As rows, for Spark 4.0."""
+    """Writes micro-batches, each visible exactly once. Takes rows, for Spark 4.0."""
 
     def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
-            raise InvalidOption('a topic cannot be overwritten, only added to: use outputMode("append")')
+            raise InvalidOption('topics are append-only: use outputMode("append")')
         if options.batch_id is not None:
-            raise InvalidOption("batchId is for jobs: the batches of a stream are numbered by Spark")
+            raise InvalidOption("batchId is for jobs only: Spark numbers the batches of a stream")
         check_columns(schema, options)
         self._options = options
         self._schema = schema
@@ -84,17 +84,17 @@ class StreamWriter(DataSourceStreamWriter):  # type: ignore[misc]
             commit(cluster, _staged(messages))
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: ARG002, N803 - messages tell it
-        # Without a message nothing is known of the batch: what its tasks have left is reaped when it
-        # is repeated, or by its timeout.
+        # Without a message the batch is unknown: its repetition aborts what its tasks left, or the
+        # timeout does.
         if staged := _staged(messages):
             with Cluster(*self._options.servers) as cluster:
                 abort(cluster, staged[0].batch, staged)
 
 
 def check_reachable(options: WriteOptions) -> None:
-    """Fail before tasks are started that would wait for a broker that never was."""
+    """Check that a broker answers, before tasks wait for one that does not exist."""
     with Cluster(*options.servers) as cluster:
-        cluster.anyone()
+        cluster.any_broker()
 
 
 def _stage(options: WriteOptions, batch: Batch, rows: Iterator[pa.RecordBatch]) -> StagedWrite:
@@ -122,7 +122,7 @@ def _staged(messages: Messages) -> list[StagedWrite]:
 
 
 def _arrow(rows: Iterator[Row], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Rows in batches of columns."""
+    """Convert rows to batches of columns."""
     fields = to_arrow_schema(schema)
     waiting: list[Row] = []
     for row in rows:

@@ -23,7 +23,7 @@ expect.set_options(timeout=PATIENCE_MS)
 
 
 class Tab:
-    """A page of the console. Errors that nobody expected, those of the page's policy among them, are kept."""
+    """A page of the console. Unexpected errors, including those of its security policy, are recorded."""
 
     def __init__(self, page: Page, url: str) -> None:
         self.page = page
@@ -79,7 +79,7 @@ class Tab:
         return self.page.locator(".stat").filter(has_text=re.compile(f"^{label}")).locator(".figure").first
 
     def settle(self) -> None:
-        """Wait until everything that the page asks for is drawn."""
+        """Wait until the page has loaded and drawn its data."""
         expect(self.page.locator("main [aria-busy]")).to_have_count(0)
 
     @property

@@ -116,7 +116,7 @@ class Shop:
         if self._ticks % 8 == 0:
             self._tell(each for each in PIPELINES if each["state"] == "running")
         if self._ticks % 20 == 0:
-            self.http.get("/priority/stats").raise_for_status()  # rates are those since somebody looked
+            self.http.get("/priority/stats").raise_for_status()  # rates are relative to the previous request
 
     def _tell(self, pipelines: Iterable[dict[str, Any]]) -> None:
         """What pipelines say of themselves."""

@@ -1,4 +1,4 @@
-"""What somebody does in the console: publish, redrive, cancel, purge; each is seen over HTTP afterwards."""
+"""Actions in the console: publish, redrive, cancel, purge; verified over HTTP."""
 
 import httpx
 import pytest
@@ -59,7 +59,7 @@ def test_json_is_published_as_it_was_typed(
     assert [each["value"] for each in read(http, made)] == [stored]
 
 
-def test_a_message_that_is_refused_says_why_and_keeps_what_was_written(
+def test_a_refused_message_shows_the_reason_and_keeps_the_form(
     tab: Tab, http: httpx.Client, made: str
 ) -> None:
     tab.open("/produce?topic={}", made)
@@ -95,7 +95,7 @@ def test_a_delayed_message_is_published_and_cancelled(tab: Tab, http: httpx.Clie
     assert http.get(f"/topics/{made}/delayed").json()["messages"] != []
     tab.page.get_by_role("button", name="Cancel").click()
     tab.page.get_by_role("dialog").get_by_role("button", name="Cancel it").click()
-    expect(tab.page.get_by_text("Nothing waits for its time here.")).to_be_visible()
+    expect(tab.page.get_by_text("No delayed messages in this topic.")).to_be_visible()
     assert http.get(f"/topics/{made}/delayed").json()["messages"] == []
 
 
@@ -119,7 +119,7 @@ def rejected(http: httpx.Client, made: str) -> str:
     return made
 
 
-def test_dead_letters_are_looked_at_and_sent_back(tab: Tab, http: httpx.Client, rejected: str) -> None:
+def test_dead_letters_are_shown_and_redriven(tab: Tab, http: httpx.Client, rejected: str) -> None:
     tab.open("/queues/workers/{}", rejected)
     expect(tab.figure("Dead letters")).to_have_text("3")
     tab.page.locator("a.stat").filter(has_text="Dead letters").click()
@@ -131,7 +131,7 @@ def test_dead_letters_are_looked_at_and_sent_back(tab: Tab, http: httpx.Client, 
     task = tab.page.locator(".task")
     expect(task.locator(".badge")).to_have_text("completed")
     expect(task).to_contain_text("3 of 3 moved")
-    expect(tab.page.get_by_text("No dead letters wait.")).to_be_visible()
+    expect(tab.page.get_by_text("No dead letters.")).to_be_visible()
     assert sorted(str(each["value"]) for each in read(http, rejected)) == sorted(
         f"order {n}" for n in (0, 1, 2, 0, 1, 2)
     )

@@ -1,4 +1,4 @@
-"""What somebody sees who looks at the pages: numbers that are true, on every one of them."""
+"""Every page of the console shows correct data."""
 
 import re
 from collections.abc import Mapping
@@ -19,14 +19,12 @@ def publish(http: httpx.Client, topic: str, *messages: Mapping[str, object]) -> 
     return results
 
 
-def test_the_overview_says_that_the_broker_is_well_and_how_much_comes_in(
-    tab: Tab, http: httpx.Client, made: str
-) -> None:
+def test_the_overview_shows_health_and_rates(tab: Tab, http: httpx.Client, made: str) -> None:
     tab.open("/")
     expect(tab.page.locator(".heading .badge")).to_have_text("healthy")
     expect(tab.page.locator("#pulse")).to_have_text("live")
     publish(http, made, *[{"value": n} for n in range(500)])
-    expect(tab.page.get_by_role("img", name=re.compile("Messages a second: published"))).to_be_visible()
+    expect(tab.page.get_by_role("img", name=re.compile("Messages per second: published"))).to_be_visible()
     expect(tab.row(made)).to_be_visible()
 
 
@@ -85,7 +83,7 @@ def test_delayed_messages_are_found_by_topic(tab: Tab, http: httpx.Client, made:
     expect(tab.row("1 h 59 min")).to_be_visible()
 
 
-def test_pipelines_are_shown_as_they_last_told(tab: Tab, http: httpx.Client) -> None:
+def test_pipelines_are_shown_with_their_latest_reports(tab: Tab, http: httpx.Client) -> None:
     told = {"name": "nightly", "kind": "archive", "started": 1, "updated": 2, "rows": 1234}
     publish(http, "alpacamq-pipelines", {"key": "nightly", "value": told | {"state": "running"}})
     tab.open("/pipelines")
@@ -105,7 +103,7 @@ def test_a_page_that_is_not_there_leads_back(tab: Tab) -> None:
     expect(tab.heading).to_have_text("Overview")
 
 
-def test_a_topic_that_is_not_there_is_said_to_be_missing(tab: Tab) -> None:
+def test_an_unknown_topic_is_reported(tab: Tab) -> None:
     with tab.expecting("404"):
         tab.open("/topics/no-such-topic")
         expect(tab.page.locator(".refused")).to_contain_text("no-such-topic")

@@ -1,4 +1,4 @@
-"""The message browser: by offset, moment and key, page by page; whatever a message holds, it stays text."""
+"""The message browser: by offset, timestamp and key, page by page; message contents stay text."""
 
 import base64
 import re
@@ -40,11 +40,11 @@ def test_the_newest_messages_come_first_and_pages_lead_to_the_beginning(
     tab.open("/messages/{}?partition=0", made)
     expect(lines(tab)).to_have_count(50)
     expect(places(tab).first).to_have_text("p0 @119")
-    expect(tab.page.locator(".pager")).to_contain_text("This is the end.")
+    expect(tab.page.locator(".pager")).to_contain_text("End of the topic.")
     tab.link("← Earlier").click()
     expect(places(tab).first).to_have_text("p0 @20")
     tab.page.keyboard.press("[")
-    expect(tab.page.locator(".pager")).to_contain_text("This is the beginning.")
+    expect(tab.page.locator(".pager")).to_contain_text("Beginning of the topic.")
     expect(places(tab).first).to_have_text("p0 @0")
     tab.page.keyboard.press("]")
     expect(places(tab).first).to_have_text("p0 @50")
@@ -52,7 +52,7 @@ def test_the_newest_messages_come_first_and_pages_lead_to_the_beginning(
     expect(places(tab).first).to_have_text("p0 @0")
 
 
-def test_messages_are_found_by_offset_by_moment_and_by_key(tab: Tab, http: httpx.Client, made: str) -> None:
+def test_messages_are_found_by_offset_timestamp_and_key(tab: Tab, http: httpx.Client, made: str) -> None:
     publish(http, made, *numbered(30), {"value": "other", "key": "k1", "partition": 1})
     tab.open("/messages/{}", made)
     controls = tab.page.locator("form.controls")
@@ -123,9 +123,7 @@ def test_hostile_contents_are_text(tab: Tab, http: httpx.Client, made: str, plac
     assert "owned" not in tab.page.title()
 
 
-def test_headers_with_names_that_javascript_knows_are_only_headers(
-    tab: Tab, http: httpx.Client, made: str
-) -> None:
+def test_headers_named_like_javascript_properties_are_shown(tab: Tab, http: httpx.Client, made: str) -> None:
     headers = {"constructor": "a", "toString": "b", "__proto__": "c"}
     publish(http, made, {"value": "x", "headers": headers})
     tab.open("/messages/{}", made)
@@ -148,9 +146,7 @@ def test_names_of_groups_are_text_too(tab: Tab, http: httpx.Client, made: str) -
     http.delete(path).raise_for_status()
 
 
-def test_a_deep_and_a_long_message_cost_no_more_than_is_looked_at(
-    tab: Tab, http: httpx.Client, made: str
-) -> None:
+def test_deep_and_long_messages_are_expanded_lazily(tab: Tab, http: httpx.Client, made: str) -> None:
     deep = "[" * 5000 + "]" * 5000
     long = "[" + ",".join(str(n) for n in range(50_000)) + "]"
     publish(http, made, {"value": deep, "partition": 0}, {"value": long, "partition": 1})

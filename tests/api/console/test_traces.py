@@ -33,14 +33,14 @@ def test_a_message_is_followed_from_the_browser_to_its_journey(
     expect(tab.page.locator(".journey")).to_contain_text("<b>broken</b>")
 
 
-def test_a_trace_is_opened_by_its_id_and_one_that_is_not_kept_is_said_to_be_missing(tab: Tab) -> None:
+def test_a_trace_is_opened_by_its_id_or_reported_as_unknown(tab: Tab) -> None:
     tab.open("/traces")
     with tab.expecting("404"):
         tab.page.get_by_label("or trace id").fill("f" * 32)
         tab.page.get_by_role("button", name="Search").click()
-        expect(tab.page.get_by_text("There is no such trace")).to_be_visible()
+        expect(tab.page.get_by_text("Unknown trace")).to_be_visible()
 
 
 def test_a_message_without_a_trace_has_none(tab: Tab, made: str) -> None:
     tab.open(f"/traces?topic={made}&partition=0&offset=5")
-    expect(tab.page.get_by_text("No trace of such a message")).to_be_visible()
+    expect(tab.page.get_by_text("No trace found")).to_be_visible()

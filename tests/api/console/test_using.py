@@ -89,7 +89,7 @@ def test_every_control_has_a_name(tab: Tab, http: httpx.Client, made: str) -> No
         assert tab.page.evaluate(nameless) == [], place
 
 
-def test_what_is_being_looked_at_stays_when_numbers_change(tab: Tab, http: httpx.Client, made: str) -> None:
+def test_expanded_elements_stay_open_on_refresh(tab: Tab, http: httpx.Client, made: str) -> None:
     tab.open("/topics")
     link = tab.link(made)
     link.focus()
@@ -100,7 +100,7 @@ def test_what_is_being_looked_at_stays_when_numbers_change(tab: Tab, http: httpx
     assert kept.evaluate("each => each.isConnected && each === document.activeElement")
 
 
-def test_a_tab_that_nobody_sees_asks_for_nothing(tab: Tab) -> None:
+def test_a_hidden_tab_does_not_poll(tab: Tab) -> None:
     tab.page.clock.install()
     asked: list[str] = []
     tab.page.on("request", lambda request: asked.append(request.url))
@@ -124,9 +124,7 @@ def own_broker(tmp_path: Path) -> Iterator[Broker]:
         broker.end()
 
 
-def test_a_broker_that_goes_away_is_said_to_be_away_until_it_is_back(
-    browser: Browser, own_broker: Broker
-) -> None:
+def test_an_unreachable_broker_is_reported_until_it_is_back(browser: Browser, own_broker: Broker) -> None:
     context = browser.new_context(viewport={"width": 1280, "height": 860})
     tab = Tab(context.new_page(), f"http://{own_broker.http_address}")
     url = f"http://{own_broker.http_address}"
@@ -137,7 +135,7 @@ def test_a_broker_that_goes_away_is_said_to_be_away_until_it_is_back(
     expect(banner).to_be_hidden()
     with tab.expecting("ERR_CONNECTION|ERR_EMPTY_RESPONSE|Failed to fetch|503"):
         own_broker.kill()
-        expect(banner).to_contain_text("cannot be reached")
+        expect(banner).to_contain_text("is unreachable")
         expect(tab.page.locator("#pulse")).to_have_text("offline")
         expect(tab.row("before")).to_be_visible()
         own_broker.start()

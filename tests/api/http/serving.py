@@ -13,8 +13,8 @@ from typing import Any, Self
 import structlog
 import uvloop
 
-from alpacamq.api.http.listener import HttpListener
 from alpacamq.api.http.messages import Request, Response
+from alpacamq.api.http.server import HttpListener
 
 TIMEOUT_S = 20.0
 KIB = 1 << 10
@@ -34,7 +34,7 @@ class Limits:
 
 @dataclass
 class EchoApp:
-    """Says what it was asked; some paths do otherwise."""
+    """Echo the request; some paths behave differently."""
 
     requests: list[Request] = field(default_factory=list)
     begun: int = 0

@@ -17,7 +17,7 @@ def test_one_connection_serves_many_requests(client: Client) -> None:
         assert "connection" not in answer.headers
 
 
-def test_an_answer_says_what_it_is(client: Client) -> None:
+def test_a_response_has_type_and_length(client: Client) -> None:
     answer = client.ask(get())
 
     assert answer.headers["content-type"] == "application/json"
@@ -25,7 +25,7 @@ def test_an_answer_says_what_it_is(client: Client) -> None:
     assert answer.headers["date"].endswith(" GMT")
 
 
-def test_the_app_knows_who_asks(server: Server, client: Client) -> None:
+def test_the_app_gets_the_address_of_the_client(server: Server, client: Client) -> None:
     client.ask(get())
 
     assert server.app.requests[0].peer == "{}:{}".format(*client.socket.getsockname())
@@ -105,14 +105,14 @@ def test_no_content_has_neither_body_nor_length(client: Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/later"])
-def test_a_client_that_wants_the_connection_closed_gets_that(client: Client, path: str) -> None:
+def test_the_connection_is_closed_on_request(client: Client, path: str) -> None:
     answer = client.ask(get(path, headers="Connection: close\r\n") + get("/ignored"))
 
     assert answer.headers["connection"] == "close"
     assert client.is_closed()
 
 
-def test_http_1_0_closes_unless_asked(server: Server, client: Client) -> None:
+def test_http_1_0_closes_unless_keep_alive_is_requested(server: Server, client: Client) -> None:
     answer = client.ask(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
     assert answer.headers["connection"] == "keep-alive"
 
@@ -121,7 +121,7 @@ def test_http_1_0_closes_unless_asked(server: Server, client: Client) -> None:
     assert client.is_closed()
 
 
-def test_a_client_that_asks_first_is_told_to_go_on(client: Client) -> None:
+def test_expect_100_continue_is_answered(client: Client) -> None:
     client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n")
     assert client.answer().status == 100
 
@@ -130,13 +130,13 @@ def test_a_client_that_asks_first_is_told_to_go_on(client: Client) -> None:
     assert client.answer().json["body"] == "abc"
 
 
-def test_a_client_that_does_not_wait_for_it_is_not_told(client: Client) -> None:
+def test_no_100_continue_after_the_body_has_arrived(client: Client) -> None:
     answer = client.ask(post(b"abc", headers="Expect: 100-continue\r\n"))
 
     assert (answer.status, answer.json["body"]) == (200, "abc")
 
 
-def test_go_on_is_not_said_before_earlier_requests_are_answered(server: Server, client: Client) -> None:
+def test_100_continue_waits_for_earlier_responses(server: Server, client: Client) -> None:
     expecting = b"POST /e HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n"
     client.send(get("/wait") + expecting)
     eventually(lambda: server.app.begun)
@@ -149,7 +149,7 @@ def test_go_on_is_not_said_before_earlier_requests_are_answered(server: Server, 
     assert client.answer().json["body"] == "abc"
 
 
-def test_a_client_that_asks_first_is_told_when_its_body_is_too_large(server: Server, client: Client) -> None:
+def test_expect_100_continue_with_a_large_body_is_refused(server: Server, client: Client) -> None:
     size = Limits().max_body_bytes + 1
     client.send(
         f"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\nExpect: 100-continue\r\n\r\n".encode()
@@ -196,7 +196,7 @@ def test_a_long_poll_ends_when_its_connection_is_reset(server: Server, client: C
     assert eventually(lambda: server.app.ended) == ["cancelled"]
 
 
-def test_what_is_answered_is_sent_to_a_client_that_sends_no_more(client: Client) -> None:
+def test_responses_are_sent_after_the_client_shuts_down_sending(client: Client) -> None:
     client.send(get("/big/1000000"))
     client.socket.shutdown(socket.SHUT_WR)
 
@@ -204,7 +204,7 @@ def test_what_is_answered_is_sent_to_a_client_that_sends_no_more(client: Client)
     assert client.is_closed()
 
 
-def test_shutting_down_tells_those_who_wait_and_closes_the_rest(server: Server, client: Client) -> None:
+def test_shutdown_answers_waiting_clients_and_closes_the_rest(server: Server, client: Client) -> None:
     with Client(server.address) as idle:
         idle.ask(get())
         client.send(get("/wait"))

@@ -131,7 +131,7 @@ def test_a_request_of_doubtful_framing_is_refused_and_nothing_after_it_is_read(
         pytest.param(f"{POST}Expect: tea\r\nContent-Length: 1\r\n\r\na", 417, id="expecting tea"),
     ],
 )
-def test_what_is_not_spoken_here_is_refused(
+def test_unsupported_protocols_are_refused(
     server: Server, client: Client, request_text: str, status: int
 ) -> None:
     assert client.ask((request_text + SMUGGLED).encode("latin-1")).status == status
@@ -179,9 +179,7 @@ def test_what_is_not_spoken_here_is_refused(
         pytest.param(f"{GET}Connection: upgrade\r\nUpgrade: websocket\r\n\r\n", "/", "", id="websocket"),
     ],
 )
-def test_a_request_ends_where_it_says_and_the_next_one_follows(
-    client: Client, request_text: str, path: str, body: str
-) -> None:
+def test_pipelined_requests_are_separated(client: Client, request_text: str, path: str, body: str) -> None:
     client.send((request_text + "GET /next HTTP/1.1\r\nHost: a\r\n\r\n").encode("latin-1"))
 
     first = client.answer()
@@ -201,7 +199,7 @@ def test_repeated_headers_are_joined_and_names_are_lower_case(server: Server, cl
 
 
 @pytest.mark.parametrize("hostile", ["?a=%ff", "?" + "&".join(f"a{n}=1" for n in range(1001))])
-def test_a_query_that_cannot_be_read_is_refused_when_somebody_asks_for_it(hostile: str) -> None:
+def test_a_malformed_query_is_refused_on_use(hostile: str) -> None:
     request = Request("GET", "/", hostile[1:], {}, b"", "127.0.0.1:1")
     with pytest.raises(Refused) as refused:
         _ = request.query
@@ -246,7 +244,7 @@ def test_however_the_bytes_are_cut_the_requests_are_the_same(cuts: list[int]) ->
 
 
 @given(st.integers(0, len(b"".join(REQUESTS))))
-def test_all_room_is_given_back_when_the_client_goes_wherever_it_was(cut: int) -> None:
+def test_memory_is_released_on_disconnect_at_any_point(cut: int) -> None:
     room = Room(1000)
     reader = RequestReader("127.0.0.1:1", 1000, room)
     reader.feed(b"".join(REQUESTS)[:cut], 0.0)

@@ -1,4 +1,4 @@
-"""Which names clients may address a listener by, and what others are told."""
+"""Accepted host names, and the refusal of others."""
 
 import pytest
 
@@ -49,7 +49,7 @@ def test_other_names_are_not(host: str) -> None:
     assert Hosts(["*"]).accept(host)
 
 
-def test_a_misdirected_request_is_told_which_setting_to_change() -> None:
+def test_a_misdirected_request_names_the_setting_to_change() -> None:
     app = HostCheck(lambda _: Response(200), OURS, "http.hosts")
 
     def ask(host: str | None) -> Response:

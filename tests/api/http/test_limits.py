@@ -1,4 +1,4 @@
-"""What a client may use, and what it is told when it wants more."""
+"""Limits of HTTP clients, and responses beyond them."""
 
 import contextlib
 from contextlib import ExitStack
@@ -121,7 +121,7 @@ def parted(data: bytes, split: int) -> list[bytes]:
         ),
     ],
 )
-def test_what_never_ends_is_cut_off(begun: bytes, more: bytes, status: int) -> None:
+def test_endless_requests_are_cut_off(begun: bytes, more: bytes, status: int) -> None:
     with served(max_body_bytes=64 * KIB) as server, Client(server.address) as client:
         client.send(begun)
         with contextlib.suppress(ConnectionError):
@@ -213,7 +213,7 @@ def test_chunked_bodies_are_counted_too() -> None:
         pytest.param(get("/big/1000000"), id="without reading"),
     ],
 )
-def test_what_a_client_held_is_free_when_it_goes(left: bytes) -> None:
+def test_memory_of_a_client_is_released_on_disconnect(left: bytes) -> None:
     with served(max_body_bytes=100 * KIB, in_flight_bytes=100 * KIB) as server:
         for _ in range(5):
             with Client(server.address) as client:
@@ -311,7 +311,7 @@ def test_a_long_poll_is_not_idle() -> None:
 
 
 @pytest.mark.parametrize("headers", ["", "Connection: close\r\n"])
-def test_a_client_that_never_reads_its_answer_is_hung_up_on(headers: str) -> None:
+def test_a_client_that_does_not_read_is_disconnected(headers: str) -> None:
     with served(idle_timeout_ms=SHORT_MS) as server, Client(server.address) as client:
         client.send(get(f"/big/{32 * MIB}", headers=headers))
         eventually(lambda: server.app.requests)
@@ -324,7 +324,7 @@ def test_a_client_that_never_reads_its_answer_is_hung_up_on(headers: str) -> Non
         eventually(is_hung_up_on)
 
 
-def test_connections_beyond_the_limit_are_told_so_and_cost_nothing() -> None:
+def test_connections_beyond_the_limit_are_refused_cheaply() -> None:
     with served(max_connections=3) as server, ExitStack() as clients:
         inside = [clients.enter_context(Client(server.address)) for _ in range(3)]
         for client in inside:

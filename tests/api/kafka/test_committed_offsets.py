@@ -98,7 +98,7 @@ def test_a_group_needs_a_name_to_commit(wire: Wire, made: str, version: int) -> 
     assert commit(wire, "", made, 7, version=version) == ErrorCode.INVALID_GROUP_ID
 
 
-def test_what_is_not_there_has_no_offsets_and_the_rest_does(wire: Wire, made: str) -> None:
+def test_unknown_partitions_have_no_offsets(wire: Wire, made: str) -> None:
     def partitions(*indexes: int) -> list[OffsetCommitRequestPartition]:
         return [OffsetCommitRequestPartition(partition_index=each, committed_offset=3) for each in indexes]
 

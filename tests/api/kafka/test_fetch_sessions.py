@@ -89,11 +89,11 @@ def test_a_session_that_grows_too_large_is_dropped() -> None:
     session = opened(sessions, call(wanted={b"a": [0]}))
     with pytest.raises(FetchSessionNotFound, match="too large"):
         sessions.open(call(session.id, 1, wanted={b"b": list(range(MAX_SESSION_PARTITIONS))}), by_id=False)
-    with pytest.raises(FetchSessionNotFound, match="no fetch session"):
+    with pytest.raises(FetchSessionNotFound, match="unknown fetch session"):
         sessions.open(call(session.id, 2), by_id=False)
 
 
-def test_only_news_is_told() -> None:
+def test_only_changed_partitions_are_returned() -> None:
     session = opened(FetchSessions(), call(wanted={b"a": [0]}))
     nothing = PartitionFetched(0, 0, 10, 10, 0)
     assert session.is_news((b"a", 0), nothing)

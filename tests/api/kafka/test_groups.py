@@ -89,7 +89,7 @@ def test_a_member_joins_is_assigned_lives_and_leaves_in_every_version(
 
 
 @pytest.mark.parametrize("version", versions(JoinGroupRequest))
-def test_newcomers_are_told_their_id_first_from_version_4_on(wire: Wire, topic: str, version: int) -> None:
+def test_new_members_get_their_id_first_from_version_4_on(wire: Wire, topic: str, version: int) -> None:
     response = wire.ask(join_request(topic), version)
 
     assert response.error_code == (ErrorCode.MEMBER_ID_REQUIRED if version >= 4 else ErrorCode.NONE)
@@ -140,7 +140,7 @@ def test_a_client_that_goes_while_it_waits_is_out_when_its_session_ends(broker: 
             (described,) = first.ask(DescribeGroupsRequest(groups=[topic])).groups
             return {member.member_id for member in described.members}
 
-        # Nobody else has joined again yet, so it could have waited for long.
+        # No other member has rejoined yet, so it could have waited long.
         eventually(lambda: members() == {joined.member_id})
 
 
@@ -152,7 +152,7 @@ def eventually_rebalancing(wire: Wire, group: str, joined: Any) -> None:
 
 
 @pytest.mark.parametrize("version", versions(LeaveGroupRequest))
-def test_leaving_a_group_that_is_not_there_is_the_members_error(wire: Wire, topic: str, version: int) -> None:
+def test_leaving_an_unknown_group_is_an_error_of_the_member(wire: Wire, topic: str, version: int) -> None:
     leave = LeaveGroupRequest(group_id=topic, member_id="who", members=[MemberIdentity(member_id="who")])
 
     response = wire.ask(leave, version)
@@ -165,7 +165,7 @@ def test_leaving_a_group_that_is_not_there_is_the_members_error(wire: Wire, topi
 
 
 @pytest.mark.parametrize("version", versions(DescribeGroupsRequest))
-def test_a_group_that_is_not_there_is_dead(wire: Wire, topic: str, version: int) -> None:
+def test_an_unknown_group_is_dead(wire: Wire, topic: str, version: int) -> None:
     (described,) = wire.ask(DescribeGroupsRequest(groups=[topic]), version).groups
 
     code = ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else ErrorCode.NONE
@@ -224,7 +224,7 @@ def test_consumers_name_themselves_from_version_1_on(
     assert bool(response.member_id) == (code == ErrorCode.NONE)
 
 
-def test_a_consumer_is_told_its_partitions_by_topic_id(wire: Wire, made: str) -> None:
+def test_assignments_use_topic_ids(wire: Wire, made: str) -> None:
     response = wire.ask(consumer_heartbeat(made, made))
 
     (assigned,) = response.assignment.topic_partitions

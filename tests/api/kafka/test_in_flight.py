@@ -6,7 +6,7 @@ REFUSED = 0
 
 
 class Client:
-    """Somebody who takes room, and what it was given later."""
+    """An owner of memory, with the reservations it was granted later."""
 
     def __init__(self, room: InFlight) -> None:
         self._room = room
@@ -73,7 +73,7 @@ def test_requests_that_wait_for_each_other_come_to_an_end() -> None:
     assert not room.is_short
 
 
-def test_a_connection_that_is_gone_no_longer_waits() -> None:
+def test_a_closed_connection_does_not_wait() -> None:
     room = InFlight(100)
     a, b, c, d = (Client(room) for _ in range(4))
     assert a.take(100, 100) == 100

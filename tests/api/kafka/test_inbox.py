@@ -57,7 +57,7 @@ def test_frames_come_out_whole_wherever_the_stream_is_cut(bodies: list[bytes], c
     assert frames == bodies
 
 
-def test_what_one_connection_has_begun_survives_the_turns_of_others() -> None:
+def test_partial_frames_survive_turns_of_other_connections() -> None:
     scratch = bytearray(SCRATCH_BYTES)
     one, other = Inbox(scratch, MAX_FRAME_BYTES), Inbox(scratch, MAX_FRAME_BYTES)
     buffers = Buffers()
@@ -66,7 +66,7 @@ def test_what_one_connection_has_begun_survives_the_turns_of_others() -> None:
     assert receive(one, buffers, framed(b"first")[6:]) == [b"first"]
 
 
-def test_frames_put_aside_are_still_there_when_the_connection_goes_on() -> None:
+def test_parked_frames_are_kept_until_the_connection_continues() -> None:
     inbox = Inbox(bytearray(SCRATCH_BYTES), MAX_FRAME_BYTES)
     data = framed(b"one", b"two", b"three")
     inbox.buffer()[: len(data)] = data
@@ -87,7 +87,7 @@ def test_a_frame_of_impossible_size_is_refused_before_anything_is_allocated(size
         inbox.next_frame()
 
 
-def test_a_buffer_given_back_is_used_again() -> None:
+def test_released_buffers_are_reused() -> None:
     buffers = Buffers()
     first = buffers.take(100_000)
     buffers.give(first)

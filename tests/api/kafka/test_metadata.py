@@ -1,4 +1,4 @@
-"""Metadata and DescribeTopicPartitions, asked of a broker in this process."""
+"""Metadata and DescribeTopicPartitions, with a broker in this process."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -67,7 +67,7 @@ async def ask(backend: Backend, *names: str) -> MetadataResponse:
 
 
 async def test_clients_that_ask_for_a_new_topic_at_once_all_get_it(backend: Backend) -> None:
-    # Somebody who may be asked again: the topic is there, its partitions follow.
+    # The client retries: the topic exists, its partitions follow.
     fine = {ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE}
     for number in range(10):
         answers = await asyncio.gather(*(ask(backend, f"new-{number}") for _ in range(6)))

@@ -41,7 +41,7 @@ def share_fetch(max_wait_ms: int) -> ShareFetchRequest:
     )
 
 
-async def test_what_was_acquired_before_something_went_wrong_is_sent(
+async def test_records_acquired_before_an_error_are_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path) as broker:
@@ -68,7 +68,7 @@ async def test_what_was_acquired_before_something_went_wrong_is_sent(
         taken.covering.release()
 
 
-async def test_others_have_its_place_while_it_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_its_slot_is_free_while_it_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns_module, "SLICE_SECONDS", 0.0)
     monkeypatch.setattr(turns_module, "FREE_SLICES", 0)
     monkeypatch.setattr(turns_module, "TINY_REQUEST_BYTES", 0)
@@ -77,7 +77,7 @@ async def test_others_have_its_place_while_it_pauses(tmp_path: Path, monkeypatch
     pauses: list[bool] = []
 
     async def pause(seconds: float) -> None:
-        pauses.append(turns.places(100).locked())
+        pauses.append(turns.slots(100).locked())
         await sleep(seconds)
 
     async def wait_for_nothing(*_: object) -> None:

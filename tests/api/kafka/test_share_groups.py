@@ -107,13 +107,13 @@ def test_a_group_is_described_with_its_members(wire: Wire, member: Member) -> No
     assert (described(wire, member.group).group_state, described(wire, member.group).members) == ("Empty", [])
 
 
-def test_what_is_no_share_group_is_not_described(wire: Wire, made: str) -> None:
+def test_other_groups_are_not_described_as_share_groups(wire: Wire, made: str) -> None:
     assert described(wire, "unheard of").error_code == ErrorCode.GROUP_ID_NOT_FOUND
     commit(wire, made, made, 0)
     assert described(wire, made).error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_a_group_asked_for_twice_is_described_once(wire: Wire, member: Member) -> None:
+def test_duplicate_groups_are_described_once(wire: Wire, member: Member) -> None:
     groups = wire.ask(ShareGroupDescribeRequest(group_ids=[member.group] * 3)).groups
     assert [group.group_id for group in groups] == [member.group]
     asked = DescribeShareGroupOffsetsRequestGroup(group_id=member.group, topics=None)
@@ -172,7 +172,7 @@ def test_offsets_tell_where_a_group_is_and_how_much_is_left(wire: Wire, member: 
     ]
 
 
-def test_offsets_of_what_a_group_has_not_been_in(wire: Wire, member: Member) -> None:
+def test_offsets_of_partitions_that_a_group_has_not_used(wire: Wire, member: Member) -> None:
     (topic,) = offsets(wire, member.group, {member.topic: [0, 9]}).topics
     assert [(each.start_offset, each.error_code) for each in topic.partitions] == [
         (-1, 0),
@@ -183,7 +183,7 @@ def test_offsets_of_what_a_group_has_not_been_in(wire: Wire, member: Member) -> 
     assert offsets(wire, "unheard of").error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_a_group_without_members_begins_again_where_it_is_told(wire: Wire, member: Member) -> None:
+def test_offsets_of_a_group_without_members_can_be_altered(wire: Wire, member: Member) -> None:
     member.fetch(0)
     member.acknowledge({0: [batch(0, 2)]})
     assert alter(wire, member.group, member.topic, p0=1).error_code == ErrorCode.NON_EMPTY_GROUP

@@ -78,13 +78,13 @@ async def test_at_least_one_batch_is_covered_if_that_is_wanted(partition: Partit
         covering.release()
 
 
-async def test_there_are_no_more_slices_than_allowed(partition: Partition) -> None:
+async def test_the_number_of_slices_is_bounded(partition: Partition) -> None:
     covering = cover(partition, [0, 10, 20, 30], PLENTY, 2, at_least_one=False)
     assert (covering.count, len(covering.slices)) == (2, 2)
     covering.release()
 
 
-async def test_what_is_not_there_is_an_error_that_leaves_no_file_open(partition: Partition) -> None:
+async def test_an_error_leaves_no_file_open(partition: Partition) -> None:
     with pytest.raises(OffsetOutOfRange):
         cover(partition, [0, 500], PLENTY, 100, at_least_one=False)
 

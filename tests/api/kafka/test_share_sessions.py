@@ -59,17 +59,17 @@ def test_only_the_next_epoch_is_accepted(stage: Stage) -> None:
         stage.sessions.proceed(KEY, 1, 0.0)
 
 
-def test_after_the_last_epoch_comes_the_first(stage: Stage) -> None:
+def test_epochs_wrap_around(stage: Stage) -> None:
     stage.open(0).next_epoch = 2**31 - 1
     assert stage.sessions.proceed(KEY, 2**31 - 1, 0.0).next_epoch == 1
 
 
-def test_who_has_no_session_is_told_so(stage: Stage) -> None:
+def test_an_unknown_session_is_an_error(stage: Stage) -> None:
     with pytest.raises(ShareSessionNotFound):
         stage.sessions.proceed(KEY, 1, 0.0)
 
 
-def test_a_session_opened_anew_keeps_what_its_member_holds(stage: Stage) -> None:
+def test_a_new_session_keeps_the_records_of_its_member(stage: Stage) -> None:
     first = stage.open(0)
     first.topics_held.add("orders")
     second = stage.open(1)
@@ -81,7 +81,7 @@ def test_a_session_opened_anew_keeps_what_its_member_holds(stage: Stage) -> None
     assert stage.sessions.find(KEY) is second
 
 
-def test_what_a_member_holds_is_given_back_when_its_session_is_dropped(stage: Stage) -> None:
+def test_records_are_released_when_a_session_is_evicted(stage: Stage) -> None:
     session = stage.open(0)
     session.topics_held |= {"orders", "invoices"}
     stage.sessions.drop(session)
@@ -89,7 +89,7 @@ def test_what_a_member_holds_is_given_back_when_its_session_is_dropped(stage: St
     assert not stage.sessions
 
 
-def test_a_full_house_refuses_newcomers_until_somebody_is_idle(
+def test_at_the_limit_new_sessions_need_an_idle_one_to_evict(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(share_sessions, "MAX_SESSIONS", 3)
@@ -128,7 +128,7 @@ def test_all_sessions_together_have_a_maximum_of_partitions(
     assert not stage.sessions
 
 
-def test_what_had_records_goes_last(stage: Stage) -> None:
+def test_partitions_with_records_move_to_the_end(stage: Stage) -> None:
     session = stage.open(0, 1, 2)
     session.served((TOPIC, 0))
     session.served((TOPIC, 99))

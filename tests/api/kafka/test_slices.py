@@ -149,7 +149,7 @@ async def test_a_handler_stops_for_every_entry(
                     )
                 ]
             ),
-            "holds 10000 at most",
+            "limit of this broker is 10000",
             id="assignments",
         ),
     ],

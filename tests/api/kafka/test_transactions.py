@@ -124,7 +124,7 @@ def test_a_transactional_id_keeps_its_producer_id_and_gets_a_new_epoch(
         ),
     ],
 )
-def test_what_makes_no_sense_gets_no_producer(
+def test_invalid_init_producer_requests_are_refused(
     wire: Wire, topic: str, fields: dict[str, Any], code: ErrorCode
 ) -> None:
     given = {"transactional_id": topic, "transaction_timeout_ms": TIMEOUT_MS, **fields}
@@ -166,7 +166,7 @@ def test_no_partition_is_added_unless_all_are_there(wire: Wire, made: str, versi
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_a_zombie_is_told_so_in_words_its_version_knows(wire: Wire, made: str, version: int) -> None:
+def test_a_fenced_producer_gets_an_error_code_of_its_version(wire: Wire, made: str, version: int) -> None:
     zombie = identity(init(wire, made))
     init(wire, made)
     code = ErrorCode.PRODUCER_FENCED if version >= 2 else ErrorCode.INVALID_PRODUCER_EPOCH
@@ -241,7 +241,7 @@ def test_a_zombies_offsets_are_refused(wire: Wire, made: str) -> None:
         assert commit_offset(wire, made, zombie, made, version) == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_unknown_ids_are_told_apart(wire: Wire, made: str) -> None:
+def test_unknown_ids_have_distinct_errors(wire: Wire, made: str) -> None:
     (described,) = wire.ask(DescribeTransactionsRequest(transactional_ids=[made])).transaction_states
     assert described.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
@@ -296,7 +296,7 @@ def test_markers_go_to_partitions_that_can_have_them(wire: Wire, made: str) -> N
     assert codes == [[0, unknown], [unknown], [ErrorCode.INVALID_REQUEST], [unknown]]
 
 
-def test_producers_of_what_is_not_there_are_not_described(wire: Wire, made: str) -> None:
+def test_producers_of_unknown_partitions_are_not_described(wire: Wire, made: str) -> None:
     wanted = DescribeProducersTopic(name=made, partition_indexes=[0, 99])
 
     (topic,) = wire.ask(DescribeProducersRequest(topics=[wanted])).topics

@@ -99,7 +99,7 @@ async def test_few_small_requests_are_under_way_at_once_and_short_ones_do_not_wa
     await last
 
 
-async def test_nobody_works_for_a_client_that_has_hung_up() -> None:
+async def test_work_for_a_disconnected_client_is_abandoned() -> None:
     turns = Turns(asyncio.get_running_loop())
     is_there = True
     work = Work(turns, lambda: is_there, SMALL)
@@ -130,7 +130,7 @@ async def test_a_generator_is_driven_to_its_result_with_stops() -> None:
     assert others >= 10
 
 
-async def test_what_is_done_within_a_slice_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_work_within_a_slice_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns_module, "SLICE_SECONDS", 3600.0)
     work = Work(Turns(asyncio.get_running_loop()), wanted, SMALL)
     assert not work.is_over
@@ -139,13 +139,13 @@ async def test_what_is_done_within_a_slice_does_not_wait(monkeypatch: pytest.Mon
         coroutine.send(None)
 
 
-async def without_places() -> Turns:
-    """Turns whose places are all taken."""
+async def without_slots() -> Turns:
+    """Return Turns whose slots are all in use."""
     turns = Turns(asyncio.get_running_loop())
     for _ in range(MAX_SMALL_REQUESTS):
-        await turns.places(0).acquire()
+        await turns.slots(0).acquire()
     for _ in range(MAX_LARGE_REQUESTS):
-        await turns.places(LARGE).acquire()
+        await turns.slots(LARGE).acquire()
     return turns
 
 
@@ -159,7 +159,7 @@ async def test_a_wait_for_others_is_no_part_of_the_slice(monkeypatch: pytest.Mon
     now = 0.0
     monkeypatch.setattr(turns_module, "SLICE_SECONDS", 1.0)
     monkeypatch.setattr(turns_module, "monotonic", lambda: now)
-    work = Work(await without_places(), wanted, LARGE)
+    work = Work(await without_slots(), wanted, LARGE)
     reply: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def request() -> str:
@@ -200,26 +200,26 @@ async def test_a_request_that_waits_can_be_cancelled() -> None:
     assert ended == ["cancelled"]
 
 
-async def test_a_small_request_needs_a_place_only_after_a_few_slices() -> None:
-    turns = await without_places()
+async def test_a_small_request_needs_a_slot_only_after_a_few_slices() -> None:
+    turns = await without_slots()
     work = Work(turns, wanted, SMALL)
     for _ in range(FREE_SLICES):
         await work.pause()
     last = asyncio.ensure_future(work.pause())
     await rounds(10)
     assert not last.done()
-    turns.places(0).release()
+    turns.slots(0).release()
     await last
 
 
-async def test_a_large_request_needs_a_place_after_its_first_slice() -> None:
-    turns = await without_places()
+async def test_a_large_request_needs_a_slot_after_its_first_slice() -> None:
+    turns = await without_slots()
     work = Work(turns, wanted, LARGE)
     await work.begin()
     second = asyncio.ensure_future(work.pause())
     await rounds(10)
     assert not second.done()
-    turns.places(LARGE).release()
+    turns.slots(LARGE).release()
     await second
 
 
@@ -261,7 +261,7 @@ async def test_requests_that_arrive_at_once_begin_one_after_the_other() -> None:
     assert most == 1
 
 
-async def test_a_tiny_request_goes_on_once_without_a_turn() -> None:
+async def test_a_tiny_request_continues_once_without_a_turn() -> None:
     turns = Turns(asyncio.get_running_loop())
     work = Work(turns, wanted, TINY_REQUEST_BYTES)
     coroutine = work.pause()

@@ -7,7 +7,7 @@ from tests.brokers import Broker
 from tests.conftest import NewBroker
 
 
-def test_the_apis_are_told_to_whoever_knows_this_one(http: httpx.Client, broker: Broker) -> None:
+def test_the_addresses_of_all_apis_are_returned(http: httpx.Client, broker: Broker) -> None:
     told = http.get("/cluster").json()
     assert told["doors"] == {
         "kafka": broker.address,
@@ -18,7 +18,7 @@ def test_the_apis_are_told_to_whoever_knows_this_one(http: httpx.Client, broker:
     assert told["cluster_id"] == http.get("/version").json()["cluster_id"]
 
 
-def test_clients_are_told_the_address_that_is_advertised(new_broker: NewBroker) -> None:
+def test_clients_get_the_advertised_address(new_broker: NewBroker) -> None:
     config = '[kafka]\nadvertised = "broker.example:19092"\n[sqs]\nenabled = false\n'
     broker = new_broker(config=config).start()
     told = httpx.get(f"http://{broker.http_address}/cluster").json()

@@ -48,10 +48,10 @@ def test_every_error_that_a_route_names_has_an_answer() -> None:
     assert {error for route in ROUTES for error in route.errors} <= CODES.keys()
 
 
-def test_what_passes_by_itself_says_when_to_try_again() -> None:
+def test_temporary_errors_have_retry_after() -> None:
     assert ("Retry-After", "1") in refusal(CoordinatorLoading("soon")).headers
     assert refusal(InvalidInput("never")).headers == ()
 
 
-def test_what_is_allowed_is_said() -> None:
+def test_allowed_methods_are_returned() -> None:
     assert refusal(MethodNotAllowed("no", "GET, POST")).headers == (("Allow", "GET, POST"),)

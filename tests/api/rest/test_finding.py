@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx
 
-from alpacamq.api.rest.handlers import finding
+from alpacamq.api.rest.handlers import reading
 
 from .problems import refused
 
@@ -31,7 +31,7 @@ def test_a_key_of_bytes_is_found(http: httpx.Client, made: str) -> None:
     assert [each["value"] for each in find(http, made, key_base64="/wA=")["messages"]] == ["a"]
 
 
-def test_what_is_found_comes_page_by_page(http: httpx.Client, made: str) -> None:
+def test_search_results_are_paged(http: httpx.Client, made: str) -> None:
     messages = [{"key": "k", "value": n, "partition": n % 2} for n in range(10)]
     http.post(f"/topics/{made}/messages", json={"messages": messages}).raise_for_status()
     seen: list[int] = []
@@ -44,27 +44,27 @@ def test_what_is_found_comes_page_by_page(http: httpx.Client, made: str) -> None
     assert sorted(seen) == list(range(10))
 
 
-def test_one_request_reads_only_so_much_and_says_where_to_go_on(http: httpx.Client, made: str) -> None:
-    count = finding.MAX_LOOKED_AT + 3000
+def test_a_search_is_bounded_and_returns_where_to_continue(http: httpx.Client, made: str) -> None:
+    count = reading.MAX_SEARCHED_RECORDS + 3000
     for _ in range(count // 1000):
         body = {"messages": [{"key": "hay", "value": "", "partition": 0}] * 1000}
         http.post(f"/topics/{made}/messages", json=body).raise_for_status()
     http.post(f"/topics/{made}/messages", json={"key": "needle", "value": "", "partition": 0})
     first = find(http, made, key="needle")
     assert first["messages"] == []
-    assert finding.MAX_LOOKED_AT <= first["looked_at"] < finding.MAX_LOOKED_AT + 2000
+    assert reading.MAX_SEARCHED_RECORDS <= first["looked_at"] < reading.MAX_SEARCHED_RECORDS + 2000
     rest = find(http, made, key="needle", offsets=f"0:{first['next_offsets']['0']}")
     assert [each["key"] for each in rest["messages"]] == ["needle"]
 
 
 def test_large_messages_are_read_up_to_a_number_of_bytes(http: httpx.Client, made: str) -> None:
     value = "v" * 900_000
-    count = finding.MAX_BYTES // len(value) + 5
+    count = reading.MAX_SEARCHED_BYTES // len(value) + 5
     for _ in range(count):
         body = {"key": "k", "value": value, "partition": 0}
         http.post(f"/topics/{made}/messages", json=body).raise_for_status()
     first = find(http, made, key="k", limit=1000)
-    assert sum(len(each["value"]) for each in first["messages"]) <= finding.MAX_BYTES + len(value)
+    assert sum(len(each["value"]) for each in first["messages"]) <= reading.MAX_SEARCHED_BYTES + len(value)
     rest = find(http, made, key="k", limit=1000, offsets=f"0:{first['next_offsets']['0']}")
     assert len(first["messages"]) + len(rest["messages"]) == count
 

@@ -70,7 +70,7 @@ def test_a_lost_answer_costs_no_message(http: httpx.Client, made: str) -> None:
     member.leave()
 
 
-def test_what_is_committed_with_a_poll_is_not_read_by_the_next_member(http: httpx.Client, made: str) -> None:
+def test_the_next_member_starts_after_offsets_committed_by_a_poll(http: httpx.Client, made: str) -> None:
     publish(http, made, "a", "b")
     first = Member(http, made, made)
     first.poll()
@@ -109,14 +109,14 @@ def test_two_members_share_the_partitions_and_one_takes_over(http: httpx.Client,
     second.leave()
 
 
-def test_a_poll_that_waits_gets_what_another_member_gives_up(http: httpx.Client, made: str) -> None:
+def test_a_waiting_poll_gets_partitions_revoked_from_another_member(http: httpx.Client, made: str) -> None:
     publish(http, made, "a")
     publish(http, made, "b", partition=1)
     first = Member(http, made, made)
     assert sorted(first.values()) == ["a", "b"]
     second = Member(http, made, made)
     eventually(lambda: len(first.poll()["assignment"][made]) == 1)
-    first.poll()  # who asks again has let go
+    first.poll()  # the next request confirms the revocation
     assert second.values(wait_ms=20_000) in (["a"], ["b"])
     first.leave()
     second.leave()
@@ -175,7 +175,7 @@ def test_a_member_that_is_none_is_refused(http: httpx.Client, made: str) -> None
     refused(http.post(f"/groups/{made}/leave", json=body), 404, "unknown-member")
 
 
-def test_a_member_that_missed_a_change_is_told_so_if_it_says_its_epoch(http: httpx.Client, made: str) -> None:
+def test_a_stale_member_epoch_is_refused(http: httpx.Client, made: str) -> None:
     member = Member(http, made, made)
     body = {"member_id": member.id, "member_epoch": member.joined["member_epoch"] + 1}
     refused(http.post(f"/groups/{made}/heartbeat", json=body), 409, "stale-member-epoch")

@@ -1,4 +1,4 @@
-"""Health, version, figures and metrics."""
+"""Health, version, stats and metrics."""
 
 import re
 
@@ -11,7 +11,7 @@ SAMPLE = re.compile(r'^([a-z_:]+)(\{([a-z_]+="(?:[^"\\\n]|\\.)*",?)*\})? ([0-9.e
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/livez"])
-def test_a_broker_that_is_well_says_so(http: httpx.Client, path: str) -> None:
+def test_a_healthy_broker_reports_ok(http: httpx.Client, path: str) -> None:
     answer = http.get(path)
     assert answer.status_code == 200
     assert answer.json()["status"] == "ok"
@@ -39,7 +39,7 @@ def test_a_path_with_nothing_at_it_is_not_found(http: httpx.Client, path: str) -
     assert http.get(path).json()["type"] == "urn:alpacamq:problem:unknown-path"
 
 
-def test_stats_count_what_there_is(http: httpx.Client, made: str) -> None:
+def test_stats_count_topics_and_messages(http: httpx.Client, made: str) -> None:
     before = http.get("/stats").json()
     http.post(f"/topics/{made}/messages", json={"value": "x"}).raise_for_status()
     after = http.get("/stats").json()

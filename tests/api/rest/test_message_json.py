@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from alpacamq.api.rest.handlers.polling import CURSOR_PATTERN, read_cursor, write_cursor
 from alpacamq.api.rest.message_json import NewMessage, Values, stored_message
-from alpacamq.api.rest.timestamps import duration_ms
+from alpacamq.model.durations import parse_duration
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.records import Header, Record
 
@@ -33,7 +33,7 @@ def sent_again(message: Any) -> bytes:
 
 
 @given(BYTES, BYTES, HEADERS, st.sampled_from([Values.TEXT, Values.BASE64]))
-def test_what_is_read_can_be_published_as_it_is(
+def test_read_messages_can_be_published_unchanged(
     key: bytes | None, value: bytes | None, headers: tuple[Header, ...], values: Values
 ) -> None:
     read = stored_message(0, Record(7, 1000, key, value, headers), values)
@@ -66,14 +66,14 @@ PLACES = st.builds(TopicPartition, NAMES, st.integers(0, 2**31 - 1))
 
 
 @given(st.dictionaries(PLACES, st.integers(0, 10**18 - 1), min_size=1, max_size=6))
-def test_a_cursor_says_what_was_written_into_it(positions: dict[TopicPartition, int]) -> None:
+def test_a_cursor_round_trips(positions: dict[TopicPartition, int]) -> None:
     cursor = write_cursor(positions)
     assert read_cursor(cursor) == positions
     assert re.search(CURSOR_PATTERN, cursor)
 
 
 def test_durations_are_read_in_their_units() -> None:
-    assert [duration_ms(text) for text in ("7ms", "30s", "5m", "2h", "30d")] == [
+    assert [parse_duration(text) for text in ("7ms", "30s", "5m", "2h", "30d")] == [
         7,
         30_000,
         300_000,

@@ -28,7 +28,7 @@ def series(found: dict[str, float], name: str) -> dict[str, float]:
     return {key.removeprefix(name): value for key, value in found.items() if key.partition("{")[0] == name}
 
 
-def test_what_kafka_clients_write_and_read_is_counted_by_topic(
+def test_messages_of_kafka_clients_are_counted_by_topic(
     broker: Broker, http: httpx.Client, made: str
 ) -> None:
     producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 500, "acks": "all"})

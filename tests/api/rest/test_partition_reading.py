@@ -12,7 +12,7 @@ from alpacamq.model.errors import UnknownTopic
 from tests.broker.open_brokers import running
 
 
-async def test_a_topic_that_is_being_made_is_not_there_yet(tmp_path: Path) -> None:
+async def test_a_topic_under_creation_is_unknown(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         go_on = threading.Event()
         for _ in range(WORK_THREADS):  # of which one would open the partitions
@@ -22,7 +22,7 @@ async def test_a_topic_that_is_being_made_is_not_there_yet(tmp_path: Path) -> No
             async with asyncio.timeout(30):
                 while "made" not in broker.topics.image.topics:  # noqa: ASYNC110 - nobody tells
                     await asyncio.sleep(0)
-            with pytest.raises(UnknownTopic, match="is being made"):
+            with pytest.raises(UnknownTopic, match="is being created"):
                 all_partitions(broker, "made")
         finally:
             go_on.set()

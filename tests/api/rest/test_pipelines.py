@@ -56,7 +56,7 @@ def test_pipelines_are_listed_by_their_last_word(own: httpx.Client) -> None:
     assert [each["name"] for each in listed(own)] == ["c"]
 
 
-def test_a_pipeline_that_has_not_been_heard_of_is_silent(own: httpx.Client) -> None:
+def test_a_pipeline_without_recent_reports_is_silent(own: httpx.Client) -> None:
     tell(own, "a", progress("a"))
     tell(own, "b", progress("b", updated=1))
     tell(own, "c", progress("c", updated=1, state="done"))
@@ -66,7 +66,7 @@ def test_a_pipeline_that_has_not_been_heard_of_is_silent(own: httpx.Client) -> N
 @pytest.mark.parametrize(
     "value", ["no json", {"name": "x"}, [1], progress("x", error="e" * 3000), progress("x", state="dancing")]
 )
-def test_what_is_no_progress_is_passed_over(own: httpx.Client, value: object) -> None:
+def test_invalid_progress_records_are_ignored(own: httpx.Client, value: object) -> None:
     tell(own, "x", value)
     own.post(f"/topics/{TOPIC}/messages", json={"value": "without a key"}).raise_for_status()
     tell(own, "y", progress("y"))

@@ -75,7 +75,7 @@ def test_values_are_stored_as_documented(
     assert stored.items() <= message.items()
 
 
-def test_values_are_answered_as_json_or_base64_when_asked_for(http: httpx.Client, made: str) -> None:
+def test_values_are_returned_as_json_or_base64_on_request(http: httpx.Client, made: str) -> None:
     batch = [{"value": {"a": 1}, "partition": 0}, {"value": "not json", "partition": 0}]
     http.post(f"/topics/{made}/messages", json={"messages": batch}).raise_for_status()
     assert [each["value"] for each in messages(http, made, values="json")] == [{"a": 1}, "not json"]
@@ -184,7 +184,9 @@ def test_a_page_of_another_site_is_refused(http: httpx.Client, made: str) -> Non
     assert http.post(path, json={"value": 1}, headers=own).status_code == 200
 
 
-def test_what_http_publishes_a_kafka_consumer_reads(broker: Broker, http: httpx.Client, made: str) -> None:
+def test_a_kafka_consumer_reads_messages_published_over_http(
+    broker: Broker, http: httpx.Client, made: str
+) -> None:
     http.post(
         f"/topics/{made}/messages", json={"key": "k", "value": "v", "headers": {"h": "1"}, "partition": 0}
     ).raise_for_status()
@@ -196,7 +198,7 @@ def test_what_http_publishes_a_kafka_consumer_reads(broker: Broker, http: httpx.
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_what_a_kafka_producer_writes_http_reads(
+def test_http_reads_messages_of_a_kafka_producer(
     broker: Broker, http: httpx.Client, made: str, codec: str
 ) -> None:
     producer = Producer({"bootstrap.servers": broker.address, "compression.type": codec, "linger.ms": 100})

@@ -48,7 +48,7 @@ def test_a_message_is_leased_and_acknowledged(http: httpx.Client, made: str) -> 
     assert (totals["acked_total"], totals["in_flight"], totals["ready"]) == (1, 0, 0)
 
 
-def test_what_is_acknowledged_stays_in_the_log(http: httpx.Client, made: str) -> None:
+def test_acknowledged_messages_stay_in_the_log(http: httpx.Client, made: str) -> None:
     publish(http, made, "work")
     settle(http, "ack", *poll(http, made)).raise_for_status()
     assert len(http.get(f"/topics/{made}/messages").json()["messages"]) == 1
@@ -114,7 +114,7 @@ def test_bad_receipts_are_refused_with_their_place(
     assert wrong_field(http.post(f"/messages/{verb}", json=body)) == field
 
 
-def test_what_failed_is_delivered_again_after_its_delay(http: httpx.Client, made: str) -> None:
+def test_a_nacked_message_is_redelivered_after_its_delay(http: httpx.Client, made: str) -> None:
     publish(http, made, "work")
     settle(http, "nack", *poll(http, made), delay_ms=0).raise_for_status()
     (again,) = poll(http, made, wait_ms=30_000)
@@ -131,7 +131,7 @@ def test_a_lease_that_ends_is_given_to_another(http: httpx.Client, made: str) ->
     assert again["delivery_count"] == 2
 
 
-def test_a_lease_is_kept_longer_or_given_back(http: httpx.Client, made: str) -> None:
+def test_a_lease_is_extended_or_released(http: httpx.Client, made: str) -> None:
     publish(http, made, "work")
     (message,) = poll(http, made, visibility_ms=60_000)
     settle(http, "visibility", message, timeout_ms=120_000).raise_for_status()
@@ -152,7 +152,7 @@ def test_urgent_messages_come_first_in_strict_order(http: httpx.Client, topic: s
     assert partition["lanes"]["background"]["in_flight"] == 1
 
 
-def test_a_rejected_message_is_a_dead_letter_and_comes_back_by_redrive(http: httpx.Client, made: str) -> None:
+def test_a_rejected_message_is_dead_lettered_and_redriven(http: httpx.Client, made: str) -> None:
     publish(http, made, "poison", key="k")
     settle(http, "reject", *poll(http, made), reason="cannot be read").raise_for_status()
 
@@ -180,7 +180,7 @@ def test_a_rejected_message_is_a_dead_letter_and_comes_back_by_redrive(http: htt
     assert "headers" not in back
 
 
-def test_a_redrive_that_is_not_there_is_not_found(http: httpx.Client) -> None:
+def test_an_unknown_redrive_is_not_found(http: httpx.Client) -> None:
     refused(http.get("/redrives/nothing"), 404, "unknown-task")
     refused(http.delete("/redrives/nothing"), 404, "unknown-task")
     refused(http.post("/topics/no-such.dlq/dead-letters/redrive", json={}), 404, "unknown-topic")
@@ -212,7 +212,7 @@ def test_a_queue_is_emptied_and_begun_again(http: httpx.Client, made: str) -> No
     assert [each["value"] for each in poll(http, made)] == ["c"]
 
 
-def test_what_is_not_done_is_looked_at_without_being_taken(http: httpx.Client, made: str) -> None:
+def test_peeking_does_not_lease_messages(http: httpx.Client, made: str) -> None:
     path = f"/groups/workers/queues/{made}"
     refused(http.get(f"{path}/messages"), 404, "group-id-not-found")
     publish(http, made, *"abc", partition=0)

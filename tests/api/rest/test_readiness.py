@@ -31,7 +31,7 @@ STALL_S = 3.0
 
 
 def asking(address: str) -> Callable[[str], httpx.Response | None]:
-    """Ask without keeping a connection; None while nobody listens."""
+    """Send a request on a new connection; None while the port is closed."""
 
     def ask(path: str) -> httpx.Response | None:
         try:
@@ -72,7 +72,7 @@ def recovering(new_broker: NewBroker, tmp_path: Path) -> tuple[Broker, Path]:
     return broker, release
 
 
-def test_a_broker_that_recovers_says_so_and_how_far_it_is(recovering: tuple[Broker, Path]) -> None:
+def test_a_recovering_broker_reports_its_progress(recovering: tuple[Broker, Path]) -> None:
     broker, release = recovering
     ask = asking(broker.http_address)
     eventually(lambda: (answer := ask("/readyz")) is not None and "partition 1 of 2" in answer.text)
@@ -103,7 +103,7 @@ def test_a_broker_that_recovers_says_so_and_how_far_it_is(recovering: tuple[Brok
     }
 
 
-def test_a_client_that_was_told_to_come_again_is_served_on_the_same_connection(
+def test_a_client_that_retries_after_recovery_is_served_on_the_same_connection(
     recovering: tuple[Broker, Path],
 ) -> None:
     broker, release = recovering
@@ -115,7 +115,7 @@ def test_a_client_that_was_told_to_come_again_is_served_on_the_same_connection(
         assert client.get("/topics").status_code == 200
 
 
-def test_a_broker_that_is_told_to_end_while_it_recovers_ends_cleanly(
+def test_a_broker_stopped_during_recovery_ends_cleanly(
     recovering: tuple[Broker, Path],
 ) -> None:
     broker, release = recovering
@@ -125,7 +125,7 @@ def test_a_broker_that_is_told_to_end_while_it_recovers_ends_cleanly(
     assert broker.exit_code() == 0
 
 
-def test_a_full_disk_leaves_a_broker_ready_for_readers_until_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_a_broker_ready_for_reads_only(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "disk", size_kib=6000) as disk:
         broker = Broker(disk.path / "data").start()
         try:
@@ -166,7 +166,7 @@ def test_a_full_disk_leaves_a_broker_ready_for_readers_until_there_is_room(tmp_p
             broker.end()
 
 
-def test_a_process_that_was_stopped_says_afterwards_that_it_stood_still(new_broker: NewBroker) -> None:
+def test_a_suspended_process_reports_a_blocked_event_loop(new_broker: NewBroker) -> None:
     broker = new_broker().start()
     with httpx.Client(base_url=f"http://{broker.http_address}", timeout=60) as http:
         assert http.get("/healthz").status_code == 200
@@ -183,4 +183,4 @@ def test_a_process_that_was_stopped_says_afterwards_that_it_stood_still(new_brok
         assert http.get("/readyz").status_code == 200
         # Its own code is not to blame: no stack is shown.
         assert broker.errors.find("event_loop_stalled")
-        assert not broker.errors.find("event_loop_stands_still")
+        assert not broker.errors.find("event_loop_blocked")

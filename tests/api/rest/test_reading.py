@@ -29,7 +29,7 @@ def test_a_partition_is_read_page_by_page(http: httpx.Client, made: str) -> None
     assert read == [str(number) for number in range(10)]
 
 
-def test_a_page_within_a_batch_has_what_was_asked_for(http: httpx.Client, made: str) -> None:
+def test_a_page_may_begin_and_end_within_a_batch(http: httpx.Client, made: str) -> None:
     publish(http, made, 10)
     page = http.get(f"/topics/{made}/partitions/0/messages", params={"offset": 4, "limit": 2}).json()
     assert [each["offset"] for each in page["messages"]] == [4, 5]
@@ -88,7 +88,7 @@ def test_one_large_message_is_read_although_it_is_over_the_limit(http: httpx.Cli
     assert [each["offset"] for each in page["messages"]] == [0]
 
 
-def test_reading_waits_for_what_is_to_come(http: httpx.Client, made: str) -> None:
+def test_reading_waits_for_new_messages(http: httpx.Client, made: str) -> None:
     with ThreadPoolExecutor(1) as thread:
         waiting = thread.submit(http.get, f"/topics/{made}/messages", params={"wait_ms": 30_000})
         http.post(f"/topics/{made}/messages", json={"value": "at last"}).raise_for_status()
@@ -147,5 +147,5 @@ def test_bad_parameters_are_refused_by_name(
 
 
 @pytest.mark.parametrize("path", ["/topics/{}/partitions/9/messages", "/topics/{}-not/messages"])
-def test_what_is_not_there_is_not_found(http: httpx.Client, made: str, path: str) -> None:
+def test_unknown_partitions_are_not_found(http: httpx.Client, made: str, path: str) -> None:
     refused(http.get(path.format(made)), 404, "unknown-topic")

@@ -1,4 +1,4 @@
-"""Which names get metrics of their own, and what becomes of the others."""
+"""Selection of names with series of their own, and the sum of the others."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ async def test_the_largest_are_shown() -> None:
     assert await Selection[str](2).choose({"a": 1, "b": 3, "c": 2}) == {"b", "c"}
 
 
-async def test_who_is_shown_stays_so_while_it_is_there() -> None:
+async def test_a_selected_name_stays_selected_while_it_exists() -> None:
     selection: Selection[str] = Selection(1)
     await selection.choose({"a": 1})
     assert await selection.choose({"a": 1, "b": 100}) == {"a"}
@@ -30,14 +30,14 @@ async def test_as_many_are_shown_as_there_may_be(limit: int, steps: list[dict[st
         assert len(chosen) == min(limit, len(sizes))
 
 
-def test_what_is_gone_takes_nothing_away_from_the_sum() -> None:
+def test_a_deleted_name_does_not_reduce_the_sum() -> None:
     remainder: Remainder[str] = Remainder(1)
     assert [*remainder.add_up({"a": [5], "b": [7]})] == [12]
     assert [*remainder.add_up({"b": [8]})] == [13]
     assert [*remainder.add_up({"b": [8], "c": [2]})] == [15]
 
 
-def test_a_namesake_that_begins_at_nothing_adds_what_it_has() -> None:
+def test_a_recreated_name_adds_its_whole_count() -> None:
     remainder: Remainder[str] = Remainder(1)
     remainder.add_up({"a": [5]})
     assert [*remainder.add_up({"a": [1]})] == [6]

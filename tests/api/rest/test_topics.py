@@ -24,7 +24,7 @@ def test_a_topic_is_made_described_listed_and_deleted(http: httpx.Client, topic:
     assert refused(http.get(f"/topics/{topic}"), 404, "unknown-topic")
 
 
-def test_a_topic_has_three_partitions_where_nobody_says(http: httpx.Client, topic: str) -> None:
+def test_a_topic_has_three_partitions_by_default(http: httpx.Client, topic: str) -> None:
     assert len(http.post("/topics", json={"name": topic}).json()["partitions"]) == 3
 
 
@@ -39,7 +39,7 @@ def test_topics_are_listed_page_by_page(http: httpx.Client, topic: str) -> None:
     assert rest["next"] is None
 
 
-def test_internal_topics_are_listed_only_when_asked_for(http: httpx.Client) -> None:
+def test_internal_topics_are_listed_only_on_request(http: httpx.Client) -> None:
     http.get("/groups").raise_for_status()  # makes one
     name = "__consumer_offsets"
     assert name not in {each["name"] for each in http.get("/topics").json()["topics"]}
@@ -100,7 +100,7 @@ def test_names_in_paths_are_percent_decoded(http: httpx.Client, made: str) -> No
 
 
 @pytest.mark.parametrize("name", ["a%2Fb", "a%20b", "%C3%A4", "x" * 250])
-def test_what_cannot_be_a_topic_is_refused_by_name(http: httpx.Client, name: str) -> None:
+def test_invalid_topic_names_are_refused(http: httpx.Client, name: str) -> None:
     problem = refused(http.get(f"/topics/{name}"), 400, "invalid-input")
     assert problem["field"] == "topic"
 

@@ -126,11 +126,11 @@ def test_a_trace_that_is_not_known_is_not_found(http: httpx.Client) -> None:
         ("/traces/search?partition=-1", "partition"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_its_name(http: httpx.Client, path: str, field: str) -> None:
+def test_invalid_parameters_are_refused_by_name(http: httpx.Client, path: str, field: str) -> None:
     assert wrong_field(http.get(path)) == field
 
 
-def test_figures(http: httpx.Client, made: str) -> None:
+def test_trace_stats(http: httpx.Client, made: str) -> None:
     before = http.get("/traces/stats").json()
     publish(http, made)
     after = http.get("/traces/stats").json()

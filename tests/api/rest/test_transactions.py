@@ -54,7 +54,7 @@ def test_nothing_is_read_before_the_commit_and_everything_after(http: httpx.Clie
     assert sorted(values(http, made)) == ["a", "b", "c"]
 
 
-def test_what_is_aborted_is_never_read(http: httpx.Client, made: str) -> None:
+def test_aborted_messages_are_never_read(http: httpx.Client, made: str) -> None:
     producer = Producer(http, made)
     for verb in ("commit", "abort", "commit", "abort"):
         producer.ask("begin").raise_for_status()
@@ -79,7 +79,7 @@ def test_a_kafka_consumer_agrees(broker: Broker, http: httpx.Client, made: str) 
     consumer.close()
 
 
-def test_a_reader_that_waits_gets_what_is_committed(http: httpx.Client, made: str) -> None:
+def test_a_waiting_reader_gets_committed_messages(http: httpx.Client, made: str) -> None:
     producer = Producer(http, made)
     producer.publish(made, "a")
     producer.end("commit")
@@ -100,7 +100,7 @@ def test_offsets_are_committed_with_the_transaction(http: httpx.Client, made: st
     assert values(http, made, offsets="1:0") == ["out"]
 
 
-def test_a_newer_instance_fences_the_older_and_aborts_what_it_left(http: httpx.Client, made: str) -> None:
+def test_a_newer_instance_fences_the_older_and_aborts_its_transaction(http: httpx.Client, made: str) -> None:
     older = Producer(http, made)
     older.publish(made, "left behind")
     newer = Producer(http, made)

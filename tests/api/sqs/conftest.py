@@ -1,4 +1,4 @@
-"""One API for all tests of a worker, and boto3 in both protocols to knock with."""
+"""One SQS API for all tests of a worker, and boto3 clients for both protocols."""
 
 from collections.abc import Iterator
 from pathlib import Path

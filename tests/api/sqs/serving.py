@@ -13,7 +13,7 @@ import boto3
 import uvloop
 from botocore.config import Config
 
-from alpacamq.api.http.listener import HttpListener
+from alpacamq.api.http.server import HttpListener
 from alpacamq.api.sqs.app import SqsApi
 from alpacamq.api.sqs.directory import SqsSettings
 from alpacamq.broker.broker import Broker, BrokerSettings

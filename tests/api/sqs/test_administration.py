@@ -40,14 +40,14 @@ def test_a_new_queue_has_the_attributes_sqs_gives_one(sqs: Client, queue: str, n
     }
 
 
-def test_a_fifo_queue_says_so(sqs: Client, fifo: str) -> None:
+def test_a_fifo_queue_has_its_attributes(sqs: Client, fifo: str) -> None:
     found = attributes_of(sqs, fifo)
     assert found["FifoQueue"] == "true"
     assert found["ContentBasedDeduplication"] == "false"
     assert (found["DeduplicationScope"], found["FifoThroughputLimit"]) == ("queue", "perQueue")
 
 
-def test_attributes_are_what_they_were_set_to(sqs: Client, name: str) -> None:
+def test_set_attributes_are_returned(sqs: Client, name: str) -> None:
     given = {
         "DelaySeconds": "5",
         "MaximumMessageSize": "2048",
@@ -68,7 +68,7 @@ def test_attributes_are_what_they_were_set_to(sqs: Client, name: str) -> None:
     assert not {"KmsMasterKeyId", "Policy"} & found.keys()
 
 
-def test_only_what_is_asked_for_is_told(sqs: Client, queue: str) -> None:
+def test_only_requested_attributes_are_returned(sqs: Client, queue: str) -> None:
     assert attributes_of(sqs, queue, "DelaySeconds", "Policy") == {"DelaySeconds": "0"}
     assert "Attributes" not in sqs.get_queue_attributes(QueueUrl=queue)
     with refused("InvalidAttributeName", "Colour"):
@@ -133,17 +133,15 @@ def test_attributes_that_cannot_be_are_refused(
         sqs.set_queue_attributes(QueueUrl=queue, Attributes=attributes)
 
 
-def test_what_others_wrote_into_the_setting_does_no_harm(
-    either: Client, server: SqsBroker, queue: str
-) -> None:
+def test_invalid_stored_attributes_are_ignored(either: Client, server: SqsBroker, queue: str) -> None:
     name = queue.rpartition("/")[2]
     for text in (
         "junk",
         "[]",
         '{"attributes": {"ReceiveMessageWaitTimeSeconds": "soon", "Policy": "{", "x": "y"}}',
     ):
-        kept = {"sqs.attributes": text}
-        server.ask(lambda broker: broker.topics.configure(name, lambda topic: {**topic.overrides, **kept}))  # noqa: B023
+        stored = {"sqs.attributes": text}
+        server.ask(lambda broker: broker.topics.configure(name, lambda topic: {**topic.overrides, **stored}))  # noqa: B023
         assert attributes_of(either, queue)["ReceiveMessageWaitTimeSeconds"] == "0"
         either.receive_message(QueueUrl=queue)
         with refused("InvalidParameterValue", "can't find label"):
@@ -203,9 +201,7 @@ def test_queues_are_listed_by_prefix_in_pages(sqs: Client, name: str) -> None:
         sqs.list_queues(MaxResults=1, NextToken="=junk=")
 
 
-def test_a_deleted_queue_is_gone_and_a_new_one_of_its_name_is_empty(
-    sqs: Client, queue: str, name: str
-) -> None:
+def test_a_recreated_queue_is_empty(sqs: Client, queue: str, name: str) -> None:
     sqs.send_message(QueueUrl=queue, MessageBody="x")
     sqs.delete_queue(QueueUrl=queue)
     with refused("AWS.SimpleQueueService.NonExistentQueue"):
@@ -222,8 +218,8 @@ def test_of_queues_that_come_and_go_nothing_is_kept(tmp_path: Path) -> None:
         for index in range(60):
             url = sqs.create_queue(QueueName=f"short-lived-{index}")["QueueUrl"]
             sqs.delete_queue(QueueUrl=url)
-        kept = [each for each in gc.get_objects() if isinstance(each, Queue)]
-    assert sum(queue.name.startswith("short-lived") for queue in kept) < 30
+        stored = [each for each in gc.get_objects() if isinstance(each, Queue)]
+    assert sum(queue.name.startswith("short-lived") for queue in stored) < 30
 
 
 def test_urls_lead_where_the_client_found_us(
@@ -261,7 +257,7 @@ def test_tags_are_kept(sqs: Client, name: str) -> None:
         sqs.tag_queue(QueueUrl=url, Tags={f"k{index}": "" for index in range(51)})
 
 
-def test_of_many_who_tag_at_once_none_undoes_what_another_did(server: SqsBroker, queue: str) -> None:
+def test_concurrent_tagging_loses_no_tags(server: SqsBroker, queue: str) -> None:
     def tag(index: int) -> None:
         client(server.url).tag_queue(QueueUrl=queue, Tags={f"k{index}": ""})
 
@@ -270,9 +266,7 @@ def test_of_many_who_tag_at_once_none_undoes_what_another_did(server: SqsBroker,
     assert len(client(server.url).list_queue_tags(QueueUrl=queue)["Tags"]) == 16
 
 
-def test_of_many_who_add_permissions_at_once_none_undoes_what_another_did(
-    server: SqsBroker, queue: str
-) -> None:
+def test_concurrent_permissions_are_all_kept(server: SqsBroker, queue: str) -> None:
     def add(index: int) -> None:
         client(server.url).add_permission(
             QueueUrl=queue, Label=f"l{index}", AWSAccountIds=["111111111111"], Actions=["SendMessage"]

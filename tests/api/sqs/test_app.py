@@ -89,7 +89,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize("protocol", ["json", "query"])
-def test_who_holds_the_key_may_do_everything(guarded: SqsBroker, query_path: Path, protocol: str) -> None:
+def test_signed_requests_are_accepted(guarded: SqsBroker, query_path: Path, protocol: str) -> None:
     sqs = client(guarded.url, data_path=query_path if protocol == "query" else None)
     url = sqs.create_queue(QueueName="q")["QueueUrl"]
     sqs.send_message(QueueUrl=url, MessageBody="ä & + %20")
@@ -106,7 +106,7 @@ def test_who_holds_the_key_may_do_everything(guarded: SqsBroker, query_path: Pat
         ({"key": "AKIDOTHER"}, "InvalidClientTokenId"),
     ],
 )
-def test_who_does_not_may_do_nothing(
+def test_unsigned_requests_are_refused(
     guarded: SqsBroker, query_path: Path, protocol: str, credentials: dict[str, str], code: str
 ) -> None:
     sqs = client(guarded.url, data_path=query_path if protocol == "query" else None, **credentials)
@@ -139,5 +139,5 @@ def test_a_page_of_another_site_may_do_nothing(
     ):
         assert answer.status_code == 403
         assert "<Code>AccessDenied</Code>" in answer.text
-    asked = ask(server, "GetQueueAttributes", msgspec.json.encode({"QueueUrl": queue}), Origin=server.url)
-    assert asked.status_code == 200
+    request = ask(server, "GetQueueAttributes", msgspec.json.encode({"QueueUrl": queue}), Origin=server.url)
+    assert request.status_code == 200

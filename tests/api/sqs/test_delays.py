@@ -24,7 +24,7 @@ def delayed(sqs: Client, url: str) -> str:
     return count
 
 
-def test_a_delayed_message_comes_later_under_the_id_its_sender_was_told(sqs: Client, queue: str) -> None:
+def test_a_delayed_message_keeps_the_id_returned_to_its_sender(sqs: Client, queue: str) -> None:
     sent = sqs.send_message(QueueUrl=queue, MessageBody="later", DelaySeconds=3)["MessageId"]
     assert receive(sqs, queue, 0) == []
     assert delayed(sqs, queue) == "1"
@@ -36,7 +36,7 @@ def test_a_delayed_message_comes_later_under_the_id_its_sender_was_told(sqs: Cli
     eventually(lambda: delayed(sqs, queue) == "0")
 
 
-def test_a_queue_delays_what_does_not_say_otherwise(either: Client, name: str) -> None:
+def test_the_delay_of_a_queue_is_the_default(either: Client, name: str) -> None:
     url = either.create_queue(QueueName=name, Attributes={"DelaySeconds": "600"})["QueueUrl"]
     either.send_message(QueueUrl=url, MessageBody="later")
     either.send_message(QueueUrl=url, MessageBody="now", DelaySeconds=0)
@@ -44,7 +44,7 @@ def test_a_queue_delays_what_does_not_say_otherwise(either: Client, name: str) -
     assert delayed(either, url) == "1"
 
 
-def test_a_purge_includes_what_is_still_to_come(either: Client, queue: str) -> None:
+def test_a_purge_includes_delayed_messages(either: Client, queue: str) -> None:
     for _ in range(3):
         either.send_message(QueueUrl=queue, MessageBody="later", DelaySeconds=900)
     either.purge_queue(QueueUrl=queue)

@@ -47,14 +47,14 @@ def test_a_batch_can_hold_its_own_duplicates(either: Client, fifo: str) -> None:
     assert ids["e0"] == ids["e2"] != ids["e1"] == ids["e3"]
 
 
-def test_content_is_the_id_where_the_queue_says_so(either: Client, fifo: str) -> None:
+def test_content_based_deduplication(either: Client, fifo: str) -> None:
     either.set_queue_attributes(QueueUrl=fifo, Attributes={"ContentBasedDeduplication": "true"})
     assert send(either, fifo, known_as=None) == send(either, fifo, group="other", known_as=None)
     assert send(either, fifo, body="other", known_as=None) != send(either, fifo, known_as=None)
     assert send(either, fifo, known_as=sha256(b"b").hexdigest()) == send(either, fifo, known_as=None)
 
 
-def test_ids_are_told_apart_per_group_where_the_queue_says_so(either: Client, name: str) -> None:
+def test_deduplication_per_message_group(either: Client, name: str) -> None:
     attributes = {
         "FifoQueue": "true",
         "DeduplicationScope": "messageGroup",
@@ -65,9 +65,7 @@ def test_ids_are_told_apart_per_group_where_the_queue_says_so(either: Client, na
     assert send(either, url, group="a") == send(either, url, group="a")
 
 
-def test_of_many_who_send_the_same_at_once_one_succeeds_and_all_are_told(
-    server: SqsBroker, fifo: str
-) -> None:
+def test_concurrent_duplicates_are_published_once_with_one_result(server: SqsBroker, fifo: str) -> None:
     def rush(_: int) -> tuple[str, str]:
         return send(client(server.url), fifo)
 
@@ -97,7 +95,7 @@ def test_of_many_who_send_the_same_at_once_one_succeeds_and_all_are_told(
         ),
     ],
 )
-def test_what_a_fifo_queue_needs_is_asked_for(
+def test_required_fifo_parameters_are_checked(
     sqs: Client, fifo: str, fields: dict[str, Any], code: str, text: str
 ) -> None:
     with refused(code, text):

@@ -72,7 +72,7 @@ def test_the_digest_is_the_one_sdks_compute(attributes: dict[str, AttributeValue
         ("a", AttributeValue(data_type="String", string_list_values=["x"]), "list values"),
     ],
 )
-def test_what_sqs_does_not_take_is_refused(name: str, attribute: AttributeValue, complaint: str) -> None:
+def test_invalid_input_is_refused(name: str, attribute: AttributeValue, complaint: str) -> None:
     with pytest.raises(Fault, match=complaint):
         message_attributes.check({name: attribute})
 
@@ -121,7 +121,7 @@ def test_headers_of_any_producer_can_be_shown(headers: list[Header]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "given_back"),
+    ("requested", "given_back"),
     [
         (None, set()),
         ([], set()),
@@ -133,7 +133,7 @@ def test_headers_of_any_producer_can_be_shown(headers: list[Header]) -> None:
         (["missing"], set()),
     ],
 )
-def test_a_receive_gets_the_attributes_it_asks_for(asked: list[str] | None, given_back: set[str]) -> None:
+def test_a_receive_returns_requested_attributes(requested: list[str] | None, given_back: set[str]) -> None:
     attributes = {name: text("x") for name in ("a", "a.b", "ab", "c")}
-    selection = Selection(asked)
+    selection = Selection(requested)
     assert (set() if selection.is_empty else selection.of(attributes).keys()) == given_back

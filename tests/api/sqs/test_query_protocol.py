@@ -13,7 +13,7 @@ from alpacamq.api.http.messages import Request, Response
 from alpacamq.api.sqs import requests
 from alpacamq.api.sqs.errors import INVALID_RECEIPT, Fault
 from alpacamq.api.sqs.query_protocol import NAMESPACE, QueryProtocol
-from alpacamq.api.sqs.requests import Asked, AttributeValue
+from alpacamq.api.sqs.requests import ActionRequest, AttributeValue
 from alpacamq.api.sqs.results import (
     NOTHING,
     Action,
@@ -33,7 +33,7 @@ PROTOCOL = QueryProtocol(
     {
         name: Action(name, kind, never)
         for name, kind in vars(requests).items()
-        if isinstance(kind, type) and issubclass(kind, Asked)
+        if isinstance(kind, type) and issubclass(kind, ActionRequest)
     }
 )
 
@@ -44,7 +44,7 @@ def request(fields: dict[str, str], path: str = "/", method: str = "POST") -> Re
     return Request(method, path, query, {"host": "h"}, body.encode(), "127.0.0.1:1")
 
 
-def asked(fields: dict[str, str], path: str = "/", method: str = "POST") -> Asked:
+def read_request(fields: dict[str, str], path: str = "/", method: str = "POST") -> ActionRequest:
     return PROTOCOL.read(request(fields, path, method))[1]
 
 
@@ -52,11 +52,11 @@ def asked(fields: dict[str, str], path: str = "/", method: str = "POST") -> Aske
 def test_parameters_are_read_from_the_query_and_from_the_body(method: str) -> None:
     fields = {"Action": "SendMessage", "QueueUrl": "/0/q", "MessageBody": "a&b", "DelaySeconds": "5"}
     expected = requests.SendMessage(queue_url="/0/q", message_body="a&b", delay_seconds=5)
-    assert asked(fields, method=method) == expected
+    assert read_request(fields, method=method) == expected
 
 
 def test_the_queue_may_be_named_by_the_path_alone() -> None:
-    assert asked({"Action": "PurgeQueue"}, "/000000000000/q") == requests.PurgeQueue(
+    assert read_request({"Action": "PurgeQueue"}, "/000000000000/q") == requests.PurgeQueue(
         queue_url="/000000000000/q"
     )
 
@@ -68,7 +68,7 @@ def test_numbered_fields_are_lists_in_the_order_of_their_numbers() -> None:
         **{f"DeleteMessageBatchRequestEntry.{number}.Id": f"id{number}" for number in (10, 2, 1)},
         **{f"DeleteMessageBatchRequestEntry.{number}.ReceiptHandle": "r" for number in (10, 2, 1)},
     }
-    found = asked(fields)
+    found = read_request(fields)
     assert isinstance(found, requests.DeleteMessageBatch)
     assert [entry.id for entry in found.entries] == ["id1", "id2", "id10"]
 
@@ -83,7 +83,7 @@ def test_maps_are_pairs_of_numbered_fields() -> None:
         "Tag.1.Value": "blue",
     }
     expected = requests.CreateQueue(queue_name="q", attributes={"DelaySeconds": "5"}, tags={"team": "blue"})
-    assert asked(fields) == expected
+    assert read_request(fields) == expected
 
 
 def test_attributes_within_a_batch_are_structures_within_structures() -> None:
@@ -97,7 +97,7 @@ def test_attributes_within_a_batch_are_structures_within_structures() -> None:
         f"{entry}.MessageAttribute.1.Value.DataType": "Binary",
         f"{entry}.MessageAttribute.1.Value.BinaryValue": "AAE=",
     }
-    found = asked(fields)
+    found = read_request(fields)
     assert isinstance(found, requests.SendMessageBatch)
     assert found.entries[0].message_attributes == {
         "photo": AttributeValue(data_type="Binary", binary_value=b"\x00\x01")
@@ -120,9 +120,9 @@ def test_attributes_within_a_batch_are_structures_within_structures() -> None:
         ({"Action": "ListQueues", **{f"f{index}": "" for index in range(1001)}}, "MalformedInput"),
     ],
 )
-def test_what_cannot_be_read_is_refused(fields: dict[str, str], code: str) -> None:
+def test_malformed_requests_are_refused(fields: dict[str, str], code: str) -> None:
     with pytest.raises(Fault) as caught:
-        asked(fields)
+        read_request(fields)
     assert caught.value.kind.code == code
 
 
@@ -147,7 +147,7 @@ XML_TEXT = st.text(
 
 
 @given(XML_TEXT, XML_TEXT)
-def test_text_comes_out_of_the_xml_as_it_went_in(body: str, value: str) -> None:
+def test_text_round_trips_through_xml(body: str, value: str) -> None:
     message = ReceivedMessage(
         message_id="m",
         receipt_handle="r",

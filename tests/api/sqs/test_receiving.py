@@ -1,4 +1,4 @@
-"""ReceiveMessage and what becomes of messages received, through boto3."""
+"""ReceiveMessage, DeleteMessage and ChangeMessageVisibility, through boto3."""
 
 import json
 import socket
@@ -10,11 +10,11 @@ import pytest
 
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.publishing import Message as PublishedMessage
-from alpacamq.broker.queue.service import Queues
+from alpacamq.broker.queue.service import Queues, Receipted
 from alpacamq.model.errors import CoordinatorUnavailable
 from alpacamq.model.headers import ORIGIN_OFFSET, ORIGIN_PARTITION, ORIGIN_TOPIC
 from alpacamq.model.records import Header
-from alpacamq.queues.messages import BUILT_IN_GROUP, QueueId
+from alpacamq.queues.messages import BUILT_IN_GROUP, Action, QueueId
 from tests.waiting import eventually
 
 from .refusals import refused
@@ -44,7 +44,7 @@ def send(sqs: Client, url: str, *bodies: str, **fields: Any) -> list[str]:
     return [sqs.send_message(QueueUrl=url, MessageBody=body, **fields)["MessageId"] for body in bodies]
 
 
-def test_what_was_sent_is_received_once_and_gone_when_deleted(sqs: Client, queue: str) -> None:
+def test_a_sent_message_is_received_once_and_can_be_deleted(sqs: Client, queue: str) -> None:
     ids = send(sqs, queue, "a", "b", "c")
     messages = drain(sqs, queue, 3)
     assert sorted(message["MessageId"] for message in messages) == sorted(ids)
@@ -52,7 +52,7 @@ def test_what_was_sent_is_received_once_and_gone_when_deleted(sqs: Client, queue
     assert receive(sqs, queue) == []
     for message in messages:
         sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
-        # Nobody who has to ask twice is told otherwise.
+        # Deleting twice succeeds too.
         sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
 
 
@@ -73,7 +73,7 @@ def test_message_attributes_come_back_as_they_were_sent(sqs: Client, queue: str)
     sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
 
 
-def test_system_attributes_come_as_asked_for(sqs: Client, queue: str) -> None:
+def test_requested_system_attributes_are_returned(sqs: Client, queue: str) -> None:
     trace = {"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1-2"}}
     sqs.send_message(QueueUrl=queue, MessageBody="x", MessageGroupId="tenant", MessageSystemAttributes=trace)
     (message,) = receive(sqs, queue, MessageSystemAttributeNames=["All"], VisibilityTimeout=0)
@@ -97,7 +97,7 @@ def test_system_attributes_come_as_asked_for(sqs: Client, queue: str) -> None:
     sqs.delete_message(QueueUrl=queue, ReceiptHandle=again["ReceiptHandle"])
 
 
-def test_a_message_that_is_not_deleted_comes_back_with_another_receipt(either: Client, queue: str) -> None:
+def test_a_message_that_is_not_deleted_is_redelivered_with_a_new_receipt(either: Client, queue: str) -> None:
     (sent,) = send(either, queue, "x")
     (first,) = receive(either, queue, VisibilityTimeout=1)
     (second,) = receive(either, queue, WaitTimeSeconds=10)
@@ -111,7 +111,7 @@ def test_a_message_that_is_not_deleted_comes_back_with_another_receipt(either: C
     assert len(receive(either, queue, WaitTimeSeconds=5)) == 1
 
 
-def test_a_message_can_be_given_back_or_kept_longer(sqs: Client, queue: str) -> None:
+def test_visibility_can_be_shortened_or_extended(sqs: Client, queue: str) -> None:
     send(sqs, queue, "x")
     (message,) = receive(sqs, queue, VisibilityTimeout=1)
     sqs.change_message_visibility(
@@ -176,7 +176,7 @@ def test_a_receipt_of_another_queue_is_refused(either: Client, queue: str, name:
         either.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
 
 
-def test_what_is_no_longer_in_flight_cannot_be_kept_longer(sqs: Client, queue: str) -> None:
+def test_visibility_of_an_expired_delivery_cannot_be_changed(sqs: Client, queue: str) -> None:
     send(sqs, queue, "x")
     (message,) = receive(sqs, queue)
     sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
@@ -186,7 +186,7 @@ def test_what_is_no_longer_in_flight_cannot_be_kept_longer(sqs: Client, queue: s
         )
 
 
-def test_a_long_poll_is_answered_when_a_message_comes(either: Client, server: SqsBroker, queue: str) -> None:
+def test_a_long_poll_returns_when_a_message_arrives(either: Client, server: SqsBroker, queue: str) -> None:
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(receive, client(server.url), queue, WaitTimeSeconds=20)
         send(either, queue, "at last")
@@ -202,7 +202,7 @@ def test_a_queue_can_have_its_receives_wait(either: Client, server: SqsBroker, n
     assert receive(either, url, WaitTimeSeconds=0) == []
 
 
-def test_a_long_poll_whose_client_is_gone_takes_no_message(
+def test_a_long_poll_of_a_disconnected_client_leases_nothing(
     either: Client, server: SqsBroker, queue: str
 ) -> None:
     def waiting() -> int:
@@ -244,7 +244,7 @@ def test_a_message_older_than_the_retention_period_is_not_received(tmp_path: Pat
         assert [message["Body"] for message in receive(sqs, url, WaitTimeSeconds=1)] == ["new"]
 
 
-def test_figures_count_what_is_visible_and_what_is_not(sqs: Client, queue: str) -> None:
+def test_message_counts_by_visibility(sqs: Client, queue: str) -> None:
     names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
 
     def stats() -> list[str]:
@@ -336,7 +336,7 @@ def redriven(sqs: Client, name: str, *, fifo: bool = False, max_receives: int = 
 
 
 @pytest.mark.parametrize("fifo", [False, True], ids=["standard", "fifo"])
-def test_what_is_received_too_often_is_a_dead_letter_and_still_the_same_message(
+def test_a_message_received_too_often_is_dead_lettered_and_keeps_its_id(
     either: Client, name: str, fifo: bool
 ) -> None:
     url, dead = redriven(either, name, fifo=fifo, max_receives=2)
@@ -357,7 +357,7 @@ def test_what_is_received_too_often_is_a_dead_letter_and_still_the_same_message(
     assert sources["queueUrls"] == [url]
 
 
-def test_headers_that_no_dead_letter_has_keep_nobody_from_the_message(
+def test_invalid_dead_letter_headers_do_not_block_receives(
     either: Client, server: SqsBroker, queue: str, name: str
 ) -> None:
     async def publish(broker: Broker) -> None:
@@ -397,7 +397,49 @@ def test_dead_letters_are_moved_back(sqs: Client, name: str) -> None:
         sqs.cancel_message_move_task(TaskHandle=handle)
 
 
-def test_move_tasks_are_refused_where_there_is_nothing_to_move(sqs: Client, queue: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("length", "group", "target"),
+    [
+        pytest.param(249, "queue", "", id="longest topic name"),
+        pytest.param(40, "queue", "of-the-group", id="override of the group that SQS uses"),
+        pytest.param(40, "workers", "of-the-group", id="override of another group"),
+    ],
+)
+def test_move_tasks_find_the_dead_letter_topic_that_the_engine_uses(
+    either: Client, server: SqsBroker, name: str, length: int, group: str, target: str
+) -> None:
+    topic = f"{group}-{target}-{name}".ljust(length, "x")[-length:]
+    queue = QueueId(group, topic)
+    target = target and f"{topic[-60:]}-{target}"
+
+    async def reject(broker: Broker) -> str | None:
+        await broker.topics.create(topic, partitions=1)
+        await broker.publisher.publish(topic, [PublishedMessage(value=b"a")])
+        if target:
+            await broker.queues.configure(queue, {"queue.dead.letter.topic": target})
+        (delivery,) = await broker.queues.receive(queue, wait_ms=5000)
+        await broker.queues.settle([Receipted(receipt=delivery.receipt, action=Action.REJECT)])
+        return (await broker.queues.describe(queue)).dead_letter_topic
+
+    async def topics(broker: Broker) -> set[str]:
+        return {str(each) for each in broker.topics.image.topics}
+
+    dead = server.ask(reject)
+    assert dead is not None
+    assert not target or dead == target
+    eventually(lambda: dead in server.ask(topics))
+    arn = f"arn:aws:sqs:us-east-1:000000000000:{dead}"
+    assert either.start_message_move_task(SourceArn=arn)["TaskHandle"]
+    if group == "queue":
+        sources = either.list_dead_letter_source_queues(QueueUrl=f"{server.url}/0/{dead}")["queueUrls"]
+        assert [url.rpartition("/")[2] for url in sources] == [topic]
+        policy = either.get_queue_attributes(
+            QueueUrl=f"{server.url}/0/{topic}", AttributeNames=["RedrivePolicy"]
+        )["Attributes"]["RedrivePolicy"]
+        assert json.loads(policy)["deadLetterTargetArn"] == arn
+
+
+def test_invalid_move_tasks_are_refused(sqs: Client, queue: str, name: str) -> None:
     arn = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
     with refused("InvalidParameterValue", "Dead Letter Queue"):
         sqs.start_message_move_task(SourceArn=arn)

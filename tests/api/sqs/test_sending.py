@@ -15,7 +15,7 @@ def entries(count: int, **fields: Any) -> list[dict[str, Any]]:
     return [{"Id": f"e{index}", "MessageBody": f"body {index}"} | fields for index in range(count)]
 
 
-def test_the_digests_answered_are_those_of_what_was_sent(sqs: Client, queue: str) -> None:
+def test_digests_match_the_sent_message(sqs: Client, queue: str) -> None:
     answer = sqs.send_message(
         QueueUrl=queue,
         MessageBody="grüße\r\n",
@@ -107,7 +107,7 @@ def test_an_empty_batch_is_refused(either: Client, queue: str) -> None:
         ),
     ],
 )
-def test_what_sqs_does_not_take_is_refused(
+def test_invalid_input_is_refused(
     sqs: Client, queue: str, fields: dict[str, Any], code: str, text: str
 ) -> None:
     with refused(code, text):
@@ -131,7 +131,7 @@ def test_the_largest_message_with_the_largest_attributes_is_taken(either: Client
     assert answer["MessageId"]
 
 
-def test_a_queue_that_is_not_there_is_named_as_such(sqs: Client, queue: str) -> None:
+def test_an_unknown_queue_is_reported(sqs: Client, queue: str) -> None:
     with refused("AWS.SimpleQueueService.NonExistentQueue"):
         sqs.send_message(QueueUrl=f"{queue}-not", MessageBody="x")
 

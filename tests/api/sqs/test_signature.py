@@ -94,7 +94,7 @@ def verdict(request: Request, clock: SettableClock = CLOCK, settings: SqsSetting
         pytest.param(signed(region="mars-north-1"), id="any region"),
     ],
 )
-def test_what_boto3_signs_passes(request_: Request) -> None:
+def test_signatures_of_boto3_are_accepted(request_: Request) -> None:
     assert verdict(request_) == ""
 
 
@@ -142,11 +142,11 @@ def test_what_boto3_signs_passes(request_: Request) -> None:
         ),
     ],
 )
-def test_what_nobody_with_the_key_has_signed_is_refused(request_: Request, code: str) -> None:
+def test_tampered_requests_are_refused(request_: Request, code: str) -> None:
     assert verdict(request_) == code
 
 
-def test_the_body_is_part_of_what_is_signed() -> None:
+def test_the_signature_covers_the_body() -> None:
     request = signed()
     other = Request(request.method, "/", "", request.headers, BODY.replace(b"q", b"p"), request.peer)
     assert verdict(other) == "SignatureDoesNotMatch"

@@ -1,4 +1,4 @@
-"""A collector of spans: an HTTP server that reads OTLP as OpenTelemetry's own definitions have it."""
+"""A collector of spans: an HTTP server that decodes OTLP with OpenTelemetry's own definitions."""
 
 import threading
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Spans as OpenTelemetry reads them, and their way to a collector that may be down."""
+"""Spans as decoded by OpenTelemetry, and their export to a collector that may be unavailable."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -107,7 +107,7 @@ def test_moves_and_reads_are_spans_of_no_length() -> None:
     ]
 
 
-def test_what_is_settled_after_its_span_has_ended_is_below_it() -> None:
+def test_a_late_settlement_is_a_child_span() -> None:
     delivery = [event(step, span=2, delivery_count=1) for step in (Step.FETCHED, Step.TIMED_OUT, Step.ACKED)]
     ended, late = spans(delivery)
     assert late.parent_span_id == ended.span_id
@@ -127,13 +127,13 @@ def test_a_restart_in_the_middle_of_a_delivery_leaves_it_one_span() -> None:
     assert [each.name for each in span.events] == ["consume.fetched", "consume.acked"]
 
 
-def test_spans_that_never_end_are_let_go_of() -> None:
+def test_spans_that_never_end_are_evicted() -> None:
     assembler = SpanAssembler(max_open=5)
     made = spans([event(Step.FETCHED, span=number, delivery_count=1) for number in range(1, 9)], assembler)
     assert [span.span_id for span in made] == [f"{number:016x}" for number in (1, 2, 3)]
 
 
-def test_a_collector_that_is_busy_is_asked_again() -> None:
+def test_a_busy_collector_is_retried() -> None:
     with collecting() as collector, exporting(collector, **{"x-key": "secret"}) as sending:
         collector.refusals = [503, 429, 502]
         for each in PUBLISH:
@@ -145,7 +145,7 @@ def test_a_collector_that_is_busy_is_asked_again() -> None:
 
 
 @pytest.mark.parametrize("refusals", [[400], [503] * exporter.ATTEMPTS], ids=["refused", "busy for too long"])
-def test_spans_that_a_collector_does_not_take_are_given_up_and_counted(refusals: list[int]) -> None:
+def test_rejected_spans_are_dropped_and_counted(refusals: list[int]) -> None:
     with collecting() as collector, exporting(collector) as sending:
         collector.refusals = refusals
         for each in PUBLISH:
@@ -156,7 +156,7 @@ def test_spans_that_a_collector_does_not_take_are_given_up_and_counted(refusals:
         eventually(lambda: sending.exported == 1)
 
 
-def test_a_collector_that_is_down_costs_nothing_but_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_collector_loses_only_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporter, "MAX_WAITING", 100)
     with collecting() as collector:
         pass  # its port is closed now
@@ -170,7 +170,7 @@ def test_a_collector_that_is_down_costs_nothing_but_spans(monkeypatch: pytest.Mo
     assert sending.dropped > 0
 
 
-def test_what_is_left_is_sent_at_the_end() -> None:
+def test_remaining_spans_are_sent_on_close() -> None:
     with collecting() as collector:
         with exporting(collector) as sending:
             for each in PUBLISH:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from alpacamq.telemetry.tracing import Place, Status, Step, TraceEvent, TraceFilter, TraceStore
 from alpacamq.telemetry.tracing.log_files import LogFile
 from alpacamq.telemetry.tracing.recent import RecentTraces
-from alpacamq.telemetry.tracing.summary import summed_up
+from alpacamq.telemetry.tracing.summary import summarize
 from alpacamq.telemetry.tracing.trace_log import LogSettings, TraceLog
 
 from .traces import event, trace_id
@@ -59,7 +59,7 @@ def all_pages(of: TraceStore, wanted: TraceFilter, limit: int) -> list[str]:
 
 
 @pytest.mark.parametrize("in_memory", [0, 7, 40, 10_000])
-def test_a_trace_is_whole_wherever_its_events_are(tmp_path: Path, in_memory: int) -> None:
+def test_a_trace_is_complete_across_memory_and_log(tmp_path: Path, in_memory: int) -> None:
     events = [each for number in range(30) for each in journey(number, number * 10)]
     late = event(Step.ACKED, trace=0, at_us=10_000, span=2, delivery_count=1)
     found = store(tmp_path, [*events, late], in_memory=in_memory).events(trace_id(0))
@@ -115,7 +115,7 @@ def test_pages_hold_every_trace_once(
     ],
     ids=["a message", "another topic", "a key", "a status", "status and time", "a range", "an id"],
 )
-def test_traces_are_found_by_what_is_known_of_them(
+def test_traces_are_found_by_their_attributes(
     tmp_path: Path, in_memory: int, wanted: TraceFilter, numbers: list[int]
 ) -> None:
     events = [each for number in range(10) for each in journey(number, 1_000_000 + number * 10)]
@@ -144,13 +144,13 @@ def test_traces_are_found_by_what_is_known_of_them(
         ([Step.PERSISTED, Step.EXPIRED], Status.EXPIRED),
     ],
 )
-def test_the_last_step_tells_where_a_message_is(steps: list[Step], status: Status) -> None:
-    (summary,) = summed_up(event(step, delivery_count=1) for step in steps)
+def test_the_last_step_determines_the_status(steps: list[Step], status: Status) -> None:
+    (summary,) = summarize(event(step, delivery_count=1) for step in steps)
     assert summary.status is status
 
 
-def test_reading_the_log_takes_a_message_from_nobody() -> None:
-    (summary,) = summed_up([event(Step.PERSISTED), event(Step.FETCHED)])
+def test_reading_the_log_does_not_change_the_status() -> None:
+    (summary,) = summarize([event(Step.PERSISTED), event(Step.FETCHED)])
     assert summary.status is Status.PUBLISHED
 
 
@@ -159,6 +159,6 @@ def test_memory_is_bounded() -> None:
     for number in range(100):
         recent.add(event(trace=number))
     assert (len(recent), recent.traces) == (10, 5)
-    (summary,) = summed_up(event(offset=number, key=f"k{number}") for number in range(100))
+    (summary,) = summarize(event(offset=number, key=f"k{number}") for number in range(100))
     assert (len(summary.places), len(summary.keys)) == (16, 16)
     assert summary.place == Place("orders", 0, 0)

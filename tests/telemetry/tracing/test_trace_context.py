@@ -1,4 +1,4 @@
-"""traceparent as W3C has it, AWSTraceHeader, and ids that follow from what they name."""
+"""traceparent (W3C), AWSTraceHeader, and derived ids."""
 
 import pytest
 from hypothesis import given
@@ -44,7 +44,7 @@ def test_traceparent(value: str, expected: TraceContext | None) -> None:
 
 
 @given(st.binary(max_size=80))
-def test_whatever_a_header_holds_is_a_context_or_none(value: bytes) -> None:
+def test_any_header_value_parses_to_a_context_or_none(value: bytes) -> None:
     assert read_traceparent(value) is None or len(value) >= 55
 
 
@@ -76,7 +76,7 @@ def test_the_trace_header_of_aws(value: str, expected: TraceContext | None) -> N
     assert read_xray(value) == expected
 
 
-def test_derived_ids_are_the_same_for_the_same_and_others_for_others() -> None:
+def test_derived_ids_depend_on_their_inputs_only() -> None:
     assert derived_trace_id(b"topic", 0, 17) == derived_trace_id(b"topic", 0, 17)
     ids = {
         derived_trace_id(source, *place)

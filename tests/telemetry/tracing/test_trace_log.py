@@ -1,4 +1,4 @@
-"""The trace log: what is written is found again, whatever happens to the broker and its disk."""
+"""The trace log: written events are found again after crashes and disk errors."""
 
 import os
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def stored(directory: Path) -> list[TraceEvent]:
     return [each for file in files for each in events_of(file, lambda _line: True)]
 
 
-def test_events_are_there_after_a_restart_in_their_order(tmp_path: Path) -> None:
+def test_events_survive_a_restart_in_order(tmp_path: Path) -> None:
     events = [event(at_us=number, trace=number, key=f"k{number}") for number in range(100)]
     write(settings(tmp_path), events[:50])
     write(settings(tmp_path), events[50:])
@@ -50,13 +50,13 @@ def test_events_are_there_after_a_restart_in_their_order(tmp_path: Path) -> None
     assert last_events(TraceLog(settings(tmp_path)).files, 10) == events[-10:]
 
 
-def test_nothing_is_made_where_nothing_is_traced(tmp_path: Path) -> None:
+def test_no_files_are_created_without_traces(tmp_path: Path) -> None:
     with opened(settings(tmp_path / "traces")):
         pass
     assert not (tmp_path / "traces").exists()
 
 
-def test_a_file_that_is_full_is_followed_by_another(tmp_path: Path) -> None:
+def test_a_full_file_is_rotated(tmp_path: Path) -> None:
     events = [event(at_us=number) for number in range(200)]
     write(settings(tmp_path, file_bytes=4000), events)
     sizes = [path.stat().st_size for path in tmp_path.iterdir()]
@@ -65,14 +65,14 @@ def test_a_file_that_is_full_is_followed_by_another(tmp_path: Path) -> None:
     assert stored(tmp_path) == events
 
 
-def test_the_oldest_files_make_room(tmp_path: Path) -> None:
+def test_the_oldest_files_are_deleted_at_the_size_limit(tmp_path: Path) -> None:
     events = [event(at_us=number) for number in range(1000)]
     write(settings(tmp_path, file_bytes=4000, max_bytes=20_000), events)
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 24_000
     assert stored(tmp_path) == events[-len(stored(tmp_path)) :]
 
 
-def test_files_past_their_time_are_deleted(tmp_path: Path) -> None:
+def test_expired_files_are_deleted(tmp_path: Path) -> None:
     write(settings(tmp_path, file_bytes=4000), [event(at_us=number) for number in range(100)])
     files = sorted(tmp_path.iterdir())
     for path in files:
@@ -83,7 +83,7 @@ def test_files_past_their_time_are_deleted(tmp_path: Path) -> None:
     assert not any(path.exists() for path in files)
 
 
-def test_a_line_cut_anywhere_costs_that_line_alone(tmp_path: Path) -> None:
+def test_a_torn_line_loses_only_that_line(tmp_path: Path) -> None:
     first, second, third = (event(at_us=number) for number in (1, 2, 3))
     whole = tmp_path / "whole"
     write(settings(whole), [first, second])
@@ -100,7 +100,7 @@ def test_a_line_cut_anywhere_costs_that_line_alone(tmp_path: Path) -> None:
         assert (len(stored(directory)) == 3) == (cut == len(content) - 1)
 
 
-def test_what_is_not_ours_is_passed_over(tmp_path: Path) -> None:
+def test_foreign_files_are_ignored(tmp_path: Path) -> None:
     write(settings(tmp_path), [event()])
     (file,) = tmp_path.iterdir()
     with file.open("ab") as stream:
@@ -110,14 +110,16 @@ def test_what_is_not_ours_is_passed_over(tmp_path: Path) -> None:
     assert [each.at_us for each in stored(tmp_path)] == [1_000_000, 5]
 
 
-def test_a_line_without_end_takes_no_more_memory_than_a_line_may(tmp_path: Path) -> None:
+def test_an_endless_line_uses_bounded_memory(tmp_path: Path) -> None:
     write(settings(tmp_path), [event()])
     (file,) = TraceLog(settings(tmp_path)).files
     file.path.write_bytes(b"x" * 3_000_000)
     assert max(map(len, lines_of(file)), default=0) < 1 << 20
 
 
-def test_more_than_can_wait_is_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_beyond_the_queue_limit_are_dropped_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(trace_log, "MAX_WAITING", 10)
     log = TraceLog(settings(tmp_path))
     log._thread.start = lambda: None  # type: ignore[method-assign]  # the disk is slow
@@ -126,7 +128,7 @@ def test_more_than_can_wait_is_dropped_and_counted(tmp_path: Path, monkeypatch: 
     assert log.dropped == 15
 
 
-def test_a_disk_that_refuses_costs_events_and_is_written_to_again(tmp_path: Path) -> None:
+def test_a_full_disk_loses_events_until_writes_succeed_again(tmp_path: Path) -> None:
     directory = tmp_path / "traces"
     directory.write_text("in the way")
     with opened(settings(directory)) as log:

@@ -1,4 +1,4 @@
-"""Events to try things on."""
+"""Sample events for tests."""
 
 from alpacamq.telemetry.tracing import Attribute, Step, TraceEvent
 

@@ -1,1 +1,1 @@
-"""The web console: pages for people, which ask the JSON API for everything they show."""
+"""The web console: static pages that use the HTTP API."""

@@ -1,4 +1,4 @@
-"""Serves the console's files, and hands every other request on to the JSON API."""
+"""Serves the console's files, and passes every other request to the HTTP API."""
 
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _TYPES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleFile:
-    """One file as it is served."""
+    """One served file."""
 
     content: bytes
     content_type: str
@@ -28,7 +28,7 @@ class ConsoleFile:
 
 
 def read_files() -> Mapping[str, ConsoleFile]:
-    """Every file of the console by its path below `/console/`."""
+    """Read all files of the console, by path below `/console/`."""
     return dict(_below(files(__package__) / "static", ""))
 
 
@@ -47,8 +47,8 @@ def _below(directory: Traversable, prefix: str) -> list[tuple[str, ConsoleFile]]
 
 PREFIX = "/console/"
 _TO_CONSOLE = Response(HTTPStatus.FOUND, headers=(("Location", PREFIX), ("Vary", "Accept")))
-# What a page of ours may do: run our scripts, ask this broker, and nothing else. Contents of messages
-# are only ever text; should that fail once, the browser still refuses to make them into script.
+# Pages may run our scripts, send requests to this broker, and nothing else. Message contents are only used as
+# text; should that fail, the browser still refuses to run them as script.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -60,14 +60,14 @@ _HEADERS = (
     ("Referrer-Policy", "no-referrer"),
     ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
-    # Asked for again each time, and answered without the content while that is the same: a page is never
-    # made of files of two versions.
+    # Revalidated on every use, with 304 while unchanged: a page never
+    # consists of files of two versions.
     ("Cache-Control", "no-cache"),
 )
 
 
 class ConsoleApp:
-    """An App of the HTTP listener: the console in front of the JSON API."""
+    """An App of the HTTP listener: the console in front of the HTTP API."""
 
     def __init__(self, api: App) -> None:
         self._api = api
@@ -85,11 +85,11 @@ class ConsoleApp:
         if request.method not in {"GET", "HEAD"}:
             return problem(
                 HTTPStatus.METHOD_NOT_ALLOWED,
-                "the console's files can only be read",
+                "files of the console are read-only",
                 (("Allow", "GET, HEAD"),),
             )
         if (file := self._files.get(name)) is None:
-            return problem(HTTPStatus.NOT_FOUND, "the console has no such file")
+            return problem(HTTPStatus.NOT_FOUND, "unknown file of the console")
         headers = (*_HEADERS, ("ETag", file.tag))
         if _has_already(request, file):
             return Response(HTTPStatus.NOT_MODIFIED, headers=headers)

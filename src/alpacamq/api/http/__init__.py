@@ -1,1 +1,1 @@
-"""HTTP/1.1 for the APIs that speak it: connections, their limits, requests and answers as values."""
+"""HTTP/1.1 server: connections, their limits, requests and responses as values."""

@@ -1,4 +1,4 @@
-"""The names by which clients may address a listener.
+"""The host names by which clients may address a listener.
 
 A page of another site can have its own name resolve to the address of this machine (DNS rebinding);
 its requests then look like those of our own pages, but their Host header still says that name.
@@ -13,14 +13,14 @@ from .messages import App, Request, Response, problem
 
 ANY = "*"
 _WITH_PORT = re.compile(r"(.*):\d*")
-# The machine itself: these names are never looked up in the network's DNS.
+# The machine itself: these names are never resolved by DNS.
 _LOCAL = ("localhost", "*.localhost")
 
 
 class Hosts:
-    """Which host names are ours: IP addresses, localhost and `names`.
+    """The accepted host names: IP addresses, localhost and `names`.
 
-    A name may begin with `*.` for every name below it, and be `*` for every name there is.
+    A name may begin with `*.` to include its subdomains, or be `*` for every name.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -30,7 +30,7 @@ class Hosts:
         self._suffixes = tuple(name[1:] for name in known if name.startswith("*."))
 
     def accept(self, host: str) -> bool:
-        """Whether a Host header names us; the port is not looked at, a proxy may have another."""
+        """Return whether a Host header is accepted. The port is ignored, because a proxy may use another."""
         if self._accepts_all:
             return True
         if (split := _WITH_PORT.fullmatch(host)) is not None:
@@ -42,17 +42,17 @@ class Hosts:
 
 
 class HostCheck:
-    """An App in front of another: refuses requests addressed to a name that is not ours."""
+    """An App in front of another that refuses requests with a foreign Host header."""
 
     def __init__(
         self, app: App, hosts: Hosts, setting: str, refuse: Callable[[Request, str], Response] | None = None
     ) -> None:
         self._app = app
         self._hosts = hosts
-        # Where names can be added.
+        # The setting that adds names.
         self._setting = setting
         self._refuse = refuse or _misdirected
-        # Clients hardly ever use more than one. Empty: HTTP/1.0 needs no Host, and browsers do not speak it.
+        # Most clients use one name only. Empty: HTTP/1.0 needs no Host, and browsers do not use it.
         self._accepted = ""
 
     def __call__(self, request: Request) -> Response | Awaitable[Response]:
@@ -84,20 +84,20 @@ def _is_address(text: str) -> bool:
     return True
 
 
-# What browsers themselves say of a request; no page can.
+# Set by browsers; pages cannot set it.
 _OWN = frozenset({"same-origin", "none"})
 _FOREIGN = frozenset({"cross-site", "same-site"})
 
 
 def foreign_page(request: Request) -> str | None:
-    """Who asks, in words, if it is a page of another site."""
+    """Return a description of the page if a page of another site sent the request."""
     headers = request.headers
     site = headers.get("sec-fetch-site")
-    if site in _OWN:  # also behind a proxy, which knows us by another name than the browser does
+    if site in _OWN:  # also behind a proxy, which uses another host name than the browser
         return None
     if (origin := headers.get("origin")) is not None and not _is_here(origin, request.host):
         return f"a page of {origin}"
-    # Not every request has an origin: pictures and links have none.
+    # Not every request has an Origin header: images and links have none.
     return "a page of another site" if site in _FOREIGN else None
 
 

@@ -1,4 +1,4 @@
-"""What HTTP clients may use: the limits that are configured, those that are fixed, and the room all share."""
+"""Limits of HTTP connections: configured ones, fixed ones, and memory shared by all connections."""
 
 from typing import Protocol
 
@@ -7,25 +7,25 @@ KIB = 1 << 10
 MAX_TARGET_BYTES = 16 * KIB
 MAX_HEADER_BYTES = 32 * KIB
 MAX_HEADERS = 100
-# What the parser is given at once: it cannot be stopped before the end of what it is given.
+# Bytes passed to the parser per call: it cannot be stopped before the end of its input.
 PORTION_BYTES = 8 * KIB
-# What one connection may send while an earlier request of its is being answered; then it is not read from.
+# What one connection may send while an earlier request is being answered; then reading pauses.
 MAX_UNREAD_BYTES = 64 * KIB
 MAX_UNREAD_PORTIONS = 64
-# Requests answered in one go before other connections get their turn.
+# Requests answered per turn before other connections get theirs.
 TURN_REQUESTS = 64
-# A body may take longer than the time every head has, as long as it comes at this rate.
+# A body may take longer than the timeout of the head if it arrives at this rate.
 MIN_BODY_BYTES_PER_SECOND = 64 * KIB
-# Of answers that the client does not take; beyond it no further request is started on.
+# Unread responses; beyond this no further request is started.
 MAX_UNSENT_BYTES = 64 * KIB
 MIN_ANSWER_BYTES_PER_SECOND = 64 * KIB
-# How long a client may go on sending after its last answer, so that it gets to read that.
+# How long a client may continue sending after its last response, so that it can read that.
 LINGER_SECONDS = 2.0
 RETRY_AFTER_SECONDS = 1
 
 
 class HttpLimits(Protocol):
-    """What is configured for one listener."""
+    """The configured limits of one listener."""
 
     @property
     def max_connections(self) -> int: ...
@@ -40,7 +40,7 @@ class HttpLimits(Protocol):
 
 
 class Room:
-    """The bytes that all connections of a listener together may hold."""
+    """Memory for requests, shared by all connections of a listener."""
 
     __slots__ = ("_free_bytes",)
 
@@ -52,14 +52,14 @@ class Room:
         return self._free_bytes < 0
 
     def take(self, size: int) -> bool:
-        """Whether there was room for something that can still be refused."""
+        """Reserve memory for a request that can still be refused; return whether there was enough."""
         if size > self._free_bytes:
             return False
         self._free_bytes -= size
         return True
 
     def occupy(self, size: int) -> None:
-        """Count something that is there already; what comes next may find no room."""
+        """Reserve memory that is in use already, even beyond the limit."""
         self._free_bytes -= size
 
     def give(self, size: int) -> None:

@@ -1,7 +1,7 @@
-"""A request and its answer, as the APIs on top of HTTP see them.
+"""Requests and responses, as the APIs on top of HTTP see them.
 
-Whatever reaches an API has been checked by the connection: framing, sizes, one valid Host. What a
-path, a header or a body means is the API's business.
+The connection has checked framing, sizes and the Host header of every request. APIs interpret path, headers
+and body.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,12 +13,12 @@ import msgspec
 
 PROBLEM_JSON = "application/problem+json"
 
-# A query is short anyway, being part of the target; this bounds what it can be split into.
+# The length of a query is bounded by that of the target; this bounds the number of its fields.
 MAX_QUERY_FIELDS = 1000
 
 
 class Response(NamedTuple):
-    """What a request is answered with; Content-Length, Date and Connection are the connection's to add."""
+    """A response. The connection adds Content-Length, Date and Connection."""
 
     status: int
     body: bytes = b""
@@ -27,7 +27,7 @@ class Response(NamedTuple):
 
 
 class Refused(Exception):
-    """A request cannot be served as it is; an API that raises it has it answered as a problem."""
+    """A request that cannot be served; answered with a problem document."""
 
     def __init__(self, status: int, detail: str, headers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(detail)
@@ -40,7 +40,7 @@ class Refused(Exception):
 
 
 class Request:
-    """One whole request."""
+    """One complete request."""
 
     __slots__ = ("_query", "body", "headers", "method", "path", "peer", "query_string")
 
@@ -54,7 +54,7 @@ class Request:
         peer: str,
     ) -> None:
         self.method = method
-        # As sent: still percent-encoded, without the query.
+        # Percent-encoded as sent, without the query.
         self.path = path
         self.query_string = query_string
         # By lower-case name; the values of a repeated header are joined with ", ".
@@ -66,12 +66,12 @@ class Request:
 
     @property
     def host(self) -> str:
-        """The Host header; empty where HTTP/1.0 left it out."""
+        """The Host header; empty if an HTTP/1.0 request has none."""
         return self.headers.get("host", "")
 
     @property
     def query(self) -> Mapping[str, list[str]]:
-        """The query's fields, decoded, each with its values in order; `Refused` if it is malformed."""
+        """Return the decoded query fields, each with its values in order; `Refused` if malformed."""
         if self._query is None:
             self._query = _parse_query(self.query_string) if self.query_string else {}
         return self._query
@@ -80,13 +80,13 @@ class Request:
         return f"<{self.method} {self.path} from {self.peer}, {len(self.body)} bytes>"
 
 
-# A Response is sent at once. An awaitable one is awaited in a task that is cancelled when the client
-# goes away: what must not stop half-way is the API's to shield.
+# A Response is sent immediately. An awaitable is awaited in a task that is cancelled when the client
+# disconnects; APIs shield work that must not be interrupted.
 App = Callable[[Request], Response | Awaitable[Response]]
 
 
 def problem(status: int, detail: str = "", headers: tuple[tuple[str, str], ...] = ()) -> Response:
-    """An answer that says what went wrong, as RFC 9457 has it."""
+    """Return a problem document (RFC 9457)."""
     body: dict[str, object] = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status}
     if detail:
         body["detail"] = detail

@@ -1,8 +1,8 @@
-"""Bytes of one connection in, whole requests out, or the reason why there will be no more.
+"""Turns the bytes of one connection into complete requests, or the reason why none will follow.
 
-Owns framing: where a request begins and ends must be beyond doubt, or a proxy in front of us may see
-other requests than we do. The parser underneath refuses most of what is ambiguous; what it lets
-through is refused here and in `head`. Nothing is kept that a limit does not bound.
+Owns framing: where a request begins and ends must be unambiguous, or a proxy may see other requests than
+we do (request smuggling). The parser refuses most ambiguous input; this module refuses the rest. All
+buffers are bounded by limits.
 """
 
 import re
@@ -22,7 +22,7 @@ METHODS: Mapping[bytes, str] = {
 }
 HTTP_1_0 = "1.0"
 HTTP_1_1 = "1.1"
-# Names that come with nearly every request, so that lower-casing them is a look-up.
+# Common header names, so that lower-casing them is a lookup.
 _NAMES: Mapping[bytes, str] = {
     form: name.lower()
     for name in (
@@ -37,7 +37,7 @@ _ABSOLUTE = re.compile(r"https?://([^/?#]+)(.*)", re.IGNORECASE)
 
 
 class Target(NamedTuple):
-    """What a request is for; `authority` only where the target names one, which then counts as Host."""
+    """Parts of a request target; `authority` is set only for absolute targets and replaces Host."""
 
     path: str
     query_string: str
@@ -45,12 +45,12 @@ class Target(NamedTuple):
 
 
 def add_header(headers: dict[str, str], name: bytes, value: bytes) -> None:
-    """Put one header line with the others."""
+    """Add one header line."""
     key = _NAMES.get(name) or name.decode("latin-1").lower()
     text = value.decode("latin-1").rstrip(" \t")
     if key in headers:
         if key == "host":
-            raise Refused(400, "there is more than one Host header")
+            raise Refused(400, "more than one Host header")
         text = f"{headers[key]}, {text}"
     headers[key] = text
 
@@ -58,25 +58,25 @@ def add_header(headers: dict[str, str], name: bytes, value: bytes) -> None:
 def method_of(name: bytes) -> str:
     method = METHODS.get(name)
     if method is None:
-        raise Refused(501, f"the method {name.decode('latin-1')} is not served")
+        raise Refused(501, f"the method {name.decode('latin-1')} is not supported")
     return method
 
 
 def check_version(version: str) -> None:
     if version not in {HTTP_1_0, HTTP_1_1}:
-        raise Refused(505, f"HTTP/{version} is not spoken here; HTTP/1.1 is")
+        raise Refused(505, f"HTTP/{version} is not supported, use HTTP/1.1")
 
 
 def check_host(host: str) -> None:
-    """Host is what addresses in answers are made of, and what a proxy routes by: it must be one."""
+    """Refuse an invalid Host: addresses in responses are built from it, and proxies route by it."""
     if not _HOST.fullmatch(host):
-        raise Refused(400, "the Host header is not a host")
+        raise Refused(400, "invalid Host header")
 
 
 def split_target(target: str, method: str) -> Target:
-    """The parts of a request's target."""
+    """Return the parts of a request target."""
     if "#" in target:
-        raise Refused(400, "the target has a fragment, which is not for servers")
+        raise Refused(400, "the target must not contain a fragment")
     if target[:1] == "/":
         path, _, query_string = target.partition("?")
         return Target(path, query_string)
@@ -84,7 +84,7 @@ def split_target(target: str, method: str) -> Target:
         return Target("*", "")
     absolute = _ABSOLUTE.fullmatch(target)
     if absolute is None:
-        raise Refused(400, "the target is neither a path nor an http address")
+        raise Refused(400, "the target must be a path or an http URL")
     authority, rest = absolute.groups()
     check_host(authority)
     path, _, query_string = rest.partition("?")
@@ -92,33 +92,33 @@ def split_target(target: str, method: str) -> Target:
 
 
 def is_chunked(headers: Mapping[str, str], version: str) -> bool:
-    """Whether the body comes in chunks; any other coding would leave its end in doubt."""
+    """Return whether the body is chunked; with any other coding its end would be ambiguous."""
     coding = headers.get("transfer-encoding")
     if coding is None:
         return False
     if coding.lower() != "chunked":
-        raise Refused(400, "the only Transfer-Encoding understood is chunked")
+        raise Refused(400, "unsupported Transfer-Encoding: only chunked is supported")
     if version == HTTP_1_0:
         raise Refused(400, "HTTP/1.0 has no Transfer-Encoding")
     return True
 
 
 def wants_continue(headers: Mapping[str, str], version: str) -> bool:
-    """Whether the client holds the body back until it is told to go on."""
+    """Return whether the client waits for 100 Continue before it sends the body."""
     expectation = headers.get("expect")
     if expectation is None or version == HTTP_1_0:
         return False
     if expectation.lower() != "100-continue":
-        raise Refused(417, "the only expectation that can be met is 100-continue")
+        raise Refused(417, "unsupported expectation: only 100-continue is supported")
     return True
 
 
-# Of what was received last, kept to find the line with a chunk's size in.
+# Bytes kept of the last receive, to find the line with a chunk size.
 _RECENT_BYTES = 128
 
 
 class Phase(Enum):
-    """What the next byte belongs to."""
+    """The part of a request that the next byte belongs to."""
 
     BETWEEN = auto()
     HEAD = auto()
@@ -126,15 +126,15 @@ class Phase(Enum):
 
 
 class Persistence(Enum):
-    """What becomes of the connection after an answer, and whether the client has to be told."""
+    """Whether the connection stays open after a response, and whether a header must say so."""
 
     KEEP = auto()
-    KEEP_AND_SAY_SO = auto()  # an HTTP/1.0 client would expect it to be closed
+    KEEP_AND_SAY_SO = auto()  # an HTTP/1.0 client expects it to be closed
     CLOSE = auto()
 
 
 class Arrival(NamedTuple):
-    """A whole request, or in its place why there is none; `held_bytes` of the room are its."""
+    """A complete request, or the reason for its refusal; it holds `held_bytes` of the shared memory."""
 
     what: Request | Refused
     persistence: Persistence
@@ -146,10 +146,10 @@ class RequestReader:
 
     def __init__(self, peer: str, max_body_bytes: int, room: Room) -> None:
         self.phase = Phase.BETWEEN
-        # When the head, or the body, that is under way began to arrive.
+        # When the current head or body began to arrive.
         self.began_at = 0.0
         self.arrivals: deque[Arrival] = deque()
-        # Nothing that still comes is a request: the client said so, or it cannot be told apart.
+        # No further request follows: the client closes, or framing is lost.
         self.has_ended = False
         self.awaits_continue = False
         self._peer = peer
@@ -157,13 +157,13 @@ class RequestReader:
         self._room = room
         self._now = 0.0
         self._checked_host = ""
-        # Grows with whatever the parser reports, over the connection's life.
+        # Grows with every parser callback, over the lifetime of the connection.
         self._heard = 0
         self._unheard_bytes = 0
         self._held_bytes = 0
         self._body: bytes | bytearray = b""
         self._chunked = False
-        # Of the chunk whose size has been read last: whether that was checked, and what of it has arrived.
+        # Of the latest chunk: whether its size was checked, and how much of it has arrived.
         self._chunk_is_new = False
         self._chunk_bytes = 0
         self._recent = b""
@@ -171,11 +171,11 @@ class RequestReader:
 
     @property
     def body_bytes(self) -> int:
-        """How much of the body under way has arrived."""
+        """How much of the current body has arrived."""
         return len(self._body)
 
     def feed(self, data: bytes | memoryview, now: float) -> None:
-        """Take what was received; requests it completes are appended to `arrivals`."""
+        """Parse received bytes; completed requests are appended to `arrivals`."""
         if self.has_ended:
             return
         self._now = now
@@ -190,12 +190,12 @@ class RequestReader:
             self.end(refusal)
 
     def end(self, refusal: Refused) -> None:
-        """Have the request under way refused, and read no further one."""
+        """Refuse the current request, and read no further one."""
         self._drop_message()
         self.arrivals.append(Arrival(refusal, Persistence.CLOSE, 0))
 
     def abandon(self) -> None:
-        """Forget all that nobody has started on; the client has gone."""
+        """Drop requests that were not started, after the client has disconnected."""
         self._drop_message()
         for arrival in self.arrivals:
             self._room.give(arrival.held_bytes)
@@ -221,13 +221,13 @@ class RequestReader:
                 raise error.__context__ or error from None
             except HttpParserError as error:
                 if self.has_ended:
-                    return  # it complains of what follows the last request
+                    return  # the error is in bytes after the last request
                 raise Refused(400, f"the request is malformed: {error}") from None
 
     def _ignore_upgrade(self) -> None:
-        """Read the head again as one that asks for no other protocol, since we speak none.
+        """Parse the head again without its Upgrade header, because we support no other protocol.
 
-        The parser takes all that follows such a head for the other protocol, even its own body.
+        The parser takes everything after such a head for the other protocol, even the body.
         """
         version = self._parser.get_http_version()
         head = b"%b %b HTTP/%b\r\n" % (self._parser.get_method(), self._target, version.encode())
@@ -238,7 +238,7 @@ class RequestReader:
         self._parse(head + b"\r\n")
 
     def _check_silence(self, heard: int, received: int) -> None:
-        """Bound what the parser gathers, or skips, without telling us."""
+        """Bound what the parser buffers or skips without a callback."""
         if self._heard != heard:
             self._unheard_bytes = 0
             return
@@ -247,11 +247,11 @@ class RequestReader:
             raise Refused(431, f"a line of the request is longer than {MAX_HEADER_BYTES} bytes")
 
     def _check_chunk_size(self, data: bytes | memoryview) -> None:
-        """Refuse a chunk that announces more than a body may have, instead of waiting for that much.
+        """Refuse a chunk larger than the body limit when its size is announced, not when it has arrived.
 
-        The parser does not say what it read, but where a portion ends inside a chunk, the line with
-        its size ends where the data of that chunk begins. A line that is not found there, being
-        longer than any client writes, is left to the limit on what arrives.
+        The parser does not report sizes, but if a portion ends inside a chunk, the line with the size ends
+        where the data of that chunk begins. A line that is not found there is longer than any client writes
+        and is left to the limit on received bytes.
         """
         data = memoryview(data)
         if not self._chunk_is_new:
@@ -275,12 +275,12 @@ class RequestReader:
         if not self._room.take(size):
             raise Refused(
                 503,
-                "too much is under way; try again in a moment",
+                "too many requests in progress; retry later",
                 (("Retry-After", str(RETRY_AFTER_SECONDS)),),
             )
         self._held_bytes += size
 
-    # What follows is called by the parser; an exception ends it.
+    # Parser callbacks; an exception ends parsing.
 
     def on_message_begin(self) -> None:
         self.phase = Phase.HEAD
@@ -305,10 +305,10 @@ class RequestReader:
         self._header_count += 1
         self._header_bytes += len(name) + len(value)
         if self._header_count > MAX_HEADERS or self._header_bytes > MAX_HEADER_BYTES:
-            raise Refused(431, f"headers are limited to {MAX_HEADERS} and {MAX_HEADER_BYTES} bytes of them")
+            raise Refused(431, f"more than {MAX_HEADERS} headers or {MAX_HEADER_BYTES} bytes of headers")
         if self.phase is Phase.HEAD:
             add_header(self._headers, name, value)
-        # Trailers behind a chunked body are counted, and mean nothing to us.
+        # Trailers behind a chunked body are counted and ignored.
 
     def on_headers_complete(self) -> None:
         headers, parser = self._headers, self._parser
@@ -324,7 +324,7 @@ class RequestReader:
         self._content_length = int(headers.get("content-length", 0))
         if self._content_length > self._max_body_bytes:
             self._refuse_body()
-        self._hold(0)  # refused if others have taken more than there is
+        self._hold(0)  # refused if the shared memory is exhausted
         if "expect" in headers and (self._chunked or self._content_length):
             self.awaits_continue = wants_continue(headers, version)
         self.phase = Phase.BODY
@@ -334,7 +334,7 @@ class RequestReader:
         host = self._headers.get("host")
         if host is None:
             if self._version == HTTP_1_1:
-                raise Refused(400, "there is no Host header")
+                raise Refused(400, "missing Host header")
         elif host != self._checked_host:
             check_host(host)
             self._checked_host = host
@@ -358,14 +358,14 @@ class RequestReader:
             self._chunk_bytes += len(part)
             if len(self._body) + len(part) > self._max_body_bytes:
                 self._refuse_body()
-        # As it arrives: what was only announced must not keep out the bodies of others.
+        # As it arrives: an announced length must not block the bodies of others.
         self._hold(len(part))
         if isinstance(self._body, bytearray):
             self._body += part
         elif not self._chunked and len(part) == self._content_length:
             self._body = part
         else:
-            # Not a list of parts: a client that sends single bytes would have us keep an object for each.
+            # Not a list of parts: a client that sends single bytes would cost one object per byte.
             self._body = bytearray(part)
 
     def on_message_complete(self) -> None:

@@ -1,1 +1,1 @@
-"""The Kafka API: connections, requests and their answers in Kafka's wire protocol."""
+"""The Kafka API: connections, requests and responses in Kafka's wire protocol."""

@@ -1,4 +1,4 @@
-"""What a handler of the Kafka API has to work with."""
+"""The arguments of Kafka request handlers."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """The broker, and the address clients are told to come to."""
+    """The broker, and the address advertised to clients."""
 
     broker: Broker
     host: str
@@ -23,16 +23,16 @@ class Backend:
 
 
 class Call(NamedTuple):
-    """How a request came: the version it is written in, and who sent it."""
+    """The version of a request, and its sender."""
 
     version: int
     client_id: str
     client_host: str
-    # To be awaited once for each entry a client has named: lets others have their turn when it is time.
+    # Awaited once for each entry of a request: yields to other requests when the slice is over.
     pause: Callable[[], Awaitable[None]]
 
     async def each_once(self, entries: Iterable[T], key: Callable[[T], object]) -> Collection[T]:
-        """The entries a client has named, each once: an answer may be much larger than its question."""
+        """Return entries of a request without duplicates: a response may be much larger than its request."""
         found: dict[object, T] = {}
         for entry in entries:
             await self.pause()

@@ -1,9 +1,9 @@
-"""One client's connection: frames in, answers out, in order, with bounds on everything between.
+"""One client connection: frames in, responses out, in order, with bounds on all buffers.
 
-Requests of a connection start in the order they came and are answered in that order. Producing
-and fetching overlap; any other request that has to wait holds up those behind it. A turn is
-everything that one receive brought: its appends are written together, then its answers are sent
-together. A turn that takes long is cut short, and goes on when others have had theirs.
+Requests of a connection start in order of arrival and are answered in that order. Producing
+and fetching overlap; any other request that has to wait blocks those behind it. A turn handles
+all requests of one receive: its appends are written together, then its responses are sent
+together. A long turn is interrupted, and continues after the turns of other connections.
 """
 
 import asyncio
@@ -22,24 +22,24 @@ from alpacamq.telemetry.metrics import ListenerStats, RequestStats
 
 from .inbox import LARGE_BYTES, Buffers, Inbox, InFlight
 from .outbox import Outbox, Piece, release, size_of
-from .turns import Abandoned, Turns
+from .turns import Abandoned, Turns, Work
 
 
 class Answer:
-    """A request's place in the order of answers; `fill` may come at any time."""
+    """The position of a request in the order of responses; `fill` may be called at any time."""
 
     __slots__ = ("_connection", "began_at", "pieces", "size", "stats")
 
     def __init__(self, connection: "Connection", stats: RequestStats | None, began_at: float) -> None:
         self._connection = connection
-        # Where its duration is counted, if it is, and since when it runs.
+        # Where its duration is recorded, None if metrics are disabled; and its start time.
         self.stats = stats
         self.began_at = began_at
         self.pieces: Sequence[Piece] | None = None
         self.size = 0
 
     def fill(self, pieces: Sequence[Piece]) -> None:
-        """The answer is known."""
+        """Set the response."""
         if self._connection.is_closed:
             release(pieces)
             return
@@ -49,26 +49,26 @@ class Answer:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether anybody is still there to get it."""
+        """Return whether the client is still connected."""
         return not self._connection.is_closed
 
     def begin_now(self) -> None:
-        """Count its duration from now on: the client asked to wait for what came before."""
+        """Measure its duration from now: the time before was spent on earlier requests."""
         if self.stats is not None:
             self.began_at = monotonic()
 
     def refused(self, code: int) -> None:
-        """Count an error that it tells of."""
+        """Count an error in the response."""
         if self.stats is not None:
             self.stats.refused(ErrorCode(code).name)
 
 
 def send_known(answers: deque[Answer], outbox: Outbox) -> int:
-    """Send the answers that are known and have none before them that is not; their size."""
+    """Send complete responses up to the first incomplete one; return their size."""
     sent_bytes = alike = 0
     stats: RequestStats | None = None
     began_at = 0.0
-    # Requests that came together and are of one kind are counted together; of others there are few.
+    # Requests of one kind that arrived together are counted together; others are few.
     earlier: list[tuple[RequestStats, float, int]] | None = None
     while answers and (pieces := answers[0].pieces) is not None:
         answer = answers.popleft()
@@ -94,19 +94,19 @@ def send_known(answers: deque[Answer], outbox: Outbox) -> int:
 
 log = get_logger(__name__)
 
-# A large frame may take longer than the time every frame has, as long as it comes at this rate.
+# A large frame may take longer than the frame timeout if it arrives at this rate.
 MIN_BYTES_PER_SECOND = 64 << 10
-# While others wait for room, one that takes up room has to come at this rate after the first second.
+# While other requests wait for memory, a request that holds some must arrive at this rate after one second.
 HURRIED_BYTES_PER_SECOND = 1 << 20
 HURRIED_AFTER_SECONDS = 1.0
-# How much of a large frame there is room for at first; from then on it doubles.
+# Initial buffer space of a large frame; then it doubles.
 FIRST_ROOM_BYTES = 2 * LARGE_BYTES
 # A turn starts on no further request after this long.
 TURN_SECONDS = 0.004
 
 
 class Limits(Protocol):
-    """What a connection may use."""
+    """Limits of connections."""
 
     @property
     def max_connections(self) -> int: ...
@@ -125,19 +125,19 @@ class Limits(Protocol):
 
 
 class Requests(Protocol):
-    """Who understands frames."""
+    """Handles frames."""
 
     def handle(self, connection: "Connection", frame: memoryview) -> None:
-        """Start on a request: reserve its answer, and fill it now or later."""
+        """Start a request: reserve its response, and fill it now or later."""
         ...
 
     def end_turn(self) -> None:
-        """Write what the turn's requests staged."""
+        """Write the appends staged by the requests of the turn."""
         ...
 
 
 class Shared:
-    """What the connections of one listener share."""
+    """State shared by the connections of one listener."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Shared:
     ) -> None:
         self._loop = loop
         self.requests = requests
-        # None where nothing is to be counted.
+        # None if metrics are disabled.
         self.stats = stats
         self.tasks = tasks
         self.limits = limits
@@ -163,7 +163,7 @@ class Shared:
         self._is_hurrying = False
 
     def hurry(self) -> None:
-        """See that those who take up room finish or give it back, for as long as others wait for it."""
+        """Close slow connections that hold request memory while others wait for it, until cancelled."""
         if not self._is_hurrying:
             self._is_hurrying = True
             self._loop.call_later(HURRIED_AFTER_SECONDS, self._close_slow)
@@ -178,7 +178,7 @@ class Shared:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The protocol of one accepted socket."""
+    """The asyncio protocol of one accepted socket."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, shared: Shared) -> None:
         self._loop = loop
@@ -186,7 +186,7 @@ class Connection(asyncio.BufferedProtocol):
         self._limits = shared.limits
         self._inbox = Inbox(shared.scratch, shared.limits.max_request_bytes)
         self._answers: deque[Answer] = deque()
-        # Of answers that are known but have to wait for one before them.
+        # Size of complete responses that wait for an earlier one.
         self._answered_bytes = 0
         self._held = False
         self._awaits_room = False
@@ -196,11 +196,11 @@ class Connection(asyncio.BufferedProtocol):
         self._large: mmap | None = None
         self._room_bytes = 0
         self._close_listeners: list[Callable[[], None]] = []
-        # By the clock itself: the loop's own stands still for as long as a turn of it takes.
+        # By the system clock: the loop's own clock stands still during a turn.
         self._active_at = self._frame_began_at = monotonic()
         self._progress_seen = 0
         self._stats = shared.stats
-        # Where the request that is being handled is counted, and when it came.
+        # Where the current request is counted, and when it arrived.
         self.request_stats: RequestStats | None = None
         self.received_at = 0.0
         self.has_asked = False
@@ -208,7 +208,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        host, port, *_ = transport.get_extra_info("peername") or ("", 0)  # none: it has gone already
+        host, port, *_ = transport.get_extra_info("peername") or ("", 0)  # None: already disconnected
         self.peer_host = str(host)
         self.peer = f"{host}:{port}"
         if not self._shared.connection_limit.has_place(self._active_at):
@@ -217,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
         descriptor = transport.get_extra_info("socket").fileno()
         try:
             self._outbox = Outbox(self._loop, descriptor, drained=self._review, broken=self._send_failed)
-        except OSError:  # no descriptor is left for the duplicate
+        except OSError:  # no descriptor left for the duplicate
             self._shared.connection_limit.refused()
             self._refuse()
             return
@@ -235,18 +235,18 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def idle_since(self) -> float | None:
-        """When the client last sent something; None while it waits for an answer or has just got one."""
+        """When the client last sent bytes; None while a request is in progress."""
         if self.is_closed or self._answers or self._held or self._awaits_room or self._outbox.is_blocked:
             return None
         return self._active_at if self._outbox.sent_bytes == self._progress_seen else None
 
     def evict(self) -> None:
-        """Hang up to make place for another client."""
+        """Close the connection in favour of another client."""
         self._release()
         self._transport.abort()
 
     def eof_received(self) -> bool:
-        return False  # close: a client that has finished sending does not wait for answers
+        return False  # close: a client that shuts down its sending side does not wait for responses
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         return self._inbox.buffer()
@@ -263,47 +263,51 @@ class Connection(asyncio.BufferedProtocol):
         self._turn()
 
     def reserve(self) -> Answer:
-        """The next place in the order of answers."""
+        """Reserve the next position in the order of responses."""
         answer = Answer(self, self.request_stats, self.received_at)
         self._answers.append(answer)
         return answer
 
     def answered(self, size: int) -> None:
-        """Some answer is known; what can be sent is sent at the end of the turn."""
+        """Schedule sending of complete responses at the end of the turn."""
         self._answered_bytes += size
         if not self._in_turn and not self._send_due:
             self._send_due = True
             self._loop.call_soon(self._send_answers)
 
     def hold(self) -> None:
-        """Start on no further request until `proceed`."""
+        """Start no further request until `proceed`."""
         self._held = True
 
     def proceed(self) -> None:
-        """The request that held up the others is done."""
+        """Resume after the request that called `hold` is done."""
         self._held = False
         self._continue()
 
-    @property
-    def turns(self) -> Turns:
-        return self._shared.turns
+    def work(self, frame: memoryview) -> Work:
+        """Return the work on a request that is completed even if the client disconnects, such as a commit."""
+        return Work(self._shared.turns, lambda: True, len(frame))
+
+    def work_while_open(self, frame: memoryview) -> Work:
+        """Return the work on a request that is abandoned if the client disconnects."""
+        return Work(self._shared.turns, self.is_wanted, len(frame))
 
     def is_wanted(self) -> bool:
-        """Whether somebody is still there to be answered."""
+        """Return whether the client is still connected."""
         return not self.is_closed
 
     def kept(self, frame: memoryview) -> memoryview:
-        """The frame being handled, for work that outlives the turn while the connection is held."""
+        """Return the current frame, valid after the turn while the connection is held."""
         return frame if self._large is not None else memoryview(bytearray(frame))
 
     def free_frame(self) -> None:
-        """The frame of the request that holds up the others is not needed any more."""
+        """Free the frame of the request that holds the connection."""
         if not self._inbox.frame_bytes:
             self._give_back_room()
 
     @contextmanager
     def cancelling_on_close(self) -> Iterator[None]:
-        """Cancel the current task if the connection ends meanwhile."""
+        """Cancel the current task if the connection closes inside the block."""
         task = asyncio.current_task()
         assert task is not None
 
@@ -317,22 +321,22 @@ class Connection(asyncio.BufferedProtocol):
             self.forget_on_close(cancel)
 
     def spawn(self, work: Awaitable[None]) -> None:
-        """Run the rest of a request as a task; a bug in it costs this connection, not the broker."""
+        """Run the rest of a request as a task; an unexpected error closes this connection only."""
         self._shared.tasks.create_task(self._guarded(work))
 
     def spawn_while_open(self, work: Awaitable[None]) -> None:
-        """Like `spawn`, for what nobody needs once the connection has ended: it ends then, too."""
+        """Like `spawn`, but the task is cancelled when the connection closes."""
         task = self._shared.tasks.create_task(self._guarded(work))
 
         def end() -> None:
-            # Not at once: a task must have begun, or what it was to await never is.
+            # Not immediately: a task that never started would leave its coroutine unawaited.
             self._loop.call_soon(task.cancel)
 
         self.on_close(end)
         task.add_done_callback(lambda _: self.forget_on_close(end))
 
     def on_close(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when the connection ends."""
+        """Call `listener` when the connection closes."""
         self._close_listeners.append(listener)
 
     def forget_on_close(self, listener: Callable[[], None]) -> None:
@@ -340,14 +344,14 @@ class Connection(asyncio.BufferedProtocol):
             self._close_listeners.remove(listener)
 
     def close(self, reason: str) -> None:
-        """Hang up."""
+        """Close the connection."""
         if not self.is_closed:
             log.info("connection_closed", peer=self.peer, reason=reason)
             self._release()
             self._transport.abort()
 
     def check_timeouts(self, now: float) -> None:
-        """Hang up on a client that is gone or silent, sends a frame too slowly or has stopped reading."""
+        """Close a connection that is dead or idle, sends a frame too slowly or has stopped reading."""
         limits = self._limits
         if self._outbox.sent_bytes != self._progress_seen:
             self._count_sent()
@@ -355,29 +359,29 @@ class Connection(asyncio.BufferedProtocol):
         if now - self._active_at > limits.idle_timeout_ms / 1000 and (
             not self._answers or self._outbox.is_blocked
         ):
-            self.close(f"nothing happened for {limits.idle_timeout_ms} ms (kafka.idle_timeout_ms)")
+            self.close(f"idle for {limits.idle_timeout_ms} ms (kafka.idle_timeout_ms)")
         elif self._inbox.is_inside_frame and not (self._held or self._paused):
             overtime = now - self._frame_began_at - limits.frame_timeout_ms / 1000
             if overtime > self._inbox.received_bytes / MIN_BYTES_PER_SECOND:
                 self.close("a request did not arrive in time (kafka.frame_timeout_ms)")
         elif self._held and self._outbox.is_abandoned:
-            self.close("the client hung up while it waited")
+            self.close("the client disconnected while it waited")
 
     def check_pace(self, now: float) -> None:
-        """Hang up on a client that takes up room others wait for and does not send.
+        """Close a connection that holds request memory others wait for and does not send.
 
-        One that is not read from because it does not read its answers counts as such.
+        A connection that is not read from because it does not read its responses counts as such.
         """
         if self._inbox.frame_bytes and not (self._held or self._awaits_room):
             hurried_seconds = now - self._frame_began_at - HURRIED_AFTER_SECONDS
             if self._inbox.received_bytes < hurried_seconds * HURRIED_BYTES_PER_SECOND:
-                self.close("others wait for the room its request takes up (kafka.in_flight_bytes)")
+                self.close("other requests wait for the memory of its request (kafka.in_flight_bytes)")
 
     async def _guarded(self, work: Awaitable[None]) -> None:
         try:
             await work
         except Abandoned:
-            pass  # the connection is closed already
+            pass  # already closed
         except ProtocolError as error:
             self.close(str(error))
         except Exception:
@@ -385,7 +389,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close("internal error")
 
     def _continue(self) -> None:
-        """Go on with frames that arrived while the connection was held or over a limit."""
+        """Continue with frames that arrived while the connection was held or over a limit."""
         if not (self.is_closed or self._held):
             self._inbox.reopen()
             self._turn()
@@ -393,7 +397,7 @@ class Connection(asyncio.BufferedProtocol):
     def _turn(self) -> None:
         self._in_turn = True
         try:
-            # Sending answers makes room for requests that a limit kept from being started.
+            # Sending responses allows requests to start that a limit held back.
             while self._handle_frames():
                 pass
         except ProtocolError as error:
@@ -411,7 +415,7 @@ class Connection(asyncio.BufferedProtocol):
         self._review()
 
     def _end_turn(self) -> None:
-        """Whatever became of the turn: staged batches lie in the buffer that the next turn overwrites."""
+        """Commit staged batches, even after an error: the next turn overwrites their buffer."""
         try:
             self._shared.requests.end_turn()
         except Exception:
@@ -419,7 +423,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close("internal error")
 
     def _handle_frames(self) -> bool:
-        """Handle what has arrived; true if a limit stopped it that no longer does."""
+        """Handle arrived frames; return True if a limit stopped it that no longer applies."""
         over_limit = False
         until = monotonic() + TURN_SECONDS
         while not self._held:
@@ -427,7 +431,7 @@ class Connection(asyncio.BufferedProtocol):
                 break
             if (frame := self._inbox.next_frame()) is None:
                 break
-            self._frame_began_at = self._active_at  # what follows it is the next one
+            self._frame_began_at = self._active_at  # the next frame follows
             self.has_asked = True
             self._shared.requests.handle(self, frame)
             if self.is_closed:
@@ -441,7 +445,7 @@ class Connection(asyncio.BufferedProtocol):
         return over_limit and not (self.is_closed or self._is_over_limit())
 
     def _make_room(self) -> None:
-        """Have room for more of a large frame: as much again as has arrived, so that it grows with that."""
+        """Reserve memory for more of a large frame: as much as has arrived, so that it doubles."""
         inbox = self._inbox
         if inbox.wanted_bytes is not None:
             rest_bytes, size = inbox.wanted_bytes, max(FIRST_ROOM_BYTES, 2 * inbox.begun_bytes)
@@ -472,7 +476,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._large = self._shared.buffers.take(size)
         except (OSError, MemoryError) as error:
-            # Not closed here, where the connection that gave the room back is at work.
+            # Not closed here: the caller is the connection that released the memory.
             self._loop.call_soon(self.close, f"no memory for a request of {size} bytes: {error}")
             self._awaits_room = True
             return
@@ -480,7 +484,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_began_at = monotonic()
 
     def _give_back_large(self) -> None:
-        """The large frame received last has been handled, unless a held request still reads it."""
+        """Free the last large frame, unless a held request still reads it."""
         if not (self._held or self._inbox.frame_bytes):
             self._give_back_room()
 
@@ -508,7 +512,7 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def _review(self) -> None:
-        """Read on or stop reading, as the limits say."""
+        """Pause or resume reading, depending on the limits."""
         if self.is_closed:
             return
         pause = self._held or self._awaits_room or self._is_over_limit()
@@ -518,7 +522,7 @@ class Connection(asyncio.BufferedProtocol):
         if pause:
             self._transport.pause_reading()
         else:
-            self._frame_began_at = monotonic()  # what it could not send meanwhile is not late
+            self._frame_began_at = monotonic()  # restart its timeouts: it could not send meanwhile
             self._transport.resume_reading()
             self._loop.call_soon(self._continue)
 
@@ -536,7 +540,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._stats is not None:
             self._stats.shut += 1
             self._count_sent()
-        # Memory is freed here and now: this object lives until the garbage collector finds its cycles.
+        # Free memory now: this object lives until the garbage collector finds its cycles.
         self._inbox.drop()
         self._large = None
         room_bytes, self._room_bytes = self._room_bytes, 0
@@ -545,7 +549,7 @@ class Connection(asyncio.BufferedProtocol):
             release(answer.pieces or ())
         self._answers.clear()
         self._outbox.close()
-        # Taken away first: a listener may take itself out, and the one behind it would not be called.
+        # Detached first: a listener may remove itself, and the next one would be skipped.
         listeners, self._close_listeners = self._close_listeners, []
         for listener in listeners:
             listener()

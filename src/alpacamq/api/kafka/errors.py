@@ -1,4 +1,4 @@
-"""The only place where our errors meet Kafka's numbers."""
+"""The mapping of our errors to Kafka's error codes."""
 
 from collections.abc import Mapping
 
@@ -71,6 +71,7 @@ CODES: Mapping[type[e.AlpacaError], ErrorCode] = {
     e.InvalidDelay: ErrorCode.INVALID_RECORD,
     e.UnknownDelayed: ErrorCode.INVALID_REQUEST,
     e.TooManyDelayed: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    e.RateLimited: ErrorCode.THROTTLING_QUOTA_EXCEEDED,
     e.ProducerFenced: ErrorCode.PRODUCER_FENCED,
     e.InvalidProducerIdMapping: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     e.InvalidTransactionState: ErrorCode.INVALID_TXN_STATE,
@@ -90,11 +91,11 @@ CODES: Mapping[type[e.AlpacaError], ErrorCode] = {
 
 
 def code_of(error: e.AlpacaError) -> ErrorCode:
-    """Kafka's number for one of our errors."""
+    """Return Kafka's error code for one of our errors."""
     return CODES[type(error)]
 
 
 def text_of(error: e.AlpacaError) -> str:
-    """What a response says of an error; names in it may be as long as a client likes."""
+    """Return the text of an error for a response, truncated: it may contain long names from the client."""
     text = str(error)
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…"

@@ -1,6 +1,6 @@
-"""Fetch: whole batches from the log's files to the client, at once or when there are enough.
+"""Fetch: whole batches from log files to the client, immediately or once enough bytes are available.
 
-What is read is a slice of a file that the socket is fed from; its bytes never pass through here.
+Records are slices of files that go to the socket by sendfile; their bytes are not copied here.
 """
 
 import asyncio
@@ -44,19 +44,19 @@ log = get_logger(__name__)
 MAX_FETCHED_PARTITIONS = 20_000
 # Requests with more partitions are served in slices.
 PARTITIONS_AT_ONCE = 128
-# A slice keeps its file open until it is sent. What does not fit waits for the next fetch.
+# A slice keeps its file open until it is sent. More records are left to the next fetch.
 MAX_SLICES = 128
 VERIFY_ATTEMPTS = 3
 _READ_COMMITTED = 1
 
 
 class Found(NamedTuple):
-    """What one partition has for a request."""
+    """The data of one partition for a request."""
 
     topic: bytes
     fetched: PartitionFetched
     records: Readable | None
-    # Where the records are from; they begin with the batch that has this offset.
+    # The source of the records, and the offset of their first batch.
     partition: Partition | None = None
     offset: int = 0
 
@@ -66,7 +66,7 @@ class Found(NamedTuple):
 
 
 class PendingFetch:
-    """A Fetch request that waits for enough bytes, or for its time to run out."""
+    """A Fetch request that waits for min_bytes or max_wait_ms."""
 
     def __init__(
         self,
@@ -88,13 +88,13 @@ class PendingFetch:
         self._readable_bytes = 0
         self._watched: list[Partition] = []
         self._timer: asyncio.TimerHandle | None = None
-        # Set when a partition has more; for requests that are served in slices.
+        # Set when a partition has new records; for requests that are served in slices.
         self._woken = asyncio.Event()
-        # Of what arrived since the partitions were looked at last.
+        # Bytes that arrived since the partitions were last read.
         self._arrived_bytes = 0
 
     def start(self) -> None:
-        """Answer now, or once there is enough."""
+        """Respond now, or once enough bytes are available."""
         found = self._gather()
         if self._call.max_wait_ms <= 0 or self._is_enough(found) or not _is_verified(found):
             self._answer_with(found)
@@ -103,13 +103,13 @@ class PendingFetch:
             self._park()
 
     async def run(self, work: Work) -> None:
-        """Answer in slices what `start` answers at once, for requests with many partitions."""
+        """Do the same as `start` in slices, for requests with many partitions."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._call.max_wait_ms / 1000
         try:
             for topic, wanted in list(self._wanted()):
                 await work.pause()
-                # From the start: what arrives while the others are looked at must not be missed.
+                # From the start: records that arrive while other partitions are read must not be missed.
                 if (partition := self._broker.topics.find(topic, wanted.partition)) is not None:
                     partition.watch(self, self._wake_later)
                     self._watched.append(partition)
@@ -121,7 +121,7 @@ class PendingFetch:
                     break
                 _release(found)
                 work.leave()
-                self._wake_later(0)  # what arrived meanwhile may make enough of what was found
+                self._wake_later(0)  # records that arrived meanwhile may complete min_bytes
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(until):
                         await self._woken.wait()
@@ -129,7 +129,7 @@ class PendingFetch:
         finally:
             self._leave()
         if not _is_verified(found):
-            work.leave()  # the disk may take long
+            work.leave()  # reading may be slow
         found = await self._verified(found, partial(self._gather_in_slices, work))
         await self._respond_in_slices(found, work)
 
@@ -139,7 +139,7 @@ class PendingFetch:
             self._woken.set()
 
     def _answer_with(self, found: list[Found]) -> None:
-        """Respond, after a check of bytes that come from an earlier life of the broker."""
+        """Respond, after verifying bytes that were written before the last start of the broker."""
         if _is_verified(found):
             self._respond(found)
         else:
@@ -162,7 +162,7 @@ class PendingFetch:
         self._connection.on_close(self._leave)
 
     def _wake(self, added_bytes: int) -> None:
-        """Some partition has more. Not all of it need be for us, so look before answering."""
+        """Handle new records in a partition. Read before responding: not all of them may be visible to us."""
         self._readable_bytes += added_bytes
         if self._readable_bytes < self._enough_bytes:
             return
@@ -197,7 +197,7 @@ class PendingFetch:
     async def _verified(
         self, found: list[Found], look_again: Callable[[], Awaitable[list[Found]]]
     ) -> list[Found]:
-        """Check, then look again: where there is damage, that is known now and something else fits."""
+        """Verify, then read again: damage is known now, and other records may fit."""
         for _ in range(VERIFY_ATTEMPTS):
             if _is_verified(found):
                 break
@@ -215,7 +215,7 @@ class PendingFetch:
             return
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._broker.work_threads, partition.log.verify, part.records)
+            await loop.run_in_executor(self._broker.work_threads, partition.verify, part.records)
         except AlpacaError as error:
             log.error("stored_bytes_not_verified", partition=str(partition.identity), reason=str(error))
 
@@ -227,7 +227,7 @@ class PendingFetch:
 
     @property
     def count(self) -> int:
-        """How many partitions it is about."""
+        """The number of partitions requested."""
         if self._session is not None:
             return len(self._session.wanted)
         return sum(len(partitions) for _, partitions in self._call.topics)
@@ -244,7 +244,7 @@ class PendingFetch:
             raise
 
     def _gathering(self, found: list[Found] | None = None) -> Generator[None, None, list[Found]]:
-        """Read every partition wanted, with a stop after each; what was read is added to `found`."""
+        """Read every requested partition into `found`, with a stop after each."""
         if found is None:
             found = []
         room = self._call.max_bytes
@@ -273,16 +273,14 @@ class PendingFetch:
         aborted = None
         if self._reads_committed:
             aborted = (
-                []
-                if records is None
-                else partition.log.transactions.aborted_between(wanted.fetch_offset, records.next_offset)
+                [] if records is None else partition.aborted_between(wanted.fetch_offset, records.next_offset)
             )
         fetched = PartitionFetched(
             index,
             0,
             partition.high_watermark,
             stable,
-            partition.log.start_offset,
+            partition.start_offset,
             records.length if records is not None else 0,
             aborted_transactions=aborted,
         )
@@ -300,7 +298,7 @@ class PendingFetch:
         self._answer.fill(pieces)
 
     def _responding(self, found: list[Found]) -> Generator[None, None, list[Piece]]:
-        """The response to what was found, written with stops in between."""
+        """Encode the response, with stops in between."""
         session = self._session
         news = []
         for part in found:
@@ -308,7 +306,7 @@ class PendingFetch:
             self._count(part)
             if session is not None:
                 key = (part.topic, part.fetched.partition)
-                # The first answer of a session names every partition.
+                # The first response of a session contains every partition.
                 if self._call.session_epoch and not session.is_news(key, part.fetched):
                     continue
                 session.tell(key, part.fetched)
@@ -351,8 +349,8 @@ class PendingFetch:
         if (error := self._broker.topics.not_ready(topic, index)) is not None:
             return error
         if self._header.api_version >= TOPIC_IDS_FROM:
-            return UnknownTopicId(f"no topic with the id {topic.hex()} has a partition {index}")
-        return UnknownTopic(f"there is no partition {index} of a topic {topic.decode()!r}")
+            return UnknownTopicId(f"unknown partition {index} of topic id {topic.hex()}")
+        return UnknownTopic(f"unknown partition {index} of topic {topic.decode()!r}")
 
 
 def _is_verified(found: list[Found]) -> bool:
@@ -360,7 +358,7 @@ def _is_verified(found: list[Found]) -> bool:
 
 
 def _only_verified(part: Found) -> Found:
-    """What could not be checked, because the disk does not give it, is an error and nothing else."""
+    """Return an error without records for data that could not be read and verified."""
     if part.records is None or part.records.verified:
         return part
     part.records.release()
@@ -374,7 +372,7 @@ def _release(found: list[Found]) -> None:
 
 
 def _woven(pieces: list[bytes], slices: list[Readable]) -> list[Piece]:
-    """The response in the order it is sent: bytes, records, bytes, records, …, bytes."""
+    """Return the response in order of sending: bytes, records, bytes, records, …, bytes."""
     woven: list[Piece] = [pieces[0]]
     for records, piece in zip(slices, pieces[1:], strict=True):
         woven.append(records)
@@ -391,13 +389,13 @@ class FetchRequests:
         self._sessions = FetchSessions()
 
     def handle(self, connection: "Connection", header: RequestHeader, frame: memoryview) -> None:
-        """Start on a request."""
+        """Start a request."""
         try:
             call = decode_fetch(header.api_version, frame, header.body_at)
         except ManyEntries:
-            # Held: the next request of a session belongs behind this one.
+            # Held: requests of a session are ordered.
             connection.hold()
-            work = Work(connection.turns, connection.is_wanted, len(frame))
+            work = connection.work_while_open(frame)
             frame = connection.kept(frame)
             connection.spawn_while_open(
                 work.drive(self._decode_in_slices(connection, connection.reserve(), header, frame, work))
@@ -409,7 +407,7 @@ class FetchRequests:
         if pending.count <= PARTITIONS_AT_ONCE:
             pending.start()
         else:
-            work = Work(connection.turns, connection.is_wanted, len(frame))
+            work = connection.work_while_open(frame)
             connection.spawn_while_open(work.drive(self._serve_in_slices(pending, work)))
 
     async def _decode_in_slices(
@@ -441,10 +439,10 @@ class FetchRequests:
     def _pending(
         self, connection: "Connection", answer: "Answer", header: RequestHeader, call: FetchCall
     ) -> PendingFetch | None:
-        """The request, to be answered now or later; None if it has been refused."""
+        """Return the pending request, or None if it was refused."""
         try:
             if sum(len(partitions) for _, partitions in call.topics) > MAX_FETCHED_PARTITIONS:
-                raise InvalidRequest(f"a fetch may name {MAX_FETCHED_PARTITIONS} partitions at most")
+                raise InvalidRequest(f"a fetch must not name more than {MAX_FETCHED_PARTITIONS} partitions")
             session = self._sessions.open(call, by_id=header.api_version >= TOPIC_IDS_FROM)
         except AlpacaError as error:
             answer.refused(code_of(error))

@@ -1,7 +1,7 @@
-"""Incremental fetch sessions: a client names its partitions once, then only what changes.
+"""Incremental fetch sessions (KIP-227): a client sends its partitions once, then only changes.
 
-The broker answers likewise: a partition with nothing new is left out. Sessions are a cache; a
-client whose session has been dropped is told so and starts another.
+Responses omit partitions without news. Sessions are a cache: a client whose session was evicted gets an
+error and starts another.
 """
 
 from collections import OrderedDict
@@ -23,15 +23,15 @@ PartitionKey = tuple[bytes, int]
 
 
 class FetchSessionNotFound(AlpacaError):
-    """The session was never made or has made room for others."""
+    """The session does not exist or was evicted."""
 
 
 class InvalidFetchSessionEpoch(AlpacaError):
-    """Requests of a session come in order; this one is not the next."""
+    """The epoch of a request is not the next of its session."""
 
 
 class FetchSession:
-    """What one client fetches and what it was told last."""
+    """The partitions that one client fetches, and what it last received of each."""
 
     def __init__(self, session_id: int, by_id: bool) -> None:
         self.id = session_id
@@ -41,7 +41,7 @@ class FetchSession:
         self._told: dict[PartitionKey, tuple[int, int]] = {}
 
     def update(self, call: FetchCall) -> None:
-        """Take in what a request adds, changes and gives up."""
+        """Apply the partitions that a request adds, changes and removes."""
         for topic, partitions in call.topics:
             for partition in partitions:
                 self.wanted[topic, partition.partition] = partition
@@ -51,12 +51,12 @@ class FetchSession:
                 self._told.pop((topic, index), None)
 
     def is_news(self, key: PartitionKey, fetched: PartitionFetched) -> bool:
-        """Whether the client learns anything from this."""
+        """Return whether this is news to the client."""
         told = (fetched.high_watermark, fetched.log_start_offset)
         return bool(fetched.records_bytes or fetched.error_code) or self._told.get(key) != told
 
     def tell(self, key: PartitionKey, fetched: PartitionFetched) -> None:
-        """The client is told this. What had records goes last, so that no partition starves another."""
+        """Note what is sent. Partitions with records move to the end, so that none starves others."""
         if fetched.error_code:
             self._told.pop(key, None)
         else:
@@ -65,7 +65,7 @@ class FetchSession:
             self.wanted.move_to_end(key)
 
     def topics(self) -> Iterator[tuple[bytes, list[PartitionWanted]]]:
-        """Everything wanted, neighbours of one topic together."""
+        """Return all requested partitions, adjacent ones of a topic grouped."""
         topic = b""
         partitions: list[PartitionWanted] = []
         for (name, _), wanted in self.wanted.items():
@@ -79,14 +79,14 @@ class FetchSession:
 
 
 class FetchSessions:
-    """The sessions of all clients, least recently used dropped first."""
+    """The sessions of all clients; the least recently used is evicted first."""
 
     def __init__(self) -> None:
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
         self._last_id = 0
 
     def open(self, call: FetchCall, *, by_id: bool) -> FetchSession | None:
-        """The session a request belongs to, brought up to date; None for a request without one."""
+        """Return the updated session of a request, None for a request without one."""
         if call.session_epoch == FINAL_EPOCH:
             self._sessions.pop(call.session_id, None)
             return None
@@ -95,7 +95,7 @@ class FetchSessions:
             return self._create(call, by_id)
         session = self._sessions.get(call.session_id)
         if session is None or session.by_id != by_id:
-            raise FetchSessionNotFound(f"there is no fetch session {call.session_id}")
+            raise FetchSessionNotFound(f"unknown fetch session {call.session_id}")
         if session.next_epoch != call.session_epoch:
             raise InvalidFetchSessionEpoch(
                 f"fetch session {session.id} is at epoch {session.next_epoch}, not {call.session_epoch}"
@@ -106,7 +106,7 @@ class FetchSessions:
             len(session.wanted) > MAX_SESSION_PARTITIONS or self._cached() > MAX_CACHED_PARTITIONS
         ):
             del self._sessions[session.id]
-            raise FetchSessionNotFound(f"fetch session {session.id} has become too large")
+            raise FetchSessionNotFound(f"fetch session {session.id} is too large")
         session.next_epoch = session.next_epoch % _MAX_INT32 + 1
         self._sessions.move_to_end(session.id)
         return session

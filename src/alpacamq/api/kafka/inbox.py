@@ -1,9 +1,9 @@
-"""Cuts the stream of bytes a client sends into frames, without copying the large ones.
+"""Splits the received bytes of a connection into frames, without copying large ones.
 
-Bytes arrive in one scratch buffer that all connections share, for as long as a turn lasts. What
-is left over of a small frame is kept until the next turn; a large one gets a buffer of its own
-and is received straight into it. Such a buffer is a mapping of its own: it has the size that the frame
-announces, takes memory only as far as it is filled, and gives all of it back at once.
+Bytes arrive in one scratch buffer that all connections share for the duration of a turn. The rest
+of a small frame is copied for the next turn; a large frame is received into a buffer of its own. Such a
+buffer is a memory mapping of the announced size: it takes memory only as far as it is filled, and is
+freed as a whole.
 """
 
 import mmap
@@ -17,7 +17,7 @@ from alpacamq.protocol.errors import ProtocolError
 
 
 class _Waiting(NamedTuple):
-    """A request that cannot be received any further for now; those with the least to come go first."""
+    """A request that waits for memory; those with the least remaining bytes are served first."""
 
     rest_bytes: int
     number: int
@@ -27,11 +27,10 @@ class _Waiting(NamedTuple):
 
 
 class InFlight:
-    """Room for large requests: taken as they arrive, given back when they are done.
+    """Memory for large requests: reserved as they arrive, released when they are done.
 
-    Requests that have each taken a part could wait for one another for ever. So one of those that wait is
-    let in at a time beyond the limit, with room for all that is still to come of it: what is held never
-    exceeds the limit by more than one request.
+    Requests that each hold a part could deadlock. So one waiting request at a time may exceed the limit,
+    with memory for all its remaining bytes: the total exceeds the limit by one request at most.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -42,15 +41,15 @@ class InFlight:
 
     @property
     def is_short(self) -> bool:
-        """Whether somebody waits for room, or got it beyond the limit."""
+        """Whether a request waits for memory, or holds some beyond the limit."""
         return bool(self._waiting) or self._beyond_limit is not None
 
     def take(self, owner: object, size: int, rest_bytes: int, resume: Callable[[int], None]) -> int:
-        """Take room for the next `size` of the `rest_bytes` to come; returns how much was taken.
+        """Reserve memory for the next `size` of the remaining `rest_bytes`; return how much was reserved.
 
-        If that is none, `resume` is called with how much it is once there is room.
+        If that is 0, `resume` is called with the amount once memory is available.
         """
-        # Nobody waits while the place beyond the limit is free.
+        # No request waits while the exception beyond the limit is unused.
         if size <= self._free_bytes and not self._waiting:
             self._free_bytes -= size
             return size
@@ -62,14 +61,14 @@ class InFlight:
         return 0
 
     def give(self, owner: object, size: int) -> None:
-        """The owner's request is done with."""
+        """Release the memory of the owner's request."""
         self._free_bytes += size
         if owner is self._beyond_limit:
             self._beyond_limit = None
         self._let_in()
 
     def leave(self, owner: object, size: int) -> None:
-        """The connection is gone: it waits no longer, and what it has taken is free."""
+        """Release the memory of a closed connection, and remove it from the waiting ones."""
         if any(entry.owner is owner for entry in self._waiting):
             self._waiting = [entry for entry in self._waiting if entry.owner is not owner]
             heapify(self._waiting)
@@ -98,7 +97,7 @@ _POOLED_BYTES = 2 << 20
 
 
 class Buffers:
-    """Buffers for large frames, a few of them kept for the next: their pages are there already."""
+    """Buffers for large frames. A few are reused, because their pages are allocated already."""
 
     def __init__(self) -> None:
         self._free: list[mmap.mmap] = []
@@ -110,7 +109,7 @@ class Buffers:
         rounded = max(size, min(_POOLED_BYTES, 1 << (size - 1).bit_length()))
         buffer = mmap.mmap(-1, rounded, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_NOHUGEPAGE"):
-            # With huge pages, a frame that stops after its first bytes would take 2 MiB all the same.
+            # With huge pages, a frame that stops after its first bytes would still take 2 MiB.
             buffer.madvise(mmap.MADV_NOHUGEPAGE)
         return buffer
 
@@ -120,7 +119,7 @@ class Buffers:
 
 
 class Inbox:
-    """One connection's incoming bytes."""
+    """The incoming bytes of one connection."""
 
     def __init__(self, scratch: bytearray, max_frame_bytes: int) -> None:
         self._scratch = scratch
@@ -130,9 +129,9 @@ class Inbox:
         self._rest = bytearray()
         self._large: memoryview | None = None
         self._filled = 0
-        # How far the large frame may be filled; whoever receives more asks for room first.
+        # How far the large frame may be filled; more needs a reservation first.
         self._room_bytes = 0
-        # Size of a large frame that has begun and needs a buffer before more can be received.
+        # Size of a large frame that has begun and needs a buffer.
         self.wanted_bytes: int | None = None
 
     @property
@@ -141,32 +140,32 @@ class Inbox:
 
     @property
     def frame_bytes(self) -> int:
-        """Size of the large frame being received, 0 if there is none."""
+        """Size of the large frame being received, or 0."""
         return len(self._large) if self._large is not None else 0
 
     @property
     def received_bytes(self) -> int:
-        """How much of the large frame has been received."""
+        """Received bytes of the large frame."""
         return self._filled if self._large is not None else 0
 
     @property
     def begun_bytes(self) -> int:
-        """How much of the large frame that needs a buffer is here already."""
+        """Received bytes of the large frame that needs a buffer."""
         return len(self._rest or self._view[self._at :]) - _SIZE.size
 
     @property
     def is_full(self) -> bool:
-        """Whether there is more of the large frame to come than there is room for."""
+        """Whether the remaining bytes of the large frame exceed the reserved memory."""
         return self._large is not None and self._filled == self._room_bytes < len(self._large)
 
     def buffer(self) -> memoryview:
-        """Where the next bytes go."""
+        """Return the buffer for the next bytes."""
         if self._large is not None:
             return self._large[self._filled : self._room_bytes]
         return memoryview(self._scratch)[len(self._rest) :]
 
     def received(self, count: int) -> None:
-        """`count` bytes have been put where `buffer` said."""
+        """Note that `count` bytes were written to `buffer`."""
         if self._large is not None:
             self._filled += count
             return
@@ -178,14 +177,14 @@ class Inbox:
         self._at = 0
 
     def reopen(self) -> None:
-        """Go on with what `park` put aside."""
+        """Continue with the bytes that `park` kept."""
         if self._rest:
             self._view = memoryview(self._rest)
             self._rest = bytearray()
             self._at = 0
 
     def next_frame(self) -> memoryview | None:
-        """The next whole frame without its size; writable, and valid until the turn ends."""
+        """Return the next complete frame without its size; writable, and valid until the turn ends."""
         if self._large is not None:
             if self._filled < len(self._large):
                 return None
@@ -208,7 +207,7 @@ class Inbox:
         return self._view[start : self._at]
 
     def receive_into(self, buffer: mmap.mmap, room_bytes: int) -> None:
-        """Receive the large frame that has begun into `buffer`, `room_bytes` of it for now."""
+        """Receive the large frame into `buffer`, up to `room_bytes` for now."""
         assert self.wanted_bytes is not None
         if self._rest:
             self.reopen()
@@ -221,18 +220,18 @@ class Inbox:
         self.wanted_bytes = None
 
     def extend(self, added_bytes: int) -> None:
-        """Receive so much more of the large frame."""
+        """Extend the reservation of the large frame."""
         self._room_bytes += added_bytes
 
     def park(self) -> None:
-        """End the turn: keep what is left over, since the scratch buffer is everybody's."""
+        """End the turn: copy the remaining bytes, because the scratch buffer is shared."""
         if self._at < len(self._view):
             self._rest = bytearray(self._view[self._at :])
         self._view = memoryview(b"")
         self._at = 0
 
     def drop(self) -> None:
-        """Forget everything that has arrived; its memory is free at once."""
+        """Drop all received bytes and free their memory."""
         self._rest = bytearray()
         self._view = memoryview(b"")
         self._large = None

@@ -10,7 +10,7 @@ from .connection import Connection, Requests, Shared
 from .connection import Limits as Limits
 from .inbox import SCRATCH_BYTES
 
-# How often silent and slow connections are looked for; a fraction of the shortest time-out.
+# Interval of checks for idle and slow connections; a fraction of the shortest timeout.
 _MAX_SWEEP_SECONDS = 5.0
 
 
@@ -25,7 +25,7 @@ class Listener:
         self.listening = asyncio.Event()
 
     def bind(self) -> tuple[str, int]:
-        """Take the address; who connects is served from `run` on. The port is real where 0 was asked for."""
+        """Bind the address and return it, with the actual port if 0 was requested. `run` serves clients."""
         self._socket = take_address(self._host, self._port, "change kafka.listen (--kafka HOST:PORT)")
         return self._host, self._socket.getsockname()[1]
 
@@ -46,7 +46,7 @@ class Listener:
                     connection.close("the broker is shutting down")
 
     async def _watch_over(self, shared: Shared) -> None:
-        """Look for silent and slow connections, for ever."""
+        """Check for idle and slow connections until cancelled."""
         shortest_ms = min(self._limits.idle_timeout_ms, self._limits.frame_timeout_ms)
         while True:
             await asyncio.sleep(min(_MAX_SWEEP_SECONDS, shortest_ms / 4000))

@@ -1,7 +1,7 @@
-"""What a connection still has to send: bytes from memory, and slices of log files by sendfile.
+"""The send queue of a connection: bytes from memory, and slices of log files by sendfile.
 
-The socket is a duplicate of the transport's, since the event loop's transports have no sendfile.
-Nothing is ever written through the transport, so there is one order of bytes: this one.
+The socket is a duplicate of the transport's, because the event loop's transports have no sendfile.
+Nothing is written through the transport, so that the order of bytes is decided here only.
 """
 
 import asyncio
@@ -14,9 +14,9 @@ from alpacamq.broker.readable import Readable
 
 Piece = bytes | bytearray | memoryview | Readable
 
-# sendmsg takes 1024 buffers at most; far fewer already make the system call's cost vanish.
+# sendmsg takes 1024 buffers at most; far fewer already make the cost of the system call negligible.
 _GATHERED = 64
-# How much one connection may send before others get their turn: a few milliseconds of copying.
+# Bytes that one connection may send before others get their turn: a few milliseconds of copying.
 _TURN_BYTES = 2 << 20
 
 
@@ -25,14 +25,14 @@ def size_of(piece: Piece) -> int:
 
 
 def release(pieces: Iterable[Piece]) -> None:
-    """Let go of the files of pieces that will not be sent."""
+    """Release the files of slices that will not be sent."""
     for piece in pieces:
         if isinstance(piece, Readable):
             piece.release()
 
 
 class Outbox:
-    """An ordered queue of bytes and file slices, emptied as fast as the client reads."""
+    """An ordered queue of bytes and file slices, sent as fast as the client reads."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Outbox:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether the client has hung up, as far as that shows while nothing is read from it."""
+        """Whether the client has disconnected, as far as can be detected without reading."""
         try:
             return not self._socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -73,18 +73,18 @@ class Outbox:
         return len(self._queue)
 
     def put(self, pieces: Iterable[Piece]) -> None:
-        """Put pieces in line; slices are released once sent."""
+        """Append to the queue; slices are released once sent."""
         for piece in pieces:
             self._queue.append(piece)
             self.queued_bytes += size_of(piece)
 
     def flush(self) -> None:
-        """Send what the socket takes now, and the rest when it takes more."""
+        """Send as much as the socket accepts, and the rest when it is writable."""
         if not self._waiting:
             self._send()
 
     def close(self) -> None:
-        """Drop what was not sent and let go of the files and the socket."""
+        """Drop unsent data and release the files and the socket."""
         if self._waiting:
             self._loop.remove_writer(self._socket.fileno())
             self._waiting = False
@@ -125,7 +125,7 @@ class Outbox:
             min(head.length - self._sent_of_head, most),
         )
         if sent == 0:
-            # The response's length is promised already: all that is left is to hang up.
+            # The length of the response is sent already: the connection must be closed.
             raise OSError(f"{head.path} ends before byte {head.position + head.length}")
         self._sent_of_head += sent
         self.queued_bytes -= sent
@@ -153,7 +153,7 @@ class Outbox:
         start = self._sent_of_head
         for piece in self._queue:
             if isinstance(piece, Readable):
-                flags = socket.MSG_MORE  # the slice's bytes follow in the same packet
+                flags = socket.MSG_MORE  # the bytes of the slice follow in the same packet
                 break
             if len(buffers) == _GATHERED or most <= 0:
                 break
@@ -173,5 +173,5 @@ class Outbox:
 
 
 def _part(piece: bytes | bytearray | memoryview, start: int, most: int) -> bytes | bytearray | memoryview:
-    """At most so many bytes of a piece from `start` on, without a copy."""
+    """Return up to `limit` bytes of a piece from `start` on, without a copy."""
     return piece if not start and len(piece) <= most else memoryview(piece)[start : start + most]

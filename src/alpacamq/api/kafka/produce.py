@@ -1,9 +1,9 @@
-"""Produce: batches from a client into partitions, and the acknowledgement when they are in.
+"""Produce: appends batches to partitions, and acknowledges them once they are durable.
 
-Nothing here looks at records. A topic that needs its records looked at (compacted, with a compression
-of its own, or with delays) is served off the event loop, and the first batch of a transaction in a
-partition waits for the coordinator's word. Both hold up their connection meanwhile, so that
-batches keep their order.
+Records are not decoded here. Batches of a topic that requires decoding (compacted, with a compression
+type of its own, or with delays) are handled in a thread, and the first batch of a transaction in a
+partition waits for the coordinator. Both hold their connection meanwhile, so that batches keep their
+order.
 """
 
 import asyncio
@@ -15,7 +15,6 @@ from uuid import UUID
 
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.delay.split import may_hold_delays
-from alpacamq.broker.enlisting import join_transaction, while_none_ends
 from alpacamq.broker.partition.leader import Append, Partition
 from alpacamq.broker.partition.validation import (
     admit,
@@ -25,7 +24,8 @@ from alpacamq.broker.partition.validation import (
     unpacked,
 )
 from alpacamq.broker.tracing.partition import Origin
-from alpacamq.coordinator.transactions.transaction import ProducerIdentity, TransactionPartitions
+from alpacamq.broker.transactions import retry_if_marker_written
+from alpacamq.coordinator.transactions.transaction import AddPartitions, ProducerIdentity, VerifyPartitions
 from alpacamq.model.batch import BatchHeader, Codec
 from alpacamq.model.errors import (
     AlpacaError,
@@ -68,11 +68,11 @@ from .turns import Work
 if TYPE_CHECKING:
     from .connection import Answer, Connection
 
-# Kafka's own producer would need larger requests than it makes for more.
+# Kafka's own producer does not make requests large enough for more.
 MAX_PRODUCED_PARTITIONS = 20_000
 # A larger request is staged and written in slices.
 BYTES_AT_ONCE = 4 << 20
-# Batches that are appended without a stop after the coordinator has agreed to them.
+# Batches appended without a stop after the coordinator has accepted them.
 DEFERRED_AT_ONCE = 200
 
 ACKS_NONE = 0
@@ -83,25 +83,25 @@ _ABORTABLE_FROM = 11
 _JOINS_BY_WRITING_FROM = 12
 
 
-# What became of a partition's batch, or the append that will tell.
+# The result of a batch, or its pending append.
 Entry = PartitionProduced | tuple[Partition, Append]
 
 
 @dataclass(slots=True)
 class Deferred:
-    """A batch that cannot be appended at once, and where its result goes."""
+    """A batch that cannot be appended immediately, and the position of its result."""
 
     entries: list[Entry]
     at: int
     partition: Partition
     data: bytearray | memoryview
     header: BatchHeader
-    # Whether the coordinator has to be asked if the partition is part of the producer's transaction.
+    # Whether the coordinator must confirm that the partition is part of the transaction.
     joins_transaction: bool
 
 
 class PendingProduce:
-    """A Produce request some of whose batches may not be in yet."""
+    """A Produce request with pending batches."""
 
     __slots__ = (
         "_answer",
@@ -124,12 +124,12 @@ class PendingProduce:
         self._correlation_id = header.correlation_id
         self._entries: list[tuple[bytes, list[Entry]]] = []
         self._stats = connection.request_stats
-        self._missing = 1  # the request itself, until all of it has been staged
+        self._missing = 1  # the request itself, until all its batches are staged
         self.acks = call.acks
         self.client_id = header.client_id
 
     def topic(self, key: bytes) -> list[Entry]:
-        """The results of one more topic, to be filled by the caller."""
+        """Add a list for the results of one more topic, filled by the caller."""
         entries: list[Entry] = []
         self._entries.append((key, entries))
         return entries
@@ -140,7 +140,7 @@ class PendingProduce:
             broker.stage(partition)
 
     def done(self) -> None:
-        """One more part is finished; the last one answers."""
+        """Note that one more part is complete; the last one sends the response."""
         self._missing -= 1
         if not self._missing:
             self._finish()
@@ -158,7 +158,7 @@ class PendingProduce:
         if self._stats is not None:
             self._stats.seconds.observe(monotonic() - self._connection.received_at)
         if any_refused:
-            # A client that wants no acknowledgement can only learn of a failure this way.
+            # Without acknowledgements, closing is the only way to signal a failure.
             self._connection.close("a batch sent with acks=0 was refused")
 
     def _result(self, entry: Entry) -> PartitionProduced:
@@ -169,7 +169,7 @@ class PendingProduce:
 
 
 class LargeProduce(PendingProduce):
-    """A Produce request with so many partitions that it is answered in slices."""
+    """A Produce request with so many partitions that its response is built in slices."""
 
     __slots__ = ("all_in",)
 
@@ -183,7 +183,7 @@ class LargeProduce(PendingProduce):
         self.all_in.set()
 
     async def answer_in_slices(self, work: Work) -> None:
-        """Answer, once all is in."""
+        """Respond once all batches are complete."""
         by_id = self._version >= TOPIC_IDS_FROM
         responses = []
         any_refused = False
@@ -220,26 +220,26 @@ class LargeProduce(PendingProduce):
 
 
 def _joins_transaction(call: ProduceCall, partition: Partition, batch: BatchHeader) -> bool:
-    """Whether the batch may be the first of its transaction in the partition."""
+    """Return whether the batch may be the first of its transaction in the partition."""
     if batch.is_transactional != (call.transactional_id is not None):
-        raise InvalidRequest("a transactional batch and a transactional id come together or not at all")
-    return batch.is_transactional and partition.log.transactions.open_offset(batch.producer_id) is None
+        raise InvalidRequest("a transactional batch requires a transactional id and vice versa")
+    return batch.is_transactional and partition.open_transaction(batch.producer_id) is None
 
 
 def _result(partition: Partition, append: Append) -> PartitionProduced:
     index = partition.identity.partition
     outcome = append.outcome
     if isinstance(outcome, AlpacaError):
-        return refused(index, outcome, partition.log.start_offset)
+        return refused(index, outcome, partition.start_offset)
     assert outcome is not None
     append_time = (
         append.header.max_timestamp if partition.config.message_timestamp_type == "LogAppendTime" else -1
     )
-    return PartitionProduced(index, 0, outcome.base_offset, append_time, partition.log.start_offset)
+    return PartitionProduced(index, 0, outcome.base_offset, append_time, partition.start_offset)
 
 
 def refused(index: int, error: AlpacaError, log_start_offset: int = -1) -> PartitionProduced:
-    """The result of a batch that did not get in."""
+    """Return the result of a refused batch."""
     return PartitionProduced(index, code_of(error), -1, -1, log_start_offset, text_of(error))
 
 
@@ -250,15 +250,15 @@ class ProduceRequests:
         self._broker = broker
 
     def handle(self, connection: "Connection", header: RequestHeader, frame: memoryview) -> None:
-        """Stage a request's batches; they are written when the turn ends."""
+        """Stage the batches of a request; they are written when the turn ends."""
         try:
             if len(frame) > BYTES_AT_ONCE:
                 raise ManyEntries
             call = decode_produce(header.api_version, frame, header.body_at)
         except ManyEntries:
             connection.hold()
-            # Not to be given up half-way: what has been staged so far is part of the log.
-            work = Work(connection.turns, lambda: True, len(frame))
+            # Never abandoned half-way: staged batches are part of the log.
+            work = connection.work(frame)
             connection.spawn(
                 work.drive(self._handle_in_slices(connection, header, connection.kept(frame), work))
             )
@@ -277,14 +277,14 @@ class ProduceRequests:
     async def _handle_in_slices(
         self, connection: "Connection", header: RequestHeader, frame: memoryview, work: Work
     ) -> None:
-        """Do for a request with much in it what `handle` does; what was staged is written at every stop."""
+        """Do the same as `handle` for a large request; staged batches are written at every stop."""
         try:
             with connection.cancelling_on_close():
                 await work.begin()
                 call = await work.run(decode_produce_in_slices(header.api_version, frame, header.body_at))
             if sum(max(len(partitions), 1) for _, partitions in call.topics) > MAX_PRODUCED_PARTITIONS:
                 raise ProtocolError(
-                    f"a Produce request may name {MAX_PRODUCED_PARTITIONS} partitions at most"
+                    f"a Produce request must not name more than {MAX_PRODUCED_PARTITIONS} partitions"
                 )
             answer = None if call.acks == ACKS_NONE else connection.reserve()
             pending = LargeProduce(connection, answer, header, call)
@@ -298,7 +298,7 @@ class ProduceRequests:
             pending.done()
             work.leave()
             del frame, call, deferred
-            connection.proceed()  # its answer has its place, and all of it is in the log
+            connection.proceed()  # its response is reserved, and all its batches are in the log
             await pending.all_in.wait()
             await pending.answer_in_slices(work)
         finally:
@@ -307,7 +307,7 @@ class ProduceRequests:
     def _stage(
         self, header: RequestHeader, call: ProduceCall, pending: PendingProduce, deferred: list[Deferred]
     ) -> Iterator[None]:
-        """Stage the batches of a request, with a stop after each; those that cannot be are `deferred`."""
+        """Stage the batches of a request, with a stop after each; the rest goes to `deferred`."""
         now_ms = self._broker.clock.now_ms()
         find = self._broker.topics.find
         for key, partitions in call.topics:
@@ -320,17 +320,17 @@ class ProduceRequests:
                         raise self._unknown(header.api_version, key, index)
                     self._check(call, partition)
                     if not records:
-                        raise InvalidRecord(f"no batch was sent for partition {index}")
+                        raise InvalidRecord(f"the request has no batch for partition {index}")
                     data, batch = admit(records, partition.config, now_ms)
                     if batch.attributes & 7 == Codec.ZSTD and header.api_version < _ZSTD_FROM:
-                        raise UnsupportedCompression(f"zstd needs Produce version {_ZSTD_FROM} or later")
+                        raise UnsupportedCompression(f"zstd requires Produce version {_ZSTD_FROM} or later")
                     joins = _joins_transaction(call, partition, batch)
                     if (
                         joins
                         or needs_unpacking(partition.config, batch)
                         or (partition.config.message_delays and may_hold_delays(data, batch))
                     ):
-                        # The frame is gone when the turn ends: what is worked on later is copied.
+                        # The frame is valid until the turn ends: deferred batches are copied.
                         deferred.append(
                             Deferred(entries, len(entries), partition, bytearray(data), batch, joins)
                         )
@@ -375,7 +375,7 @@ class ProduceRequests:
     ) -> None:
         ready = [entry for entry in deferred if await self._unpack(entry, pending.client_id)]
         refusals = await self._refusals(version, call, ready)
-        # Nothing may come between the coordinator's word and the append.
+        # No await between the confirmation by the coordinator and the append.
         for entry in ready:
             partition = entry.partition
             if (refusal := refusals.get(partition.identity)) is not None:
@@ -383,7 +383,7 @@ class ProduceRequests:
                 continue
             traces = partition.traces
             arrival = None
-            if traces is not None and not entry.header.is_control:  # else all of it waits for its time
+            if traces is not None and not entry.header.is_control:  # else all its records are delayed
                 arrival = traces.arrival(entry.data, entry.header, pending.client_id)
             append = Append(entry.data, entry.header, pending.done, arrival)
             entry.entries[entry.at] = (partition, append)
@@ -391,7 +391,7 @@ class ProduceRequests:
         self._broker.commit()
 
     async def _unpack(self, entry: Deferred, client_id: str | None) -> bool:
-        """Look at the records of a batch whose topic asks for that; false if they are refused."""
+        """Validate the records of a batch if its topic requires it; return False if they are refused."""
         partition = entry.partition
         try:
             if needs_unpacking(partition.config, entry.header):
@@ -411,38 +411,40 @@ class ProduceRequests:
     async def _refusals(
         self, version: int, call: ProduceCall, deferred: Sequence[Deferred]
     ) -> dict[TopicPartition, AlpacaError]:
-        """Partitions that may not be written to in the producer's transaction, and why.
+        """Return the partitions that are not writable in the producer's transaction, with errors.
 
-        Clients of the current protocol do not announce their partitions: writing is joining.
+        Clients of the current protocol do not announce partitions: writing adds them (KIP-890).
         """
         joining = {entry.partition: entry.header for entry in deferred if entry.joins_transaction}
         if not joining:
             return {}
-        return await while_none_ends(tuple(joining), lambda: self._ask_to_join(version, call, joining))
+        return await retry_if_marker_written(tuple(joining), lambda: self._enlist(version, call, joining))
 
-    async def _ask_to_join(
+    async def _enlist(
         self, version: int, call: ProduceCall, joining: Mapping[Partition, BatchHeader]
     ) -> dict[TopicPartition, AlpacaError]:
         assert call.transactional_id is not None
         header = next(iter(joining.values()))
-        wanted = TransactionPartitions(
-            transactional_id=call.transactional_id,
-            producer=ProducerIdentity(header.producer_id, header.producer_epoch),
-            partitions=tuple(partition.identity for partition in joining),
-        )
-        coordinators = self._broker.coordinators
+        producer = ProducerIdentity(header.producer_id, header.producer_epoch)
+        partitions = tuple(partition.identity for partition in joining)
+        transactions = self._broker.transactions
         if version >= _JOINS_BY_WRITING_FROM:
-            return await join_transaction(coordinators, wanted)
+            return await transactions.add_partitions(
+                AddPartitions(
+                    transactional_id=call.transactional_id, producer=producer, partitions=partitions
+                )
+            )
         try:
-            verified = await coordinators.ask_transaction(
-                call.transactional_id,
-                lambda machine, ticket, now_ms: machine.verify_partitions(wanted, ticket, now_ms),
+            verified = await transactions.ask(
+                VerifyPartitions(
+                    transactional_id=call.transactional_id, producer=producer, partitions=partitions
+                )
             )
         except ProducerFenced as error:
-            # A batch is told so in the words of a partition: clients expect no others here.
-            return dict.fromkeys(wanted.partitions, FencedProducer(str(error)))
+            # Reported with an error code of partitions: clients expect no others here.
+            return dict.fromkeys(partitions, FencedProducer(str(error)))
         except AlpacaError as error:
-            return dict.fromkeys(wanted.partitions, error)
+            return dict.fromkeys(partitions, error)
         kind = TransactionAbortable if version >= _ABORTABLE_FROM else InvalidTransactionState
         return {
             identity: kind(f"{identity} is not part of the transaction of {call.transactional_id!r}")
@@ -452,7 +454,7 @@ class ProduceRequests:
     def _check(self, call: ProduceCall, partition: Partition) -> None:
         check_writable(partition.identity)
         if call.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
-            raise InvalidRequiredAcks(f"acks={call.acks} is none of 0, 1 and -1 (all)")
+            raise InvalidRequiredAcks(f"acks={call.acks} must be 0, 1 or -1 (all)")
         if call.acks == ACKS_ALL:
             check_replicas(partition.identity, partition.config)
 
@@ -460,5 +462,5 @@ class ProduceRequests:
         if (error := self._broker.topics.not_ready(key, index)) is not None:
             return error
         if version >= TOPIC_IDS_FROM:
-            return UnknownTopicId(f"no topic with the id {key.hex()} has a partition {index}")
-        return UnknownTopic(f"there is no partition {index} of a topic {key.decode()!r}")
+            return UnknownTopicId(f"unknown partition {index} of topic id {key.hex()}")
+        return UnknownTopic(f"unknown partition {index} of topic {key.decode()!r}")

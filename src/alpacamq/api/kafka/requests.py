@@ -1,4 +1,4 @@
-"""From a frame to the handler that understands it, and from its answer back to a frame."""
+"""Dispatches frames to handlers, and encodes their responses."""
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
@@ -36,14 +36,14 @@ _ERROR_CODE = "error_code"
 
 
 class _Plan(NamedTuple):
-    """Whether a message has an error code of its own, and which of its fields hold messages that may."""
+    """Return whether a message type has an error code, and which of its fields hold messages that may."""
 
     has_code: bool
     parts: tuple[str, ...]
 
 
 def error_codes(response: Message) -> Iterator[int]:
-    """Every error code in a response; zero, which is an occasion to stop, for a part that has none."""
+    """Yield every error code in a response, and zero as a stop for each part without one."""
     plan = _plan(type(response))
     yield getattr(response, _ERROR_CODE) if plan.has_code else 0
     for name in plan.parts:
@@ -66,12 +66,12 @@ def _plan(kind: type[Message]) -> _Plan:
 
 # Only Produce carries data; decoding anything else takes many times its size in memory.
 MAX_PLAIN_REQUEST_BYTES = 8 << 20
-# Clients take no larger response, and building one costs memory.
+# Clients accept no larger response, and building one costs memory.
 MAX_RESPONSE_BYTES = 100 << 20
-# Entries of messages that are freed without a stop.
+# Entries freed without a stop.
 FREED_AT_ONCE = 32
 
-# A handler answers at once, or returns a coroutine that holds up the connection's next requests.
+# A handler returns a response, or a coroutine that blocks the next requests of the connection.
 Handler = Callable[[Backend, Any, Call], Message | Coroutine[Any, Any, Message]]
 HANDLERS: Mapping[ApiKey, Handler] = {
     ApiKey.API_VERSIONS: cluster.api_versions,
@@ -116,9 +116,9 @@ HANDLERS: Mapping[ApiKey, Handler] = {
     ApiKey.LIST_TRANSACTIONS: transactions.list_transactions,
     ApiKey.DESCRIBE_PRODUCERS: transactions.describe_producers,
 }
-# Of share consumers, whose sessions end with their connections.
+# Requests of share consumers, whose sessions end with their connections.
 SHARING = {ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE}
-# Answered when others have done their part, and of no use to a client that is gone.
+# Answered when other members have joined or synced; useless once the client has disconnected.
 RENDEZVOUS = {ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP}
 
 
@@ -138,11 +138,11 @@ class KafkaRequests:
         }
 
     def handle(self, connection: Connection, frame: memoryview) -> None:
-        """Start on one request."""
+        """Start one request."""
         header = read_request_header(frame)
         api = APIS.get(header.api_key)
         if api is None:
-            raise ProtocolError(f"there is no API with key {header.api_key}")
+            raise ProtocolError(f"unknown API key {header.api_key}")
         if len(frame) > MAX_PLAIN_REQUEST_BYTES and api.key is not ApiKey.PRODUCE:
             raise ProtocolError(f"a {api.name} request of {len(frame)} bytes is too large")
         connection.request_stats = self._stats[api.key]
@@ -154,13 +154,13 @@ class KafkaRequests:
             self._fetch.handle(connection, header, frame)
         elif api.key in SHARING:
             self._share.handle(connection, header, frame)
-        elif len(frame) > TINY_REQUEST_BYTES:  # smaller ones can hardly name enough to take long
+        elif len(frame) > TINY_REQUEST_BYTES:  # smaller requests cannot name enough entries to take long
             frame = connection.kept(frame)
-            work = Work(connection.turns, _always, len(frame))
+            work = connection.work(frame)
             rest = self._handle_large(connection, connection.reserve(), api, header, frame, work)
             self._later(connection, api, work.drive(rest))
         else:
-            work = Work(connection.turns, _always, len(frame))
+            work = connection.work(frame)
             request = decode(api.request, header.api_version, frame, header.body_at)
             response = HANDLERS[api.key](self._backend, request, _call(connection, header, work))
             if isinstance(response, Message):
@@ -170,7 +170,7 @@ class KafkaRequests:
                 self._later(connection, api, work.drive(rest))
 
     def _later(self, connection: Connection, api: Api, rest: Awaitable[None]) -> None:
-        """Do the rest of a request as a task, while the connection's next requests wait."""
+        """Run the rest of a request as a task, while the connection is held."""
         connection.hold()
         spawn = connection.spawn_while_open if api.key in RENDEZVOUS else connection.spawn
         spawn(rest)
@@ -185,7 +185,7 @@ class KafkaRequests:
         work: Work,
     ) -> None:
         try:
-            # A client that hangs up now leaves nothing behind, least of all its frame.
+            # If the client disconnects now, nothing remains of the request, least of all its frame.
             with connection.cancelling_on_close():
                 await work.begin()
                 request = await work.run(
@@ -204,16 +204,11 @@ class KafkaRequests:
     def _refuse_version(self, connection: Connection, api: Api, header: RequestHeader) -> None:
         if api.key is not ApiKey.API_VERSIONS:
             raise ProtocolError(
-                f"{api.name} version {header.api_version} is not served, "
+                f"{api.name} version {header.api_version} is not supported, "
                 f"only {api.min_version} to {api.max_version}"
             )
         body = encode(cluster.unsupported_api_versions(), 0)
         connection.reserve().fill((response_frame(api, 0, header.correlation_id, body),))
-
-
-def _always() -> bool:
-    """What a client asked for is done although it hangs up: a commit that was sent is not to be lost."""
-    return True
 
 
 def _answer(answer: Answer, api: Api, header: RequestHeader, response: Message) -> None:
@@ -238,11 +233,11 @@ async def _finish(
     work: Work,
     used: deque[object],
 ) -> None:
-    """Answer a request; `used` is what it leaves behind."""
+    """Send the response of a request, then free the messages in `used`."""
     try:
         if not isinstance(response, Message):
             if api.key in RENDEZVOUS:
-                work.leave()  # it waits for requests that need a place themselves
+                work.leave()  # it waits for requests that need a slot themselves
             response = await response
         body = await work.run(_encoded(answer, header, response))
         answer.fill((response_frame(api, header.api_version, header.correlation_id, body),))
@@ -255,7 +250,7 @@ async def _finish(
 
 
 def _freed(used: deque[object]) -> Generator[None, None, None]:
-    """Free messages entry by entry, with stops in between: all at once takes as long as a few slices."""
+    """Free messages entry by entry, with stops in between: all at once would take several slices."""
     count = 0
     while used:
         part = used.popleft()
@@ -270,7 +265,7 @@ def _freed(used: deque[object]) -> Generator[None, None, None]:
 
 @cache
 def _arrays(kind: type[Message]) -> tuple[str, ...]:
-    """The fields of a message that hold others."""
+    """Return the fields of a message that hold other messages."""
     return tuple(
         field.name
         for field in fields_of(kind)
@@ -279,7 +274,7 @@ def _arrays(kind: type[Message]) -> tuple[str, ...]:
 
 
 def _encoded(answer: Answer, header: RequestHeader, response: Message) -> Generator[None, None, bytes]:
-    """Count the errors of a response and write it, with stops in between."""
+    """Count the errors of a response and encode it, with stops in between."""
     if answer.stats is not None:
         for code in error_codes(response):
             if code:

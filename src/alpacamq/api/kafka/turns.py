@@ -1,13 +1,13 @@
-"""Shares the event loop among requests that take long.
+"""Shares the event loop among long requests.
 
-A request works in slices of a few milliseconds. Whatever their number, one slice of one request runs each
-time round the event loop, so that everybody else waits for one slice at a time and not for a request. A slice
-is time on the event loop: what a request waits for a coordinator or the disk does not count.
+A request works in slices of a few milliseconds. Each iteration of the event loop runs one slice of one
+request, so that other work waits for one slice and not for a whole request. A slice is time on the event
+loop: waiting for a coordinator or the disk does not count.
 
-Only a few requests may work on after their first slice: a decoded request takes many times its size, and so
-does its response. Each needs a place for that, of which there are some for large and some for small ones.
-Short requests, the usual ones, need none before their tenth slice, and every second slice is for those that
-have none: they are done by then, even if the garbage collector or another process took a slice from them.
+Only a few requests may continue after their first slice, because a decoded request takes many times its size
+in memory, and so does its response. Each needs a slot; there are separate slots for large and small requests.
+Short requests, the usual ones, need none before their tenth slice, and every second slice goes to requests
+without a slot: they complete by then, even if the garbage collector or another process took time from them.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ SLICE_SECONDS = 0.002
 MAX_LARGE_REQUESTS = 8
 MAX_SMALL_REQUESTS = 32
 SMALL_REQUEST_BYTES = 64 << 10
-# So many slices of a request of up to this size need no place. Decoded, it takes little memory.
+# The first slices of a request of up to this size need no slot. Decoded, it takes little memory.
 FREE_SLICES = 10
 SHORT_REQUEST_BYTES = 4 << 10
-# One of up to this size goes on after its first slice: mostly that was taken from it, and it is nearly done.
+# A request of up to this size gets a second slice at once: it is nearly done, and was probably preempted.
 TINY_REQUEST_BYTES = 1 << 10
 
 
 class Abandoned(Exception):
-    """The client of a request that takes long has hung up: nobody waits for the rest of it."""
+    """The client of a long request has disconnected; the rest of the work is dropped."""
 
 
 class Turns:
@@ -45,18 +45,18 @@ class Turns:
         self._small = asyncio.Semaphore(MAX_SMALL_REQUESTS)
 
     def call(self, slice_: Callable[[], None]) -> None:
-        """Call `slice_` when those before it have had their turn and the loop has gone round."""
+        """Call `slice_` after those before it, in a later iteration of the event loop."""
         self._enqueue(self._long, slice_)
 
-    async def next(self, *, has_place: bool) -> None:
+    async def next(self, *, has_slot: bool) -> None:
         """Return when it is the caller's turn."""
         turn: asyncio.Future[None] = self._loop.create_future()
-        queue = self._long if has_place else self._begun
+        queue = self._long if has_slot else self._begun
         self._enqueue(queue, lambda: None if turn.done() else turn.set_result(None))
         await turn
 
-    def places(self, request_bytes: int) -> asyncio.Semaphore:
-        """The places among which a request of this size needs one to go on."""
+    def slots(self, request_bytes: int) -> asyncio.Semaphore:
+        """Return the semaphore of slots for requests of this size."""
         return self._small if request_bytes <= SMALL_REQUEST_BYTES else self._large
 
     def _enqueue(self, queue: deque[Callable[[], None]], slice_: Callable[[], None]) -> None:
@@ -72,17 +72,17 @@ class Turns:
 
 
 class Work:
-    """The work on one request, which stops when a slice is over."""
+    """The work on one request, in slices."""
 
-    __slots__ = ("_free_slices", "_goes_on", "_has_place", "_is_wanted", "_places", "_turns", "_until")
+    __slots__ = ("_free_slices", "_goes_on", "_has_slot", "_is_wanted", "_slots", "_turns", "_until")
 
     def __init__(self, turns: Turns, is_wanted: Callable[[], bool], request_bytes: int) -> None:
         self._turns = turns
-        self._places = turns.places(request_bytes)
+        self._slots = turns.slots(request_bytes)
         self._is_wanted = is_wanted
         self._free_slices = FREE_SLICES if request_bytes <= SHORT_REQUEST_BYTES else 0
         self._goes_on = request_bytes <= TINY_REQUEST_BYTES
-        self._has_place = False
+        self._has_slot = False
         self._until = monotonic() + SLICE_SECONDS
 
     @property
@@ -91,12 +91,12 @@ class Work:
         return monotonic() >= self._until
 
     async def begin(self) -> None:
-        """Wait for the first turn: any number of requests may have arrived at once."""
-        await self._turns.next(has_place=False)
+        """Wait for the first turn: any number of requests may have arrived together."""
+        await self._turns.next(has_slot=False)
         self._until = monotonic() + SLICE_SECONDS
 
     async def pause(self) -> None:
-        """Let others have their turn if the slice is over; Abandoned if the client has hung up meanwhile."""
+        """Yield if the slice is over; raise Abandoned if the client has disconnected meanwhile."""
         if monotonic() < self._until:
             return
         if self._goes_on:
@@ -105,17 +105,17 @@ class Work:
             return
         if self._free_slices:
             self._free_slices -= 1
-        elif not self._has_place:
-            await self._places.acquire()
-            self._has_place = True
-        await self._turns.next(has_place=self._has_place)
+        elif not self._has_slot:
+            await self._slots.acquire()
+            self._has_slot = True
+        await self._turns.next(has_slot=self._has_slot)
         if not self._is_wanted():
             raise Abandoned
         self._until = monotonic() + SLICE_SECONDS
 
     @coroutine
     def drive(self, steps: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-        """Run a task that works on the request, without counting the time in which it waits."""
+        """Run a coroutine that works on the request, without counting the time in which it waits."""
         left_seconds = SLICE_SECONDS
         error: BaseException | None = None
         while True:
@@ -126,7 +126,7 @@ class Work:
                 result: T = end.value
                 return result
             finally:
-                error = None  # it holds this frame
+                error = None  # it references this frame
             left_seconds = self._until - monotonic()
             try:
                 yield waited_for
@@ -134,7 +134,7 @@ class Work:
                 error = raised
 
     async def run(self, slices: Generator[object, None, T]) -> T:
-        """Drive a generator that stops now and then to its end; returns its result."""
+        """Run a generator to its end, with pauses at its stops; return its result."""
         while True:
             try:
                 next(slices)
@@ -145,7 +145,7 @@ class Work:
                 await self.pause()
 
     def leave(self) -> None:
-        """Make place for others, at the end or before a wait for somebody else."""
-        if self._has_place:
-            self._has_place = False
-            self._places.release()
+        """Release the slot, at the end or before waiting for other requests."""
+        if self._has_slot:
+            self._has_slot = False
+            self._slots.release()

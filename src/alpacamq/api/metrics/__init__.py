@@ -1,1 +1,1 @@
-"""The stats of the broker: what /metrics shows, and the history of the last hour."""
+"""Metrics of the broker in Prometheus' format."""

@@ -1,4 +1,4 @@
-"""All of /metrics."""
+"""Collects all metrics for /metrics."""
 
 import asyncio
 from contextlib import suppress
@@ -33,11 +33,11 @@ async def collect_transactions(text: Exposition, broker: Broker) -> None:
     text.add(
         m.TRANSACTIONS_ENDED,
         {
-            ("committed",): broker.coordinators.transactions_committed,
-            ("aborted",): broker.coordinators.transactions_aborted,
+            ("committed",): broker.transactions.committed,
+            ("aborted",): broker.transactions.aborted,
         },
     )
-    text.one(m.HANGING_TRANSACTIONS, len(broker.coordinators.hanging_transactions.found))
+    text.one(m.HANGING_TRANSACTIONS, len(broker.transactions.hanging.found))
     found = []
     if TRANSACTIONS_TOPIC in broker.topics.image.topics:
         found = await all_transactions(broker, ListTransactions())
@@ -49,7 +49,7 @@ async def collect_transactions(text: Exposition, broker: Broker) -> None:
 
 
 class Collector:
-    """Puts together what is shown, and remembers which names are."""
+    """Runs all collectors, one request at a time."""
 
     def __init__(self, broker: Broker, metrics: Metrics, traffic: Traffic) -> None:
         self._broker = broker
@@ -59,11 +59,11 @@ class Collector:
         self._topics = TopicCollector(broker, limits.max_topics)
         self._groups = GroupCollector(broker, limits.max_groups)
         self._queues = QueueCollector(broker, limits.max_groups)
-        # Collecting gives way to other work; two at a time would be in each other's way.
+        # Collecting yields to other work; concurrent collections would interfere.
         self._collecting = asyncio.Lock()
 
     async def text(self) -> bytes:
-        """Everything, as Prometheus reads it."""
+        """Return all metrics in Prometheus' format."""
         async with self._collecting:
             text = Exposition()
             process.collect(text, self._broker)
@@ -76,7 +76,7 @@ class Collector:
             }
             text.add(m.SERIES_DROPPED, dropped)
             for part in (collect_delays, collect_transactions):
-                # A part that cannot answer now is left out: the others are of use without it.
+                # An unavailable part is left out: the others are useful without it.
                 with suppress(AlpacaError):
                     await part(text, self._broker)
             await asyncio.sleep(0)

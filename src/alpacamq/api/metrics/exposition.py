@@ -1,4 +1,4 @@
-"""Metrics as text in Prometheus' format."""
+"""Formats metrics as text in Prometheus' format."""
 
 from collections.abc import Iterable, Mapping
 
@@ -8,18 +8,18 @@ from alpacamq.telemetry.metrics_catalogue import Kind, Metric
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
-# The values of a metric's labels, in their order.
+# Label values of a metric, in order.
 Labels = tuple[str, ...]
 
 
 class Exposition:
-    """Collects metrics, each with all its samples at once: HELP and TYPE may come once only."""
+    """Collects metrics, each with all its samples together: HELP and TYPE may occur only once."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
 
     def add(self, metric: Metric, samples: Mapping[Labels, float]) -> None:
-        """A metric with a number for each combination of labels."""
+        """Add a metric with a number for each combination of labels."""
         assert metric.kind is not Kind.HISTOGRAM
         if samples:
             self._begin(metric)
@@ -29,12 +29,12 @@ class Exposition:
             ]
 
     def one(self, metric: Metric, number: float | None) -> None:
-        """A metric without labels; left out where the number is not known."""
+        """Add a metric without labels, unless its number is None."""
         if number is not None:
             self.add(metric, {(): number})
 
     def histograms(self, metric: Metric, samples: Iterable[tuple[Labels, Histogram]]) -> None:
-        """A metric with a histogram for each combination of labels."""
+        """Add a metric with a histogram for each combination of labels."""
         assert metric.kind is Kind.HISTOGRAM
         found = list(samples)
         if found:
@@ -61,7 +61,7 @@ def _histogram(metric: Metric, values: Labels, histogram: Histogram) -> Iterable
 
 
 def _number(number: float) -> str:
-    """Whole numbers as such: large counters are read by people, too."""
+    """Format whole numbers without exponent, for human readers."""
     return str(int(number)) if isinstance(number, int) or number.is_integer() else repr(number)
 
 

@@ -1,4 +1,4 @@
-"""Consumer groups in figures."""
+"""Metrics of consumer groups."""
 
 import asyncio
 from collections import Counter
@@ -10,12 +10,12 @@ from alpacamq.telemetry import metrics_catalogue as m
 from .exposition import Exposition, Labels
 from .selection import OTHER, Selection
 
-# So many offsets are looked at before others get their turn of the event loop.
+# Offsets read before yielding to the event loop.
 _AT_ONCE = 1000
 
 
 class GroupCollector:
-    """Every group, those furthest behind by name."""
+    """Metrics of all groups; those with the largest lag have series of their own."""
 
     def __init__(self, broker: Broker, limit: int) -> None:
         self._broker = broker
@@ -23,13 +23,13 @@ class GroupCollector:
         self._lags: Selection[tuple[str, str]] = Selection(limit)
 
     async def collect(self, text: Exposition) -> int:
-        """How many groups, or groups in a topic, have no figures of their own."""
+        """Add all metrics; return how many groups, or groups in a topic, have no series of their own."""
         states: Counter[Labels] = Counter()
-        sizes: dict[str, tuple[int, int]] = {}  # members, and how often they have changed
+        sizes: dict[str, tuple[int, int]] = {}  # members and rebalances
         behind: dict[str, int] = {}
         lags: dict[tuple[str, str], int] = {}
         looked_at = 0
-        async for some in self._broker.coordinators.group_stats():
+        async for some in self._broker.groups.stats():
             for each in some:
                 name = each.group.group
                 states[(each.group.state,)] += 1
@@ -57,7 +57,7 @@ class GroupCollector:
         return max(len(sizes) - len(shown), len(lags) - len(pairs))
 
     def _lags_of(self, group: GroupStats) -> dict[str, int]:
-        """How far a group is behind in each topic."""
+        """Return the lag of a group in each topic."""
         find = self._broker.topics.find
         lags: dict[str, int] = {}
         for (topic, index), committed in group.committed.items():

@@ -1,4 +1,4 @@
-"""The process, its event loop and its disk, in figures."""
+"""Metrics of the process, its event loop and its disk."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ from .exposition import Exposition
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
-# Of /proc/self/stat after the name in parentheses: when the process started, in ticks since the boot.
+# Field of /proc/self/stat after the name in parentheses: start of the process, in ticks since boot.
 _STARTED_FIELD = 19
 
 
@@ -26,14 +26,14 @@ def collect(text: Exposition, broker: Broker) -> None:
     text.add(m.HEALTH, {(name,): int(check.is_ok) for name, check in all_checks(broker).items()})
     usage = resource.getrusage(resource.RUSAGE_SELF)
     text.one(m.CPU_SECONDS, usage.ru_utime + usage.ru_stime)
-    with suppress(OSError):  # systems without /proc do without these
+    with suppress(OSError):  # not available without /proc
         size_pages, resident_pages, *_ = Path("/proc/self/statm").read_text().split()
         text.one(m.RESIDENT_MEMORY, int(resident_pages) * _PAGE_BYTES)
         text.one(m.VIRTUAL_MEMORY, int(size_pages) * _PAGE_BYTES)
         text.one(m.OPEN_FDS, sum(1 for _ in Path("/proc/self/fd").iterdir()))
         text.one(m.START_TIME, _started_at())
     text.one(m.MAX_FDS, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    with suppress(OSError):  # the check of the disk says what is wrong; the rest is wanted all the more
+    with suppress(OSError):  # the health check reports the disk error; the other metrics are still needed
         room = os.statvfs(broker.settings.data_directory)
         text.one(m.DISK_FREE, room.f_bavail * room.f_frsize)
         text.one(m.DISK_SIZE, room.f_blocks * room.f_frsize)

@@ -1,7 +1,6 @@
-"""Queues and their lanes in figures."""
+"""Metrics of queues and their lanes."""
 
 import asyncio
-import os
 from collections.abc import Iterable, Sequence
 
 from alpacamq.broker.broker import Broker
@@ -9,12 +8,13 @@ from alpacamq.model.batch import HEADER_BYTES, read_header
 from alpacamq.model.errors import AlpacaError
 from alpacamq.queues.messages import DescribeReply, QueueId
 from alpacamq.telemetry import metrics_catalogue as m
+from alpacamq.wire.queues import QueueTotals
 
 from .exposition import Exposition, Labels
 from .selection import OTHER, Remainder, Selection
-from .stats import QueueTotals, lanes_of, totals_of
+from .stats import lanes_of, totals_of
 
-# Headers read each time; a queue that is left out this time has its turn the next.
+# Batch headers read per collection; queues that are left out are read first in the next.
 MAX_READS = 500
 
 # Topic, partition and offset.
@@ -22,14 +22,14 @@ _Place = tuple[str, int, int]
 
 
 class OldestMessages:
-    """When the first message of each queue's partitions was written."""
+    """Timestamps of the oldest unprocessed messages of queues, cached by position."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._written_ms: dict[_Place, int] = {}
 
     async def ages(self, queues: Iterable[DescribeReply]) -> dict[Labels, float]:
-        """Seconds by queue; 0 where there is nothing to be done."""
+        """Return the age in seconds of the oldest message by queue, 0 for an empty queue."""
         places = {queue.queue: _places(queue) for queue in queues}
         wanted = {place for each in places.values() for place in each}
         known = {place: at for place, at in self._written_ms.items() if place in wanted}
@@ -55,12 +55,12 @@ class OldestMessages:
             loop = asyncio.get_running_loop()
             try:
                 data = await loop.run_in_executor(
-                    self._broker.work_threads, os.pread, found.handle.descriptor, HEADER_BYTES, found.position
+                    self._broker.work_threads, found.handle.read, HEADER_BYTES, found.position
                 )
             finally:
                 found.release()
             return read_header(data).base_timestamp
-        except (AlpacaError, OSError):  # damaged, or deleted meanwhile
+        except (AlpacaError, OSError):  # damaged or deleted meanwhile
             return None
 
 
@@ -90,7 +90,7 @@ _COUNTS = {
 
 
 class QueueCollector:
-    """Every queue, the longest by name. Lanes and ages are known of those with a name only."""
+    """Metrics of all queues; the longest have series of their own, including lanes and ages."""
 
     def __init__(self, broker: Broker, limit: int) -> None:
         self._broker = broker
@@ -99,7 +99,7 @@ class QueueCollector:
         self._oldest = OldestMessages(broker)
 
     async def collect(self, text: Exposition) -> int:
-        """How many queues have no figures of their own."""
+        """Add all metrics; return how many queues have no series of their own."""
         queues = {each.queue: each for each in self._broker.queues.stats()}
         totals = {queue: totals_of([stats]) for queue, stats in queues.items()}
         lengths = {queue: each.ready + each.in_flight for queue, each in totals.items()}

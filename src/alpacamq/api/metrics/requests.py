@@ -1,4 +1,4 @@
-"""Connections and requests of every API, in figures."""
+"""Metrics of connections and requests of every API."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from .exposition import Exposition, Labels
 
 
 class Answered(NamedTuple):
-    """A method on a path as the table of routes has it, and the status of the answer."""
+    """A method and path of the route table, and the status of a response."""
 
     method: str
     path: str
@@ -20,7 +20,7 @@ class Answered(NamedTuple):
 
 
 class Traffic:
-    """How often each route was answered with each status: there are only so many of those."""
+    """Counts responses by route and status, which are bounded in number."""
 
     __slots__ = ("_answers",)
 

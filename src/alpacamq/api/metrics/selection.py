@@ -1,14 +1,14 @@
-"""Which of many names have figures of their own, and how the others are added up.
+"""Selects the names with series of their own, and adds up the others.
 
-Names are chosen by users, and every name is a series that Prometheus has to keep: there must be an end to
-them. Who is chosen stays so, since a series that comes and goes is of little use.
+Names are chosen by users, and every name is a series that Prometheus stores: their number must be bounded. A
+selected name stays selected, because a series with gaps is of little use.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
 from heapq import nlargest
 from typing import Generic, TypeVar
 
-from alpacamq.api.slices import in_slices
+from alpacamq.broker.slices import in_slices
 
 # No topic can have this name.
 OTHER = "(other)"
@@ -17,14 +17,14 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Selection(Generic[K]):
-    """The largest at the time when there was room for them, for as long as they are there."""
+    """A bounded set of names: the largest when selected, kept for as long as they exist."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._chosen: set[K] = set()
 
     async def choose(self, sizes: Mapping[K, float]) -> set[K]:
-        """Those of `sizes` to be shown; others get their turn of the event loop meanwhile."""
+        """Return the selected names of `sizes`; yields to the event loop."""
         self._chosen = {key for key in self._chosen if key in sizes}
         if (free := self._limit - len(self._chosen)) > 0:
             largest: list[K] = []
@@ -35,10 +35,10 @@ class Selection(Generic[K]):
 
 
 class Remainder(Generic[K]):
-    """The counters of those that are not shown, added up so that a sum never falls.
+    """Sums of the counters of names that are not selected. Sums never decrease.
 
-    One that is gone takes nothing away: Prometheus would take the lower sum for that of a broker that
-    started anew, and show all of it as growth.
+    A deleted name is not subtracted: Prometheus would take the lower sum for a restart of the broker, and
+    count all of it as growth.
     """
 
     def __init__(self, width: int) -> None:
@@ -46,7 +46,7 @@ class Remainder(Generic[K]):
         self._seen: Mapping[K, Sequence[int]] = {}
 
     def add_up(self, counters: Mapping[K, Sequence[int]]) -> Sequence[int]:
-        """The sums, with what these counters have grown by since the last time."""
+        """Add the growth of these counters since the last call; return the sums."""
         none = [0] * len(self._sums)
         for key, counts in counters.items():
             for place, (before, now) in enumerate(zip(self._seen.get(key, none), counts, strict=True)):

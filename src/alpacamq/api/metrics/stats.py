@@ -1,4 +1,4 @@
-"""Adds up the stats of queues and transactions, for the JSON API and for /metrics."""
+"""Adds up the stats of queues and transactions, for the HTTP API and /metrics."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -8,38 +8,12 @@ import msgspec
 
 from alpacamq.broker.broker import Broker
 from alpacamq.coordinator.transactions.transaction import ListTransactions, Transaction
-from alpacamq.queues.messages import DescribeReply, LaneTotals, PartitionTotals
-
-
-class LaneStats(msgspec.Struct, frozen=True, kw_only=True):
-    """One lane. Totals count since the broker started."""
-
-    ready: int
-    in_flight: int
-    resting: int
-    enqueued_total: int
-    delivered_total: int
-
-
-class QueueTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """What a queue holds, and what has happened since the broker started."""
-
-    ready: int
-    in_flight: int
-    resting: int
-    dead_lettering: int
-    received_total: int
-    acked_total: int
-    nacked_total: int
-    rejected_total: int
-    expired_leases_total: int
-    dead_lettered_total: int
-    redelivered_total: int
-    waiting_receives: int
+from alpacamq.queues.messages import DescribeReply, PartitionTotals
+from alpacamq.wire.queues import LaneStats, QueueTotals, sum_of_lanes
 
 
 class TransactionStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Transactional ids by the state of their transaction, and when the oldest open one began."""
+    """Transactional ids by transaction state, and the start of the oldest open transaction."""
 
     transactional_ids: int
     by_state: dict[str, int]
@@ -47,7 +21,7 @@ class TransactionStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class State(StrEnum):
-    """How far a transaction is."""
+    """States of a transaction."""
 
     EMPTY = "empty"
     ONGOING = "ongoing"
@@ -58,7 +32,7 @@ class State(StrEnum):
 
 
 def totals_of(queues: Iterable[DescribeReply]) -> QueueTotals:
-    """The figures of some queues, added up."""
+    """Add up the stats of queues."""
     queues = list(queues)
     partitions = [partition for queue in queues for partition in queue.partitions]
     return QueueTotals(
@@ -78,29 +52,25 @@ def totals_of(queues: Iterable[DescribeReply]) -> QueueTotals:
 
 
 def lanes_of(partitions: Iterable[PartitionTotals]) -> dict[str, LaneStats]:
-    """The lanes of some partitions, added up by name."""
-    by_name: dict[str, list[LaneTotals]] = {}
+    """Add up the lanes of partitions by name."""
+    by_name: dict[str, list[LaneStats]] = {}
     for partition in partitions:
-        for name, stats in partition.lanes.items():
-            by_name.setdefault(name, []).append(stats)
-    return {
-        name: LaneStats(
-            ready=sum(each.ready for each in stats),
-            in_flight=sum(each.in_flight for each in stats),
-            resting=sum(each.resting for each in stats),
-            enqueued_total=sum(each.enqueued_total for each in stats),
-            delivered_total=sum(each.delivered_total for each in stats),
-        )
-        for name, stats in by_name.items()
-    }
+        for name, lane in partition.lanes.items():
+            by_name.setdefault(name, []).append(
+                LaneStats(
+                    ready=lane.ready,
+                    in_flight=lane.in_flight,
+                    resting=lane.resting,
+                    enqueued_total=lane.enqueued_total,
+                    delivered_total=lane.delivered_total,
+                )
+            )
+    return {name: sum_of_lanes(lanes) for name, lanes in by_name.items()}
 
 
 async def all_transactions(broker: Broker, request: ListTransactions) -> list[Transaction]:
-    """The transactions of every shard that are asked for."""
-    found: list[tuple[Transaction, ...]] = await broker.coordinators.ask_every_transaction_shard(
-        lambda machine, ticket, now_ms: machine.list(request, ticket, now_ms)
-    )
-    return [each for of_shard in found for each in of_shard]
+    """Return the requested transactions of all shards."""
+    return await broker.transactions.find(request)
 
 
 def stats_of(transactions: list[Transaction]) -> TransactionStats:

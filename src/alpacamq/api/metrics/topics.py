@@ -1,4 +1,4 @@
-"""Topics in figures."""
+"""Metrics of topics."""
 
 import asyncio
 from typing import NamedTuple
@@ -9,12 +9,12 @@ from alpacamq.telemetry import metrics_catalogue as m
 from .exposition import Exposition
 from .selection import OTHER, Remainder, Selection
 
-# So many partitions are looked at before others get their turn of the event loop.
+# Partitions read before yielding to the event loop.
 _AT_ONCE = 500
 
 
 class _Levels(NamedTuple):
-    """What a topic has."""
+    """Levels of a topic."""
 
     partitions: int = 0
     size_bytes: int = 0
@@ -23,7 +23,7 @@ class _Levels(NamedTuple):
 
 
 class _Counts(NamedTuple):
-    """What has happened to it."""
+    """Counters of a topic."""
 
     written: int = 0
     written_bytes: int = 0
@@ -45,7 +45,7 @@ _COUNTS = (
 
 
 class TopicCollector:
-    """Every topic, the largest by name."""
+    """Metrics of all topics; the largest have series of their own."""
 
     def __init__(self, broker: Broker, limit: int) -> None:
         self._topics = broker.topics
@@ -53,7 +53,7 @@ class TopicCollector:
         self._remainder: Remainder[str] = Remainder(len(_Counts()))
 
     async def collect(self, text: Exposition) -> int:
-        """How many topics have no figures of their own."""
+        """Add all metrics; return how many topics have no series of their own."""
         found = await self._stats()
         shown = await self._selection.choose({name: levels.size_bytes for name, (levels, _) in found.items()})
         levels = {name: found[name][0] for name in sorted(shown)}
@@ -79,8 +79,8 @@ class TopicCollector:
             found[name] = (
                 _Levels(
                     partitions=len(partitions),
-                    size_bytes=sum(each.log.size_bytes for each in partitions),
-                    messages=sum(each.high_watermark - each.log.start_offset for each in partitions),
+                    size_bytes=sum(each.size_bytes for each in partitions),
+                    messages=sum(each.high_watermark - each.start_offset for each in partitions),
                     damaged=sum(not each.is_sound for each in partitions),
                 ),
                 _Counts(

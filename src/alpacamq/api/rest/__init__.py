@@ -1,1 +1,1 @@
-"""The HTTP/JSON API: topics, messages, groups, queues and transactions for any HTTP client."""
+"""The HTTP API: topics, messages, groups, queues and transactions as JSON."""

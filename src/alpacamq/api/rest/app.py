@@ -1,4 +1,4 @@
-"""The API for HTTP clients that speak JSON: finds the route, reads what was sent, sends what is answered."""
+"""The HTTP API: routes requests, parses their input and sends the results as JSON."""
 
 from collections.abc import Awaitable, Mapping
 from http import HTTPStatus
@@ -9,7 +9,6 @@ import msgspec
 
 from alpacamq.api.http.hosts import foreign_page
 from alpacamq.api.http.messages import Refused, Request, Response
-from alpacamq.api.metrics.history import Sampler
 from alpacamq.broker.broker import Broker
 from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def check_origin(request: Request, route: AnyRoute) -> None:
-    """Refuse what a page of another site sends. A link may be followed where that changes nothing."""
+    """Refuse requests of pages of other sites, except links to routes without effects."""
     page = foreign_page(request)
     if page is not None and not _is_followed_link(request, route):
         raise CrossOrigin(f"{page} may not use this broker")
@@ -47,7 +46,7 @@ _NO_CONTENT = Response(HTTPStatus.NO_CONTENT)
 
 
 class RestApi:
-    """Answers JSON requests; an App of the HTTP listener."""
+    """Serves JSON requests; an App of the HTTP listener."""
 
     def __init__(self, broker: Broker, addresses: Mapping[str, Address]) -> None:
         self._backend = Backend(broker, addresses)
@@ -55,10 +54,6 @@ class RestApi:
         if broker.metrics is not None:
             self._stats = broker.metrics.listeners["http"]
         self._router = Router(ROUTES)
-
-    async def run(self) -> None:
-        """Keep the history until cancelled."""
-        await Sampler(self._backend.broker, self._backend.history).run()
 
     def __call__(self, request: Request) -> Response | Awaitable[Response]:
         route: AnyRoute | None = None
@@ -108,5 +103,5 @@ def _response(route: AnyRoute, answer: object) -> Response:
 
 
 def _status_of(error: Exception) -> int:
-    """What the connection answers to an error that is none of ours."""
+    """Return the status of the connection's response to an unexpected error."""
     return error.status if isinstance(error, Refused) else HTTPStatus.INTERNAL_SERVER_ERROR

@@ -1,6 +1,6 @@
-"""The only place where our errors meet HTTP: each has a status, and becomes a problem (RFC 9457).
+"""The mapping of errors to HTTP: each has a status, and is sent as a problem document (RFC 9457).
 
-400 is for what the OpenAPI document already says is wrong, 422 for what only the broker could know.
+400 is for input that violates the OpenAPI document, 422 for input that only the broker can check.
 """
 
 import re
@@ -14,17 +14,17 @@ from alpacamq.api.http.messages import PROBLEM_JSON, Response
 from alpacamq.model import errors as e
 from alpacamq.model.compression import TooMuchData
 
-# Answers end with one, for those who read them on a terminal.
+# Responses end with one, for reading on a terminal.
 LINE_END = b"\n"
 _WORD = re.compile(r"[A-Z][a-z]*")
-# What passes by itself, and so soon that a client may wait for it.
+# For temporary errors.
 _RETRY_AFTER = (("Retry-After", "1"),)
 
 
 class InvalidInput(e.AlpacaError):
-    """A parameter or a body is not what the API's description says it is.
+    """A parameter or body violates the description of the API.
 
-    `field` names where: a JSON pointer into the body, or a parameter by its name.
+    `field` is a JSON pointer into the body, or the name of a parameter.
     """
 
     def __init__(self, detail: str, field: str = "") -> None:
@@ -33,23 +33,23 @@ class InvalidInput(e.AlpacaError):
 
 
 class ConflictingInput(InvalidInput):
-    """Fields are right one by one but not together."""
+    """Fields are valid individually but not in combination."""
 
 
 class UnsupportedMediaType(e.AlpacaError):
-    """A body comes as something else than JSON."""
+    """The content type of a body is not JSON."""
 
 
 class CrossOrigin(e.AlpacaError):
-    """A browser asks on behalf of a page of another site."""
+    """A browser sent the request for a page of another site."""
 
 
 class UnknownPath(e.AlpacaError):
-    """There is nothing at this path."""
+    """No route has this path."""
 
 
 class MethodNotAllowed(e.AlpacaError):
-    """What is at this path does not know the method."""
+    """No route at this path has the method."""
 
     def __init__(self, detail: str, allowed: str) -> None:
         super().__init__(detail)
@@ -61,7 +61,7 @@ class UnknownTask(e.AlpacaError):
 
 
 class UnknownTrace(e.AlpacaError):
-    """No trace has this id, or it is kept no longer."""
+    """No trace has this id, or it has been deleted."""
 
 
 class UnknownProducer(e.AlpacaError):
@@ -69,15 +69,15 @@ class UnknownProducer(e.AlpacaError):
 
 
 class Degraded(e.AlpacaError):
-    """Some check of the broker's health fails."""
+    """A health check fails."""
 
 
 class Recovering(e.AlpacaError):
-    """The broker has started and is not done with reading its logs."""
+    """The broker is recovering its logs after start."""
 
 
 class MetricsDisabled(e.AlpacaError):
-    """Nothing is counted here."""
+    """Metrics are disabled."""
 
 
 CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
@@ -150,6 +150,7 @@ CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
     e.InvalidDelay: HTTPStatus.UNPROCESSABLE_ENTITY,
     e.UnknownDelayed: HTTPStatus.NOT_FOUND,
     e.TooManyDelayed: HTTPStatus.TOO_MANY_REQUESTS,
+    e.RateLimited: HTTPStatus.TOO_MANY_REQUESTS,
     e.ProducerFenced: HTTPStatus.CONFLICT,
     e.InvalidProducerIdMapping: HTTPStatus.CONFLICT,
     e.InvalidTransactionState: HTTPStatus.CONFLICT,
@@ -161,7 +162,7 @@ CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
     e.CoordinatorLoading: HTTPStatus.SERVICE_UNAVAILABLE,
     e.CoordinatorUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
 }
-# Those that are over as soon as somebody else is done.
+# Temporary errors, sent with Retry-After.
 _PASSING = frozenset(
     {
         e.CoordinatorLoading,
@@ -170,13 +171,14 @@ _PASSING = frozenset(
         e.TooManyInFlight,
         e.TooManyWaiting,
         e.TooManyDelayed,
+        e.RateLimited,
         e.UnstableOffsetCommit,
     }
 )
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What went wrong, for programs (`type`, `status`, `field`) and for people (`title`, `detail`)."""
+    """An error, for programs (`type`, `status`, `field`) and for people (`title`, `detail`)."""
 
     type: str
     title: str
@@ -186,12 +188,12 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def status_of(error: e.AlpacaError) -> HTTPStatus:
-    """The HTTP status for one of our errors."""
+    """Return the HTTP status of an error."""
     return CODES[type(error)]
 
 
 def problem_of(error: e.AlpacaError) -> Problem:
-    """One of our errors as a value."""
+    """Convert an error to a problem."""
     words = _words(type(error).__name__)
     return Problem(
         type="urn:alpacamq:problem:" + "-".join(words),
@@ -203,7 +205,7 @@ def problem_of(error: e.AlpacaError) -> Problem:
 
 
 def refusal(error: e.AlpacaError) -> Response:
-    """The answer to a request that met one of our errors."""
+    """Return the response for an error."""
     headers: tuple[tuple[str, str], ...] = ()
     if isinstance(error, MethodNotAllowed):
         headers = (("Allow", error.allowed),)

@@ -1,8 +1,8 @@
-"""Members of consumer groups (KIP-848) whose side of the protocol the API takes over.
+"""Runs the client side of the consumer group protocol (KIP-848) for members over HTTP.
 
-A Kafka client follows epochs and confirms what it gives up. Over HTTP a member says who it is,
-and whoever asks again has taken note of the last answer: so the API speaks with the epoch the group knows,
-and confirms for the member what it has been told. A member that is no longer one is refused by its id.
+A Kafka client tracks epochs and confirms revoked partitions. Over HTTP a member sends its id only, and its
+next request implies that it has read the last response: the API uses the epoch that the group has, and
+confirms the last assignment for the member. Former members are refused by their id.
 """
 
 from collections.abc import Mapping
@@ -16,17 +16,14 @@ from alpacamq.coordinator.consumer.messages import (
     ConsumerMemberDescription,
     Partitions,
 )
-from alpacamq.coordinator.groups import GroupCoordinator
-from alpacamq.coordinator.messages import DescribeRequest
+from alpacamq.coordinator.groups import DescribeRequest
 from alpacamq.model.errors import GroupIdNotFound, StaleMemberEpoch, UnknownMember
 from alpacamq.model.ids import TopicPartition
-
-from .coordination import ask_group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """Where a member stands."""
+    """The state of a member."""
 
     member_id: str
     member_epoch: int
@@ -34,14 +31,14 @@ class Membership:
     assigned: tuple[TopicPartition, ...]
 
 
-async def joined(broker: Broker, request: ConsumerHeartbeatRequest) -> Membership:
-    """Join, or join again."""
-    reply: ConsumerHeartbeatReply = await ask_group(broker, GroupCoordinator.consumer_heartbeat, request)
+async def join_group(broker: Broker, request: ConsumerHeartbeatRequest) -> Membership:
+    """Join or rejoin a group."""
+    reply: ConsumerHeartbeatReply = await broker.groups.ask(request)
     return _membership(broker, reply, reply.assignment or {})
 
 
-async def heard(broker: Broker, group: str, known: ConsumerMemberDescription) -> Membership:
-    """A member, as it was a moment ago, is alive and has taken note of what it was last told."""
+async def send_heartbeat(broker: Broker, group: str, known: ConsumerMemberDescription) -> Membership:
+    """Send a heartbeat for a member that has read its last assignment."""
     request = ConsumerHeartbeatRequest(
         group=group,
         member_id=known.member_id,
@@ -51,18 +48,18 @@ async def heard(broker: Broker, group: str, known: ConsumerMemberDescription) ->
         client_id=known.client_id,
         client_host=known.client_host,
     )
-    reply: ConsumerHeartbeatReply = await ask_group(broker, GroupCoordinator.consumer_heartbeat, request)
+    reply: ConsumerHeartbeatReply = await broker.groups.ask(request)
     return _membership(broker, reply, known.assignment if reply.assignment is None else reply.assignment)
 
 
 async def member(
     broker: Broker, group: str, member_id: str, member_epoch: int | None = None
 ) -> ConsumerMemberDescription:
-    """A member as the group knows it; UnknownMember if it is none, StaleMemberEpoch if it is further on."""
+    """Return a member of a group; raise UnknownMember, or StaleMemberEpoch for another epoch."""
     try:
-        found = await ask_group(broker, GroupCoordinator.describe, DescribeRequest(group=group))
+        found = await broker.groups.ask(DescribeRequest(group=group))
     except GroupIdNotFound:
-        raise UnknownMember(f"there is no group {group!r}") from None
+        raise UnknownMember(f"unknown group {group!r}") from None
     if isinstance(found, ConsumerGroupDescription):
         for each in found.members:
             if each.member_id != member_id:
@@ -72,11 +69,11 @@ async def member(
                     f"member {member_id!r} is at epoch {each.member_epoch}, not {member_epoch}"
                 )
             return each
-    raise UnknownMember(f"{member_id!r} is not a member of group {group!r}; it is to join again")
+    raise UnknownMember(f"{member_id!r} is not a member of group {group!r}; join again")
 
 
 def partitions_by_topic(broker: Broker, partitions: Partitions) -> Mapping[str, list[int]]:
-    """Partitions under the names of their topics; a topic that has been deleted has none."""
+    """Return partitions by topic name, without deleted topics."""
     image = broker.topics.image
     return {
         topic.name: sorted(indexes)

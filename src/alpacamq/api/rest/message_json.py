@@ -1,8 +1,7 @@
-"""Messages as JSON, on their way in and out.
+"""Converts messages from and to JSON.
 
-Bytes are text where they are UTF-8 and base64 elsewhere, under a field of its own name. On the
-way in a value may be any JSON: text is stored as it is, null is a tombstone, and everything else is stored
-as compact JSON text.
+Bytes are text if they are valid UTF-8 and base64 in a separate field otherwise. A value to publish may be
+any JSON: text is stored as it is, null is a tombstone, and everything else is stored as compact JSON text.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,12 +13,13 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 
 from alpacamq.broker.publishing import Message
 from alpacamq.broker.queue.service import Delivery
+from alpacamq.model.durations import parse_duration
 from alpacamq.model.lanes import LANES_BY_NAME
 from alpacamq.model.records import Header, Record
 from alpacamq.model.topics import INT32_MAX, INT64_MAX
 
 from .errors import ConflictingInput, InvalidInput
-from .timestamps import Duration, Timestamp, duration_ms, epoch_ms
+from .timestamps import Duration, Timestamp, epoch_ms
 
 MAX_HEADERS = 1000
 
@@ -34,7 +34,7 @@ _raw = msgspec.json.Decoder(Raw).decode
 
 
 class Priority(StrEnum):
-    """The lane a message is queued in."""
+    """The priority lane of a message."""
 
     CRITICAL = "critical"
     HIGH = "high"
@@ -44,7 +44,7 @@ class Priority(StrEnum):
 
 
 class Values(StrEnum):
-    """How keys and values are answered: as text, as the JSON they hold, or always as base64."""
+    """The format of keys and values: text, parsed JSON, or always base64."""
 
     TEXT = "text"
     JSON = "json"
@@ -52,7 +52,7 @@ class Values(StrEnum):
 
 
 class Base64(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Bytes that are not text."""
+    """Bytes that are not valid UTF-8."""
 
     base64: Base64Bytes
 
@@ -62,7 +62,7 @@ Headers = (
     Annotated[dict[str, HeaderValue], Meta(max_length=MAX_HEADERS)]
     | Annotated[list[tuple[str, HeaderValue]], Meta(max_length=MAX_HEADERS)]
 )
-# Other APIs set other limits.
+# Other APIs have other limits.
 StoredHeaders = dict[str, HeaderValue] | list[tuple[str, HeaderValue]]
 
 
@@ -74,7 +74,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     key: Annotated[Raw, Meta(description="text, null, or any other JSON")] | UnsetType = UNSET
     key_base64: Base64Bytes | UnsetType = UNSET
     headers: (
-        Annotated[Headers, Meta(description="by name; as a list of pairs where names repeat")] | UnsetType
+        Annotated[Headers, Meta(description="by name; as a list of pairs if names repeat")] | UnsetType
     ) = UNSET
     partition: Index | UnsetType = UNSET
     timestamp: Timestamp | UnsetType = UNSET
@@ -84,9 +84,9 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     deliver_at: Timestamp | UnsetType = UNSET
 
     def to_message(self, now_ms: int, at: str = "") -> Message:
-        """The message meant; `at` is where in the body it is."""
+        """Convert to a message of the publisher; `at` is the JSON pointer of the message."""
         if self.value is UNSET and self.value_base64 is UNSET:
-            raise InvalidInput(f"{at}/value: is missing; null is a value, too", f"{at}/value")
+            raise InvalidInput(f"{at}/value: missing; use null for a tombstone", f"{at}/value")
         return Message(
             value=_bytes(self.value, self.value_base64, f"{at}/value"),
             key=_bytes(self.key, self.key_base64, f"{at}/key"),
@@ -98,7 +98,7 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         )
 
     def _due_ms(self, now_ms: int, at: str) -> int | None:
-        if self.delay_ms is self.delay is self.deliver_at:  # all unset, as almost always
+        if self.delay_ms is self.delay is self.deliver_at:  # the common case: all unset
             return None
         given = [
             name
@@ -113,13 +113,13 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ConflictingInput(f"{at}/{given[1]}: give one of {' and '.join(given)}", f"{at}/{given[1]}")
         if self.deliver_at is not UNSET:
             return epoch_ms(self.deliver_at)
-        delay_ms = self.delay_ms if self.delay is UNSET else duration_ms(self.delay)
+        delay_ms = self.delay_ms if self.delay is UNSET else parse_duration(self.delay)
         assert delay_ms is not UNSET
         return min(now_ms + delay_ms, INT64_MAX)
 
 
 class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message as it is in the log. Times are in milliseconds since 1970."""
+    """A stored message. Timestamps are in milliseconds since 1970."""
 
     partition: int
     offset: int
@@ -138,7 +138,7 @@ class TopicMessage(StoredMessage, frozen=True, kw_only=True):
 
 
 class LeasedMessage(TopicMessage, frozen=True, kw_only=True):
-    """A message and the lease on it: settle it by its receipt before the deadline."""
+    """A leased message, to be settled by its receipt before the deadline."""
 
     receipt: str
     delivery_count: int
@@ -147,7 +147,7 @@ class LeasedMessage(TopicMessage, frozen=True, kw_only=True):
     first_delivered: int
 
 
-# What must hold of a message beyond its fields one by one.
+# JSON schema rules on combinations of fields.
 NEW_MESSAGE_RULES: Mapping[str, object] = {
     "oneOf": [{"required": ["value"]}, {"required": ["value_base64"]}],
     "not": {
@@ -210,7 +210,7 @@ def _show_json(fields: dict[str, Any], name: str, content: bytes | None) -> None
     if content and name in fields:
         try:
             fields[name] = _raw(content)
-        except (msgspec.DecodeError, RecursionError):  # text that is no JSON stays text
+        except (msgspec.DecodeError, RecursionError):  # invalid JSON is returned as text
             return
 
 
@@ -229,7 +229,7 @@ def _bytes(given: Raw | UnsetType, in_base64: bytes | UnsetType, at: str) -> byt
     if given is UNSET:
         return None if in_base64 is UNSET else in_base64
     if in_base64 is not UNSET:
-        raise ConflictingInput(f"{at}_base64: is given beside {at.rpartition('/')[2]}", f"{at}_base64")
+        raise ConflictingInput(f"{at}_base64: excludes {at.rpartition('/')[2]}", f"{at}_base64")
     content = bytes(given)
     try:
         if content[0] == 0x22:  # a quotation mark
@@ -239,9 +239,9 @@ def _bytes(given: Raw | UnsetType, in_base64: bytes | UnsetType, at: str) -> byt
         content.decode()
         return msgspec.json.format(content, indent=-1)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise InvalidInput(f"{at}: is not UTF-8", at) from None
+        raise InvalidInput(f"{at}: not valid UTF-8", at) from None
     except RecursionError:
-        raise InvalidInput(f"{at}: is nested too deeply", at) from None
+        raise InvalidInput(f"{at}: nested too deeply", at) from None
 
 
 def _headers(headers: Headers) -> tuple[Header, ...]:

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 description of the API, made from the table of routes that serves it."""
+"""Generates the OpenAPI 3.1 document from the route table."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -17,9 +17,9 @@ from .route import AnyRoute, Nothing
 
 _WORD = re.compile(r"[a-z]+")
 _REFERENCE = "#/components/schemas/{name}"
-# What a type cannot say of itself: how its fields depend on each other.
+# Rules on combinations of fields, which types cannot express.
 _RULES: Mapping[type, Mapping[str, object]] = {NewMessage: NEW_MESSAGE_RULES}
-# What any request can be answered with: by the API, or by the HTTP stack in front of it.
+# Statuses that any request may return, from the API or the HTTP stack.
 _ALWAYS = {
     HTTPStatus.BAD_REQUEST,
     HTTPStatus.FORBIDDEN,
@@ -33,7 +33,7 @@ _ALWAYS = {
 
 
 def document(routes: Iterable[AnyRoute]) -> dict[str, Any]:
-    """The whole description."""
+    """Return the OpenAPI document."""
     routes = list(routes)
     schemas = _Schemas(routes)
     paths: dict[str, dict[str, Any]] = {}
@@ -45,8 +45,8 @@ def document(routes: Iterable[AnyRoute]) -> dict[str, Any]:
             "title": "AlpacaMQ HTTP API",
             "version": __version__,
             "description": (
-                "Topics, messages, groups, queues and transactions as JSON. Moments are in milliseconds "
-                "since 1970; those that are sent may be RFC 3339 text. Errors are problems (RFC 9457)."
+                "Topics, messages, groups, queues and transactions as JSON. Timestamps are in milliseconds "
+                "since 1970; in requests they may be RFC 3339 text. Errors are problem documents (RFC 9457)."
             ),
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
@@ -73,7 +73,7 @@ class _Schemas:
             self.components[kind.__name__].update(rules)
 
     def of(self, kinds: Iterable[Any]) -> dict[str, Any]:
-        """The schema of a type, or of several that are alternatives."""
+        """Return the schema of a type, or of several alternatives."""
         schemas = [self._schemas[_key(kind)] for kind in kinds]
         return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
@@ -95,7 +95,7 @@ def _operation(route: AnyRoute, schemas: _Schemas) -> dict[str, Any]:
 
 
 def _parameters(route: AnyRoute) -> list[dict[str, Any]]:
-    # Without components: what is used in one place only is described there.
+    # Without components: each schema is used in one place only.
     _, components = msgspec.json.schema_components([route.parameters], ref_template=_REFERENCE)
     described = components[route.parameters.__name__]
     in_path = route.path_names
@@ -112,7 +112,7 @@ def _parameters(route: AnyRoute) -> list[dict[str, Any]]:
 
 
 def _inlined(schema: dict[str, Any], components: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema with what it refers to (an enumeration) in place of the reference."""
+    """Return the schema with references to enumerations replaced by their values."""
     for part in schema.get("anyOf", schema.get("allOf", [schema])):
         if (reference := part.pop("$ref", None)) is not None:
             found = components[reference.rpartition("/")[2]]

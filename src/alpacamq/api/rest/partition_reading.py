@@ -1,4 +1,4 @@
-"""Partitions that a request reads: one or several, now or when there is something."""
+"""Reads one or several partitions for a request, with an optional wait for new records."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
@@ -18,41 +18,41 @@ from alpacamq.model.records import Record
 from .backend import Backend
 
 
-class Arrivals:
-    """Hears when any of some partitions has more to read."""
+class PartitionWaiter:
+    """Signals new records in any of several partitions."""
 
     def __init__(self) -> None:
-        self._arrived = asyncio.Event()
+        self._has_records = asyncio.Event()
 
     async def wait(self, seconds: float) -> None:
-        """Return when something has arrived since the last wait, or when the time is over."""
+        """Return after new records since the last wait, or after the timeout."""
         try:
             async with asyncio.timeout(seconds):
-                await self._arrived.wait()
+                await self._has_records.wait()
         except TimeoutError:
             return
-        self._arrived.clear()
+        self._has_records.clear()
 
     def wake(self, _added_bytes: int) -> None:
-        self._arrived.set()
+        self._has_records.set()
 
 
 @contextmanager
-def arrivals(partitions: Iterable[Partition]) -> Iterator[Arrivals]:
-    """Listen to these partitions within the block."""
+def waiting_for_records(partitions: Iterable[Partition]) -> Iterator[PartitionWaiter]:
+    """Watch partitions for new records inside the block."""
     watched = list(partitions)
-    heard = Arrivals()
+    waiter = PartitionWaiter()
     for partition in watched:
-        partition.watch(heard, heard.wake)
+        partition.watch(waiter, waiter.wake)
     try:
-        yield heard
+        yield waiter
     finally:
         for partition in watched:
-            partition.unwatch(heard)
+            partition.unwatch(waiter)
 
 
 class SkippedBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Offsets passed over because their batch is damaged or does not unpack."""
+    """Skipped offsets of a batch that is damaged or cannot be decompressed."""
 
     topic: str
     partition: int
@@ -62,7 +62,7 @@ class SkippedBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitionReading:
-    """One partition being read: where it is, and where it ends if that was said."""
+    """The position of a request in one partition, and its end if the request sets one."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class PartitionReading:
         self.next_offset = offset
         self._before_offset = before_offset
         self._committed = committed
-        # Who is said to have read what is traced; None where messages are only looked through.
+        # The reader recorded in traces; None while searching.
         self._reader = reader
         self.skipped: list[SkippedBatch] = []
 
@@ -91,13 +91,13 @@ class PartitionReading:
     def end_offset(self) -> int:
         partition = self.partition
         end_offset = partition.last_stable_offset if self._committed else partition.high_watermark
-        return min(end_offset, max(self._before_offset, partition.log.start_offset))
+        return min(end_offset, max(self._before_offset, partition.start_offset))
 
     async def read(self, count: int, size_bytes: int) -> Page:
-        """Read on, up to so many records and bytes; UnknownTopic if the partition is no more."""
+        """Read the next records within the limits; raise UnknownTopic if the partition was deleted."""
         topic, index = self.partition.identity
         if self._backend.broker.topics.find(topic.encode(), index) is not self.partition:
-            raise UnknownTopic(f"topic {topic!r} has been deleted")
+            raise UnknownTopic(f"topic {topic!r} was deleted")
         limits = Limits(records=count, size_bytes=size_bytes, before_offset=self._before_offset)
         page = await self._backend.records.read(
             self.partition, self.next_offset, limits, committed=self._committed
@@ -120,17 +120,17 @@ class PartitionReading:
 
 
 def skipped_of(readings: Iterable[PartitionReading]) -> list[SkippedBatch] | UnsetType:
-    """All that was passed over; left out of an answer where that is nothing."""
+    """Return all skipped batches, UNSET if there are none."""
     return [each for reading in readings for each in reading.skipped] or UNSET
 
 
 async def read_fairly(
     readings: Sequence[PartitionReading], count: int, size_bytes: int
 ) -> list[tuple[PartitionReading, Record]]:
-    """A fair share of each partition, put together by time; each partition's records stay in order."""
+    """Read a fair share of each partition, merged by timestamp; records of a partition stay in order."""
     found: list[list[tuple[PartitionReading, Record]]] = [[] for _ in readings]
     count_before = None
-    # Again for as long as it brings something: what some do not use, others may have.
+    # Repeat while records are found: partitions may use the share that others leave.
     while count != count_before:
         count_before = count
         for place, reading in enumerate(readings):
@@ -147,29 +147,29 @@ async def read_fairly(
 async def read_or_wait(
     read: Callable[[], Awaitable[bool]], partitions: Sequence[Partition], wait_ms: int
 ) -> None:
-    """Have `read` look for something; while it finds nothing, wait for more and let it try again."""
+    """Call `read` until it returns records, waiting for new ones in between."""
     if await read() or not wait_ms:
         return
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_ms / 1000
-    with arrivals(partitions) as arriving:
+    with waiting_for_records(partitions) as waiter:
         while not await read():
             if (left_seconds := deadline - loop.time()) <= 0:
                 return
-            await arriving.wait(left_seconds)
+            await waiter.wait(left_seconds)
 
 
 def all_partitions(broker: Broker, topic: str) -> Sequence[Partition]:
-    """The partitions of a topic; UnknownTopic if there is none, or if it is only about to be."""
+    """Return the partitions of a topic; raise UnknownTopic if there are none yet or any more."""
     if partitions := broker.topics.partitions_of(topic):
         return partitions
     broker.topics.image.topic(topic)
-    raise UnknownTopic(f"topic {topic!r} is being made or deleted")
+    raise UnknownTopic(f"topic {topic!r} is being created or deleted")
 
 
 async def offset_at_time(broker: Broker, partition: Partition, timestamp_ms: int) -> int | None:
-    """The first record of then or later."""
+    """Return the offset of the first record at or after a timestamp."""
     found = await asyncio.get_running_loop().run_in_executor(
-        broker.work_threads, partition.log.offset_for_timestamp, timestamp_ms, partition.high_watermark
+        broker.work_threads, partition.offset_for_timestamp, timestamp_ms, partition.high_watermark
     )
     return None if found is None else found.offset

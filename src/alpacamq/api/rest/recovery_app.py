@@ -1,4 +1,4 @@
-"""Who answers HTTP clients while the broker recovers: that it does, how far it is, and nothing else."""
+"""Answers HTTP clients with the progress of recovery while the broker starts."""
 
 from http import HTTPStatus
 
@@ -17,7 +17,7 @@ _LATER = (("Retry-After", str(RETRY_AFTER_SECONDS)),)
 
 
 class RecoveryApp:
-    """An App of the HTTP listener until there is a broker to ask."""
+    """An App of the HTTP listener during recovery."""
 
     def __init__(self, progress: RecoveryProgress) -> None:
         self._progress = progress

@@ -1,4 +1,4 @@
-"""The table of routes as a page of the guide."""
+"""The route table as a page of the guide."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,9 +10,9 @@ from .table import ROUTES
 
 
 def routes_page() -> str:
-    """Every request there is, with what it takes, as a Markdown table."""
+    """Return all routes with their parameters as a Markdown table."""
     rows = [f"| `{route.method} {route.path}` | {route.summary} | {_taken(route)} |" for route in ROUTES]
-    return "| request | what it does | what it takes |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+    return "| request | effect | parameters |\n|---|---|---|\n" + "\n".join(rows) + "\n"
 
 
 def _taken(route: AnyRoute) -> str:
@@ -27,7 +27,7 @@ def _taken(route: AnyRoute) -> str:
 
 
 def _fields(kind: Any, without: Sequence[str] = ()) -> list[str]:
-    """The fields of a struct; those it must have first, in bold."""
+    """Return the fields of a struct; required ones first, in bold."""
     fields = sorted(
         (field for field in msgspec.structs.fields(kind) if field.encode_name not in without),
         key=lambda field: not field.required,

@@ -1,4 +1,4 @@
-"""One entry of the table that both dispatches requests and describes the API."""
+"""An entry of the route table, which dispatches requests and describes the API."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Call(Generic[P, B]):
-    """A request whose parameters and body have been read, and what it may work with."""
+    """A request with parsed parameters and body, and the backend."""
 
     __slots__ = ("backend", "body", "parameters", "request")
 
@@ -32,15 +32,15 @@ class Call(Generic[P, B]):
         self.body = body
 
 
-# Returns what is to be sent as JSON, a Response, None (no content), or an awaitable of one of these.
+# Returns a value to send as JSON, a Response, None (no content), or an awaitable of one of these.
 Handler = Callable[[Call[P, B]], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route(Generic[P, B]):
-    """A method on a path: what it takes, who handles it, what it answers.
+    """A method on a path: its parameters, handler, responses and errors.
 
-    Fields of `parameters` that the path names come from there, the others from the query.
+    Fields of `parameters` that the path contains are read from there, the others from the query.
     """
 
     method: str
@@ -49,15 +49,15 @@ class Route(Generic[P, B]):
     handler: Handler[P, B]
     parameters: type[P]
     body: type[B]
-    # What the body is shown as where the type that reads it is one for several shapes.
+    # The documented body types if `body` is one type for several shapes.
     body_shapes: tuple[Any, ...] = ()
-    # The types of the answer; several are alternatives, none is an answer without content.
+    # The types of the response; several are alternatives, none means no content.
     answers: tuple[Any, ...] = ()
     status: HTTPStatus = HTTPStatus.OK
     content_type: str = "application/json"
-    # What can go wrong beyond bad input, and beyond what can always go wrong.
+    # Errors beyond invalid input and those that any request may return.
     errors: tuple[type[AlpacaError], ...] = ()
-    # A GET that changes something, which HEAD must not do.
+    # A GET with side effects, which HEAD must not have.
     has_effects: bool = False
 
     @property

@@ -1,4 +1,4 @@
-"""Finding the route of a request by its path: a tree of path segments, literal ones before parameters."""
+"""Finds the route of a request in a tree of path segments, and parses its parameters and body."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,17 +14,17 @@ from alpacamq.api.http.messages import Request
 from .errors import InvalidInput, MethodNotAllowed, UnknownPath, UnsupportedMediaType
 from .route import AnyRoute, Nothing
 
-# As msgspec writes them: what is wrong, and where. Of keys: "... - at `key` in `$.settings`".
+# Messages of msgspec: error and path. For keys: "... - at `key` in `$.settings`".
 _PLACED = re.compile(r"^(.*?) - at (?:`key` in )?`\$([^`]*)`$", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[]+)|\[([0-9]+|\.\.\.)\]")
 _UNKNOWN_FIELD = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 _MISSING_FIELD = re.compile(r"^Object missing required field `(.*)`$")
-# curl's own choice where nobody says what the body is; it is JSON all the same, or refused.
+# curl's default content type; the body must be JSON nevertheless.
 _CURL_DEFAULT = "application/x-www-form-urlencoded"
 
 
 class Arguments:
-    """Reads the parameters and the body for one route."""
+    """Parses parameters and body for one route."""
 
     __slots__ = ("_body", "_decode", "_in_path", "_parameters")
 
@@ -35,12 +35,12 @@ class Arguments:
         self._decode = msgspec.json.Decoder(route.body).decode
 
     def parameters(self, in_path: dict[str, str], request: Request) -> Any:
-        """The parameters, of the path and of the query."""
+        """Parse the parameters of path and query."""
         values = in_path
         if request.query_string:
             for name, given in request.query.items():
                 if name in self._in_path:
-                    raise InvalidInput(f"{name} is part of the path and cannot be in the query", name)
+                    raise InvalidInput(f"{name} is part of the path and must not be in the query", name)
                 if len(given) > 1:
                     raise InvalidInput(f"{name} is given {len(given)} times", name)
                 values[name] = given[0]
@@ -52,7 +52,7 @@ class Arguments:
             raise _explained(error, self._parameters, is_body=False) from None
 
     def body(self, request: Request) -> Any:
-        """The body; where there is none, an empty object."""
+        """Parse the body; a missing one is an empty object."""
         if self._body is Nothing:
             return _NOTHING
         _check_media_type(request.headers)
@@ -77,16 +77,16 @@ def _check_media_type(headers: Mapping[str, str]) -> None:
     media_type = given.partition(";")[0].strip().lower()
     is_json = media_type == "application/json" or media_type.endswith("+json")
     if not is_json and media_type != _CURL_DEFAULT:
-        raise UnsupportedMediaType(f"the body is taken as application/json, not as {media_type}")
+        raise UnsupportedMediaType(f"the content type must be application/json, not {media_type}")
 
 
 def _explained(error: msgspec.ValidationError, expected: Any, *, is_body: bool) -> InvalidInput:
-    """The error with the place it is at and, for a misspelt name, the nearest there is."""
+    """Return the error with its JSON pointer and, for an unknown name, the closest known one."""
     text, steps = str(error), []
     if (placed := _PLACED.match(text)) is not None:
         text = placed[1]
         for name, index in _STEP.findall(placed[2]):
-            if index == "...":  # some key of a mapping; which one is not known
+            if index == "...":  # a key of a mapping; msgspec does not say which
                 break
             steps.append(name or index)
     if (unknown := _UNKNOWN_FIELD.match(text)) is not None:
@@ -106,7 +106,7 @@ def _explained(error: msgspec.ValidationError, expected: Any, *, is_body: bool) 
 
 
 def _field_names(expected: Any) -> set[str]:
-    """The names of all fields of a type and of the types within it."""
+    """Return the names of all fields of a type and of nested types."""
     names: set[str] = set()
     found = [msgspec.inspect.type_info(expected)]
     while found:
@@ -124,7 +124,7 @@ def _field_names(expected: Any) -> set[str]:
 
 
 class Endpoint:
-    """A route, with what a request needs of it at hand."""
+    """A route with its parsers."""
 
     __slots__ = ("arguments", "is_asynchronous", "path_names", "route")
 
@@ -136,7 +136,7 @@ class Endpoint:
 
 
 class Match(NamedTuple):
-    """An endpoint and what the path gives for its parameters."""
+    """An endpoint and the parameters in the path."""
 
     endpoint: Endpoint
     values: dict[str, str]
@@ -170,7 +170,7 @@ class Router:
                 node.endpoints["HEAD"] = endpoint
 
     def match(self, method: str, path: str) -> Match:
-        """The endpoint for this, or UnknownPath, or MethodNotAllowed."""
+        """Return the endpoint for a request; raise UnknownPath or MethodNotAllowed."""
         node = self._root
         segments: list[str] = []
         for part in path.split("/")[1:]:
@@ -180,7 +180,7 @@ class Router:
                 segments.append(part)
                 node = node.parameter
             else:
-                raise UnknownPath(f"there is nothing at {path}")
+                raise UnknownPath(f"unknown path {path}")
         if (endpoint := node.endpoints.get(method)) is None:
             raise _not_served(node, method, path)
         if not segments:
@@ -199,6 +199,6 @@ def _decoded(segment: str) -> str:
 
 def _not_served(node: _Node, method: str, path: str) -> UnknownPath | MethodNotAllowed:
     if not node.endpoints:
-        return UnknownPath(f"there is nothing at {path}")
+        return UnknownPath(f"unknown path {path}")
     allowed = ", ".join(sorted(node.endpoints))
-    return MethodNotAllowed(f"{path} takes {allowed}, not {method}", allowed)
+    return MethodNotAllowed(f"{path} allows {allowed}, not {method}", allowed)

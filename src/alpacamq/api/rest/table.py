@@ -1,4 +1,4 @@
-"""Every route of the JSON API."""
+"""The route table of the HTTP API."""
 
 from functools import cache
 from typing import Any
@@ -8,15 +8,11 @@ import msgspec
 from alpacamq.api.http.messages import Response
 
 from .handlers import (
-    cluster,
     dead_letters,
     delayed,
-    finding,
     groups,
     health,
     history,
-    members,
-    metrics,
     offsets,
     pipelines,
     polling,
@@ -28,11 +24,8 @@ from .handlers import (
     stats,
     topics,
     traces,
-    transaction_list,
     transactions,
 )
-from .handlers import lane_stats as lane_figures
-from .handlers import queue_stats as queue_figures
 from .openapi import document
 from .route import AnyRoute, Call, Nothing, Route
 
@@ -43,7 +36,7 @@ def openapi(_call: Call[Nothing, Nothing]) -> Response:
 
 @cache
 def encoded_document() -> bytes:
-    """The description of the API, made from the table below when it is first asked for."""
+    """Return the OpenAPI document, generated on first use."""
     return msgspec.json.encode(document(ROUTES))
 
 
@@ -51,10 +44,8 @@ ROUTES: tuple[AnyRoute, ...] = (
     *topics.ROUTES,
     *publishing.ROUTES,
     *reading.ROUTES,
-    *finding.ROUTES,
     *delayed.ROUTES,
     *groups.ROUTES,
-    *members.ROUTES,
     *polling.ROUTES,
     *offsets.ROUTES,
     *settling.ROUTES,
@@ -62,16 +53,11 @@ ROUTES: tuple[AnyRoute, ...] = (
     *dead_letters.ROUTES,
     *producers.ROUTES,
     *transactions.ROUTES,
-    *transaction_list.ROUTES,
     *traces.ROUTES,
-    *queue_figures.ROUTES,
-    *lane_figures.ROUTES,
-    *cluster.ROUTES,
     *stats.ROUTES,
     *history.ROUTES,
     *pipelines.ROUTES,
     *health.ROUTES,
-    *metrics.ROUTES,
     Route(
         method="GET",
         path="/openapi.json",

@@ -1,10 +1,9 @@
-"""Moments and durations as users write them.
+"""Timestamps and durations in requests.
 
-A moment is milliseconds since 1970 or a date with time and offset (RFC 3339); a duration is a
-number of milliseconds, or text such as "30s" or "5m". What is answered is in milliseconds always.
+A timestamp is a number of milliseconds since 1970 or a date with time and offset (RFC 3339); a duration is a
+number of milliseconds, or text such as "30s" or "5m". Responses always contain milliseconds.
 """
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
@@ -16,7 +15,7 @@ from alpacamq.model.topics import INT64_MAX
 Timestamp = Annotated[int, Meta(ge=0, le=INT64_MAX)] | Annotated[datetime, Meta(tz=True)]
 Duration = Annotated[str, Meta(pattern=r"^[0-9]{1,12}(ms|s|m|h|d)$", examples=["30s", "5m"])]
 
-# A moment where everything is text, as in a query: what is a number of seconds to a parser is refused.
+# A timestamp in a query, where everything is text. Excludes what msgspec reads as seconds.
 TimestampText = Annotated[
     str,
     Meta(
@@ -29,31 +28,24 @@ TimestampText = Annotated[
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _MICROSECOND = timedelta(microseconds=1)
-_UNITS_MS: Mapping[str, int] = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def epoch_ms(moment: Timestamp) -> int:
-    """Milliseconds since 1970; before that, they are negative."""
-    if isinstance(moment, int):
-        return moment
-    return (moment - _EPOCH) // _MILLISECOND
+def epoch_ms(timestamp: Timestamp) -> int:
+    """Return milliseconds since 1970; negative for earlier times."""
+    if isinstance(timestamp, int):
+        return timestamp
+    return (timestamp - _EPOCH) // _MILLISECOND
 
 
-def parse_epoch_ms(moment: TimestampText) -> int:
-    """Milliseconds since 1970 of a moment that is well-formed; ValueError if there is no such day."""
-    if moment.isdigit():
-        return int(moment)
-    return epoch_ms(msgspec.convert(moment, datetime))
+def parse_epoch_ms(timestamp: TimestampText) -> int:
+    """Return milliseconds since 1970 of a well-formed timestamp; raise ValueError for an invalid day."""
+    if timestamp.isdigit():
+        return int(timestamp)
+    return epoch_ms(msgspec.convert(timestamp, datetime))
 
 
-def parse_epoch_us(moment: TimestampText) -> int:
-    """As `moment_text_ms`, in microseconds."""
-    if moment.isdigit():
-        return int(moment) * 1000
-    return (msgspec.convert(moment, datetime) - _EPOCH) // _MICROSECOND
-
-
-def duration_ms(duration: Duration) -> int:
-    """Milliseconds of a duration that is well-formed."""
-    digits = duration.rstrip("smhd\n")
-    return int(digits) * _UNITS_MS[duration[len(digits) :].strip()]
+def parse_epoch_us(timestamp: TimestampText) -> int:
+    """Do the same as `parse_epoch_ms` in microseconds."""
+    if timestamp.isdigit():
+        return int(timestamp) * 1000
+    return (msgspec.convert(timestamp, datetime) - _EPOCH) // _MICROSECOND

@@ -1,4 +1,4 @@
-"""Queues themselves: made, found, listed, emptied and deleted."""
+"""CreateQueue, GetQueueUrl, ListQueues, DeleteQueue, PurgeQueue and the tags of queues."""
 
 import asyncio
 import re
@@ -14,7 +14,7 @@ from alpacamq.broker.delay.service import Waiting
 from alpacamq.model.errors import TopicExists, UnknownDelayed
 
 from . import attributes as known
-from .attributes import FIFO_SUFFIX, NEW_FIFO_TOPIC, NEW_QUEUE, NEW_TOPIC, Kept
+from .attributes import FIFO_SUFFIX, NEW_FIFO_TOPIC, NEW_QUEUE, NEW_TOPIC, StoredAttributes
 from .directory import Queue, QueueDirectory
 from .errors import (
     INVALID_PARAMETER,
@@ -26,7 +26,7 @@ from .errors import (
     missing,
     without_forbidden,
 )
-from .queue_attributes import QueueAttributes, Wanted, described, with_attributes
+from .queue_attributes import AttributeChange, QueueAttributes, described, with_attributes
 from .requests import (
     CreateQueue,
     DeleteQueue,
@@ -60,53 +60,57 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 
 
 class Administration:
-    """Makes, finds, empties and removes queues."""
+    """Creates, finds, purges and deletes queues."""
 
     def __init__(self, broker: Broker, directory: QueueDirectory) -> None:
         self._broker = broker
         self._directory = directory
-        # When queues were last purged, by the steady clock; those of the last minute only.
+        # When queues were last purged, by the monotonic clock; those of the last minute only.
         self._purged: dict[TopicId, float] = {}
 
-    async def create(self, asked: CreateQueue, caller: Caller) -> QueueUrlResult:
-        attributes, tags, name = asked.attributes or {}, asked.tags or {}, asked.queue_name
+    async def create(self, request: CreateQueue, caller: Caller) -> QueueUrlResult:
+        attributes, tags, name = request.attributes or {}, request.tags or {}, request.queue_name
         is_fifo = attributes.get("FifoQueue") == "true"
         _check_name(name, is_fifo=is_fifo)
         known.check(attributes, is_fifo=is_fifo)
         check_tags(tags)
         if self._directory.find(name) is None:
             overrides = self._new_topic(name, attributes, tags, is_fifo=is_fifo)
-            with suppress(TopicExists):  # another request was faster
+            with suppress(TopicExists):  # created by a concurrent request
                 await self._broker.topics.create(name, overrides=overrides)
-        self._check_same(self._directory.by_name(name), attributes)
+        await self._check_same(self._directory.by_name(name), attributes)
         return QueueUrlResult(queue_url=self._directory.url(caller.base_url, name))
 
-    async def get_url(self, asked: GetQueueUrl, caller: Caller) -> QueueUrlResult:
-        queue = self._directory.by_name(asked.queue_name)
+    async def get_url(self, request: GetQueueUrl, caller: Caller) -> QueueUrlResult:
+        queue = self._directory.by_name(request.queue_name)
         return QueueUrlResult(queue_url=self._directory.url(caller.base_url, queue.name))
 
-    async def list(self, asked: ListQueues, caller: Caller) -> ListQueuesResult:
-        prefix = asked.queue_name_prefix or ""
+    async def list(self, request: ListQueues, caller: Caller) -> ListQueuesResult:
+        prefix = request.queue_name_prefix or ""
         queues = [queue for queue in self._directory.all() if queue.name.startswith(prefix)]
-        names, token = _page(queues, asked.next_token, asked.max_results)
+        names, token = _page(queues, request.next_token, request.max_results)
         urls = [self._directory.url(caller.base_url, name) for name in names]
         return ListQueuesResult(queue_urls=urls, next_token=token)
 
     async def list_sources(
-        self, asked: ListDeadLetterSourceQueues, caller: Caller
+        self, request: ListDeadLetterSourceQueues, caller: Caller
     ) -> ListDeadLetterSourceQueuesResult:
-        target = self._directory.by_url(asked.queue_url).name
-        queues = [queue for queue in self._directory.all() if queue.dead_letter_topic == target]
-        names, token = _page(queues, asked.next_token, asked.max_results)
+        target = self._directory.by_url(request.queue_url).name
+        queues = []
+        for queue in self._directory.all():
+            redrive = await self._directory.redrive_target(queue)
+            if redrive is not None and redrive.topic == target:
+                queues.append(queue)
+        names, token = _page(queues, request.next_token, request.max_results)
         urls = [self._directory.url(caller.base_url, name) for name in names]
         return ListDeadLetterSourceQueuesResult(queue_urls=urls, next_token=token)
 
-    async def delete(self, asked: DeleteQueue, _caller: Caller) -> Answer:
-        await self._broker.topics.delete(self._directory.by_url(asked.queue_url).name)
+    async def delete(self, request: DeleteQueue, _caller: Caller) -> Answer:
+        await self._broker.topics.delete(self._directory.by_url(request.queue_url).name)
         return NOTHING
 
-    async def purge(self, asked: PurgeQueue, _caller: Caller) -> Answer:
-        queue = self._directory.by_url(asked.queue_url)
+    async def purge(self, request: PurgeQueue, _caller: Caller) -> Answer:
+        queue = self._directory.by_url(request.queue_url)
         now = self._broker.clock.monotonic()
         self._purged = {key: then for key, then in self._purged.items() if now - then < PURGE_INTERVAL_S}
         if queue.topic.id in self._purged:
@@ -124,7 +128,7 @@ class Administration:
         return NOTHING
 
     async def _cancel_delayed(self, name: str, until_ms: int) -> None:
-        """Nothing that was sent to the queue until then is delivered later."""
+        """Cancel delayed messages that were sent to the queue until then."""
         after_id = -1
         while page := await self._broker.delays.waiting(name, after_id=after_id, limit=CANCELLED_AT_ONCE):
             after_id = page[-1].id
@@ -132,7 +136,7 @@ class Administration:
             await asyncio.gather(*(self._cancel(name, waiting) for waiting in doomed))
 
     async def _cancel(self, name: str, waiting: Waiting) -> None:
-        with suppress(UnknownDelayed):  # it was due just now
+        with suppress(UnknownDelayed):  # delivered meanwhile
             await self._broker.delays.cancel(name, waiting.partition, waiting.id)
 
     def _new_topic(
@@ -141,15 +145,15 @@ class Administration:
         now_s = self._broker.clock.now_ms() // 1000
         return with_attributes(
             NEW_FIFO_TOPIC if is_fifo else NEW_TOPIC,
-            Kept(created=now_s, modified=now_s, tags=dict(tags)),
+            StoredAttributes(created=now_s, modified=now_s, tags=dict(tags)),
             {**NEW_QUEUE, **attributes},
             name=name,
             is_fifo=is_fifo,
             directory=self._directory,
         )
 
-    def _check_same(self, queue: Queue, attributes: Mapping[str, str]) -> None:
-        current = described(queue, self._directory)
+    async def _check_same(self, queue: Queue, attributes: Mapping[str, str]) -> None:
+        current = await described(queue, self._directory)
         for name, text in attributes.items():
             if not _means_the_same(text, current.get(name, "")):
                 raise Fault(
@@ -183,7 +187,7 @@ def _means_the_same(text: str, other: str) -> bool:
 
 
 def _plain(value: object) -> object:
-    """A JSON object with its numbers as text: some tools write maxReceiveCount in quotes."""
+    """Return a JSON value with numbers as text: some tools write maxReceiveCount in quotes."""
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     return str(value) if isinstance(value, int) else value
@@ -192,7 +196,7 @@ def _plain(value: object) -> object:
 def _page(
     queues: Sequence[Queue], next_token: str | None, max_results: int | None
 ) -> tuple[list[str], str | None]:
-    """The names after a token, and the token for those after them; only who sets a limit gets one."""
+    """Return the names after a token, and the next token if the request sets a limit."""
     if max_results is not None and not 1 <= max_results <= MAX_LISTED:
         raise invalid_value(
             max_results, "MaxResults", f"MaxResults must be an integer between 1 and {MAX_LISTED}."
@@ -215,7 +219,7 @@ MAX_VALUE_LENGTH = 256
 
 
 def check_tags(tags: Mapping[str, str]) -> None:
-    """Refuse tags that a queue cannot have."""
+    """Refuse invalid tags."""
     if len(tags) > MAX_TAGS:
         raise Fault(INVALID_PARAMETER, f"Too many tags: a queue has at most {MAX_TAGS}.")
     for key, value in tags.items():
@@ -224,9 +228,7 @@ def check_tags(tags: Mapping[str, str]) -> None:
                 INVALID_PARAMETER, f"Tag keys must be between 1 and {MAX_KEY_LENGTH} characters in length."
             )
         if has_forbidden(key + value):
-            raise Fault(
-                INVALID_PARAMETER, f"The tag {without_forbidden(key)!r} has characters that tags cannot."
-            )
+            raise Fault(INVALID_PARAMETER, f"The tag {without_forbidden(key)!r} has invalid characters.")
         if len(value) > MAX_VALUE_LENGTH:
             raise Fault(
                 INVALID_PARAMETER,
@@ -241,30 +243,30 @@ class Tags:
         self._directory = directory
         self._attributes = attributes
 
-    async def tag(self, asked: TagQueue, _caller: Caller) -> Answer:
-        queue = self._directory.by_url(asked.queue_url)
-        if not asked.tags:
+    async def tag(self, request: TagQueue, _caller: Caller) -> Answer:
+        queue = self._directory.by_url(request.queue_url)
+        if not request.tags:
             raise missing("Tags")
 
-        def tagged(kept: Kept) -> Wanted:
-            tags = kept.tags | asked.tags
+        def tagged(stored: StoredAttributes) -> AttributeChange:
+            tags = stored.tags | request.tags
             check_tags(tags)
-            return Wanted({}, tags)
+            return AttributeChange({}, tags)
 
         await self._attributes.change(queue, tagged)
         return NOTHING
 
-    async def untag(self, asked: UntagQueue, _caller: Caller) -> Answer:
-        queue = self._directory.by_url(asked.queue_url)
-        if not asked.tag_keys:
+    async def untag(self, request: UntagQueue, _caller: Caller) -> Answer:
+        queue = self._directory.by_url(request.queue_url)
+        if not request.tag_keys:
             raise missing("TagKeys")
-        gone = frozenset(asked.tag_keys)
+        gone = frozenset(request.tag_keys)
 
-        def untagged(kept: Kept) -> Wanted:
-            return Wanted({}, {key: value for key, value in kept.tags.items() if key not in gone})
+        def untagged(stored: StoredAttributes) -> AttributeChange:
+            return AttributeChange({}, {key: value for key, value in stored.tags.items() if key not in gone})
 
         await self._attributes.change(queue, untagged)
         return NOTHING
 
-    async def list(self, asked: ListQueueTags, _caller: Caller) -> ListQueueTagsResult:
-        return ListQueueTagsResult(tags=self._directory.by_url(asked.queue_url).kept.tags)
+    async def list(self, request: ListQueueTags, _caller: Caller) -> ListQueueTagsResult:
+        return ListQueueTagsResult(tags=self._directory.by_url(request.queue_url).stored.tags)

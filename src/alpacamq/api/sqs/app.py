@@ -1,4 +1,4 @@
-"""The API for AWS SDKs that speak SQS: finds the protocol of a request, checks who sent it, has it done."""
+"""The SQS API: detects the protocol of a request, checks its signature and performs its action."""
 
 from collections.abc import Awaitable, Mapping
 from itertools import count
@@ -13,35 +13,34 @@ from alpacamq.telemetry.logs import get_logger
 
 from . import requests as r
 from .administration import Administration, Tags
-from .deduplication import Deduplication
 from .directory import QueueDirectory, SqsSettings
 from .errors import ACCESS_DENIED, INTERNAL_FAILURE, MISDIRECTED, Fault, fault_of
 from .json_protocol import JsonProtocol
-from .move_tasks import Moving
+from .move_tasks import MoveTasks
 from .permissions import Permissions
 from .query_protocol import QueryProtocol
 from .queue_attributes import QueueAttributes
 from .receiving import Receiving
 from .results import Action, Caller
-from .sending import FifoSending, Sending
+from .sending import Sending
 from .settling import Settling
 from .signature import Signatures
 
 log = get_logger(__name__)
 
-# A request whose action could not be made out, or whose sender may not ask.
+# The name under which requests are counted whose action is unknown or whose sender is refused.
 UNREADABLE = "(unreadable)"
 
 
 def table_of_actions(broker: Broker, settings: SqsSettings) -> Mapping[str, Action]:
-    """Every action of the API, and who performs it."""
-    directory = QueueDirectory(broker.topics, settings)
+    """Return all actions by name."""
+    directory = QueueDirectory(broker.topics, broker.queues, settings)
     queues = Administration(broker, directory)
     attributes = QueueAttributes(broker, directory)
-    sending = Sending(broker, directory, FifoSending(broker, Deduplication(broker)))
+    sending = Sending(broker, directory)
     receiving = Receiving(broker.queues, directory)
     settling = Settling(broker.queues, directory)
-    moving = Moving(broker.queues, directory)
+    moving = MoveTasks(broker.queues, directory)
     tags = Tags(directory, attributes)
     permissions = Permissions(directory, attributes)
     actions = (
@@ -75,14 +74,14 @@ def table_of_actions(broker: Broker, settings: SqsSettings) -> Mapping[str, Acti
 
 
 class SqsApi:
-    """Answers SQS requests; an App of the HTTP listener."""
+    """Serves SQS requests; an App of the HTTP listener."""
 
     def __init__(self, broker: Broker, settings: SqsSettings) -> None:
         actions = table_of_actions(broker, settings)
         self._json = JsonProtocol(actions)
         self._query = QueryProtocol(actions)
         self._signatures = Signatures(settings, broker.clock)
-        # Ids of requests look like those of AWS: the start is this API's own, the end counts.
+        # Request ids look like those of AWS: a random prefix and a counter.
         self._id_start = str(uuid4())[:24]
         self._requests = count()
         self._stats = None if broker.metrics is None else broker.metrics.listeners["sqs"]
@@ -91,7 +90,7 @@ class SqsApi:
         return self._serve(request, self._protocol_of(request))
 
     def refuse_host(self, request: Request, detail: str) -> Response:
-        """Answer a request that is addressed to a name that is not ours."""
+        """Return the response to a request with a foreign Host header."""
         return self._protocol_of(request).refusal(Fault(MISDIRECTED, detail), self._next_id())
 
     def _protocol_of(self, request: Request) -> JsonProtocol | QueryProtocol:
@@ -105,17 +104,17 @@ class SqsApi:
         began_at = monotonic()
         action: Action | None = None
         try:
-            # Signatures may not be asked for, and forms and links need no leave of ours to be sent.
+            # Signatures may be disabled, and browsers send forms and links of other sites without asking.
             if (page := foreign_page(request)) is not None:
                 raise Fault(ACCESS_DENIED, f"{page} may not use this broker")
             self._signatures.check(request)
-            action, asked = protocol.read(request)
-            result = await action.perform(asked, _caller(request))
+            action, parameters = protocol.read(request)
+            result = await action.perform(parameters, _caller(request))
         except Fault as fault:
             refused = fault
         except AlpacaError as error:
             refused = fault_of(error)
-        except Exception:  # a bug costs one request, and is told in the client's own words
+        except Exception:  # an unexpected error fails one request, in the format of the client
             log.exception("sqs_request_failed", request_id=request_id)
             refused = Fault(INTERNAL_FAILURE, "The request failed inside the broker.")
         else:
@@ -139,6 +138,6 @@ def _caller(request: Request) -> Caller:
 
 
 def _base_url(request: Request) -> str:
-    """Where the client reaches us, which is where the URLs of queues must lead."""
+    """Return the base of queue URLs: the address that the client used."""
     scheme = "https" if request.headers.get("x-forwarded-proto") == "https" else "http"
     return f"{scheme}://{request.host}"

@@ -1,7 +1,7 @@
-"""Queue attributes: which there are, what values they take, and which topic settings hold them.
+"""Queue attributes: their names, valid values, and the topic settings that store them.
 
-What a topic has a setting for is kept there, so that every API sees the same queue; the rest is kept
-as JSON in the setting sqs.attributes.
+Attributes that correspond to a topic setting are stored there, so that every API sees the same queue; the
+others are stored as JSON in the setting sqs.attributes.
 """
 
 from collections.abc import Mapping
@@ -22,14 +22,14 @@ MAX_RETENTION_S = 14 * 24 * 3600
 MIN_MESSAGE_BYTES = KIB
 MAX_MESSAGE_BYTES = 1024 * KIB
 MAX_IN_FLIGHT = 120_000
-MAX_DIGITS = 20  # of a number, with whatever zeros it begins
-# A batch of one message is larger than what SQS counts of it: by its frame, by our own headers (the types of
-# ten attributes with their names are most of that), and by what a dead letter is given on top.
+MAX_DIGITS = 20  # digits of a number, including leading zeros
+# A batch of one message is larger than the size that SQS counts: by its frame, by our headers (the types of
+# ten attributes with their names are most of that), and by the headers of a dead letter.
 MESSAGE_OVERHEAD_BYTES = 16 * KIB
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the setting sqs.attributes holds. Times are in seconds; 0: another API made the topic."""
+class StoredAttributes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The value of the setting sqs.attributes. Times are in seconds; 0 if another API created the topic."""
 
     created: int = 0
     modified: int = 0
@@ -37,14 +37,14 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tags: dict[str, str] = {}
 
     @classmethod
-    def of(cls, config: TopicConfig) -> "Kept":
-        """What the setting says, without what somebody else wrote into it that could not be."""
+    def of(cls, config: TopicConfig) -> "StoredAttributes":
+        """Parse the setting; invalid values written by other clients are ignored."""
         try:
-            kept = msgspec.json.decode(config.sqs_attributes or "{}", type=cls)
+            stored = msgspec.json.decode(config.sqs_attributes or "{}", type=cls)
         except msgspec.DecodeError:
             return cls()
-        fitting = {name: text for name, text in kept.attributes.items() if _fits(name, text)}
-        return msgspec.structs.replace(kept, attributes=fitting)
+        fitting = {name: text for name, text in stored.attributes.items() if _fits(name, text)}
+        return msgspec.structs.replace(stored, attributes=fitting)
 
     @property
     def text(self) -> str:
@@ -66,7 +66,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One of a few words."""
+    """One of several words."""
 
     choices: tuple[str, ...]
 
@@ -76,7 +76,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class JsonObject:
-    """A JSON object; empty text takes the attribute away."""
+    """A JSON object; empty text removes the attribute."""
 
     max_bytes: int
 
@@ -91,7 +91,7 @@ class JsonObject:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Words that mean nothing to us; empty text takes the attribute away."""
+    """Text that is stored and ignored; empty text removes the attribute."""
 
     max_bytes: int
 
@@ -120,16 +120,16 @@ RULES: Mapping[str, Number | Word | JsonObject | Text] = {
     "FifoThroughputLimit": Word(("perQueue", "perMessageGroupId")),
 }
 FIFO_ONLY = frozenset({"FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit"})
-# What a queue has although nobody said so. SQS would say "true" to the last of the first line: but
-# nothing here is encrypted.
+# Attributes of a queue that were not set. SQS would report "true" for the last of the first line, but
+# nothing is encrypted here.
 DEFAULTS = {"ReceiveMessageWaitTimeSeconds": "0", "SqsManagedSseEnabled": "false"}
 FIFO_DEFAULTS = {
     "ContentBasedDeduplication": "false",
     "DeduplicationScope": "queue",
     "FifoThroughputLimit": "perQueue",
 }
-# What a new queue has where nobody says otherwise, and its topic beyond that. Messages are never given up:
-# dead letters are for who asks for them.
+# Defaults of a new queue, and further settings of its topic. Without a RedrivePolicy, messages are never
+# dead-lettered.
 NEW_QUEUE = {
     "DelaySeconds": "0",
     "MaximumMessageSize": str(MAX_MESSAGE_BYTES),
@@ -147,7 +147,7 @@ def _fits(name: str, text: str) -> bool:
 
 
 def check(attributes: Mapping[str, str], *, is_fifo: bool) -> None:
-    """Refuse attributes that queues, or queues of this type, do not have, and values they cannot take."""
+    """Refuse unknown attributes, those of the other queue type, and invalid values."""
     for name, text in attributes.items():
         if name not in RULES:
             raise Fault(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name[:100]}.")
@@ -163,7 +163,7 @@ def check(attributes: Mapping[str, str], *, is_fifo: bool) -> None:
 
 
 def check_together(attributes: Mapping[str, str]) -> None:
-    """Refuse attributes that are well on their own but not together."""
+    """Refuse invalid combinations of attributes."""
     if attributes.get("KmsMasterKeyId") and attributes.get("SqsManagedSseEnabled") == "true":
         raise Fault(
             INVALID_ATTRIBUTE_NAME,
@@ -179,7 +179,7 @@ def check_together(attributes: Mapping[str, str]) -> None:
 
 
 def topic_settings(attributes: Mapping[str, str]) -> dict[str, str]:
-    """The topic settings that hold those attributes which have one."""
+    """Return the topic settings that store attributes."""
     settings: dict[str, str] = {}
     for name in IN_SETTINGS & attributes.keys():
         number = int(attributes[name])
@@ -191,18 +191,18 @@ def topic_settings(attributes: Mapping[str, str]) -> dict[str, str]:
             case "VisibilityTimeout":
                 settings["queue.visibility.timeout.ms"] = str(number * 1000)
             case "MessageRetentionPeriod":
-                # Segments go some time after they could; the queue's own clock is exact.
+                # Segments are deleted with some delay; queue.ttl.ms is exact.
                 settings["retention.ms"] = settings["queue.ttl.ms"] = str(number * 1000)
     return settings
 
 
 def max_message_bytes(config: TopicConfig) -> int:
-    """What a message of this topic may have by SQS's count."""
+    """Return the maximum message size of a topic as SQS counts it."""
     return min(max(config.max_message_bytes - MESSAGE_OVERHEAD_BYTES, MIN_MESSAGE_BYTES), MAX_MESSAGE_BYTES)
 
 
 def from_settings(config: TopicConfig) -> dict[str, str]:
-    """The attributes that topic settings hold."""
+    """Return the attributes that topic settings store."""
     return {
         "DelaySeconds": str(config.queue_delay_ms // 1000),
         "MaximumMessageSize": str(max_message_bytes(config)),

@@ -1,22 +1,25 @@
-"""Queues by what requests call them: name, URL or ARN. A queue is a topic, whoever made it."""
+"""Finds queues by name, URL or ARN. A queue is a topic, created over any API."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
+from alpacamq.broker.queue.service import Queues
 from alpacamq.broker.topics import Topics
+from alpacamq.model.dead_letters import dead_letter_topic
 from alpacamq.model.ids import TopicName
 from alpacamq.model.topics import Topic, TopicConfig
 from alpacamq.queues.messages import BUILT_IN_GROUP, QueueId
 
 from . import attributes
-from .attributes import FIFO_SUFFIX, Kept
+from .attributes import FIFO_SUFFIX, StoredAttributes
 from .errors import INVALID_ADDRESS, QUEUE_DOES_NOT_EXIST, Fault, invalid_value, missing
 
 
 class SqsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Who the API says it is, and whose signatures it accepts."""
+    """Region and account in ARNs, and the accepted access key."""
 
     region: str = "us-east-1"
     account_id: str = "000000000000"
@@ -30,11 +33,11 @@ _SERVICE = "sqs"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Queue:
-    """A topic as SQS sees it."""
+    """A topic as an SQS queue."""
 
     topic: Topic
     config: TopicConfig
-    kept: Kept
+    stored: StoredAttributes
     id: QueueId
     is_fifo: bool
     max_message_bytes: int
@@ -45,29 +48,30 @@ class Queue:
 
     @property
     def attributes(self) -> Mapping[str, str]:
-        """Those that are not topic settings."""
-        return self.kept.attributes
+        """Attributes that are not topic settings."""
+        return self.stored.attributes
 
-    @property
-    def dead_letter_topic(self) -> str | None:
-        """Where messages go that were received too often; None if they do not go anywhere."""
-        if not self.config.queue_max_deliveries or self.name.endswith(".dlq"):
-            return None
-        return self.config.queue_dead_letter_topic or f"{self.name}.dlq"
+
+class RedriveTarget(NamedTuple):
+    """A dead-letter topic, and after how many deliveries messages go there."""
+
+    topic: str
+    max_deliveries: int
 
 
 class QueueDirectory:
     """Every queue of the broker."""
 
-    def __init__(self, topics: Topics, settings: SqsSettings) -> None:
+    def __init__(self, topics: Topics, queues: Queues, settings: SqsSettings) -> None:
         self._topics = topics
+        self._queues = queues
         self.account_id = settings.account_id
         self._arn_prefix = f"arn:aws:{_SERVICE}:{settings.region}:{settings.account_id}:"
-        # Reading a topic's settings costs more than the rest of a request: kept while the topic is as it was.
+        # Parsing the settings of a topic costs more than the rest of a request: cached while it is unchanged.
         self._known: dict[str, Queue] = {}
 
     def find(self, name: str) -> Queue | None:
-        """The queue of this name, if there is one."""
+        """Return the queue of this name, or None."""
         topic = self._topics.image.topics.get(TopicName(name))
         if topic is None or topic.is_internal:
             self._known.pop(name, None)
@@ -83,7 +87,7 @@ class QueueDirectory:
         return queue
 
     def by_url(self, url: str) -> Queue:
-        """The queue a URL means: its last part is the name, whatever host and account it was asked under."""
+        """Return the queue of a URL. Its last part is the name; host and account are ignored."""
         if not url:
             raise missing("QueueUrl")
         name = url.rpartition("/")[2]
@@ -94,9 +98,17 @@ class QueueDirectory:
         raise Fault(QUEUE_DOES_NOT_EXIST, "The specified queue does not exist.")
 
     def all(self) -> list[Queue]:
-        """By name."""
+        """Return all queues by name."""
         names = sorted(self._topics.image.topics)
         return [queue for name in names if (queue := self.find(name)) is not None]
+
+    async def redrive_target(self, queue: Queue) -> RedriveTarget | None:
+        """Return where messages go that were received too often, None if they do not go anywhere."""
+        settings = await self._queues.settings(queue.id)
+        topic = dead_letter_topic(queue.name, settings.queue_dead_letter_topic)
+        if topic is None or not settings.queue_max_deliveries:
+            return None
+        return RedriveTarget(topic, settings.queue_max_deliveries)
 
     def url(self, base_url: str, name: str) -> str:
         return f"{base_url}/{self.account_id}/{name}"
@@ -105,14 +117,14 @@ class QueueDirectory:
         return self._arn_prefix + name
 
     def name_in(self, arn: str, parameter: str) -> str:
-        """The queue name in an ARN of ours."""
+        """Return the queue name in an ARN."""
         parts = arn.split(":")
         if len(parts) != 6 or parts[0] != "arn" or parts[2] != _SERVICE or not parts[5]:
-            raise invalid_value(arn[:200], parameter, "The ARN is not that of a queue.")
+            raise invalid_value(arn[:200], parameter, "The ARN is not an ARN of a queue.")
         return parts[5]
 
     def _forget_deleted(self) -> None:
-        """Keep no more of queues that are gone, and never asked for again, than of those that are there."""
+        """Bound the cached entries of deleted queues."""
         topics = self._topics.image.topics
         if len(self._known) > 2 * len(topics):
             self._known = {name: queue for name, queue in self._known.items() if name in topics}
@@ -122,9 +134,9 @@ class QueueDirectory:
         return Queue(
             topic=topic,
             config=config,
-            kept=Kept.of(config),
+            stored=StoredAttributes.of(config),
             id=QueueId(BUILT_IN_GROUP, topic.name),
-            # Without order by key it would be one in name only.
+            # Without order by key it would be FIFO in name only.
             is_fifo=topic.name.endswith(FIFO_SUFFIX) and config.queue_ordering == "key",
             max_message_bytes=attributes.max_message_bytes(config),
         )

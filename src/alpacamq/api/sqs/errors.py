@@ -1,7 +1,7 @@
-"""What SQS calls the things that go wrong: the faults AWS documents, and our errors among them.
+"""The errors of SQS as AWS documents them, and the mapping of our errors to them.
 
-A fault has two names. SDKs that speak JSON know it by its type; the query protocol, and SDKs that
-grew up with it, by an older code.
+An error has two names: a type for the JSON protocol, and an older code for the query protocol and SDKs that
+used it first.
 """
 
 import re
@@ -18,7 +18,7 @@ _QUERY = "AWS.SimpleQueueService."
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One way to fail, as AWS names it."""
+    """One kind of error, as AWS names it."""
 
     type: str
     code: str
@@ -26,7 +26,7 @@ class Kind:
 
     @property
     def is_senders(self) -> bool:
-        """Whether who asked is to blame."""
+        """Whether the client caused the error."""
         return self.status < 500
 
 
@@ -64,7 +64,7 @@ UNAVAILABLE = Kind(_COMMON + "ServiceUnavailableException", "ServiceUnavailable"
 
 
 class Fault(Exception):
-    """A request, or one entry of a batch, is answered with this instead of a result."""
+    """The error of a request, or of one entry of a batch."""
 
     def __init__(self, kind: Kind, message: str) -> None:
         super().__init__(message)
@@ -73,17 +73,17 @@ class Fault(Exception):
 
 
 def invalid_value(value: object, parameter: str, reason: str) -> Fault:
-    """A parameter has a value it cannot have, in the words SQS has for that."""
+    """Return the error for an invalid parameter value, in the words of SQS."""
     return Fault(INVALID_PARAMETER, f"Value {value} for parameter {parameter} is invalid. Reason: {reason}")
 
 
 def missing(parameter: str) -> Fault:
-    """A parameter that must be there is not."""
+    """Return the error for a missing parameter."""
     return Fault(MISSING_PARAMETER, f"The request must contain the parameter {parameter}.")
 
 
-# The only place where our errors meet SQS's. What only other APIs can run into is named as well: an
-# error without a name would be an internal failure.
+# The only mapping of our errors to those of SQS. It includes errors of other APIs, because an error without
+# an entry would be an internal failure.
 CODES: Mapping[type[e.AlpacaError], Kind] = {
     e.InvalidRequest: INVALID_PARAMETER,
     e.CorruptBatch: INTERNAL_FAILURE,
@@ -152,11 +152,12 @@ CODES: Mapping[type[e.AlpacaError], Kind] = {
     e.InvalidDelay: INVALID_PARAMETER,
     e.UnknownDelayed: INVALID_PARAMETER,
     e.TooManyDelayed: OVER_LIMIT,
+    e.RateLimited: THROTTLED,
 }
 
 
 def fault_of(error: e.AlpacaError) -> Fault:
-    """What SQS would call one of our errors."""
+    """Return the SQS error for one of our errors."""
     return Fault(CODES.get(type(error), INTERNAL_FAILURE), str(error))
 
 
@@ -164,10 +165,10 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def has_forbidden(text: str) -> bool:
-    """Whether a text holds a character that SQS takes in no message."""
+    """Return whether a text contains a character that SQS does not accept in messages."""
     return _FORBIDDEN.search(text) is not None
 
 
 def without_forbidden(text: str) -> str:
-    """The text with a question mark in place of each character that XML cannot carry."""
+    """Replace each character that XML cannot represent with a question mark."""
     return _FORBIDDEN.sub("?", text)

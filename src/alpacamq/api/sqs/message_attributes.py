@@ -1,7 +1,7 @@
-"""Message attributes: what may be one, their digest, and how they travel as record headers.
+"""Message attributes: validation, digests, and conversion to and from record headers.
 
-An attribute is a header of the same name with the plain value, so that every consumer can read it. What a
-header cannot say is in one more: the types of those attributes that are not of type String.
+An attribute is a header of the same name with the plain value, so that every consumer can read it. One more
+header holds the types of attributes that are not of type String.
 """
 
 import re
@@ -17,9 +17,9 @@ from .requests import AttributeValue
 
 # `name=type` of each attribute that is not of type String, separated by semicolons.
 TYPES_HEADER = "sqs-attribute-types"
-# Says of a message from another API that its body is base64 because SQS could not carry it as it is.
+# Marks a message of another API whose body is base64, because SQS cannot represent it.
 ENCODING = "alpacamq-encoding"
-# Names the broker gives headers of its own.
+# Prefixes of the broker's own headers.
 RESERVED_PREFIXES = ("sqs-", "alpacamq-")
 
 MAX_ATTRIBUTES = 10
@@ -36,7 +36,7 @@ _TEXT, _BINARY = b"\x01", b"\x02"
 
 
 def is_attribute_name(name: str) -> bool:
-    """Whether SQS could have an attribute of this name."""
+    """Return whether a name is valid for an attribute."""
     return (
         len(name) <= MAX_NAME_LENGTH
         and _NAME.fullmatch(name) is not None
@@ -45,7 +45,7 @@ def is_attribute_name(name: str) -> bool:
 
 
 def check(attributes: Mapping[str, AttributeValue]) -> int:
-    """Refuse attributes that SQS does not take; how many bytes those it takes count for."""
+    """Refuse invalid attributes; return the size of valid ones."""
     if len(attributes) > MAX_ATTRIBUTES:
         raise Fault(
             INVALID_PARAMETER,
@@ -64,7 +64,7 @@ def check(attributes: Mapping[str, AttributeValue]) -> int:
 
 
 def digest(attributes: Mapping[str, AttributeValue]) -> str:
-    """MD5 as SDKs compute it: over names, types and values in the order of names."""
+    """Return the MD5 as SDKs compute it: over names, types and values in order of names."""
     content = bytearray()
     for name in sorted(attributes):
         attribute = attributes[name]
@@ -79,7 +79,7 @@ def digest(attributes: Mapping[str, AttributeValue]) -> str:
 
 
 def pack(attributes: Mapping[str, AttributeValue]) -> list[Header]:
-    """Attributes as record headers."""
+    """Convert attributes to record headers."""
     headers = [Header(name, _value(attribute)) for name, attribute in attributes.items()]
     types = [
         f"{name}={attribute.data_type}"
@@ -92,7 +92,7 @@ def pack(attributes: Mapping[str, AttributeValue]) -> list[Header]:
 
 
 def unpack(headers: Iterable[Header]) -> dict[str, AttributeValue]:
-    """The attributes that record headers stand for, whoever wrote them."""
+    """Convert record headers to attributes, whichever API wrote them."""
     values: dict[str, bytes] = {}
     types: Mapping[str, str] = {}
     for name, value in headers:
@@ -106,7 +106,7 @@ def unpack(headers: Iterable[Header]) -> dict[str, AttributeValue]:
 
 
 class Selection:
-    """Which message attributes a receive asks for: names, names with a wildcard at the end, or all."""
+    """The attributes that a receive requests: names, names with a trailing wildcard, or all."""
 
     def __init__(self, names: Iterable[str] | None) -> None:
         wanted = set(names or ())
@@ -119,7 +119,7 @@ class Selection:
         return not self._names
 
     def of(self, attributes: dict[str, AttributeValue]) -> dict[str, AttributeValue]:
-        """Those of the attributes that were asked for."""
+        """Return the requested attributes."""
         if self.everything:
             return attributes
         return {
@@ -130,7 +130,7 @@ class Selection:
 
 
 def text_of(value: bytes) -> str | None:
-    """Bytes as text that SQS can carry, or None."""
+    """Decode bytes to text that SQS can represent, or None."""
     try:
         text = value.decode()
     except UnicodeDecodeError:

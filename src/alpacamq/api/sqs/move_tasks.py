@@ -1,4 +1,4 @@
-"""StartMessageMoveTask, CancelMessageMoveTask and ListMessageMoveTasks: dead letters on their way back."""
+"""StartMessageMoveTask, CancelMessageMoveTask and ListMessageMoveTasks: redrives of dead letters."""
 
 from base64 import b64decode, b64encode
 
@@ -22,27 +22,27 @@ MAX_LISTED = 10
 
 
 class Handle(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a task handle holds."""
+    """The contents of a task handle."""
 
     task_id: str
     source_arn: str
 
 
-class Moving:
-    """Starts, stops and shows redrives."""
+class MoveTasks:
+    """Starts, cancels and lists redrives."""
 
     def __init__(self, queues: Queues, directory: QueueDirectory) -> None:
         self._queues = queues
         self._directory = directory
 
-    async def start(self, asked: StartMessageMoveTask, _caller: Caller) -> StartMessageMoveTaskResult:
-        source = self._queue(asked.source_arn, "SourceArn")
-        if all(queue.dead_letter_topic != source.name for queue in self._directory.all()):
+    async def start(self, request: StartMessageMoveTask, _caller: Caller) -> StartMessageMoveTaskResult:
+        source = self._queue(request.source_arn, "SourceArn")
+        if not await self._queues.dead_letter_sources(source.name):
             raise Fault(INVALID_PARAMETER, "Source queue must be configured as a Dead Letter Queue.")
         target = None
-        if asked.destination_arn is not None:
-            target = self._queue(asked.destination_arn, "DestinationArn").name
-        rate = asked.max_number_of_messages_per_second
+        if request.destination_arn is not None:
+            target = self._queue(request.destination_arn, "DestinationArn").name
+        rate = request.max_number_of_messages_per_second
         if rate is not None and not 1 <= rate <= MAX_PER_SECOND:
             raise invalid_value(
                 rate, "MaxNumberOfMessagesPerSecond", f"Must be between 1 and {MAX_PER_SECOND}, if provided."
@@ -56,9 +56,9 @@ class Moving:
         task = await self._queues.start_redrive(source.name, target=target, messages_per_second=rate)
         return StartMessageMoveTaskResult(task_handle=self._handle(task))
 
-    async def cancel(self, asked: CancelMessageMoveTask, _caller: Caller) -> CancelMessageMoveTaskResult:
+    async def cancel(self, request: CancelMessageMoveTask, _caller: Caller) -> CancelMessageMoveTaskResult:
         try:
-            handle = msgspec.json.decode(b64decode(asked.task_handle, validate=True), type=Handle)
+            handle = msgspec.json.decode(b64decode(request.task_handle, validate=True), type=Handle)
         except (ValueError, msgspec.DecodeError):
             raise Fault(INVALID_PARAMETER, "Value for parameter TaskHandle is invalid.") from None
         source = self._queue(handle.source_arn, "SourceArn")
@@ -69,9 +69,9 @@ class Moving:
                 return CancelMessageMoveTaskResult(moved=self._queues.cancel_redrive(task.id).moved)
         raise Fault(RESOURCE_NOT_FOUND, "Task does not exist.")
 
-    async def list(self, asked: ListMessageMoveTasks, _caller: Caller) -> ListMessageMoveTasksResult:
-        source = self._queue(asked.source_arn, "SourceArn")
-        count = 1 if asked.max_results is None else asked.max_results
+    async def list(self, request: ListMessageMoveTasks, _caller: Caller) -> ListMessageMoveTasksResult:
+        source = self._queue(request.source_arn, "SourceArn")
+        count = 1 if request.max_results is None else request.max_results
         if not 1 <= count <= MAX_LISTED:
             raise invalid_value(count, "MaxResults", f"Must be between 1 and {MAX_LISTED}, if provided.")
         tasks = self._queues.redrives(source.name)[:count]

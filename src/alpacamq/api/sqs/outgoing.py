@@ -1,4 +1,4 @@
-"""A message to be sent: checked against what SQS takes, with the digests the sender will compare."""
+"""Validates messages to send, and computes the digests that senders compare."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,8 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from alpacamq.broker.publishing import Message
-from alpacamq.model.headers import LANE, MESSAGE_ID
+from alpacamq.broker.queue.fifo import FifoMessage
+from alpacamq.model.headers import LANE, MESSAGE_ID, SENT_TIMESTAMP
 from alpacamq.model.ids import TopicId
 from alpacamq.model.lanes import LANES_BY_NAME
 from alpacamq.model.records import Header
@@ -21,38 +22,29 @@ from .requests import AttributeValue, Outgoing
 
 
 def derived_id(topic_id: TopicId, partition: int, offset: int) -> str:
-    """The id of the message at this place: a UUID of version 8, which is made of whatever one likes."""
+    """Return the id of the message at this position: a UUID of version 8, whose bits are free to choose."""
     place = topic_id.bytes + partition.to_bytes(4, "big") + offset.to_bytes(8, "big")
     text = md5(place, usedforsecurity=False).hexdigest()
     return f"{text[:8]}-{text[8:12]}-8{text[13:16]}-a{text[17:20]}-{text[20:]}"
 
 
 def given_id() -> str:
-    """An id for a message that has no place yet."""
+    """Return an id for a message that has no offset yet."""
     return str(uuid4())
 
 
-def sequence_number(number: int) -> str:
-    """As long as SQS makes them, so that they sort as text too."""
-    return f"{number:020d}"
-
-
-DEDUPLICATION_ID_HEADER = "sqs-deduplication-id"
 TRACE_HEADER = "sqs-trace-header"
-# Of delayed messages: when they were sent, and the number they were given in a FIFO queue.
-SENT_HEADER = "sqs-sent-timestamp"
-SEQUENCE_HEADER = "sqs-sequence-number"
 
 TRACE_ATTRIBUTE = "AWSTraceHeader"
 MAX_TRACE_LENGTH = 2048
 
-# Letters, digits and punctuation, which is all of ASCII that can be seen.
+# Letters, digits and punctuation: all visible ASCII characters.
 _TOKEN = re.compile(r"[\x21-\x7e]{1,128}")
 _WRONG_QUEUE_TYPE = "The request include parameter that is not valid for this queue type."
 
 
 class Sent(NamedTuple):
-    """What a message is called since it was sent."""
+    """The id and sequence number of a sent message."""
 
     message_id: str
     sequence_number: str | None = None
@@ -60,7 +52,7 @@ class Sent(NamedTuple):
 
 @dataclass(slots=True)
 class Draft:
-    """A message that is fit to be sent."""
+    """A validated message."""
 
     body: bytes
     headers: list[Header]
@@ -71,12 +63,11 @@ class Draft:
     md5_of_body: str
     md5_of_attributes: str | None
     md5_of_system_attributes: str | None
-    # Of a delayed one only: the others get theirs from where they come to lie.
-    message_id: str | None = None
-    number: int | None = None
+    # Of a delayed message only: the id of any other is derived from its offset.
+    message_id: str = ""
 
     def message(self) -> Message:
-        """The message as the broker takes it."""
+        """Return the message for the publisher."""
         return Message(
             value=self.body,
             key=None if self.group_id is None else self.group_id.encode(),
@@ -84,14 +75,16 @@ class Draft:
             deliver_at_ms=self.deliver_at_ms,
         )
 
-    def give_number(self, number: int) -> None:
-        """Number a message that has no place yet."""
-        self.number = number
-        self.headers.append(Header(SEQUENCE_HEADER, sequence_number(number).encode()))
+    def fifo_message(self) -> FifoMessage:
+        """Return the message for the publisher of FIFO queues."""
+        assert self.deduplication_id is not None
+        return FifoMessage(
+            message=self.message(), deduplication_id=self.deduplication_id, message_id=self.message_id
+        )
 
 
 def draft(queue: Queue, outgoing: Outgoing, now_ms: int) -> Draft:
-    """The message if SQS would take it for this queue, or the Fault it would answer."""
+    """Validate a message for this queue; raise Fault."""
     text = outgoing.message_body
     if not text:
         raise missing("MessageBody")
@@ -117,14 +110,12 @@ def draft(queue: Queue, outgoing: Outgoing, now_ms: int) -> Draft:
             f"One or more parameters are invalid. Reason: Message must be shorter than {limit} bytes.",
         )
     group_id, deduplication_id = _fifo_ids(queue, outgoing, body)
-    if deduplication_id is not None:
-        headers.append(Header(DEDUPLICATION_ID_HEADER, deduplication_id.encode()))
     made = Draft(
         body=body,
         headers=headers,
         group_id=group_id,
         deduplication_id=deduplication_id,
-        # Said even of one that need not wait: the queue's delay may change before it is published.
+        # Set for undelayed messages too: the queue's delay may change before publishing.
         deliver_at_ms=now_ms,
         size=size,
         md5_of_body=md5(body, usedforsecurity=False).hexdigest(),
@@ -137,7 +128,7 @@ def draft(queue: Queue, outgoing: Outgoing, now_ms: int) -> Draft:
 
 
 def check_ids(queue: Queue, entries: Sequence[Outgoing]) -> None:
-    """Refuse a batch for a FIFO queue of which one entry could not be put in order."""
+    """Refuse a batch for a FIFO queue if one entry has no group or deduplication id."""
     if not queue.is_fifo:
         return
     for entry in entries:
@@ -214,4 +205,4 @@ def _delay(made: Draft, queue: Queue, delay_s: int | None, now_ms: int) -> None:
     if delay_ms:
         made.message_id = given_id()
         made.headers.append(Header(MESSAGE_ID, made.message_id.encode()))
-        made.headers.append(Header(SENT_HEADER, str(now_ms).encode()))
+        made.headers.append(Header(SENT_TIMESTAMP, str(now_ms).encode()))

@@ -1,6 +1,6 @@
-"""AddPermission and RemovePermission: statements in the queue's policy, kept and given back.
+"""AddPermission and RemovePermission: statements in the queue's policy, stored and returned.
 
-Whoever holds the key may do everything; a policy here grants and denies nothing.
+The holder of the access key may do everything; policies grant and deny nothing.
 """
 
 import re
@@ -8,17 +8,17 @@ from typing import Any
 
 import msgspec
 
-from .attributes import Kept, check
+from .attributes import StoredAttributes, check
 from .directory import QueueDirectory
 from .errors import OVER_LIMIT, Fault, invalid_value, missing
-from .queue_attributes import QueueAttributes, Wanted
+from .queue_attributes import AttributeChange, QueueAttributes
 from .requests import AddPermission, RemovePermission
 from .results import NOTHING, Answer, Caller
 
 MAX_ACTIONS = 7
 MAX_STATEMENTS = 20
 POLICY_VERSION = "2008-10-17"
-# What other accounts can be allowed to do.
+# Actions that can be granted to other accounts.
 ACTIONS = frozenset(
     {
         "*",
@@ -46,40 +46,40 @@ class Permissions:
         self._directory = directory
         self._attributes = attributes
 
-    async def add(self, asked: AddPermission, _caller: Caller) -> Answer:
-        queue = self._directory.by_url(asked.queue_url)
-        _check(asked)
+    async def add(self, request: AddPermission, _caller: Caller) -> Answer:
+        queue = self._directory.by_url(request.queue_url)
+        _check(request)
         arn = self._directory.arn(queue.name)
 
-        def added(kept: Kept) -> Wanted:
-            changed = {"Policy": _with_statement(_policy(kept), asked, arn)}
+        def added(stored: StoredAttributes) -> AttributeChange:
+            changed = {"Policy": _with_statement(_policy(stored), request, arn)}
             check(changed, is_fifo=queue.is_fifo)
-            return Wanted(changed)
+            return AttributeChange(changed)
 
         await self._attributes.change(queue, added)
         return NOTHING
 
-    async def remove(self, asked: RemovePermission, _caller: Caller) -> Answer:
-        def removed(kept: Kept) -> Wanted:
-            return Wanted({"Policy": _without_statement(_policy(kept), asked.label)})
+    async def remove(self, request: RemovePermission, _caller: Caller) -> Answer:
+        def removed(stored: StoredAttributes) -> AttributeChange:
+            return AttributeChange({"Policy": _without_statement(_policy(stored), request.label)})
 
-        await self._attributes.change(self._directory.by_url(asked.queue_url), removed)
+        await self._attributes.change(self._directory.by_url(request.queue_url), removed)
         return NOTHING
 
 
-def _with_statement(policy: Policy | None, asked: AddPermission, arn: str) -> str:
+def _with_statement(policy: Policy | None, request: AddPermission, arn: str) -> str:
     policy = policy or {"Version": POLICY_VERSION, "Id": f"{arn}/SQSDefaultPolicy", "Statement": []}
     statements = policy["Statement"]
-    if any(statement.get("Sid") == asked.label for statement in statements):
-        raise invalid_value(asked.label, "Label", "Already exists.")
+    if any(statement.get("Sid") == request.label for statement in statements):
+        raise invalid_value(request.label, "Label", "Already exists.")
     if len(statements) >= MAX_STATEMENTS:
         raise Fault(OVER_LIMIT, f"{MAX_STATEMENTS} is the maximum number of statements in a policy.")
     statements.append(
         {
-            "Sid": asked.label,
+            "Sid": request.label,
             "Effect": "Allow",
-            "Principal": {"AWS": _one_or_all([f"arn:aws:iam::{each}:root" for each in asked.account_ids])},
-            "Action": _one_or_all([f"SQS:{action}" for action in asked.actions]),
+            "Principal": {"AWS": _one_or_all([f"arn:aws:iam::{each}:root" for each in request.account_ids])},
+            "Action": _one_or_all([f"SQS:{action}" for action in request.actions]),
             "Resource": arn,
         }
     )
@@ -94,30 +94,32 @@ def _without_statement(policy: Policy | None, label: str) -> str:
     return msgspec.json.encode(policy | {"Statement": statements}).decode() if statements else ""
 
 
-def _check(asked: AddPermission) -> None:
-    if not _LABEL.fullmatch(asked.label):
+def _check(request: AddPermission) -> None:
+    if not _LABEL.fullmatch(request.label):
         raise invalid_value(
-            asked.label[:100], "Label", "Can only include alphanumeric characters, hyphens, or underscores."
+            request.label[:100], "Label", "Can only include alphanumeric characters, hyphens, or underscores."
         )
-    if not asked.account_ids:
+    if not request.account_ids:
         raise missing("AWSAccountIds")
-    if not asked.actions:
+    if not request.actions:
         raise missing("Actions")
-    for account_id in asked.account_ids:
+    for account_id in request.account_ids:
         if not _ACCOUNT.fullmatch(account_id):
             raise invalid_value(account_id[:100], "PrincipalId", "Unable to verify.")
-    for action in asked.actions:
+    for action in request.actions:
         if action not in ACTIONS:
             raise invalid_value(
                 action[:100], "ActionName", "Only the queue owner is allowed to invoke this action."
             )
-    if len(asked.actions) > MAX_ACTIONS:
-        raise Fault(OVER_LIMIT, f"{len(asked.actions)} Actions were found, maximum allowed is {MAX_ACTIONS}.")
+    if len(request.actions) > MAX_ACTIONS:
+        raise Fault(
+            OVER_LIMIT, f"{len(request.actions)} Actions were found, maximum allowed is {MAX_ACTIONS}."
+        )
 
 
-def _policy(kept: Kept) -> Policy | None:
-    """The queue's policy, as far as it has the shape of one."""
-    if not (text := kept.attributes.get("Policy", "")):
+def _policy(stored: StoredAttributes) -> Policy | None:
+    """Return the queue's policy, without parts of the wrong shape."""
+    if not (text := stored.attributes.get("Policy", "")):
         return None
     policy: Policy = msgspec.json.decode(text)
     statements = policy.get("Statement", [])

@@ -17,17 +17,17 @@ from alpacamq.api.http.messages import Request, Response
 
 from .errors import INVALID_ACTION, MALFORMED, Fault, missing, without_forbidden
 from .json_protocol import unfit
-from .requests import Asked
+from .requests import ActionRequest
 from .results import NOTHING, Action, Answer
 
 CONTENT_TYPE = "text/xml"
 NAMESPACE = "http://queue.amazonaws.com/doc/2012-11-05/"
 
-# Ten entries with ten attributes of three fields each need fewer.
+# More than ten entries with ten attributes of three fields each need.
 MAX_FIELDS = 1000
 MAX_DEPTH = 6
 
-# Field of the API: what each of its elements is called here. Entries are called after their action.
+# List fields of the API, and the names of their elements here. Entries are named after their action.
 LISTS = {
     "AttributeNames": "AttributeName",
     "MessageSystemAttributeNames": "MessageSystemAttributeName",
@@ -43,7 +43,7 @@ LISTS = {
     "Failed": "BatchResultErrorEntry",
     "Results": "ListMessageMoveTasksResultEntry",
 }
-# And for maps also what their keys are called; values are always `Value`.
+# The same for maps, with the names of their keys; values are always named `Value`.
 MAPS = {
     "Attributes": ("Attribute", "Name"),
     "MessageAttributes": ("MessageAttribute", "Name"),
@@ -57,31 +57,31 @@ _FIELDS_OF_MAPS = {
     for element, key in MAPS.values()
 }
 
-# A parser reads a bare carriage return as a line feed, and the digest of the body would be wrong.
+# XML parsers read a bare carriage return as a line feed, which would break the digest of the body.
 _ENTITIES = {"\r": "&#xd;"}
 
 Tree = dict[str, Any]  # of str or Tree
 
 
 class QueryProtocol:
-    """Reads requests of older SDKs and writes what they expect."""
+    """Reads requests and writes responses of older SDKs."""
 
     def __init__(self, actions: Mapping[str, Action]) -> None:
         self._actions = actions
 
-    def read(self, request: Request) -> tuple[Action, Asked]:
-        """The action a request names, and what it asks it with."""
+    def read(self, request: Request) -> tuple[Action, ActionRequest]:
+        """Return the action of a request, and its parameters."""
         fields = _fields(request)
         if not isinstance(name := fields.get("Action"), str):
             raise Fault(INVALID_ACTION, "The request must contain the parameter Action.")
         if (action := self._actions.get(name)) is None:
-            raise Fault(INVALID_ACTION, f"There is no action {name[:100]!r}.")
+            raise Fault(INVALID_ACTION, f"Unknown action {name[:100]!r}.")
         parameters = _unflattened(fields, f"{name}RequestEntry")
         if request.path != "/":
             # Older clients post to the queue's URL and do not repeat it.
             parameters.setdefault("QueueUrl", request.path)
         try:
-            return action, msgspec.convert(parameters, action.asks, strict=False)
+            return action, msgspec.convert(parameters, action.request_type, strict=False)
         except msgspec.ValidationError as error:
             raise unfit(error) from None
 
@@ -111,7 +111,7 @@ def _response(status: int, body: list[str], request_id: str) -> Response:
 
 
 def _fields(request: Request) -> Tree:
-    """The form fields of a request, from its query and its body, as a tree along the dots in their names."""
+    """Return the form fields of query and body as a tree, split at the dots of their names."""
     try:
         text = request.body.decode()
         pairs = [
@@ -138,7 +138,7 @@ def _fields(request: Request) -> Tree:
 
 
 def _unflattened(tree: Tree, entry: str) -> dict[str, Any]:
-    """A tree of form fields as the JSON protocol would have it."""
+    """Convert a tree of form fields to the structure of the JSON protocol."""
     plain: dict[str, Any] = {}
     for name, value in tree.items():
         if name == entry:
@@ -181,7 +181,7 @@ def _layout(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
 
 
 def _elements(value: msgspec.Struct, entry: str) -> Iterator[str]:
-    """The fields of a result as XML elements; what is None or empty is left out."""
+    """Yield the fields of a result as XML elements, without None and empty values."""
     for attribute, field in _layout(type(value)):
         content = getattr(value, attribute)
         if content is None or content == [] or content == {}:
@@ -214,5 +214,5 @@ def _element(name: str, content: object, entry: str) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    # Whatever is quoted in it, one piece of text must not make the whole answer unreadable.
+    # Invalid characters in quoted text must not make the whole response unreadable.
     return escape(without_forbidden(text), _ENTITIES)

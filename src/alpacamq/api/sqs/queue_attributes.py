@@ -1,4 +1,4 @@
-"""GetQueueAttributes and SetQueueAttributes: what a queue is, as settings of its topic and as figures."""
+"""GetQueueAttributes and SetQueueAttributes, including redrive policies."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -10,118 +10,117 @@ from alpacamq.model.errors import GroupIdNotFound
 from alpacamq.model.topics import Topic
 
 from . import attributes as known
-from . import queue_attributes as redrive_policy
-from .attributes import DEFAULTS, FIFO_DEFAULTS, IN_SETTINGS, Kept
+from .attributes import DEFAULTS, FIFO_DEFAULTS, IN_SETTINGS, StoredAttributes
 from .directory import Queue, QueueDirectory
 from .errors import INVALID_ATTRIBUTE_NAME, INVALID_ATTRIBUTE_VALUE, Fault, invalid_value
 from .requests import GetQueueAttributes, SetQueueAttributes
 from .results import NOTHING, Answer, Caller, GetQueueAttributesResult
 
 ALL = "All"
-FIGURES = frozenset(
+COUNTS = frozenset(
     {
         "ApproximateNumberOfMessages",
         "ApproximateNumberOfMessagesNotVisible",
         "ApproximateNumberOfMessagesDelayed",
     }
 )
-READABLE = frozenset({ALL, "QueueArn", "CreatedTimestamp", "LastModifiedTimestamp", *FIGURES, *known.RULES})
+READABLE = frozenset({ALL, "QueueArn", "CreatedTimestamp", "LastModifiedTimestamp", *COUNTS, *known.RULES})
 
 
 def with_attributes(
     overrides: Mapping[str, str],
-    kept: Kept,
+    stored: StoredAttributes,
     attributes: Mapping[str, str],
     *,
     name: str,
     is_fifo: bool,
     directory: QueueDirectory,
 ) -> dict[str, str]:
-    """The settings of the topic `name` once these attributes, checked already, are among them."""
+    """Return the settings of the topic `name` with these attributes, which are validated already."""
     changed: dict[str, str | None] = {**overrides, **known.topic_settings(attributes)}
-    others = dict(kept.attributes)
+    others = dict(stored.attributes)
     for attribute, text in attributes.items():
         if attribute == "RedrivePolicy":
-            changed.update(redrive_policy.topic_settings(text, name, directory, is_fifo=is_fifo))
+            changed.update(redrive_settings(text, name, directory, is_fifo=is_fifo))
         elif attribute not in IN_SETTINGS:
             if attribute == "RedriveAllowPolicy":
-                redrive_policy.check_allow_policy(text)
+                check_allow_policy(text)
             others[attribute] = text
-    # Empty text takes an attribute away, and the type of a queue is in its name.
+    # Empty text removes an attribute, and the type of a queue is in its name.
     others = {attribute: text for attribute, text in others.items() if text and attribute != "FifoQueue"}
     known.check_together(others)
-    changed["sqs.attributes"] = msgspec.structs.replace(kept, attributes=others).text
+    changed["sqs.attributes"] = msgspec.structs.replace(stored, attributes=others).text
     return {setting: text for setting, text in changed.items() if text is not None}
 
 
-def described(queue: Queue, directory: QueueDirectory) -> dict[str, str]:
-    """Every attribute of a queue that is not a figure."""
+async def described(queue: Queue, directory: QueueDirectory) -> dict[str, str]:
+    """Return all attributes of a queue except message counts."""
     found = {
         "QueueArn": directory.arn(queue.name),
-        "CreatedTimestamp": str(queue.kept.created),
-        "LastModifiedTimestamp": str(queue.kept.modified),
+        "CreatedTimestamp": str(queue.stored.created),
+        "LastModifiedTimestamp": str(queue.stored.modified),
         **known.from_settings(queue.config),
         **DEFAULTS,
     }
     if queue.is_fifo:
         found |= {"FifoQueue": "true", **FIFO_DEFAULTS}
     found |= queue.attributes
-    if (policy := redrive_policy.text_of(queue, directory)) is not None:
+    if (policy := await redrive_policy(queue, directory)) is not None:
         found["RedrivePolicy"] = policy
     return found
 
 
-class Wanted(NamedTuple):
-    """Attributes to be set, checked already, and where given exactly the tags to have."""
+class AttributeChange(NamedTuple):
+    """Validated attributes to set, and the new tags if they change."""
 
     attributes: Mapping[str, str]
     tags: Mapping[str, str] | None = None
 
 
 class QueueAttributes:
-    """Reads and changes what queues are."""
+    """Reads and changes the attributes of queues."""
 
     def __init__(self, broker: Broker, directory: QueueDirectory) -> None:
         self._broker = broker
         self._directory = directory
 
-    async def get(self, asked: GetQueueAttributes, _caller: Caller) -> GetQueueAttributesResult:
-        queue = self._directory.by_url(asked.queue_url)
-        wanted = frozenset(asked.attribute_names or ())
+    async def get(self, request: GetQueueAttributes, _caller: Caller) -> GetQueueAttributesResult:
+        queue = self._directory.by_url(request.queue_url)
+        wanted = frozenset(request.attribute_names or ())
         if unknown := wanted - READABLE:
             raise Fault(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {min(unknown)[:100]}.")
-        found = described(queue, self._directory) if wanted else {}
-        if ALL in wanted or wanted & FIGURES:
+        found = await described(queue, self._directory) if wanted else {}
+        if ALL in wanted or wanted & COUNTS:
             found |= await self._stats(queue)
         if ALL not in wanted:
             found = {name: text for name, text in found.items() if name in wanted}
         return GetQueueAttributesResult(attributes=found)
 
-    async def set(self, asked: SetQueueAttributes, _caller: Caller) -> Answer:
-        queue = self._directory.by_url(asked.queue_url)
-        known.check(asked.attributes, is_fifo=queue.is_fifo)
-        if asked.attributes.get("FifoQueue", "true") != "true":
+    async def set(self, request: SetQueueAttributes, _caller: Caller) -> Answer:
+        queue = self._directory.by_url(request.queue_url)
+        known.check(request.attributes, is_fifo=queue.is_fifo)
+        if request.attributes.get("FifoQueue", "true") != "true":
             raise Fault(
                 INVALID_ATTRIBUTE_VALUE,
                 "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported.",
             )
-        await self.change(queue, lambda _: Wanted(asked.attributes))
+        await self.change(queue, lambda _: AttributeChange(request.attributes))
         return NOTHING
 
-    async def change(self, queue: Queue, wish: Callable[[Kept], Wanted]) -> None:
-        """Give a queue what `wish` makes of what it has; others may change the same queue meanwhile."""
+    async def change(self, queue: Queue, compute: Callable[[StoredAttributes], AttributeChange]) -> None:
+        """Apply `compute` to the stored attributes of a queue; safe against concurrent changes."""
 
         def changed(topic: Topic) -> Mapping[str, str]:
-            kept = Kept.of(self._broker.topics.config_of(topic))
-            wanted = wish(kept)
-            kept = msgspec.structs.replace(
-                kept,
+            stored = StoredAttributes.of(self._broker.topics.config_of(topic))
+            wanted = compute(stored)
+            stored = msgspec.structs.replace(
+                stored,
                 modified=self._broker.clock.now_ms() // 1000,
-                tags=kept.tags if wanted.tags is None else dict(wanted.tags),
+                tags=stored.tags if wanted.tags is None else dict(wanted.tags),
             )
             return with_attributes(
                 topic.overrides,
-                kept,
+                stored,
                 wanted.attributes,
                 name=topic.name,
                 is_fifo=queue.is_fifo,
@@ -136,8 +135,8 @@ class QueueAttributes:
             visible = sum(partition.ready for partition in partitions)
             held = sum(part.in_flight + part.resting + part.dead_lettering for part in partitions)
         except GroupIdNotFound:
-            # Nobody has received from it yet: all there is is visible.
-            logs = [partition.log for partition in self._broker.topics.partitions_of(queue.name)]
+            # Never received from: all messages are visible.
+            logs = self._broker.topics.partitions_of(queue.name)
             visible, held = sum(log.end_offset - log.start_offset for log in logs), 0
         delayed = (await self._broker.delays.stats(queue.name)).pending
         return {
@@ -152,7 +151,7 @@ MAX_SOURCE_ARNS = 10
 
 
 class RedrivePolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The attribute RedrivePolicy; numbers are taken as text too, which some tools write."""
+    """The attribute RedrivePolicy; some tools write numbers as text."""
 
     dead_letter_target_arn: str
     max_receive_count: int | str
@@ -165,10 +164,10 @@ class RedriveAllowPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="came
     source_queue_arns: list[str] = []
 
 
-def topic_settings(
+def redrive_settings(
     text: str, name: str, directory: QueueDirectory, *, is_fifo: bool
 ) -> Mapping[str, str | None]:
-    """The settings of the topic `name` that a RedrivePolicy stands for; empty text is none."""
+    """Return the settings of the topic `name` for a RedrivePolicy; empty text removes it."""
     if not text:
         return {"queue.max.deliveries": "0", "queue.dead.letter.topic": None}
     try:
@@ -194,18 +193,18 @@ def topic_settings(
     return {"queue.max.deliveries": str(count), "queue.dead.letter.topic": target.name}
 
 
-def text_of(queue: Queue, directory: QueueDirectory) -> str | None:
-    """The RedrivePolicy that a topic's settings stand for."""
-    if (target := queue.dead_letter_topic) is None:
+async def redrive_policy(queue: Queue, directory: QueueDirectory) -> str | None:
+    """Return the RedrivePolicy that the settings of a queue amount to."""
+    if (target := await directory.redrive_target(queue)) is None:
         return None
     policy = RedrivePolicy(
-        dead_letter_target_arn=directory.arn(target), max_receive_count=queue.config.queue_max_deliveries
+        dead_letter_target_arn=directory.arn(target.topic), max_receive_count=target.max_deliveries
     )
     return msgspec.json.encode(policy).decode()
 
 
 def check_allow_policy(text: str) -> None:
-    """Refuse a RedriveAllowPolicy that SQS does not take; empty text is none."""
+    """Refuse an invalid RedriveAllowPolicy; empty text removes it."""
     if text:
         try:
             _parsed(text)

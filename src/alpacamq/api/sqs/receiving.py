@@ -6,14 +6,18 @@ from collections.abc import Iterable, Mapping
 from hashlib import md5
 from typing import TYPE_CHECKING
 
+from alpacamq.broker.queue.fifo import sequence_text
 from alpacamq.broker.queue.service import Delivery, Queues
 from alpacamq.model.headers import (
+    DEDUPLICATION_ID,
     DELIVERY_COUNT,
     MESSAGE_ID,
     ORIGIN_OFFSET,
     ORIGIN_PARTITION,
     ORIGIN_TIMESTAMP,
     ORIGIN_TOPIC,
+    SENT_TIMESTAMP,
+    SEQUENCE_NUMBER,
 )
 from alpacamq.model.topics import INT32_MAX
 from alpacamq.telemetry.tracing import ClientApi
@@ -23,15 +27,7 @@ from .attributes import MAX_VISIBILITY_S, MAX_WAIT_S
 from .directory import Queue, QueueDirectory
 from .errors import INVALID_ATTRIBUTE_NAME, INVALID_PARAMETER, Fault, invalid_value
 from .message_attributes import ENCODING, Selection, text_of
-from .outgoing import (
-    DEDUPLICATION_ID_HEADER,
-    SENT_HEADER,
-    SEQUENCE_HEADER,
-    TRACE_ATTRIBUTE,
-    TRACE_HEADER,
-    derived_id,
-    sequence_number,
-)
+from .outgoing import TRACE_ATTRIBUTE, TRACE_HEADER, derived_id
 from .requests import AttributeValue, ReceiveMessage
 from .results import Caller, ReceivedMessage, ReceiveMessageResult
 
@@ -44,34 +40,34 @@ _ATTEMPT_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 class Receiving:
-    """Leases messages to whoever asks, for as long as the queue or the request says."""
+    """Leases messages for the time that the queue or the request sets."""
 
     def __init__(self, queues: Queues, directory: QueueDirectory) -> None:
         self._queues = queues
         self._directory = directory
 
-    async def receive(self, asked: ReceiveMessage, _caller: Caller) -> ReceiveMessageResult:
-        queue = self._directory.by_url(asked.queue_url)
-        presentation = Presentation(queue, self._directory, asked)
-        _check(queue, asked)
-        visibility_s, wait_s = asked.visibility_timeout, asked.wait_time_seconds
+    async def receive(self, request: ReceiveMessage, _caller: Caller) -> ReceiveMessageResult:
+        queue = self._directory.by_url(request.queue_url)
+        presentation = Presentation(queue, self._directory, request)
+        _check(queue, request)
+        visibility_s, wait_s = request.visibility_timeout, request.wait_time_seconds
         if wait_s is None:
             wait_s = int(queue.attributes.get("ReceiveMessageWaitTimeSeconds", "0"))
         deliveries = await self._queues.receive(
             queue.id,
-            max_messages=1 if asked.max_number_of_messages is None else asked.max_number_of_messages,
+            max_messages=1 if request.max_number_of_messages is None else request.max_number_of_messages,
             visibility_ms=None if visibility_s is None else visibility_s * 1000,
             wait_ms=wait_s * 1000,
-            # Several of one group come in order, and its others wait until all of them are done with.
+            # Several messages of a group are delivered in order; its others wait until these are settled.
             key_runs=queue.is_fifo,
             api=ClientApi.SQS,
         )
         return ReceiveMessageResult(messages=[presentation.message(delivery) for delivery in deliveries])
 
 
-def _check(queue: Queue, asked: ReceiveMessage) -> None:
-    wait_s, visibility_s = asked.wait_time_seconds, asked.visibility_timeout
-    count = asked.max_number_of_messages
+def _check(queue: Queue, request: ReceiveMessage) -> None:
+    wait_s, visibility_s = request.wait_time_seconds, request.visibility_timeout
+    count = request.max_number_of_messages
     if count is not None and not 1 <= count <= MAX_MESSAGES:
         raise invalid_value(
             count, "MaxNumberOfMessages", f"Must be between 1 and {MAX_MESSAGES}, if provided."
@@ -80,13 +76,13 @@ def _check(queue: Queue, asked: ReceiveMessage) -> None:
         raise invalid_value(wait_s, "WaitTimeSeconds", f"Must be >= 0 and <= {MAX_WAIT_S}, if provided.")
     if visibility_s is not None:
         check_visibility(visibility_s)
-    attempt_id = asked.receive_request_attempt_id
+    attempt_id = request.receive_request_attempt_id
     if attempt_id is not None and (not queue.is_fifo or not _ATTEMPT_ID.fullmatch(attempt_id)):
         raise Fault(INVALID_PARAMETER, "ReceiveRequestAttemptId is for FIFO queues, of 1 to 128 characters.")
 
 
 def check_visibility(visibility_s: int) -> None:
-    """Refuse a visibility timeout that SQS does not know."""
+    """Refuse an invalid visibility timeout."""
     if not 0 <= visibility_s <= MAX_VISIBILITY_S:
         raise invalid_value(
             visibility_s, "VisibilityTimeout", f"Must be >= 0 and <= {MAX_VISIBILITY_S}, if provided."
@@ -108,13 +104,13 @@ SYSTEM_ATTRIBUTES = frozenset(
 )
 ALL = "All"
 MAX_ID_BYTES = 100
-MAX_DIGITS = 20  # sequence numbers have as many
+MAX_DIGITS = 20  # length of sequence numbers
 INT64_MAX = 2**63 - 1
 _BASE64 = AttributeValue(data_type="String", string_value="base64")
 
 
 def system_attributes(names: Iterable[str]) -> frozenset[str]:
-    """Which system attributes a receive asks for."""
+    """Return the system attributes that a receive requests."""
     wanted = frozenset(names)
     if ALL in wanted:
         return SYSTEM_ATTRIBUTES
@@ -124,15 +120,15 @@ def system_attributes(names: Iterable[str]) -> frozenset[str]:
 
 
 class Presentation:
-    """Turns what one receive was given into what it asked for."""
+    """Converts deliveries to messages with the requested attributes."""
 
-    def __init__(self, queue: Queue, directory: QueueDirectory, asked: ReceiveMessage) -> None:
+    def __init__(self, queue: Queue, directory: QueueDirectory, request: ReceiveMessage) -> None:
         self._queue = queue
         self._directory = directory
         self._wanted = system_attributes(
-            (*(asked.attribute_names or ()), *(asked.message_system_attribute_names or ()))
+            (*(request.attribute_names or ()), *(request.message_system_attribute_names or ()))
         )
-        self._selection = Selection(asked.message_attribute_names)
+        self._selection = Selection(request.message_attribute_names)
 
     def message(self, delivery: Delivery) -> ReceivedMessage:
         record = delivery.record
@@ -163,7 +159,7 @@ class Presentation:
         if headers and (
             origin := self._directory.find(headers.get(ORIGIN_TOPIC, b"").decode(errors="replace"))
         ):
-            # A dead letter is still the message it was.
+            # A dead letter keeps the id of the original message.
             topic_id = origin.topic.id
             partition = _number(headers, ORIGIN_PARTITION, partition, INT32_MAX)
             offset = _number(headers, ORIGIN_OFFSET, offset)
@@ -171,7 +167,7 @@ class Presentation:
 
     def _system(self, delivery: Delivery, headers: Mapping[str, bytes]) -> dict[str, str]:
         record = delivery.record
-        sent_ms = _number(headers, SENT_HEADER, _number(headers, ORIGIN_TIMESTAMP, record.timestamp_ms))
+        sent_ms = _number(headers, SENT_TIMESTAMP, _number(headers, ORIGIN_TIMESTAMP, record.timestamp_ms))
         received = _number(headers, DELIVERY_COUNT, 0) + delivery.delivery_count
         found = {
             "SenderId": self._directory.account_id,
@@ -182,10 +178,10 @@ class Presentation:
         if record.key is not None and (group_id := text_of(record.key)):
             found["MessageGroupId"] = group_id
         if self._queue.is_fifo:
-            found["SequenceNumber"] = sequence_number(_number(headers, SEQUENCE_HEADER, record.offset))
+            found["SequenceNumber"] = sequence_text(_number(headers, SEQUENCE_NUMBER, record.offset))
         for name, header in (
             (TRACE_ATTRIBUTE, TRACE_HEADER),
-            ("MessageDeduplicationId", DEDUPLICATION_ID_HEADER),
+            ("MessageDeduplicationId", DEDUPLICATION_ID),
         ):
             if (value := headers.get(header)) and (text := text_of(value)):
                 found[name] = text
@@ -195,7 +191,7 @@ class Presentation:
 
 
 def _number(headers: Mapping[str, bytes], name: str, otherwise: int, maximum: int = INT64_MAX) -> int:
-    """The number in a header, which anybody may have written."""
+    """Return the number in a header, which any client may have written."""
     value = headers.get(name, b"")
     if not value.isdigit() or len(value) > MAX_DIGITS:
         return otherwise

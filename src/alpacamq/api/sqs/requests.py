@@ -1,16 +1,16 @@
-"""What the actions of SQS are asked with: one value per action, the same for both protocols.
+"""Parameters of the SQS actions: one type per action, the same for both protocols.
 
-Fields have the names of the API in JSON. A field without a default must be there.
+Fields have the names of the API in JSON. A field without a default is required.
 """
 
 import msgspec
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
+class ActionRequest(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
     """Base of all requests and their parts."""
 
 
-class AttributeValue(Asked, frozen=True, kw_only=True, omit_defaults=True):
+class AttributeValue(ActionRequest, frozen=True, kw_only=True, omit_defaults=True):
     """A message attribute: a type, and a value in the field that goes with it."""
 
     data_type: str
@@ -20,24 +20,24 @@ class AttributeValue(Asked, frozen=True, kw_only=True, omit_defaults=True):
     binary_list_values: list[bytes] | None = None
 
 
-class CreateQueue(Asked, frozen=True, kw_only=True):
+class CreateQueue(ActionRequest, frozen=True, kw_only=True):
     queue_name: str
     attributes: dict[str, str] | None = None
     tags: dict[str, str] | None = msgspec.field(name="tags", default=None)
 
 
-class GetQueueUrl(Asked, frozen=True, kw_only=True):
+class GetQueueUrl(ActionRequest, frozen=True, kw_only=True):
     queue_name: str
 
 
-class ListQueues(Asked, frozen=True, kw_only=True):
+class ListQueues(ActionRequest, frozen=True, kw_only=True):
     queue_name_prefix: str | None = None
     next_token: str | None = None
     max_results: int | None = None
 
 
-class OfQueue(Asked, frozen=True, kw_only=True):
-    """Base of whatever is asked of one queue."""
+class OfQueue(ActionRequest, frozen=True, kw_only=True):
+    """Base of requests for one queue."""
 
     queue_url: str
 
@@ -58,8 +58,8 @@ class SetQueueAttributes(OfQueue, frozen=True, kw_only=True):
     attributes: dict[str, str]
 
 
-class Outgoing(Asked, frozen=True, kw_only=True):
-    """Base of a message on its way in, alone or in a batch."""
+class Outgoing(ActionRequest, frozen=True, kw_only=True):
+    """Base of a message to send, alone or in a batch."""
 
     message_body: str
     delay_seconds: int | None = None
@@ -95,7 +95,7 @@ class DeleteMessage(OfQueue, frozen=True, kw_only=True):
     receipt_handle: str
 
 
-class DeleteEntry(Asked, frozen=True, kw_only=True):
+class DeleteEntry(ActionRequest, frozen=True, kw_only=True):
     id: str
     receipt_handle: str
 
@@ -109,7 +109,7 @@ class ChangeMessageVisibility(OfQueue, frozen=True, kw_only=True):
     visibility_timeout: int
 
 
-class VisibilityEntry(Asked, frozen=True, kw_only=True):
+class VisibilityEntry(ActionRequest, frozen=True, kw_only=True):
     id: str
     receipt_handle: str
     visibility_timeout: int | None = None
@@ -124,17 +124,17 @@ class ListDeadLetterSourceQueues(OfQueue, frozen=True, kw_only=True):
     max_results: int | None = None
 
 
-class StartMessageMoveTask(Asked, frozen=True, kw_only=True):
+class StartMessageMoveTask(ActionRequest, frozen=True, kw_only=True):
     source_arn: str
     destination_arn: str | None = None
     max_number_of_messages_per_second: int | None = None
 
 
-class CancelMessageMoveTask(Asked, frozen=True, kw_only=True):
+class CancelMessageMoveTask(ActionRequest, frozen=True, kw_only=True):
     task_handle: str
 
 
-class ListMessageMoveTasks(Asked, frozen=True, kw_only=True):
+class ListMessageMoveTasks(ActionRequest, frozen=True, kw_only=True):
     source_arn: str
     max_results: int | None = None
 

@@ -1,6 +1,6 @@
-"""What the actions of SQS answer: one value per action, the same for both protocols.
+"""Results of the SQS actions: one type per action, the same for both protocols.
 
-Fields have the names of the API in JSON; what is None or empty is left out.
+Fields have the names of the API in JSON; None and empty values are left out.
 """
 
 from collections.abc import Awaitable, Callable
@@ -9,18 +9,18 @@ from typing import Any
 
 import msgspec
 
-from .requests import Asked, AttributeValue
+from .requests import ActionRequest, AttributeValue
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="pascal"):
-    """Base of all results and their parts; as it is, the result of actions that answer nothing."""
+    """Base of all results and their parts; itself the result of actions without one."""
 
 
 NOTHING = Answer()
 
 
 class QueueUrlResult(Answer, frozen=True, kw_only=True):
-    """Of CreateQueue and GetQueueUrl."""
+    """Result of CreateQueue and GetQueueUrl."""
 
     queue_url: str
 
@@ -52,7 +52,7 @@ class SendEntryResult(SendMessageResult, frozen=True, kw_only=True):
 
 
 class Failure(Answer, frozen=True, kw_only=True):
-    """An entry of a batch that was refused; the others are not concerned."""
+    """A refused entry of a batch."""
 
     id: str
     sender_fault: bool
@@ -66,13 +66,13 @@ class SendMessageBatchResult(Answer, frozen=True, kw_only=True):
 
 
 class Done(Answer, frozen=True, kw_only=True):
-    """An entry of a batch that succeeded and has nothing more to say."""
+    """A successful entry of a batch without a result."""
 
     id: str
 
 
 class SettleBatchResult(Answer, frozen=True, kw_only=True):
-    """Of DeleteMessageBatch and ChangeMessageVisibilityBatch."""
+    """Result of DeleteMessageBatch and ChangeMessageVisibilityBatch."""
 
     successful: list[Done] = []
     failed: list[Failure] = []
@@ -122,17 +122,17 @@ class ListQueueTagsResult(Answer, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Where a request came from, as far as what is done for it depends on that."""
+    """The origin of a request."""
 
-    base_url: str  # of queues, as the client reaches us
+    base_url: str  # base of queue URLs
     peer: str = ""
-    traceparent: bytes | None = None  # of the request as a whole
+    traceparent: bytes | None = None  # of the whole request
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One entry of the table of actions. `perform` takes a value of the type `asks`."""
+    """An action. `perform` takes a value of type `request_type`."""
 
     name: str
-    asks: type[Asked]
+    request_type: type[ActionRequest]
     perform: Callable[[Any, Caller], Awaitable[Answer]]

@@ -1,4 +1,4 @@
-"""What becomes of messages received: DeleteMessage, ChangeMessageVisibility, and batches of both."""
+"""DeleteMessage, ChangeMessageVisibility, and batches of both."""
 
 import re
 from collections.abc import Sequence
@@ -37,14 +37,14 @@ _ENTRY_ID = re.compile(r"[a-zA-Z0-9_-]{1,80}")
 
 
 class Entry(Protocol):
-    """One of a batch; its id tells its result from the others."""
+    """An entry of a batch, identified by its id."""
 
     @property
     def id(self) -> str: ...
 
 
 def check_entries(entries: Sequence[Entry], kind: str) -> None:
-    """Refuse a batch that is empty, too large, or whose entries cannot be told apart."""
+    """Refuse a batch that is empty, too large, or has duplicate ids."""
     if not entries:
         raise Fault(EMPTY_BATCH, f"There should be at least one {kind} in the request.")
     if len(entries) > MAX_ENTRIES:
@@ -66,7 +66,7 @@ def check_entries(entries: Sequence[Entry], kind: str) -> None:
 
 
 def failure(entry_id: str, fault: Fault) -> Failure:
-    """One entry that was refused."""
+    """Return the result of a refused entry."""
     return Failure(
         id=entry_id, sender_fault=fault.kind.is_senders, code=fault.kind.code, message=fault.message
     )
@@ -76,41 +76,41 @@ _SHOWN_RECEIPT = 200
 
 
 class Settling:
-    """Ends leases, or moves their end."""
+    """Ends leases, or changes their deadlines."""
 
     def __init__(self, queues: Queues, directory: QueueDirectory) -> None:
         self._queues = queues
         self._directory = directory
 
-    async def delete(self, asked: DeleteMessage, _caller: Caller) -> Answer:
-        queue = self._directory.by_url(asked.queue_url)
-        (fault,) = await self._delete(queue, [asked.receipt_handle])
+    async def delete(self, request: DeleteMessage, _caller: Caller) -> Answer:
+        queue = self._directory.by_url(request.queue_url)
+        (fault,) = await self._delete(queue, [request.receipt_handle])
         if fault is not None:
             raise fault
         return NOTHING
 
-    async def delete_batch(self, asked: DeleteMessageBatch, _caller: Caller) -> SettleBatchResult:
-        queue = self._directory.by_url(asked.queue_url)
-        check_entries(asked.entries, "DeleteMessageBatchRequestEntry")
-        faults = await self._delete(queue, [entry.receipt_handle for entry in asked.entries])
-        return _settled([entry.id for entry in asked.entries], faults)
+    async def delete_batch(self, request: DeleteMessageBatch, _caller: Caller) -> SettleBatchResult:
+        queue = self._directory.by_url(request.queue_url)
+        check_entries(request.entries, "DeleteMessageBatchRequestEntry")
+        faults = await self._delete(queue, [entry.receipt_handle for entry in request.entries])
+        return _settled([entry.id for entry in request.entries], faults)
 
-    async def change_visibility(self, asked: ChangeMessageVisibility, _caller: Caller) -> Answer:
-        queue = self._directory.by_url(asked.queue_url)
-        settlement = _extension(asked.receipt_handle, asked.visibility_timeout)
+    async def change_visibility(self, request: ChangeMessageVisibility, _caller: Caller) -> Answer:
+        queue = self._directory.by_url(request.queue_url)
+        settlement = _extension(request.receipt_handle, request.visibility_timeout)
         (error,) = await self._settle(queue, [settlement])
         if error is not None:
-            raise _extension_fault(asked.receipt_handle, error)
+            raise _extension_fault(request.receipt_handle, error)
         return NOTHING
 
     async def change_visibility_batch(
-        self, asked: ChangeMessageVisibilityBatch, _caller: Caller
+        self, request: ChangeMessageVisibilityBatch, _caller: Caller
     ) -> SettleBatchResult:
-        queue = self._directory.by_url(asked.queue_url)
-        check_entries(asked.entries, "ChangeMessageVisibilityBatchRequestEntry")
-        faults: list[Fault | None] = [None] * len(asked.entries)
+        queue = self._directory.by_url(request.queue_url)
+        check_entries(request.entries, "ChangeMessageVisibilityBatchRequestEntry")
+        faults: list[Fault | None] = [None] * len(request.entries)
         fitting: list[tuple[int, Receipted]] = []
-        for index, entry in enumerate(asked.entries):
+        for index, entry in enumerate(request.entries):
             try:
                 fitting.append((index, _extension(entry.receipt_handle, entry.visibility_timeout)))
             except Fault as fault:
@@ -119,7 +119,7 @@ class Settling:
         for (index, settlement), error in zip(fitting, errors, strict=True):
             if error is not None:
                 faults[index] = _extension_fault(settlement.receipt, error)
-        return _settled([entry.id for entry in asked.entries], faults)
+        return _settled([entry.id for entry in request.entries], faults)
 
     async def _delete(self, queue: Queue, receipts: Sequence[str]) -> list[Fault | None]:
         settlements = [Receipted(receipt=receipt, action=Action.ACK) for receipt in receipts]
@@ -127,7 +127,7 @@ class Settling:
         return [_deletion_fault(queue, *pair) for pair in zip(receipts, errors, strict=True)]
 
     async def _settle(self, queue: Queue, settlements: Sequence[Receipted]) -> list[AlpacaError | None]:
-        """What was wrong with each; a receipt of another queue is none of this one."""
+        """Settle messages and return the error of each; receipts of another queue are refused."""
         errors: list[AlpacaError | None] = [_foreign(queue, settlement.receipt) for settlement in settlements]
         ours = [place for place, error in enumerate(errors) if error is None]
         answers = await self._queues.settle([settlements[place] for place in ours], api=ClientApi.SQS)
@@ -141,7 +141,7 @@ def _foreign(queue: Queue, receipt: str) -> InvalidReceipt | None:
         found = read_receipt(receipt)
     except InvalidReceipt as error:
         return error.with_traceback(None)
-    return None if found.queue == queue.id else InvalidReceipt("the receipt is of another queue")
+    return None if found.queue == queue.id else InvalidReceipt("the receipt belongs to another queue")
 
 
 def _extension(receipt: str, visibility_s: int | None) -> Receipted:
@@ -164,7 +164,7 @@ def _deletion_fault(queue: Queue, receipt: str, error: AlpacaError | None) -> Fa
         case StaleReceipt() if queue.is_fifo:
             return invalid_value(receipt[:_SHOWN_RECEIPT], "ReceiptHandle", "The receipt handle has expired.")
         case StaleReceipt():
-            return None  # somebody else has it by now, who will delete it
+            return None  # another consumer has received it and will delete it
         case _:
             return fault_of(error)
 

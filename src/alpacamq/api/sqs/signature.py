@@ -1,7 +1,7 @@
-"""Signature Version 4: whether a request was made by who holds the secret key.
+"""Verifies Signature Version 4.
 
-What is signed: method, path, query, the headers the signature names, and the hash of the body, under
-a key that holds for one day. A signature older than a quarter of an hour is worth nothing.
+A signature covers method, path, query, the headers it names and the hash of the body, with a key derived for
+one day. It is valid for 15 minutes.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ _STAMP = "%Y%m%dT%H%M%SZ"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the Authorization header says."""
+    """The fields of the Authorization header."""
 
     access_key_id: str
     day: str
@@ -50,11 +50,11 @@ class Signatures:
         self._access_key_id = settings.access_key_id
         self._secret = settings.secret_access_key
         self._clock = clock
-        # The key of the last scope seen: clients use one a day.
+        # The key of the last scope: clients use one a day.
         self._signing_key: tuple[str, bytes] = ("", b"")
 
     def check(self, request: Request) -> None:
-        """Raise what is wrong with the request's signature, if anything is."""
+        """Raise Fault if the signature of a request is missing or invalid."""
         if not self._access_key_id:
             return
         if not (header := request.headers.get("authorization", "")):
@@ -65,7 +65,7 @@ class Signatures:
         if claim.service != SERVICE:
             raise _wrong(f"Credential should be scoped to correct service: '{SERVICE}'.")
         for name in request.headers:
-            # The action is in one of these: it must not be possible to change it.
+            # The action is in one of these, and must be protected by the signature.
             if name.startswith("x-amz-") and name not in claim.signed_headers:
                 raise _incomplete(f"'{name}' must be a 'SignedHeader' in the AWS Authorization.")
         stamp = self._timely_stamp(request, claim)
@@ -119,12 +119,12 @@ def _claim(header: str) -> Claim:
 
 
 def _canonical(request: Request, claim: Claim) -> str:
-    """The request in the one form both sides can agree on."""
+    """Return the canonical form of a request."""
     try:
         pairs = parse_qsl(request.query_string, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
     except ValueError:
         raise _incomplete("The query has too many fields.") from None
-    # By name, then by value: a name comes before those that begin with it.
+    # By name, then by value: a name sorts before names that begin with it.
     encoded = sorted((quote(name, safe="-_.~"), quote(value, safe="-_.~")) for name, value in pairs)
     query = "&".join(f"{name}={value}" for name, value in encoded)
     headers = "".join(f"{name}:{_trimmed(request.headers, name)}\n" for name in claim.signed_headers)
@@ -141,7 +141,7 @@ def _canonical(request: Request, claim: Claim) -> str:
 
 
 def _shortest(path: str) -> str:
-    """The path without empty parts and detours, which signers leave out."""
+    """Return the normalized path, without empty and relative parts."""
     parts: list[str] = []
     for part in path.split("/"):
         if part == "..":

@@ -16,7 +16,7 @@ import msgspec
 
 from alpacamq.broker.partition.leader import Partition, append
 from alpacamq.broker.partition.validation import stored_codec
-from alpacamq.broker.statemachine.shard import Shard
+from alpacamq.broker.statemachine.host import StateMachineHost
 from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.delay import DelayTraces
 from alpacamq.model.batch import BROKER_EPOCH, HEADER_BYTES, Codec, read_header, stamp_append_time
@@ -28,8 +28,8 @@ from alpacamq.model.topics import TopicConfig
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import LATE_SECONDS, Histogram
 from alpacamq.timers.machine import PLANNED_MS, DelayMachine
-from alpacamq.timers.messages import Deliver
-from alpacamq.timers.records import Envelope, IntentId, Lane, decode_envelope
+from alpacamq.timers.messages import BatchesDelivered, Deliver
+from alpacamq.timers.records import DeliveryPath, Envelope, IntentId, decode_envelope
 from alpacamq.timers.targets import SEQUENCE_MASK
 from alpacamq.timers.wheel import TICK_MS, due_of
 
@@ -79,7 +79,7 @@ class Deliveries:
 
     def __init__(
         self,
-        shard: Shard[DelayMachine],
+        host: StateMachineHost[DelayMachine],
         records: DelayRecords,
         topics: Topics,
         stats: DeliveryCounts,
@@ -89,7 +89,7 @@ class Deliveries:
         id_of: Callable[[int], int],
         traces: DelayTraces | None = None,
     ) -> None:
-        self._shard = shard
+        self._host = host
         # The id of a message, which its offset in the delay log is a part of.
         self._id_of = id_of
         self._traces = traces
@@ -100,7 +100,7 @@ class Deliveries:
         self._in_memory = in_memory
         self._clock = clock
         self._executor = executor
-        self._lines: dict[tuple[int, Lane], deque[Deliver]] = {}
+        self._lines: dict[tuple[int, DeliveryPath], deque[Deliver]] = {}
         # On their way or waiting to be on the medium. A machine that was rebuilt asks for them again.
         self._known: set[IntentId] = set()
         # What the partitions have but may not have synced: where each batch ends there, in order.
@@ -112,14 +112,16 @@ class Deliveries:
         if batch.intent in self._known:
             return
         self._known.add(batch.intent)
-        key = batch.intent.target, batch.intent.lane
+        key = batch.intent.target, batch.intent.path
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = deque()
             tasks.create_task(self._work_off(key, line, tasks))
         line.append(batch)
 
-    async def _work_off(self, key: tuple[int, Lane], line: deque[Deliver], tasks: asyncio.TaskGroup) -> None:
+    async def _work_off(
+        self, key: tuple[int, DeliveryPath], line: deque[Deliver], tasks: asyncio.TaskGroup
+    ) -> None:
         while line:
             await self._deliver(line[0], tasks)
             line.popleft()
@@ -218,7 +220,7 @@ class Deliveries:
         except (DamagedLog, msgspec.DecodeError) as error:
             reason = str(error)
         log.error(
-            "delayed_message_lost", partition=str(self._shard.partition.identity), offset=id_, reason=reason
+            "delayed_message_lost", partition=str(self._host.partition.identity), offset=id_, reason=reason
         )
         return None
 
@@ -260,7 +262,7 @@ class Deliveries:
 
     def _settled(self, intents: Sequence[IntentId]) -> None:
         self._known.difference_update(intents)
-        self._shard.tell(lambda machine, now_ms: machine.arrived(intents, now_ms))
+        self._host.post(BatchesDelivered(intents=intents))
 
 
 def _done(batch: Deliver, partition: Partition) -> int:

@@ -1,303 +1,253 @@
-"""The delay logs of this broker: partitions of an internal topic, each with its machine.
+"""Hosts the delay machines on the partitions of an internal topic and performs their effects.
 
-Machines go by the wall's clock, however that is set: nine o'clock is when it says so. A clock that is
-set forward makes due what lies between; one that is set back makes everything wait longer.
+Machines go by the wall clock: a message due at nine is delivered when the clock says nine. A clock that is
+set forward makes everything in between due; one that is set back makes everything wait longer.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from alpacamq.broker.metadata_log import ProducerIds
 from alpacamq.broker.partition.leader import Partition
-from alpacamq.broker.statemachine.shard import Shard
-from alpacamq.broker.statemachine.snapshots import ShardSnapshots
-from alpacamq.broker.statemachine.topic import Shards
-from alpacamq.broker.topics import Topics
+from alpacamq.broker.statemachine.host import Batching, StateMachineHost
+from alpacamq.broker.statemachine.topic import HostResources, StateMachineTopic
 from alpacamq.broker.tracing.delay import DelayTraces
 from alpacamq.model.errors import AlpacaError
-from alpacamq.model.outcome import Outcome
-from alpacamq.model.ports import Clock, Disk
+from alpacamq.model.ports import Clock
 from alpacamq.model.topics import DELAYS_TOPIC
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.timers.machine import DelayMachine
-from alpacamq.timers.messages import DelayOutcome, Deliver, Dropped, ReadBlock, Source, ToSchedule
+from alpacamq.timers.messages import (
+    BlockLoaded,
+    Deliver,
+    Dropped,
+    ReadBlock,
+    Schedule,
+    Source,
+    TopicsDeleted,
+    ToSchedule,
+)
 
 from .delivery import Deliveries, DeliveryCounts
 from .log_reader import DelayRecords
 
-if TYPE_CHECKING:
-    from alpacamq.timers.wheel import Slot
-
 log = get_logger(__name__)
 
-# What is read again as a whole when one of its messages is due is kept small.
-EVENT_MESSAGES = 200
-EVENT_BYTES = 256 << 10
-# A delay log is compacted when so many messages are done, or fewer in so large a log, but not before they
-# are half as many as those that wait.
+# A record batch is read as a whole when one of its messages is due, so it is kept small.
+BATCH_MESSAGES = 200
+BATCH_BYTES = 256 << 10
+# A delay log is compacted when this many messages are done, or fewer in a log of this size, but not before
+# they are half as many as those that wait.
 GARBAGE_MESSAGES = 50_000
 GARBAGE_BYTES = 64 << 20
 RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 60.0
+# Batches with their messages in memory, waiting for their due time.
+BATCHES_IN_MEMORY = 16
+# How often the clock is checked, and what counts as a step of it.
+CLOCK_CHECK_SECONDS = 1.0
+CLOCK_STEP_MS = 50
 
 
-class _Call:
-    """Messages that somebody wants scheduled together."""
-
-    __slots__ = ("messages", "size_bytes", "source", "ticket")
-
-    def __init__(self, messages: Sequence[ToSchedule], source: Source | None) -> None:
-        self.messages = messages
-        self.source = source
-        self.size_bytes = sum(len(message.envelope) for message in messages)
-        self.ticket: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+def _weight(request: Any) -> int:
+    """Return the share of a record batch that a request takes, in bytes."""
+    if not isinstance(request, Schedule):
+        return 0
+    size = sum(len(message.envelope) for message in request.messages)
+    return max(size, len(request.messages) * BATCH_BYTES // BATCH_MESSAGES)
 
 
-class DelayShard:
-    """Gathers what is scheduled, and carries out what the machine wants."""
+class DelayLog:
+    """One partition of the internal topic: its machine, its records and the deliveries from it."""
 
     def __init__(
-        self,
-        shard: Shard[DelayMachine],
-        records: DelayRecords,
-        deliveries: Deliveries,
-        stats: DeliveryCounts,
-        tasks: Callable[[], asyncio.TaskGroup | None],
+        self, host: StateMachineHost[DelayMachine], records: DelayRecords, deliveries: Deliveries
     ) -> None:
-        self.shard = shard
+        self.host = host
         self.records = records
-        self._deliveries = deliveries
-        self._stats = stats
-        self._tasks = tasks
-        self._calls: list[_Call] = []
-        self._is_due = False
+        self.deliveries = deliveries
         self._compacted_at = 0
 
-    def holds_garbage(self) -> bool:
-        """Whether compaction is worth while: it reads all that waits to find what no longer does."""
-        if (machine := self.shard.machine) is None:
-            return False
-        spent = machine.tombstones - self._compacted_at
-        if spent < 0:  # a machine that was rebuilt counts anew
-            spent, self._compacted_at = machine.tombstones, 0
-        is_much = spent >= GARBAGE_MESSAGES or self.shard.partition.log.size_bytes >= GARBAGE_BYTES
-        if not is_much or spent * 2 < machine.pending or not spent:
-            return False
-        self._compacted_at = machine.tombstones
-        return True
-
     async def schedule(self, messages: Sequence[ToSchedule], source: Source | None = None) -> list[int]:
-        """The offsets of the messages, once they are on the medium; none if the source is known."""
-        await self.shard.loaded()
-        calls = [
-            _Call(part, None if source is None else source._replace(portion=portion))
+        """Return the offsets of the messages, once they are on disk; none if the source batch is known."""
+        await self.host.loaded()
+        replies = [
+            self.host.submit(
+                Schedule(messages=part, source=None if source is None else source._replace(portion=portion))
+            )
             for portion, part in enumerate(_parts(messages))
         ]
-        self._calls += calls
-        if not self._is_due:
-            self._is_due = True
-            asyncio.get_running_loop().call_soon(self._hand_over)
         offsets: list[int] = []
-        for answer in await asyncio.gather(*(call.ticket for call in calls)):
+        for answer in await asyncio.gather(*replies):
             if isinstance(answer, AlpacaError):
                 raise answer.with_traceback(None)
             offsets += answer
         return offsets
 
-    def _hand_over(self) -> None:
-        self._is_due = False
-        calls, self._calls = self._calls, []
-        at = 0
-        while at < len(calls):
-            end, messages, size_bytes = at, 0, 0
-            while end < len(calls) and (
-                end == at
-                or (
-                    messages + len(calls[end].messages) <= EVENT_MESSAGES
-                    and size_bytes + calls[end].size_bytes <= EVENT_BYTES
-                )
-            ):
-                messages += len(calls[end].messages)
-                size_bytes += calls[end].size_bytes
-                end += 1
-            self._submit(calls[at:end])
-            at = end
-
-    def _submit(self, calls: Sequence[_Call]) -> None:
-        def event(machine: DelayMachine, now_ms: int) -> DelayOutcome:
-            outcome = DelayOutcome()
-            for call in calls:
-                outcome += machine.schedule(call.messages, call.source, call.ticket, now_ms)
-            return outcome
-
-        self.shard.submit(event, [call.ticket for call in calls])
-
-    def perform(self, outcome: Outcome) -> None:
-        """Carry out what the machine wants."""
-        tasks = self._tasks()
-        if tasks is None or not isinstance(outcome, DelayOutcome):
-            return
-        for effect in outcome.effects:
-            match effect:
-                case Deliver():
-                    self._deliveries.deliver(effect, tasks)
-                case ReadBlock():
-                    tasks.create_task(self._read_block(effect))
-                case Dropped():
-                    self._stats.dropped += effect.messages
-
-    async def _read_block(self, block: ReadBlock) -> None:
-        """Read a block, however often it takes: its messages are due in some days."""
-        wait_seconds = RETRY_SECONDS
-        content: Slot | None = None
-        while content is None:
-            try:
-                content = await self.records.block(block.offset)
-            except AlpacaError as error:
-                log.error("block_not_read", partition=str(self.shard.partition.identity), reason=str(error))
-                await asyncio.sleep(wait_seconds)
-                wait_seconds = min(wait_seconds * 2, MAX_RETRY_SECONDS)
-        stored = content
-        self.shard.tell(lambda machine, now_ms: machine.block_read(block, stored, now_ms))
+    def is_worth_compacting(self) -> bool:
+        """Return whether compaction frees enough: it reads all that waits to find what no longer does."""
+        if (machine := self.host.machine) is None:
+            return False
+        spent = machine.tombstones - self._compacted_at
+        if spent < 0:  # a machine that was rebuilt counts anew
+            spent, self._compacted_at = machine.tombstones, 0
+        is_much = spent >= GARBAGE_MESSAGES or self.host.partition.log.size_bytes >= GARBAGE_BYTES
+        if not is_much or spent * 2 < machine.pending or not spent:
+            return False
+        self._compacted_at = machine.tombstones
+        return True
 
 
 def _parts(messages: Sequence[ToSchedule]) -> Iterator[Sequence[ToSchedule]]:
-    """The messages in parts of the size of an event."""
+    """Split messages into parts that fit into a record batch."""
     first = size_bytes = 0
     for at, message in enumerate(messages):
-        if at - first == EVENT_MESSAGES or (at > first and size_bytes + len(message.envelope) > EVENT_BYTES):
+        if at - first == BATCH_MESSAGES or (at > first and size_bytes + len(message.envelope) > BATCH_BYTES):
             yield messages[first:at]
             first, size_bytes = at, 0
         size_bytes += len(message.envelope)
     yield messages[first:]
 
 
-# Batches that may wait for their time with their messages in memory.
-BATCHES_IN_MEMORY = 16
-# How often the clock is looked at, and what counts as a step of it.
-CLOCK_CHECK_SECONDS = 1.0
-CLOCK_STEP_MS = 50
-
-
 class DelayLogs:
-    """Hosts the delay logs. Each has a number, which is that of its partition."""
+    """All delay logs. Each has a number, which is that of its partition."""
 
     def __init__(
         self,
-        topics: Topics,
+        resources: HostResources,
         producer_ids: ProducerIds,
         stats: DeliveryCounts,
         *,
-        snapshots: Path,
-        disk: Disk,
         clock: Clock,
-        executor: Executor,
         unpacked_limit_bytes: int,
         traces: DelayTraces | None = None,
     ) -> None:
-        self._topics = topics
+        self._resources = resources
+        self._topics = resources.topics
         self._traces = traces
         self._producer_ids = producer_ids
         self._stats = stats
-        self._snapshots = snapshots
-        self._disk = disk
         self._clock = clock
-        self._executor = executor
         self._unpacked_limit_bytes = unpacked_limit_bytes
         self._in_memory = asyncio.Semaphore(BATCHES_IN_MEMORY)
-        self._logs: dict[int, DelayShard] = {}
-        # What waits is on the medium, whatever the topics it is for promise.
-        self._shards: Shards[DelayMachine] = Shards(
-            # Whether compaction is due is decided here, so that its own measure is none.
+        self._logs: dict[int, DelayLog] = {}
+        self._machines: StateMachineTopic[DelayMachine] = StateMachineTopic(
             DELAYS_TOPIC,
-            topics,
-            self._shard,
-            {"flush.messages": "1", "min.cleanable.dirty.ratio": "0"},
+            resources,
+            self._machine,
+            perform=self._perform,
+            batching=Batching(_weight, BATCH_BYTES),
+            # Delayed messages are on disk when they are acknowledged, whatever their topics promise. Whether
+            # compaction is due is decided by `is_worth_compacting`.
+            overrides={"flush.messages": "1", "min.cleanable.dirty.ratio": "0"},
         )
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run the machines until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            tasks.create_task(self._shards.run())
+            tasks.create_task(self._machines.run())
             try:
                 await self._watch_clock()
             finally:
-                self._tasks = None  # nothing new begins while the rest ends
+                self._tasks = None  # start nothing new while the rest ends
 
     def __len__(self) -> int:
-        """How many there are: none before the first message is delayed."""
-        return len(self._shards.started)
+        """Return the number of delay logs, 0 before the first message is delayed."""
+        return len(self._machines.started)
 
-    def __iter__(self) -> Iterator[DelayShard]:
-        return iter([self._logs[number] for number in range(len(self))])
+    def __iter__(self) -> Iterator[DelayLog]:
+        return iter([self[number] for number in range(len(self))])
 
-    def __getitem__(self, number: int) -> DelayShard:
-        return self._logs[number]
+    def __getitem__(self, number: int) -> DelayLog:
+        if (found := self._logs.get(number)) is None:
+            found = self._logs[number] = self._log(self._machines.started[number])
+        return found
 
     @property
     def pending(self) -> int:
-        """Messages that wait, as far as they are loaded."""
-        machines = (log.shard.machine for log in self)
-        return sum(machine.pending for machine in machines if machine is not None)
+        """The number of messages that wait, in the logs that are loaded."""
+        return sum(machine.pending for machine in self._machines.machines)
 
     def failures(self) -> list[str]:
-        """The delay logs that cannot be loaded, and why."""
-        return self._shards.failures()
+        """Describe the delay logs that cannot be loaded."""
+        return self._machines.failures()
+
+    def topic_deleted(self) -> None:
+        """Drop messages for deleted topics."""
+        self._machines.post_all(TopicsDeleted())
 
     def id_of(self, offset: int, number: int) -> int:
-        """What a message is called that is at an offset of a log."""
+        """Return the id of the message at an offset of a log."""
         return offset * len(self) + number
 
     async def number_for(self, topic: str, partition: int) -> int:
-        """The log that messages for a partition wait in."""
-        return await self._shards.index_of(f"{topic}-{partition}")
+        """Return the number of the log in which messages for a partition wait."""
+        await self._machines.all()
+        return self._machines.index_of(f"{topic}-{partition}")
 
-    def _shard(self, partition: Partition) -> Shard[DelayMachine]:
-        number = partition.identity.partition
-        shard: Shard[DelayMachine] = Shard(
-            partition,
-            lambda: DelayMachine(partition.log.end_offset, self._producer_ids.take, self._topic_exists),
-            ShardSnapshots(self._disk, self._snapshots / partition.log.directory.name),
-            self._clock,
-            self._executor,
-            lambda outcome: self._logs[number].perform(outcome),
-        )
-        records = DelayRecords(partition, self._executor, self._unpacked_limit_bytes)
+    def _machine(self, partition: Partition) -> DelayMachine:
+        return DelayMachine(partition.log.end_offset, self._producer_ids.take, self._topic_exists)
+
+    def _log(self, host: StateMachineHost[DelayMachine]) -> DelayLog:
+        number = host.partition.identity.partition
+        executor = self._resources.executor
+        records = DelayRecords(host.partition, executor, self._unpacked_limit_bytes)
         deliveries = Deliveries(
-            shard,
+            host,
             records,
             self._topics,
             self._stats,
             self._in_memory,
             self._clock,
-            self._executor,
+            executor,
             lambda offset: self.id_of(offset, number),
             self._traces,
         )
-        self._logs[number] = delay_log = DelayShard(
-            shard, records, deliveries, self._stats, lambda: self._tasks
-        )
-        partition.holds_garbage = delay_log.holds_garbage
-        return shard
+        return DelayLog(host, records, deliveries)
 
     def _topic_exists(self, topic_id: bytes) -> bool:
         return self._topics.find(topic_id, 0) is not None
 
+    def _perform(self, host: StateMachineHost[DelayMachine], effects: Sequence[Any]) -> None:
+        if self._tasks is None:
+            return
+        delay_log = self[host.partition.identity.partition]
+        for effect in effects:
+            match effect:
+                case Deliver():
+                    delay_log.deliveries.deliver(effect, self._tasks)
+                case ReadBlock():
+                    self._tasks.create_task(self._read_block(delay_log, effect))
+                case Dropped():
+                    self._stats.dropped += effect.messages
+
+    async def _read_block(self, delay_log: DelayLog, block: ReadBlock) -> None:
+        """Read a block, with retries: its messages are due in some days."""
+        wait_seconds = RETRY_SECONDS
+        while True:
+            try:
+                slot = await delay_log.records.block(block.offset)
+                break
+            except AlpacaError as error:
+                partition = delay_log.host.partition
+                log.error("block_not_read", partition=str(partition.identity), reason=str(error))
+                await asyncio.sleep(wait_seconds)
+                wait_seconds = min(wait_seconds * 2, MAX_RETRY_SECONDS)
+        delay_log.host.post(BlockLoaded(read=block, slot=slot))
+
     async def _watch_clock(self) -> None:
-        """Notice when the clock is set or the computer has slept: who sleeps until a time must know."""
+        """Wake the machines when the clock was set or the computer has slept."""
         ahead_ms = self._ahead_ms()
         while True:
             await asyncio.sleep(CLOCK_CHECK_SECONDS)
             now_ahead_ms = self._ahead_ms()
             if abs(now_ahead_ms - ahead_ms) > CLOCK_STEP_MS:
                 log.warning("clock_was_set", by_ms=int(now_ahead_ms - ahead_ms))
-                for shard in self._shards.started:
-                    shard.nudge()
+                for host in self._machines.started:
+                    host.wake()
             ahead_ms = now_ahead_ms
 
     def _ahead_ms(self) -> float:

@@ -5,28 +5,34 @@ id is made of its offset there and the number of that partition, so that ids are
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
 from alpacamq.broker.metadata_log import ProducerIds
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.partition.validation import check_writable
-from alpacamq.broker.topics import Topics
+from alpacamq.broker.statemachine.topic import HostResources
 from alpacamq.broker.tracing.delay import DelayTraces, trace_of_delayed
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.model.errors import InvalidDelay, TooManyDelayed, UnknownDelayed
-from alpacamq.model.ports import Clock, Disk
+from alpacamq.model.ports import Clock
 from alpacamq.model.records import Header, Record
-from alpacamq.model.topics import DAY_MS
+from alpacamq.model.topics import DAY_MS, DELAYS_TOPIC
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.tracing import ClientApi, now_us
-from alpacamq.timers.machine import DelayMachine
-from alpacamq.timers.messages import DelayOutcome, Listing, PendingCounts, Source, TargetName, ToSchedule
+from alpacamq.timers.messages import (
+    CancelMessage,
+    CountPending,
+    Listing,
+    ListMessages,
+    PendingCounts,
+    Source,
+    TargetName,
+    ToSchedule,
+)
 from alpacamq.timers.records import decode_envelope, encode_envelope
 from alpacamq.timers.wheel import MAX_DUE_MS, due_of
 
@@ -88,36 +94,30 @@ class Delays:
 
     def __init__(
         self,
-        topics: Topics,
+        resources: HostResources,
         producer_ids: ProducerIds,
         settings: DelaySettings,
         *,
-        snapshots: Path,
-        disk: Disk,
         clock: Clock,
-        executor: Executor,
         unpacked_limit_bytes: int,
         traces: DelayTraces | None = None,
     ) -> None:
-        self._topics = topics
+        self._topics = resources.topics
         self._traces = traces  # None where tracing is switched off
         self._producer_ids = producer_ids
         self._settings = settings
         self._clock = clock
         self._delivered = DeliveryCounts()
         self._logs = DelayLogs(
-            topics,
+            resources,
             producer_ids,
             self._delivered,
-            snapshots=snapshots,
-            disk=disk,
             clock=clock,
-            executor=executor,
             unpacked_limit_bytes=unpacked_limit_bytes,
             traces=traces,
         )
         self.run = self._logs.run
-        self._search = DelaySearch(executor)
+        self._search = DelaySearch(resources.executor)
         # How long after their time messages were delivered.
         self.late_seconds = self._delivered.late_seconds
         self._arriving = 0
@@ -163,13 +163,13 @@ class Delays:
         partition = self._topics.find(message.topic.encode(), message.partition)
         return None if partition is None else trace_of_delayed(partition, delayed_id, message.headers)
 
-    async def parted_ms(self, partition: Partition, source: Source) -> int | None:
+    async def first_seen_ms(self, partition: Partition, source: Source) -> int | None:
         """When the batch of a producer was parted, if it came before."""
         if not self._logs:
             return None
         delay_log = self._logs[await self._logs.number_for(*partition.identity)]
-        machine = await delay_log.shard.loaded()
-        return machine.parted_ms(partition.topic_id.bytes, partition.identity.partition, source)
+        machine = await delay_log.host.loaded()
+        return machine.first_seen_ms(partition.topic_id.bytes, partition.identity.partition, source)
 
     async def set_aside(
         self,
@@ -215,10 +215,8 @@ class Delays:
             raise unknown
         word, record = stored
         try:
-            await delay_log.shard.ask(
-                lambda machine, ticket, now_ms: machine.cancel(
-                    offset, word, topic_id, partition, ticket, now_ms
-                )
+            await delay_log.host.ask(
+                CancelMessage(id=offset, word=word, topic_id=topic_id, partition=partition)
             )
         except UnknownDelayed:
             raise unknown from None
@@ -270,8 +268,8 @@ class Delays:
             return await self._topic_stats(topic)
         answers: list[PendingCounts] = []
         for each in self._logs:
-            if each.shard.failure is None:  # what waits elsewhere is not known
-                answers.append(await each.shard.ask(DelayMachine.stats))
+            if each.host.failure is None:
+                answers.append(await each.host.ask(CountPending()))
         return DelayCounts(
             pending=sum(answer.pending for answer in answers),
             next_due_ms=min((a.next_due_ms for a in answers if a.next_due_ms is not None), default=None),
@@ -288,8 +286,14 @@ class Delays:
 
     def topic_deleted(self) -> None:
         """What waits for it will not be delivered."""
-        for each in self._logs:
-            each.shard.tell(DelayMachine.topics_deleted)
+        self._logs.topic_deleted()
+
+    def is_worth_compacting(self, partition: Partition) -> bool:
+        """Return whether a partition of the delay topic has enough garbage; True for other topics."""
+        if partition.identity.topic != DELAYS_TOPIC:
+            return True
+        number = partition.identity.partition
+        return number < len(self._logs) and self._logs[number].is_worth_compacting()
 
     async def _topic_stats(self, topic: str) -> DelayCounts:
         pending = 0
@@ -320,8 +324,13 @@ class Delays:
             by_log.setdefault(await self._logs.number_for(topic, index), []).append(index)
         listings: list[tuple[int, Listing]] = []
         for number, partitions in by_log.items():
-            wanted = described.id.bytes, tuple(partitions), self._offset_after(after_id, number)
-            listing = await self._logs[number].shard.ask(_listing(*wanted))
+            listing = await self._logs[number].host.ask(
+                ListMessages(
+                    topic_id=described.id.bytes,
+                    partitions=partitions,
+                    after_id=self._offset_after(after_id, number),
+                )
+            )
             if listing.pending:
                 listings.append((number, listing))
         return listings
@@ -369,9 +378,3 @@ def _waiting(topic: str, partition: int, delayed_id: int, due_ms: int, record: R
         scheduled_ms=record.timestamp_ms,
         size_bytes=len(envelope.key or b"") + len(envelope.value or b""),
     )
-
-
-def _listing(
-    topic_id: bytes, partitions: Sequence[int], after_id: int
-) -> Callable[[DelayMachine, object, int], DelayOutcome]:
-    return lambda machine, ticket, now_ms: machine.listing(topic_id, partitions, after_id, ticket, now_ms)

@@ -80,7 +80,7 @@ class DelayedBatches:
             last = (header.base_sequence + header.last_offset_delta) & _SEQUENCE_MASK
             source = Source(header.producer_id, header.producer_epoch, header.base_sequence, last, now_ms)
             # A batch that was interrupted half-way is parted as it was then.
-            now_ms = await self._delays.parted_ms(partition, source) or now_ms
+            now_ms = await self._delays.first_seen_ms(partition, source) or now_ms
         parted = await asyncio.get_running_loop().run_in_executor(
             self._executor, part, data, header, now_ms, self._unpacked_limit_bytes
         )
@@ -90,14 +90,16 @@ class DelayedBatches:
         return parted.now
 
 
-class Parted(NamedTuple):
+class SplitBatch(NamedTuple):
     """Records and when they are due, and the batch without them."""
 
     later: list[tuple[int, Record]]
     now: Batch
 
 
-def part(data: bytearray | memoryview, header: BatchHeader, now_ms: int, limit_bytes: int) -> Parted | None:
+def part(
+    data: bytearray | memoryview, header: BatchHeader, now_ms: int, limit_bytes: int
+) -> SplitBatch | None:
     """Part a batch into what is for now and what is for later; None if all is for now. Slow: for a thread."""
     later: list[tuple[int, Record]] = []
     now: list[Record] = []
@@ -113,7 +115,7 @@ def part(data: bytearray | memoryview, header: BatchHeader, now_ms: int, limit_b
         raise InvalidRecord("a delayed record cannot be part of a transaction")
     if not now:
         left = placeholder_batch(header)
-        return Parted(later, (left, check_batch(left)))
+        return SplitBatch(later, (left, check_batch(left)))
     left = write_batch(
         now,
         base_offset=header.base_offset,
@@ -126,7 +128,7 @@ def part(data: bytearray | memoryview, header: BatchHeader, now_ms: int, limit_b
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,
     )
-    return Parted(later, (left, check_batch(left)))
+    return SplitBatch(later, (left, check_batch(left)))
 
 
 def _due_ms(index: int, record: Record) -> int | None:

@@ -25,7 +25,6 @@ from alpacamq.queues.messages import (
     QueueId,
     ReceiveRequest,
     Settlement,
-    SettleReply,
     SettleRequest,
 )
 from alpacamq.telemetry.logs import get_logger
@@ -142,9 +141,7 @@ class Redrives:
             raise InvalidRequest("internal topics have no dead letters")
 
     async def _describe(self, queue: QueueId) -> DescribeReply:
-        reply = await self._host.ask(DescribeRequest(queue=queue), queue)
-        assert isinstance(reply, DescribeReply)
-        return reply
+        return await self._host.ask(DescribeRequest(queue=queue))
 
     async def _run(self, redrive: _Redrive, queue: QueueId) -> None:
         try:
@@ -160,7 +157,7 @@ class Redrives:
             elif not redrive.task.failure.startswith("stopped"):
                 redrive.change(state="completed")
         finally:
-            self._host.give_back(self._host.used_desk(queue), queue, redrive.left)
+            self._host.release(queue, redrive.left)
         log.info("redrive_ended", source=queue.topic, state=redrive.task.state, moved=redrive.task.moved)
 
     async def _move_all(self, redrive: _Redrive, queue: QueueId) -> None:
@@ -190,13 +187,12 @@ class Redrives:
 
     async def _move(self, redrive: _Redrive, queue: QueueId, leases: tuple[Acquired, ...]) -> bool:
         """Move what was there when the task began; false if that was the last of it."""
-        desk = self._host.used_desk(queue)
         try:
             records = await self._host.reader.read(
                 queue.topic, [(each.partition, each.offset) for each in leases]
             )
         except BaseException:
-            self._host.give_back(desk, queue, leases)
+            self._host.release(queue, leases)
             raise
         settlements: list[Settlement] = []
         later: list[Acquired] = []
@@ -205,7 +201,7 @@ class Redrives:
             if lease.offset >= redrive.ends.get(lease.partition, 0):
                 later.append(lease)
             elif record is None:
-                settlements.append(settled(lease, Action.DROP))
+                settlements.append(settled(lease, Action.DISCARD))
             elif (target := self._target(redrive, record)) is None:
                 redrive.left.append(lease)
             else:
@@ -214,8 +210,7 @@ class Redrives:
         redrive.left += later
         if settlements:
             request = SettleRequest(queue=queue, settlements=tuple(settlements))
-            reply = await self._host.ask(request, queue)
-            assert isinstance(reply, SettleReply)
+            reply = await self._host.ask(request)
             redrive.change(moved=redrive.task.moved + sum(result is None for result in reply.results))
         if len(redrive.left) > MAX_LEFT:
             redrive.change(

@@ -14,18 +14,20 @@ from itertools import islice
 from alpacamq.broker.partition.leader import Partition, append
 from alpacamq.broker.partition.validation import stored_codec
 from alpacamq.broker.queue.deliveries import QueueReader
-from alpacamq.broker.queue.shard import QueueShard
+from alpacamq.broker.statemachine.host import StateMachineHost
 from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.queue import Moved, QueueTraces, with_trace
 from alpacamq.log.producer_state import follows
 from alpacamq.model.batch import BROKER_EPOCH, Codec, read_header, stamp_append_time
-from alpacamq.model.errors import AlpacaError, TopicExists, UnknownTopic
+from alpacamq.model.dead_letters import dead_letter_topic, default_dead_letter_topic
+from alpacamq.model.errors import AlpacaError, CoordinatorUnavailable, TopicExists, UnknownTopic
 from alpacamq.model.murmur2 import partition_for_key
 from alpacamq.model.ports import Clock
 from alpacamq.model.records import Record, write_batch
 from alpacamq.model.topics import INT32_MAX, SETTINGS, TopicConfig
-from alpacamq.queues.dead_letters import dead_letter, dead_letter_topic, origin, restored
-from alpacamq.queues.messages import Move, QueueId
+from alpacamq.queues.dead_letters import dead_letter, origin, restored
+from alpacamq.queues.engine import QueueEngine
+from alpacamq.queues.messages import Move, MovesDone, MovesReturned, QueueId
 from alpacamq.telemetry.logs import get_logger
 
 log = get_logger(__name__)
@@ -39,10 +41,10 @@ MAX_RETRY_SECONDS = 30.0
 class _Line:
     """Moves of one partition of a queue, in the order of their sequences, and who wants them."""
 
-    __slots__ = ("moves", "sequences", "shard")
+    __slots__ = ("host", "moves", "sequences")
 
-    def __init__(self, shard: QueueShard) -> None:
-        self.shard = shard
+    def __init__(self, host: StateMachineHost[QueueEngine]) -> None:
+        self.host = host
         self.moves: deque[Move] = deque()
         self.sequences: set[int] = set()
 
@@ -59,11 +61,17 @@ class _Line:
         return move
 
 
+def _settings(host: StateMachineHost[QueueEngine], queue: QueueId) -> TopicConfig:
+    if (machine := host.machine) is None:
+        raise CoordinatorUnavailable(f"{host.partition.identity} is being loaded")
+    return machine.settings(queue)
+
+
 class _NowhereToGo(Exception):
     """The topic that a message was to be moved to, which is not one for dead letters, is no more."""
 
 
-class Moves:
+class DlqWriter:
     """Every move under way. `run` owns their tasks."""
 
     def __init__(
@@ -85,14 +93,14 @@ class Moves:
             finally:
                 self._tasks = None  # nothing new begins while the rest ends
 
-    def carry_out(self, shard: QueueShard, moves: Sequence[Move]) -> None:
-        """Have these moves made, and the shard told of each when it is."""
+    def carry_out(self, host: StateMachineHost[QueueEngine], moves: Sequence[Move]) -> None:
+        """Have these moves made, and post MovesDone when they are."""
         if self._tasks is None:
             return  # the next start asks again
         for move in moves:
             key = (move.queue, move.partition, move.producer_id)
             if (line := self._lines.get(key)) is None:
-                line = self._lines[key] = _Line(shard)
+                line = self._lines[key] = _Line(host)
                 self._tasks.create_task(self._work_off(key, line))
             line.add(move)
 
@@ -101,9 +109,9 @@ class Moves:
         while line.moves:
             moves = list(islice(line.moves, MAX_MOVES_AT_ONCE))
             try:
-                made = await self._make(moves, line.shard)
+                made = await self._make(moves, line.host)
             except _NowhereToGo:
-                line.shard.returned(line.take())
+                line.host.post(MovesReturned(moves=(line.take(),)))
                 continue
             except Exception as error:  # noqa: BLE001 - a bug costs one line of moves, not the broker
                 if wait_seconds == RETRY_SECONDS:
@@ -112,8 +120,7 @@ class Moves:
                 wait_seconds = min(wait_seconds * 2, MAX_RETRY_SECONDS)
                 continue
             wait_seconds = RETRY_SECONDS
-            for _ in range(made):
-                line.shard.moved(line.take())
+            line.host.post(MovesDone(moves=[line.take() for _ in range(made)]))
         del self._lines[key]
 
     def _report(self, move: Move, error: Exception) -> None:
@@ -122,13 +129,13 @@ class Moves:
         queue = move.queue
         say("not_moved", group=queue.group, topic=queue.topic, partition=move.partition, reason=str(error))
 
-    async def _make(self, moves: Sequence[Move], shard: QueueShard) -> int:
+    async def _make(self, moves: Sequence[Move], host: StateMachineHost[QueueEngine]) -> int:
         """Make the first of these moves, as many as go into one batch; how many that were."""
         first = moves[0]
         queue = first.queue
         # The sequences must be on disk before the target has them: handed out again after a power cut,
         # they would make other messages look like repetitions.
-        state = shard.shard.partition
+        state = host.partition
         await state.flush_to(state.log.end_offset)
         places = [(move.partition, move.offset) for move in moves]
         records = await self._reader.read(queue.topic, places)
@@ -137,7 +144,11 @@ class Moves:
                 "gone_before_moved", topic=queue.topic, partition=first.partition, offset=first.offset
             )
             return 1
-        topic = first.target or dead_letter_topic(queue.topic, shard.settings(queue))
+        topic = (
+            first.target
+            or dead_letter_topic(queue.topic, _settings(host, queue).queue_dead_letter_topic)
+            or default_dead_letter_topic(queue.topic)  # the setting was changed after the decision
+        )
         target = await self._target(first, record, topic)
         last = target.log.producers.last_sequence(first.producer_id)
         if last is not None and not follows(first.sequence, last):

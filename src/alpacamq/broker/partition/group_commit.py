@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from time import monotonic
 
-from alpacamq.log.flush import TOGETHER_FROM, Flush, run_together
+from alpacamq.log.flush import SYNCFS_THRESHOLD, Flush, run_flushes
 from alpacamq.log.health import is_out_of_descriptors
 from alpacamq.model.errors import AlpacaError, StorageFailed
 from alpacamq.model.ports import Disk
@@ -164,7 +164,7 @@ class GroupCommit:
     def _flush(self, flushes: Sequence[Flush]) -> Results:
         """In a thread: how long it took, without the time it waited for a thread, and what failed."""
         began_at = monotonic()
-        errors = run_together(self._disk, self._root, flushes)
+        errors = run_flushes(self._disk, self._root, flushes)
         return monotonic() - began_at, errors
 
     def _ended(self, begun: Begun, ended: "asyncio.Future[Results]", *, is_due: bool) -> None:
@@ -204,7 +204,7 @@ class GroupCommit:
 
 def _taken(waiting: dict[Partition, None]) -> list[Partition]:
     """The first that waits, or as many as can share their syncs where many do."""
-    count = min(len(waiting), GROUP) if len(waiting) >= TOGETHER_FROM else 1
+    count = min(len(waiting), GROUP) if len(waiting) >= SYNCFS_THRESHOLD else 1
     taken = [partition for partition, _ in zip(waiting, range(count), strict=False)]
     for partition in taken:
         del waiting[partition]

@@ -27,11 +27,14 @@ class Housekeeping:
         executor: Executor,
         clock: Clock,
         interval_ms: int,
+        is_worth_compacting: Callable[[Partition], bool] = lambda _partition: True,
     ) -> None:
+        """Compact partitions for which `is_worth_compacting`; the log itself cannot tell."""
         self._partitions = partitions
         self._executor = executor
         self._clock = clock
         self._interval_ms = interval_ms
+        self._is_worth_compacting = is_worth_compacting
         self._reported: set[str] = set()
 
     async def run(self) -> None:
@@ -70,7 +73,7 @@ class Housekeeping:
             log.info(
                 "segments_deleted", partition=str(partition.identity), start_offset=partition.log.start_offset
             )
-        if not partition.holds_garbage():
+        if not self._is_worth_compacting(partition):
             return
         if (compaction := partition.log.begin_compaction(now_ms)) is not None:
             try:
@@ -81,7 +84,7 @@ class Housekeeping:
             try:
                 partition.log.end_compaction(compaction)
             finally:
-                await self._in_thread(compaction.let_go)
+                await self._in_thread(compaction.free_replaced)
             log.info("log_compacted", partition=str(partition.identity), size_bytes=partition.log.size_bytes)
 
     async def _in_thread(self, work: Callable[[], None]) -> None:

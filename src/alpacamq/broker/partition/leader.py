@@ -7,14 +7,15 @@ once it is as durable as its topic promises.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
-from alpacamq.broker.tracing.partition import Arrival, PartitionTraces
+from alpacamq.broker.tracing.partition import PartitionTraces, ProduceTrace
 from alpacamq.log.epochs import EpochEnd
 from alpacamq.log.partition_log import Appended, Incoming, PartitionLog
-from alpacamq.log.reader import Slice
+from alpacamq.log.producer_state import ProducerEntry
+from alpacamq.log.reader import Slice, TimestampOffset
 from alpacamq.model.batch import BatchHeader, read_header
 from alpacamq.model.errors import AlpacaError, FencedLeaderEpoch, StorageFailed, UnknownLeaderEpoch
 from alpacamq.model.ids import TopicId, TopicPartition
@@ -40,7 +41,7 @@ class Append:
         data: bytearray | memoryview,
         header: BatchHeader,
         done: Callable[[], None],
-        arrival: Arrival | None = None,
+        arrival: ProduceTrace | None = None,
     ) -> None:
         self.arrival = arrival
         self.data = data
@@ -94,8 +95,6 @@ class Partition:
         self._watchers: dict[object, Callable[[int], None]] = {}
         # None where tracing is switched off.
         self.traces: PartitionTraces | None = None
-        # Whether compaction has much to remove. The log cannot tell; who knows all of its keys can.
-        self.holds_garbage: Callable[[], bool] = lambda: True
 
     def start_epoch(self, start_number: int = 0) -> None:
         """Take the lead in the epoch that is the number of this start. Before the first append.
@@ -128,6 +127,18 @@ class Partition:
         self.log.config = config
         if self.traces is not None:
             self.traces.configure(config)
+
+    @property
+    def start_offset(self) -> int:
+        return self.log.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.log.end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return self.log.size_bytes
 
     @property
     def last_stable_offset(self) -> int:
@@ -209,7 +220,7 @@ class Partition:
         """A flush has ended, well or not: answer those who waited for it."""
         log = self.log
         if log.in_doubt is not None:
-            self._fail_awaiting(log.doubt())
+            self._fail_awaiting(log.fsync_error())
             return
         self._wake_flush_waiters()
         ready: list[Append] = []
@@ -241,6 +252,34 @@ class Partition:
     def read(self, offset: int, max_bytes: int, limit_offset: int, *, at_least_one: bool) -> Slice | None:
         """Whole batches from `offset` on, before a limit that is no later than the high watermark."""
         return self.log.read(offset, max_bytes, limit_offset, at_least_one=at_least_one)
+
+    def verify(self, part: Slice) -> None:
+        """Check the bytes of a slice that this process has not written; DamagedLog. Blocking."""
+        self.log.verify(part)
+
+    def aborted_between(self, offset: int, next_offset: int) -> Sequence[tuple[int, int]]:
+        """Return producer id and first offset of the aborted transactions in a range."""
+        return self.log.transactions.aborted_between(offset, next_offset)
+
+    def offset_for_timestamp(self, timestamp_ms: int, limit_offset: int) -> TimestampOffset | None:
+        """Return the first record at or after a timestamp and before `limit_offset`. Blocking."""
+        return self.log.offset_for_timestamp(timestamp_ms, limit_offset)
+
+    def max_timestamp(self, limit_offset: int) -> TimestampOffset | None:
+        """Return the record with the largest timestamp before `limit_offset`. Blocking."""
+        return self.log.max_timestamp(limit_offset)
+
+    def epoch_at(self, offset: int) -> int:
+        """Return the leader epoch in which an offset was written."""
+        return self.log.epochs.epoch_at(offset)[0]
+
+    def open_transaction(self, producer_id: int) -> int | None:
+        """Return the first offset of a producer's open transaction."""
+        return self.log.transactions.open_offset(producer_id)
+
+    def producers(self) -> Mapping[int, ProducerEntry]:
+        """Return the idempotent producers that the partition remembers, by id."""
+        return self.log.producers.copy()
 
     def retire(self, error: AlpacaError) -> None:
         """The partition is going away: nobody may go on waiting for it."""

@@ -5,7 +5,7 @@ import asyncio
 from .leader import Partition
 
 
-class StagedAppends:
+class WriteBatcher:
     """The partitions that have appends waiting for `commit`."""
 
     __slots__ = ("_is_due", "_partitions")

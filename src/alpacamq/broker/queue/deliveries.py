@@ -65,7 +65,7 @@ class QueueReader:
                 break
             if block is None:
                 break
-            for run in block.outline(offset, with_keys=False).runs:
+            for run in block.outline(offset, with_keys=False).ranges:
                 for each in range(run.first, run.last + 1):
                     if len(records) == limit:
                         return records
@@ -107,7 +107,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     first_delivered_ms: int
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class ReceiveLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How much a receive takes, and from when on messages are too old for it."""
 
     max_messages: int
@@ -121,13 +121,13 @@ def settled(lease: Acquired, action: Action, reason: str = "") -> Settlement:
     return Settlement(partition, offset, action, count, lease.generation, reason=reason)
 
 
-def sorted_out(
+def select_deliverable(
     queue: QueueId,
     topic_tag: bytes,
     leases: Sequence[Acquired],
     records: dict[Place, Record],
     settings: TopicConfig,
-    wish: Wish,
+    limits: ReceiveLimits,
 ) -> tuple[list[Delivery], list[Settlement]]:
     """What is delivered of these leases, and what becomes of the others."""
     deliveries: list[Delivery] = []
@@ -135,24 +135,24 @@ def sorted_out(
     gone = 0
     size = 0
     is_full = False
-    oldest_ms = wish.now_ms - settings.queue_ttl_ms if settings.queue_ttl_ms >= 0 else None
+    oldest_ms = limits.now_ms - settings.queue_ttl_ms if settings.queue_ttl_ms >= 0 else None
     for lease in leases:
         record = records.get((lease.partition, lease.offset))
         if record is None:
             gone += 1
-            others.append(settled(lease, Action.DROP))
+            others.append(settled(lease, Action.DISCARD))
         elif oldest_ms is not None and record.timestamp_ms < oldest_ms:
             is_dropped = settings.queue_ttl_action == "drop"
-            others.append(settled(lease, Action.DROP if is_dropped else Action.REJECT, EXPIRED))
+            others.append(settled(lease, Action.DISCARD if is_dropped else Action.REJECT, EXPIRED))
         else:
             size += size_of(record)
             is_full = (
                 is_full
-                or len(deliveries) == wish.max_messages
-                or (bool(deliveries) and size > wish.max_bytes)
+                or len(deliveries) == limits.max_messages
+                or (bool(deliveries) and size > limits.max_bytes)
             )
             if is_full:
-                others.append(settled(lease, Action.UNDO))
+                others.append(settled(lease, Action.RELEASE_UNSEEN))
             else:
                 deliveries.append(_delivery(queue, topic_tag, lease, record))
     if gone:

@@ -1,244 +1,230 @@
-"""Hosts the queue engine on its internal topic and joins it with what it needs: the log in outline, word of
-arrivals, the records it leases, and somebody who carries out its moves.
-"""
+"""Hosts the queue engines and connects them with logs, arrivals and the dead-letter writer."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Executor
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from alpacamq.broker.clock import SteadyClock
-from alpacamq.broker.dlq.writer import Moves
+from alpacamq.broker.dlq.writer import DlqWriter
 from alpacamq.broker.metadata_log import ProducerIds
 from alpacamq.broker.partition.leader import Partition
-from alpacamq.broker.read.backlog import BacklogScans, QueueLog, ShardView
+from alpacamq.broker.read.backlog import BacklogReader, BacklogScans
 from alpacamq.broker.read.block_cache import StoredBlocks
-from alpacamq.broker.statemachine.shard import Shard
-from alpacamq.broker.statemachine.snapshots import ShardSnapshots
-from alpacamq.broker.statemachine.topic import Shards
-from alpacamq.broker.topics import Topics
+from alpacamq.broker.statemachine.host import StateMachineHost
+from alpacamq.broker.statemachine.topic import HostResources, StateMachineTopic
 from alpacamq.broker.tracing.queue import QueueTraces
 from alpacamq.model.errors import AlpacaError, CoordinatorUnavailable, GroupIdNotFound, PolicyViolation
-from alpacamq.model.outcome import Outcome
-from alpacamq.model.ports import Clock, Disk
-from alpacamq.model.topics import QUEUES_TOPIC
-from alpacamq.queues.engine import EngineLimits, QueueEngine, QueueOutcome
+from alpacamq.model.ports import Clock
+from alpacamq.model.topics import QUEUES_TOPIC, TopicConfig
+from alpacamq.queues.engine import EngineLimits, QueueEngine
 from alpacamq.queues.messages import (
     Acquired,
     Action,
+    BacklogRead,
     DescribeReply,
+    EndedLease,
+    ListRequest,
+    Move,
     QueueId,
     QueueRequest,
+    ReadBacklog,
     ReceiveReply,
     ReceiveRequest,
     Settlement,
     SettleRequest,
+    TopicDeleted,
 )
 from alpacamq.telemetry.logs import get_logger
 
 from .deliveries import QueueReader, settled
 from .receipts import check_group
-from .shard import Arrivals, QueueShard, Ticket
+from .topic_watchers import TopicWatchers
 
 log = get_logger(__name__)
 
 RETRY_SECONDS = 1.0
 
+Host = StateMachineHost[QueueEngine]
+R = TypeVar("R")
+
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What queue mode may use."""
+    """Limits of queue mode."""
 
     limits: EngineLimits = EngineLimits()
     cache_bytes: int = 32 << 20
 
 
 class QueueHost:
-    """The shards of all queues."""
+    """The engines of all queues."""
 
     def __init__(
         self,
-        topics: Topics,
+        resources: HostResources,
         producer_ids: ProducerIds,
         settings: QueueSettings,
         *,
-        snapshots: Path,
-        disk: Disk,
         clock: Clock,
         retention_clock: Clock,
-        executor: Executor,
         unpacked_limit_bytes: int,
         traces: QueueTraces | None = None,
     ) -> None:
+        topics, executor = resources.topics, resources.executor
         self._topics = topics
         self.traces = traces  # None where tracing is switched off
         self._producer_ids = producer_ids
         self._settings = settings
-        self._snapshots = snapshots
-        self._disk = disk
-        self._executor = executor
-        self.clock = SteadyClock(clock)
-        self.retention_clock = retention_clock  # what the age of messages goes by
+        self.clock = resources.clock
+        self.retention_clock = retention_clock  # for the age of messages
         self._blocks = StoredBlocks(
             executor, limit_bytes=settings.cache_bytes, unpacked_limit_bytes=unpacked_limit_bytes
         )
-        self.scans = BacklogScans(self._blocks, clock, executor, unpacked_limit_bytes=unpacked_limit_bytes)
-        self._log = QueueLog(topics, self._blocks, self.scans)
+        self._scans = BacklogScans(self._blocks, clock, executor, unpacked_limit_bytes=unpacked_limit_bytes)
+        self._backlog = BacklogReader(topics, self._blocks, self._scans)
         self.reader = QueueReader(topics, self._blocks)
-        self._arrivals = Arrivals(topics)
-        self._moves = Moves(topics, self.reader, clock, traces)
-        self._shards: Shards[QueueEngine] = Shards(QUEUES_TOPIC, topics, self._shard)
-        self._desks: list[QueueShard] = []
+        self._watchers = TopicWatchers(topics)
+        self._moves = DlqWriter(topics, self.reader, clock, traces)
+        self._machines: StateMachineTopic[QueueEngine] = StateMachineTopic(
+            QUEUES_TOPIC, resources, self._engine, perform=self._perform, read=self._read
+        )
         self._low_on_ids = asyncio.Event()
         self._ids_wanted = 0
 
     async def run(self) -> None:
-        """Host the engine until cancelled."""
+        """Run the engines until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.scans.run())
+            tasks.create_task(self._scans.run())
             tasks.create_task(self._moves.run())
             tasks.create_task(self._keep_ids())
-            if self.is_used:
-                # An engine that finds ended leases when it is loaded moves them to dead letters at once.
+            if self._machines.exists:
+                # An engine that finds expired leases when it is loaded moves them to dead letters at once.
                 with suppress(AlpacaError):
                     await self._producer_ids.replenish()
-            tasks.create_task(self._shards.run())
+            tasks.create_task(self._machines.run())
 
     @property
-    def is_used(self) -> bool:
+    def exists(self) -> bool:
         """Whether there has ever been a queue."""
-        return QUEUES_TOPIC in self._topics.image.topics
+        return self._machines.exists
 
-    async def desk(self, queue: QueueId) -> QueueShard:
-        """Where to ask about a queue, ready to be asked."""
+    async def host(self, queue: QueueId) -> Host:
+        """Return the host of a queue, loaded; the queue may be new."""
         check_group(queue.group)
         if self._topics.image.topic(queue.topic).is_internal:
             raise PolicyViolation(f"topic {queue.topic!r} is internal and cannot be used as a queue")
-        await self._shards.all()
+        await self._machines.all()
         if self._producer_ids.is_low:
             await self._producer_ids.replenish(self._ids_wanted)
-        desk = self.used_desk(queue)
-        await desk.shard.loaded()
-        return desk
+        host = self.host_of(queue)
+        if host.machine is None:
+            await host.loaded()
+        return host
 
-    def used_desk(self, queue: QueueId) -> QueueShard:
-        """The same for a queue that has been asked about before."""
-        return self._desks[self._shards.started_index_of(f"{queue.group}\0{queue.topic}")]
+    def host_of(self, queue: QueueId) -> Host:
+        """Return the host of a queue that has been used before."""
+        return self._machines.started[self._machines.index_of(f"{queue.group}\0{queue.topic}")]
 
-    async def ask(self, request: QueueRequest, queue: QueueId) -> Any:
-        """Ask about one queue; the reply, or what was wrong raised."""
-        desk = await self.desk(queue)
-        answer = await desk.submit(request)
+    def settings(self, queue: QueueId) -> TopicConfig:
+        """Return a topic's settings with the group's overrides; UnknownTopic, CoordinatorUnavailable."""
+        host = self.host_of(queue)
+        if (machine := host.machine) is None:
+            raise CoordinatorUnavailable(f"{host.partition.identity} is being loaded")
+        return machine.settings(queue)
+
+    async def ask(self, request: QueueRequest[R]) -> R:
+        """Return the reply of a queue's engine, or raise it if it is an error."""
+        host = await self.host(request.queue)
+        answer = await host.submit(request)
         if isinstance(answer, AlpacaError):
             raise answer.with_traceback(None)
         return answer
 
-    async def ask_existing(self, request: QueueRequest, queue: QueueId) -> Any:
-        """The same without making room for queues where there were none so far."""
-        if not self.is_used or not self._topics.partitions_of(queue.topic):
+    async def ask_existing(self, request: QueueRequest[R]) -> R:
+        """Do the same, but fail with GroupIdNotFound where there has never been a queue."""
+        queue = request.queue
+        if not self._machines.exists or not self._topics.partitions_of(queue.topic):
             raise GroupIdNotFound(f"group {queue.group!r} has never used topic {queue.topic!r} as a queue")
-        return await self.ask(request, queue)
+        return await self.ask(request)
 
-    async def ask_all(self, request: QueueRequest) -> list[Any]:
-        """Ask every shard."""
-        if not self.is_used:
+    async def list_queues(self) -> list[QueueId]:
+        """List all queues, except in partitions that cannot be loaded."""
+        if not self._machines.exists:
             return []
-        await self._shards.all()
-        answers = []
-        for desk in self._desks:
-            if desk.shard.failure is not None:
-                continue  # what lives there is not known
-            await desk.shard.loaded()
-            answers.append(await desk.submit(request))
-        return answers
+        return [queue for reply in await self._machines.ask_all(ListRequest()) for queue in reply.queues]
 
     async def lease(self, request: ReceiveRequest) -> tuple[Acquired, ...]:
-        """What is leased for this request. Cancelling gives it back."""
+        """Return the messages that are leased for a receive. Cancelling releases them."""
         queue = request.queue
-        desk = await self.desk(queue)
+        host = await self.host(queue)
         waits = request.wait_ms > 0
         if waits:
-            self._arrivals.wait(queue.topic, desk)
-        ticket = desk.submit(request)
+            self._watchers.wait(queue.topic, host)
+        reply = host.submit(request)
         try:
-            answer = await asyncio.shield(ticket)
+            answer = await asyncio.shield(reply)
         except asyncio.CancelledError:
-            desk.withdraw(ticket)
-            # The reply may be on its way, or here: then there is something to give back.
-            ticket.add_done_callback(lambda late: self._give_back_reply(desk, queue, late))
+            host.cancel(reply)
+            # The reply may be on its way: then its leases are released when it arrives.
+            reply.add_done_callback(lambda late: self._release_late(queue, late))
             raise
         finally:
             if waits:
-                self._arrivals.leave(queue.topic, desk)
+                self._watchers.leave(queue.topic, host)
         if isinstance(answer, AlpacaError):
             raise answer.with_traceback(None)
-        assert isinstance(answer, ReceiveReply)
         return answer.messages
 
-    def settle_soon(self, desk: QueueShard, queue: QueueId, settlements: Iterable[Settlement]) -> None:
-        """Settle deliveries without waiting for it: if it fails, their leases end in time."""
+    def settle_soon(self, queue: QueueId, settlements: Iterable[Settlement]) -> None:
+        """Settle deliveries without waiting for it: if it fails, their leases expire."""
         if gathered := tuple(settlements):
-            desk.submit(SettleRequest(queue=queue, settlements=gathered))
+            self.host_of(queue).submit(SettleRequest(queue=queue, settlements=gathered))
 
-    def give_back(self, desk: QueueShard, queue: QueueId, leases: Sequence[Acquired]) -> None:
-        """Let others have these at once: they never reached anybody."""
-        self.settle_soon(desk, queue, [settled(lease, Action.UNDO) for lease in leases])
+    def release(self, queue: QueueId, leases: Sequence[Acquired]) -> None:
+        """Make leased messages available again at once: they never reached a consumer."""
+        self.settle_soon(queue, [settled(lease, Action.RELEASE_UNSEEN) for lease in leases])
 
     def failures(self) -> list[str]:
-        """The shards of queues that cannot be loaded, and why."""
-        return self._shards.failures()
+        """Describe the partitions that cannot be loaded."""
+        return self._machines.failures()
 
     def stats(self) -> list[DescribeReply]:
-        """Every queue of the shards that are loaded."""
-        machines = [desk.shard.machine for desk in self._desks]
-        return [stats for machine in machines if machine is not None for stats in machine.stats()]
+        """Describe every queue that is loaded."""
+        return [stats for machine in self._machines.machines for stats in machine.stats()]
 
     async def settled(self) -> None:
-        """Return once every shard is loaded, and on disk, with what a power loss calls for."""
-        await self._shards.settled()
+        """Return once every engine is loaded, and its corrections after a power loss are on disk."""
+        await self._machines.settled()
 
     async def topic_deleted(self, topic: str) -> None:
-        """Drop the queues of a topic; returns once that is on disk."""
-        self._arrivals.topic_deleted(topic)
-        self.scans.forget(topic)
+        """Delete the queues of a topic; returns once that is on disk."""
+        self._watchers.topic_deleted(topic)
+        self._scans.forget(topic)
         self._blocks.forget(topic)
-        for desk in self._desks:
-            desk.shard.tell(lambda machine, _now_ms: machine.topic_deleted(topic))
-        await self._shards.flush()
+        self._machines.post_all(TopicDeleted(topic=topic))
+        await asyncio.sleep(0)  # the event has been handled
+        await self._machines.flush()
 
     def topic_grown(self, topic: str) -> None:
-        self._arrivals.topic_grown(topic)
+        """Watch partitions that were added to a topic."""
+        self._watchers.topic_grown(topic)
 
-    def _shard(self, partition: Partition) -> Shard[QueueEngine]:
-        def told(topic: str, index: int) -> None:
-            desk.arrived(topic, index)
+    def _engine(self, _partition: Partition) -> QueueEngine:
+        return QueueEngine(self._backlog, self._take_producer_id, self._settings.limits)
 
-        view = ShardView(self._log, told)
-        shard = Shard(
-            partition,
-            lambda: QueueEngine(view, self._take_producer_id, self._settings.limits),
-            ShardSnapshots(self._disk, self._snapshots / partition.log.directory.name),
-            self.clock,
-            self._executor,
-            lambda outcome: self._perform(desk, outcome),
-        )
-        desk = QueueShard(shard)
-        self._desks.append(desk)
-        return shard
+    def _perform(self, host: Host, effects: Sequence[Any]) -> None:
+        if moves := [effect for effect in effects if isinstance(effect, Move)]:
+            self._moves.carry_out(host, moves)
+        if self.traces is not None and len(moves) < len(effects):
+            self.traces.ended([effect for effect in effects if isinstance(effect, EndedLease)])
 
-    def _perform(self, desk: QueueShard, outcome: Outcome) -> None:
-        if isinstance(outcome, QueueOutcome):
-            if outcome.ended and self.traces is not None:
-                self.traces.ended(outcome.ended)
-            if outcome.moves:
-                self._moves.carry_out(desk, outcome.moves)
+    def _read(self, host: Host, read: ReadBacklog) -> None:
+        self._backlog.read(read, lambda outline: host.post(BacklogRead(read=read, outline=outline)))
 
-    def _give_back_reply(self, desk: QueueShard, queue: QueueId, ticket: Ticket) -> None:
-        if not ticket.cancelled() and isinstance(reply := ticket.result(), ReceiveReply):
-            self.give_back(desk, queue, reply.messages)
+    def _release_late(self, queue: QueueId, reply: "asyncio.Future[ReceiveReply | AlpacaError]") -> None:
+        if not reply.cancelled() and isinstance(answer := reply.result(), ReceiveReply):
+            self.release(queue, answer.messages)
 
     def _take_producer_id(self) -> int:
         try:
@@ -247,13 +233,13 @@ class QueueHost:
             # More at once than were ever needed: the engine is rebuilt, and finds more next time.
             self._ids_wanted = 4 * max(self._ids_wanted, 1000)
             self._low_on_ids.set()
-            raise CoordinatorUnavailable("there are not enough producer ids") from None
+            raise CoordinatorUnavailable("not enough producer ids are reserved") from None
         if self._producer_ids.is_low:
             self._low_on_ids.set()
         return taken
 
     async def _keep_ids(self) -> None:
-        """Have producer ids in stock: an engine that ends leases by itself cannot wait for them."""
+        """Keep producer ids in stock: an engine that ends leases by itself cannot wait for them."""
         while True:
             await self._low_on_ids.wait()
             try:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -9,8 +10,10 @@ import msgspec
 from alpacamq.broker.dlq.redrive import Redrives, RedriveTask
 from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.partition import Origin
-from alpacamq.model.errors import AlpacaError, InvalidRequest, StaleReceipt
+from alpacamq.model.dead_letters import dead_letter_topic
+from alpacamq.model.errors import AlpacaError, InvalidRequest, StaleReceipt, UnknownTopic
 from alpacamq.model.records import Record
+from alpacamq.model.topics import INTERNAL_TOPICS, TopicConfig
 from alpacamq.queues.messages import (
     Acquired,
     Action,
@@ -18,26 +21,23 @@ from alpacamq.queues.messages import (
     DeleteRequest,
     DescribeReply,
     DescribeRequest,
-    ListRequest,
     QueueId,
     ReceiveRequest,
     ReleaseConsumerRequest,
     ResetRequest,
     Settlement,
-    SettleReply,
     SettleRequest,
     Start,
 )
 from alpacamq.telemetry.tracing import ClientApi
 
-from .deliveries import Delivery, Wish, sorted_out
+from .deliveries import Delivery, ReceiveLimits, select_deliverable
 from .host import QueueHost
 from .receipts import TOPIC_TAG_BYTES, read_receipt
 
 __all__ = ["Delivery", "Queues", "Receipted", "RedriveTask"]
 
-# A receive that does not wait still goes on for so long past messages that nobody may have any more, and
-# waits so long for a partition to be looked at for the first time.
+# A receive that does not wait still skips expired messages for this long.
 _PATIENCE_SECONDS = 2.0
 # Where many are past their time, so many at once are passed over.
 _PASSED_AT_ONCE = 500
@@ -112,7 +112,7 @@ class Queues:
                 if deliveries or is_late:
                     return deliveries
                 wanted = max(max_messages, _PASSED_AT_ONCE)
-            elif is_late or left_ms or not await self._host.scans.ended(queue.topic):
+            else:
                 return []
 
     async def settle(
@@ -166,8 +166,7 @@ class Queues:
     ) -> list[AlpacaError | None]:
         """Settle by partition, offset and consumer: for Kafka's share consumers."""
         request = SettleRequest(queue=queue, settlements=tuple(settlements))
-        reply = await self._host.ask_existing(request, queue)
-        assert isinstance(reply, SettleReply)
+        reply = await self._host.ask_existing(request)
         if self._host.traces is not None:
             self._host.traces.settled(queue, settlements, reply.results, Origin(api))
         return list(reply.results)
@@ -179,7 +178,7 @@ class Queues:
 
     async def release_consumer(self, queue: QueueId, consumer: str) -> None:
         """Give back all that a consumer holds."""
-        await self._host.ask_existing(ReleaseConsumerRequest(queue=queue, consumer=consumer), queue)
+        await self._host.ask_existing(ReleaseConsumerRequest(queue=queue, consumer=consumer))
 
     async def wait_for_messages(self, places: Mapping[QueueId, tuple[int, ...] | None], wait_ms: int) -> None:
         """Return when one of these partitions (None: all) may have something to lease, or after `wait_ms`."""
@@ -202,18 +201,37 @@ class Queues:
 
     async def describe(self, queue: QueueId) -> DescribeReply:
         """The queue as it is; GroupIdNotFound if the group has never used the topic."""
-        reply = await self._host.ask_existing(DescribeRequest(queue=queue), queue)
-        assert isinstance(reply, DescribeReply)
-        return reply
+        return await self._host.ask_existing(DescribeRequest(queue=queue))
 
     async def queues(self) -> list[QueueId]:
         """Every group on every topic that is or was used as a queue."""
-        replies = await self._host.ask_all(ListRequest())
-        return [queue for reply in replies for queue in reply.queues]
+        return await self._host.list_queues()
+
+    async def settings(self, queue: QueueId) -> TopicConfig:
+        """Return the settings of a queue: those of its topic with the overrides of its group."""
+        if not self._host.exists:
+            return self._topics.config_of(self._topics.image.topic(queue.topic))
+        await self._host.host(queue)
+        return self._host.settings(queue)
+
+    async def dead_letter_sources(self, topic: str) -> set[str]:
+        """Return the topics whose dead letters go to `topic`, by their settings or those of any group."""
+        found = set()
+        for name in self._topics.image.topics:
+            if name not in INTERNAL_TOPICS and (partitions := self._topics.partitions_of(name)):
+                configured = partitions[0].config.queue_dead_letter_topic
+                if dead_letter_topic(name, configured) == topic:
+                    found.add(str(name))
+        for queue in await self.queues():
+            with suppress(UnknownTopic):  # deleted meanwhile
+                configured = (await self.settings(queue)).queue_dead_letter_topic
+                if dead_letter_topic(queue.topic, configured) == topic:
+                    found.add(queue.topic)
+        return found
 
     async def reset(self, queue: QueueId, offsets: Mapping[int, int]) -> None:
         """Begin again at these offsets."""
-        await self._host.ask(ResetRequest(queue=queue, offsets=dict(offsets)), queue)
+        await self._host.ask(ResetRequest(queue=queue, offsets=dict(offsets)))
 
     async def purge(self, queue: QueueId) -> None:
         """Everything there is now is done."""
@@ -224,19 +242,17 @@ class Queues:
 
     async def configure(self, queue: QueueId, overrides: Mapping[str, str | None]) -> DescribeReply:
         """Give a group settings of its own on a topic."""
-        reply = await self._host.ask(ConfigureRequest(queue=queue, overrides=dict(overrides)), queue)
-        assert isinstance(reply, DescribeReply)
-        return reply
+        return await self._host.ask(ConfigureRequest(queue=queue, overrides=dict(overrides)))
 
     async def delete(self, queue: QueueId) -> None:
         """Forget a group on a topic."""
-        await self._host.ask_existing(DeleteRequest(queue=queue), queue)
+        await self._host.ask_existing(DeleteRequest(queue=queue))
 
     async def peek(self, queue: QueueId, max_messages: int) -> list[tuple[int, Record]]:
         """The next messages that are not done, with their partitions, without leasing them."""
         found: list[tuple[int, Record]] = []
         for stats in (await self.describe(queue)).partitions:
-            machine = await self._host.used_desk(queue).shard.loaded()
+            machine = await self._host.host_of(queue).loaded()
             is_done = partial(machine.is_done, queue, stats.partition)
             records = await self._host.reader.unfinished(
                 queue.topic, stats.partition, stats.start_offset, is_done, max_messages - len(found)
@@ -309,22 +325,21 @@ class Queues:
         self, queue: QueueId, leases: Sequence[Acquired], max_messages: int, max_bytes: int
     ) -> list[Delivery]:
         """Those of the leases that can be delivered; the others are settled otherwise."""
-        desk = self._host.used_desk(queue)
         try:
             places = [(lease.partition, lease.offset) for lease in leases]
             records = await self._host.reader.read(queue.topic, places)
-            settings = desk.settings(queue)
+            settings = self._host.settings(queue)
             topic_tag = self._topics.image.topic(queue.topic).id.bytes[:TOPIC_TAG_BYTES]
         except BaseException:
-            self._host.give_back(desk, queue, leases)
+            self._host.release(queue, leases)
             raise
-        wish = Wish(
+        limits = ReceiveLimits(
             max_messages=max_messages, max_bytes=max_bytes, now_ms=self._host.retention_clock.now_ms()
         )
-        deliveries, others = sorted_out(queue, topic_tag, leases, records, settings, wish)
+        deliveries, others = select_deliverable(queue, topic_tag, leases, records, settings, limits)
         if others and self._host.traces is not None:
             self._host.traces.expired(queue, others, records)
-        self._host.settle_soon(desk, queue, others)
+        self._host.settle_soon(queue, others)
         return deliveries
 
     def _read(self, receipted: Receipted) -> tuple[QueueId, Settlement]:

@@ -1,4 +1,4 @@
-"""Looking through partitions in the background, for what would take too long on the event loop."""
+"""Reads backlogs for queues: what is cached or small at once, the rest by scans in threads."""
 
 import asyncio
 from collections import OrderedDict
@@ -12,10 +12,11 @@ from alpacamq.broker.topics import Topics
 from alpacamq.model.errors import AlpacaError, DamagedLog
 from alpacamq.model.ports import Clock
 from alpacamq.model.topics import TopicConfig
-from alpacamq.queues.views import Outline, Run
+from alpacamq.queues.messages import ReadBacklog
+from alpacamq.queues.views import OffsetRange, Outline
 from alpacamq.telemetry.logs import get_logger
 
-from .block_cache import BLOCK_BYTES, StoredBlocks, in_thread, passed_over, read_all, verified_read
+from .block_cache import BLOCK_BYTES, Block, StoredBlocks, in_thread, passed_over, verified_read
 from .lane_index import outlined
 
 log = get_logger(__name__)
@@ -33,18 +34,16 @@ _SCANS_AT_ONCE = 2
 _AHEAD = 4
 _MAX_RUNS = 200_000
 
-# Called with topic and partition when more of it is known.
-Told = Callable[[str, int], None]
+Deliver = Callable[[Outline], None]
 
 
 class _Scan:
-    """A scan under way, and whom to tell when it has ended."""
+    """A scan in progress, and the reads that wait for it."""
 
-    __slots__ = ("ended", "told")
+    __slots__ = ("waiting",)
 
     def __init__(self) -> None:
-        self.told: set[Told] = set()
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting: list[Callable[[], None]] = []
 
 
 class BacklogScans:
@@ -83,28 +82,25 @@ class BacklogScans:
             self._asked(partition, offset)
         return outline
 
-    def is_under_way(self, partition: Partition, offset: int) -> bool:
-        """Whether a scan from `offset` has begun: who asked for it is told when it ends."""
-        return (partition, offset) in self._scans
-
-    def start(self, partition: Partition, offset: int, told: Told, *, with_keys: bool) -> None:
-        """Look at what lies from `offset` on, unless that is being done already."""
+    def start(
+        self, partition: Partition, offset: int, then: Callable[[], None] | None = None, *, with_keys: bool
+    ) -> None:
+        """Scan from `offset` on, unless that is in progress, and call `then` when the scan has ended."""
         key = (partition, offset)
-        if self._tasks is None or key in self._found:
+        if self._tasks is None or (then is None and key in self._found):
             return
         if (scan := self._scans.get(key)) is None:
             scan = self._scans[key] = _Scan()
             self._tasks.create_task(self._scan(partition, offset, scan, with_keys=with_keys))
-        scan.told.add(told)
+        if then is not None:
+            scan.waiting.append(then)
 
-    async def ended(self, topic: str) -> bool:
-        """Wait for the scans of a topic; false if there are none."""
-        ending = [
-            scan.ended for (partition, _), scan in self._scans.items() if partition.identity.topic == topic
-        ]
-        if ending:
-            await asyncio.wait(ending)
-        return bool(ending)
+    def join(self, partition: Partition, offset: int, then: Callable[[], None]) -> bool:
+        """Wait for a scan from `offset` that is in progress; false if there is none."""
+        if (scan := self._scans.get((partition, offset))) is None:
+            return False
+        scan.waiting.append(then)
+        return True
 
     def forget(self, topic: str) -> None:
         """The topic is no more."""
@@ -136,14 +132,12 @@ class BacklogScans:
             self.report(partition, error)
         else:
             self._failing.discard(partition)
-            for told in scan.told:
-                told(*partition.identity)
         finally:
             del self._scans[partition, offset]
-            scan.ended.set_result(None)
+            for then in scan.waiting:
+                then()
         if next_offset is not None and len(self._unasked.get(partition, ())) < _AHEAD:
-            for told in scan.told:
-                self.start(partition, next_offset, told, with_keys=False)
+            self.start(partition, next_offset, with_keys=False)
 
     async def _look(self, partition: Partition, offset: int, *, with_keys: bool) -> int | None:
         """Look at some of what follows; where to go on, if that is far from the end."""
@@ -159,7 +153,7 @@ class BacklogScans:
             # Near the end, what is looked at is delivered soon: it is worth keeping.
             await self._blocks.load(partition, offset, stable_offset)
             return None
-        aborted = partition.log.transactions.aborted_between(offset, part.next_offset)
+        aborted = partition.aborted_between(offset, part.next_offset)
         runs, seconds = await in_thread(self._executor, part, self._runs_of, partition, part, offset, aborted)
         self._keep((partition, offset), Outline(runs, part.next_offset))
         self._unasked.setdefault(partition, set()).add(offset)
@@ -172,10 +166,10 @@ class BacklogScans:
 
     def _runs_of(
         self, partition: Partition, part: Readable, offset: int, aborted: Sequence[tuple[int, int]]
-    ) -> tuple[list[Run], float]:
+    ) -> tuple[list[OffsetRange], float]:
         """What lies in a slice, and how long this thread worked on it."""
         began = thread_time()
-        runs = outlined(read_all(part), aborted, self._unpacked_limit_bytes, passed_over(partition))
+        runs = outlined(part.read(), aborted, self._unpacked_limit_bytes, passed_over(partition))
         kept = [
             run if run.first >= offset else run._replace(first=offset) for run in runs if run.last >= offset
         ]
@@ -185,12 +179,12 @@ class BacklogScans:
         if key in self._found:
             self._drop(key)
         self._found[key] = outline
-        self._found_runs += len(outline.runs) + 1
+        self._found_runs += len(outline.ranges) + 1
         while self._found_runs > _MAX_RUNS and len(self._found) > 1:
             self._drop(next(iter(self._found)))
 
     def _drop(self, key: tuple[Partition, int]) -> None:
-        self._found_runs -= len(self._found.pop(key).runs) + 1
+        self._found_runs -= len(self._found.pop(key).ranges) + 1
         self._asked(*key)
 
     def _asked(self, partition: Partition, offset: int) -> None:
@@ -206,8 +200,8 @@ _TURN_BYTES = 4 * BLOCK_BYTES
 _FAR_MESSAGES = 2000
 
 
-class QueueLog:
-    """The partitions of all topics in outline, for all shards."""
+class BacklogReader:
+    """Reads partitions in outline, for all queues."""
 
     def __init__(self, topics: Topics, blocks: StoredBlocks, scans: BacklogScans) -> None:
         self._topics = topics
@@ -230,66 +224,64 @@ class QueueLog:
         found = self._topics.find(topic.encode(), partition)
         return None if found is None else found.cut_offset
 
-    def outline(self, topic: str, partition: int, offset: int, told: Told, *, with_keys: bool) -> Outline:
-        """What lies from `offset` on, as far as it is known; `told` is called when there is more."""
-        nothing = Outline((), offset)
-        if (found := self._topics.find(topic.encode(), partition)) is None:
-            return nothing
-        offset = max(offset, found.log.start_offset)
-        stable_offset = found.last_stable_offset
-        if offset >= stable_offset:
-            return Outline((), offset)
-        if not with_keys and (outline := self._scans.found(found, offset)) is not None:
-            self._spend(found, _TURN_BYTES)
+    def read(self, read: ReadBacklog, deliver: Deliver) -> None:
+        """Read some of a partition and give it to `deliver`, now or when a scan has ended.
+
+        An outline that ends where it begins says that nothing can be read.
+        """
+        partition = self._topics.find(read.queue.topic.encode(), read.partition)
+        if partition is None:
+            deliver(Outline((), read.offset))
+            return
+
+        def after_scan() -> None:
+            outline = self._known(partition, read)
+            deliver(Outline((), read.offset) if outline is None else outline)
+
+        if self._scans.join(partition, read.offset, after_scan):
+            return
+        try:
+            outline = self._known(partition, read) or self._loaded(partition, read)
+        except AlpacaError as error:
+            self._scans.report(partition, error)
+            outline = Outline((), read.offset)
+        if outline is None:
+            self._scans.start(partition, read.offset, after_scan, with_keys=read.with_keys)
+        else:
+            deliver(outline)
+
+    def _known(self, partition: Partition, read: ReadBacklog) -> Outline | None:
+        """Return what a scan has found, or what a cached block holds."""
+        stable_offset = partition.last_stable_offset
+        if max(read.offset, partition.start_offset) >= stable_offset:
+            return Outline((), read.offset)
+        if not read.with_keys and (outline := self._scans.found(partition, read.offset)) is not None:
+            self._spend(partition, _TURN_BYTES)
             return outline
-        if self._scans.is_under_way(found, offset):
-            self._scans.start(found, offset, told, with_keys=with_keys)  # not anew: to be told as well
-            return nothing
-        block = self._blocks.cached(found, offset)
-        if block is None and self._turn_bytes.get(found, 0) < _TURN_BYTES:
-            self._spend(found, BLOCK_BYTES)
-            try:
-                block = self._blocks.load_now(found, offset, stable_offset)
-            except DamagedLog as error:
-                if error.offsets is None:
-                    self._scans.report(found, error)
-                    return nothing
-                self._scans.passed_over(found, error)
-                return Outline((), max(offset, min(error.offsets[1], stable_offset)))
-            except AlpacaError as error:
-                self._scans.report(found, error)
-                return nothing
-        if block is None:
-            self._scans.start(found, offset, told, with_keys=with_keys)
-            return nothing
-        if not with_keys and stable_offset - block.next_offset > _FAR_MESSAGES:
-            self._scans.start(found, block.next_offset, told, with_keys=False)
-        return block.outline(offset, with_keys=with_keys)
+        block = self._blocks.cached(partition, read.offset)
+        return None if block is None else self._outline(partition, block, read)
+
+    def _loaded(self, partition: Partition, read: ReadBacklog) -> Outline | None:
+        """Read a block on the event loop, unless too much was read in this turn; then None."""
+        if self._turn_bytes.get(partition, 0) >= _TURN_BYTES:
+            return None
+        self._spend(partition, BLOCK_BYTES)
+        offset, stable_offset = max(read.offset, partition.start_offset), partition.last_stable_offset
+        try:
+            block = self._blocks.load_now(partition, offset, stable_offset)
+        except DamagedLog as error:
+            if error.offsets is None:
+                raise
+            self._scans.passed_over(partition, error)
+            return Outline((), max(offset, min(error.offsets[1], stable_offset)))
+        return None if block is None else self._outline(partition, block, read)
+
+    def _outline(self, partition: Partition, block: Block, read: ReadBacklog) -> Outline:
+        if not read.with_keys and partition.last_stable_offset - block.next_offset > _FAR_MESSAGES:
+            self._scans.start(partition, block.next_offset, with_keys=False)
+        return block.outline(max(read.offset, partition.start_offset), with_keys=read.with_keys)
 
     def _spend(self, partition: Partition, count: int) -> None:
         if not self._turn_bytes:
             asyncio.get_running_loop().call_soon(self._turn_bytes.clear)
         self._turn_bytes[partition] = self._turn_bytes.get(partition, 0) + count
-
-
-class ShardView:
-    """The log as the engine of one shard sees it, which is told when there is more."""
-
-    def __init__(self, log: QueueLog, told: Told) -> None:
-        self._log = log
-        self._told = told
-
-    def config(self, topic: str) -> TopicConfig | None:
-        return self._log.config(topic)
-
-    def partitions(self, topic: str) -> int:
-        return self._log.partitions(topic)
-
-    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        return self._log.bounds(topic, partition)
-
-    def cut_offset(self, topic: str, partition: int) -> int | None:
-        return self._log.cut_offset(topic, partition)
-
-    def outline(self, topic: str, partition: int, offset: int, *, with_keys: bool) -> Outline:
-        return self._log.outline(topic, partition, offset, self._told, with_keys=with_keys)

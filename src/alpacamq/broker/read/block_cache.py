@@ -5,7 +5,6 @@ takes ten records at a time from a batch of a thousand reads and unpacks it once
 """
 
 import asyncio
-import os
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from alpacamq.model.compression import TooMuchData
 from alpacamq.model.errors import CorruptBatch, DamagedLog, StorageFailed
 from alpacamq.model.record_index import IndexedBatch
 from alpacamq.model.records import Record
-from alpacamq.queues.views import Outline, Run
+from alpacamq.queues.views import OffsetRange, Outline
 from alpacamq.telemetry.logs import get_logger
 
 from .lane_index import Runs, Stored, Unreadable, stored_batches
@@ -61,7 +60,7 @@ class Block:
         self._batches: list[Stored] = list(stored_batches(data, aborted))
         self._firsts = [stored.header.base_offset for stored in self._batches]
         self._indexed: dict[int, IndexedBatch | None] = {}
-        self._outlines: dict[bool, list[Run]] = {}
+        self._outlines: dict[bool, list[OffsetRange]] = {}
         self.size_bytes = len(data) + _BLOCK_OVERHEAD_BYTES + _BATCH_OVERHEAD_BYTES * len(self._batches)
 
     @property
@@ -117,7 +116,7 @@ class Block:
             self._unreadable(batch.header, error)
             return None
 
-    def _runs(self, *, with_keys: bool) -> list[Run]:
+    def _runs(self, *, with_keys: bool) -> list[OffsetRange]:
         runs = Runs(with_keys=with_keys)
         for place, stored in enumerate(self._batches):
             if stored.is_plain and not with_keys:
@@ -147,7 +146,7 @@ class Block:
         self.size_bytes += batch.size_bytes
 
 
-def _from(runs: Sequence[Run], offset: int) -> list[Run]:
+def _from(runs: Sequence[OffsetRange], offset: int) -> list[OffsetRange]:
     """The part of the runs that lies from `offset` on."""
     kept = []
     for run in runs:
@@ -155,7 +154,7 @@ def _from(runs: Sequence[Run], offset: int) -> list[Run]:
             kept.append(run)
         elif run.last >= offset:
             keys = run.keys[offset - run.first :] if run.keys is not None else None
-            kept.append(Run(offset, run.last, run.lane, keys))
+            kept.append(OffsetRange(offset, run.last, run.lane, keys))
     return kept
 
 
@@ -194,7 +193,7 @@ class StoredBlocks:
         try:
             if not part.verified or part.length > _READ_ON_LOOP_BYTES:
                 return None
-            aborted = partition.log.transactions.aborted_between(offset, part.next_offset)
+            aborted = partition.aborted_between(offset, part.next_offset)
             block = self._block(partition, part, aborted)
         finally:
             part.release()
@@ -208,7 +207,7 @@ class StoredBlocks:
         part = await verified_read(partition, offset, BLOCK_BYTES, limit_offset, self._executor)
         if part is None:
             return None
-        aborted = partition.log.transactions.aborted_between(offset, part.next_offset)
+        aborted = partition.aborted_between(offset, part.next_offset)
         block = await in_thread(self._executor, part, self._prepared, partition, part, aborted)
         self._keep(partition, block)
         return block
@@ -226,7 +225,7 @@ class StoredBlocks:
 
     def _block(self, partition: Partition, part: Readable, aborted: Sequence[tuple[int, int]]) -> Block:
         return Block(
-            read_all(part), part.next_offset, aborted, self._unpacked_limit_bytes, passed_over(partition)
+            part.read(), part.next_offset, aborted, self._unpacked_limit_bytes, passed_over(partition)
         )
 
     def _keep(self, partition: Partition, block: Block) -> None:
@@ -259,7 +258,7 @@ async def verified_read(
         if part is None or part.verified:
             return part
         with suppress(DamagedLog):  # what lies around it can be read; where not, the next read says so
-            await in_thread(executor, part, partition.log.verify, part)
+            await in_thread(executor, part, partition.verify, part)
     raise StorageFailed(f"{partition.identity} keeps changing while it is read at {offset}")
 
 
@@ -283,14 +282,3 @@ async def in_thread(executor: Executor, part: Readable, work: Callable[..., T], 
     working = asyncio.get_running_loop().run_in_executor(executor, work, *arguments)
     working.add_done_callback(lambda _: part.release())
     return await asyncio.shield(working)
-
-
-def read_all(part: Readable) -> bytes:
-    """The bytes of a slice. Blocking."""
-    try:
-        data = os.pread(part.handle.descriptor, part.length, part.position)
-    except OSError as error:
-        raise StorageFailed(f"{part.path}: reading failed: {error.strerror or error}") from error
-    if len(data) != part.length:
-        raise StorageFailed(f"{part.path} ends {part.length - len(data)} bytes early")
-    return data

@@ -9,17 +9,16 @@ from typing import NamedTuple
 
 from alpacamq.model.batch import (
     COMPRESSION_MASK,
-    CONTROL,
     HEADER_BYTES,
-    TRANSACTIONAL,
     BatchHeader,
     read_header,
 )
+from alpacamq.model.control import CommittedFilter
 from alpacamq.model.errors import CorruptBatch
 from alpacamq.model.headers import LANE
 from alpacamq.model.lanes import LANES_BY_NAME, Lane
 from alpacamq.model.record_index import IndexedBatch, holds_its_records, is_gapless
-from alpacamq.queues.views import Run
+from alpacamq.queues.views import OffsetRange
 
 # Hears of a batch that, whole as it is, holds nothing that anybody could read; in any thread.
 Unreadable = Callable[[BatchHeader, CorruptBatch], None]
@@ -52,18 +51,14 @@ def stored_batches(data: bytes, aborted: Sequence[tuple[int, int]]) -> Iterator[
     `aborted` are the producers whose transactions were aborted and the offsets from which on, as a
     reader of these batches is told them.
     """
-    begun = sorted(aborted, key=lambda entry: entry[1], reverse=True)
-    leaving_out: set[int] = set()
+    committed = CommittedFilter(aborted)
+    view = memoryview(data)
     hit = _find_lane(data, 0)
     at = 0
     while at < len(data):
         header = read_header(data, at)
         end = at + header.size
-        while begun and begun[-1][1] <= header.base_offset:
-            leaving_out.add(begun.pop()[0])
-        if header.attributes & CONTROL:
-            leaving_out.discard(header.producer_id)
-        elif not (header.attributes & TRANSACTIONAL and header.producer_id in leaving_out):
+        if committed.shows(header, view[at:end]):
             is_packed = header.attributes & COMPRESSION_MASK != 0
             if is_packed or holds_its_records(header, header.size - HEADER_BYTES):
                 if hit < at:
@@ -79,17 +74,17 @@ class Runs:
 
     def __init__(self, *, with_keys: bool) -> None:
         self._with_keys = with_keys
-        self._runs: list[Run] = []
+        self._runs: list[OffsetRange] = []
         self._keys: list[list[bytes | None]] = []
 
     def add(self, first: int, last: int, lane: Lane, keys: list[bytes | None]) -> None:
         if self._runs:
             before = self._runs[-1]
             if before.last + 1 == first and before.lane is lane:
-                self._runs[-1] = Run(before.first, last, lane)
+                self._runs[-1] = OffsetRange(before.first, last, lane)
                 self._keys[-1] += keys
                 return
-        self._runs.append(Run(first, last, lane))
+        self._runs.append(OffsetRange(first, last, lane))
         self._keys.append(list(keys))
 
     def add_batch(self, batch: IndexedBatch) -> None:
@@ -109,7 +104,7 @@ class Runs:
         """Every message of a batch without lanes or gaps."""
         self.add(header.base_offset, header.last_offset, Lane.NORMAL, [])
 
-    def finished(self) -> list[Run]:
+    def finished(self) -> list[OffsetRange]:
         if not self._with_keys:
             return self._runs
         return [run._replace(keys=tuple(keys)) for run, keys in zip(self._runs, self._keys, strict=True)]
@@ -122,7 +117,7 @@ def lane_of(value: bytes | None) -> Lane:
 
 def outlined(
     data: bytes, aborted: Sequence[tuple[int, int]], limit_bytes: int, unreadable: "Unreadable"
-) -> list[Run]:
+) -> list[OffsetRange]:
     """The runs of all batches in `data`."""
     runs = Runs(with_keys=False)
     for stored in stored_batches(data, aborted):

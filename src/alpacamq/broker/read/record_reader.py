@@ -6,19 +6,17 @@ reads a bounded piece of the log, most of them in a thread.
 """
 
 import asyncio
-import os
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.log.reader import Slice
 from alpacamq.model.batch import FRAME_BYTES, BatchHeader, check_batch, read_header
 from alpacamq.model.compression import TooMuchData
-from alpacamq.model.control import read_marker
-from alpacamq.model.errors import CorruptBatch, DamagedLog, StorageFailed
+from alpacamq.model.control import CommittedFilter
+from alpacamq.model.errors import CorruptBatch, DamagedLog
 from alpacamq.model.records import Record, read_records
 from alpacamq.telemetry.logs import get_logger
 
@@ -32,15 +30,6 @@ _PIECES = 16
 _RECORD_BYTES = 16
 # So many batches that are passed over end a page.
 _MAX_SKIPPED = 100
-
-
-class Aborted(Protocol):
-    """A producer's transaction that was aborted, by where it begins."""
-
-    @property
-    def producer_id(self) -> int: ...
-    @property
-    def first_offset(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +87,9 @@ class RecordReader:
                 continue
             if part is None:
                 break
-            aborted: Sequence[Aborted] = ()
+            aborted: Sequence[tuple[int, int]] = ()
             if committed:
-                aborted = partition.log.transactions.aborted_between(offset, part.next_offset)
+                aborted = partition.aborted_between(offset, part.next_offset)
             try:
                 page = await self._unpacked(partition, part, _Wanted(offset, limits, aborted))
             except DamagedLog:
@@ -143,26 +132,24 @@ class RecordReader:
 
     def _verified_page(self, partition: Partition, part: Slice, wanted: "_Wanted") -> Page:
         if not part.verified:
-            partition.log.verify(part)
+            partition.verify(part)
         return _page(part, wanted, self._unpacked_limit_bytes, may_skip_large=True)
 
 
 class _Wanted(NamedTuple):
     offset: int
     limits: Limits
-    aborted: Sequence[Aborted]
+    aborted: Sequence[tuple[int, int]]
 
 
 def _page(part: Slice, wanted: _Wanted, limit_bytes: int, *, may_skip_large: bool) -> Page:
     """What a slice holds. TooMuchData for a batch that unpacks to too much, unless it may be skipped."""
     offset, limits, aborted = wanted
-    data = os.pread(part.handle.descriptor, part.length, part.position)
-    if len(data) != part.length:
-        raise StorageFailed(f"{part.path} ends {part.length - len(data)} bytes early")
+    data = part.read()
     records: list[Record] = []
     skipped: list[Skipped] = []
     size_bytes = 0
-    for header, batch in _batches(memoryview(data), aborted):
+    for header, batch in _visible_batches(memoryview(data), aborted):
         if header.base_offset >= limits.before_offset:
             return Page(records, limits.before_offset, size_bytes, skipped)
         if len(records) >= limits.records or len(skipped) >= _MAX_SKIPPED:
@@ -192,29 +179,18 @@ def _page(part: Slice, wanted: _Wanted, limit_bytes: int, *, may_skip_large: boo
     return Page(records, min(part.next_offset, limits.before_offset), size_bytes, skipped)
 
 
-def _batches(view: memoryview, aborted: Sequence[Aborted]) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Whole batches, save markers and those of the aborted transactions."""
-    beginning = deque(sorted(aborted, key=lambda each: each.first_offset))
-    hidden: set[int] = set()
+def _visible_batches(
+    view: memoryview, aborted: Iterable[tuple[int, int]]
+) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Yield whole batches, except markers and those of aborted transactions."""
+    committed = CommittedFilter(aborted)
     at = 0
     while at < len(view):
         header = read_header(view, at)
         batch = view[at : at + FRAME_BYTES + header.batch_length]
         at += len(batch)
-        while beginning and beginning[0].first_offset <= header.last_offset:
-            hidden.add(beginning.popleft().producer_id)
-        if header.is_control:
-            if header.producer_id in hidden and _is_marker(batch):
-                hidden.discard(header.producer_id)
-        elif not (header.is_transactional and header.producer_id in hidden):
+        if committed.shows(header, batch):
             yield header, batch
-
-
-def _is_marker(batch: memoryview) -> bool:
-    try:
-        return read_marker(batch) is not None
-    except CorruptBatch:
-        return False
 
 
 def _size(record: Record) -> int:

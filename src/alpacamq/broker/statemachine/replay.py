@@ -3,7 +3,6 @@
 Nothing is passed over: a machine that misses a record is wrong about all that follows from it.
 """
 
-import os
 from collections.abc import Iterator
 
 from alpacamq.log.partition_log import PartitionLog
@@ -21,10 +20,7 @@ def replay(log: PartitionLog, from_offset: int = 0) -> Iterator[Record]:
     offset = max(from_offset, log.start_offset)
     while (part := log.read(offset, _CHUNK_BYTES, log.end_offset)) is not None:
         try:
-            data = os.pread(part.handle.descriptor, part.length, part.position)
-            if len(data) != part.length:
-                raise StorageFailed(f"{part.path} ends {part.length - len(data)} bytes early")
-            view = memoryview(data)
+            view = memoryview(part.read())
             at = 0
             while at < len(view):
                 try:

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from alpacamq.log.sealed_file import TEMPORARY, Unreadable, view_sealed, write_sealed
-from alpacamq.model.outcome import Change
 from alpacamq.model.ports import Disk
+from alpacamq.model.state_machine import Change
 from alpacamq.telemetry.logs import get_logger
 
 log = get_logger(__name__)
@@ -44,7 +44,7 @@ def _blocks(body: memoryview) -> Iterator[memoryview]:
         yield body[begin:at]
 
 
-class ShardSnapshots:
+class StateSnapshots:
     """The snapshots of one shard, in a directory of their own."""
 
     def __init__(self, disk: Disk, directory: Path) -> None:

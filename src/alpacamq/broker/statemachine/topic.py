@@ -1,8 +1,11 @@
-"""All shards of one internal topic. The topic is made when it is first needed."""
+"""Runs a state machine on each partition of an internal topic, which is made when it is first needed."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from fastcrc.crc32 import iscsi as crc32c
@@ -11,9 +14,11 @@ from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.topics import Topics
 from alpacamq.model.errors import CoordinatorLoading, PartitionNotReady
 from alpacamq.model.ids import TopicName
-from alpacamq.model.outcome import Outcome
+from alpacamq.model.ports import Disk
+from alpacamq.model.state_machine import Outcome, Request, StateMachine
 
-from .shard import Machine, Shard
+from .host import Batching, Now, StateMachineHost
+from .snapshots import StateSnapshots
 
 COUNT = 8
 START_SECONDS = 5.0
@@ -24,89 +29,127 @@ OVERRIDES = {
     "segment.bytes": str(16 << 20),
 }
 
-M = TypeVar("M", bound=Machine)
+M = TypeVar("M", bound=StateMachine)
+R = TypeVar("R")
 
 
-class Shards(Generic[M]):
-    """The shards of one internal topic, and which of them a key belongs to."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostResources:
+    """What the hosts of state machines share: snapshots are stored in a directory for each partition."""
+
+    topics: Topics
+    snapshots: Path
+    disk: Disk
+    clock: Now
+    executor: Executor
+
+
+class StateMachineTopic(Generic[M]):
+    """Runs a state machine on each partition of an internal topic and routes requests by their key."""
 
     def __init__(
         self,
         topic: TopicName,
-        topics: Topics,
-        make: Callable[[Partition], Shard[M]],
+        resources: HostResources,
+        make: Callable[[Partition], M],
+        *,
+        perform: Callable[[StateMachineHost[M], Sequence[Any]], None] | None = None,
+        read: Callable[[StateMachineHost[M], Any], None] | None = None,
+        check: Callable[[Partition, M], Outcome] | None = None,
+        batching: Batching | None = None,
         overrides: Mapping[str, str] | None = None,
     ) -> None:
+        """Make a machine for a partition with `make`; the other callbacks are those of StateMachineHost."""
         self.topic = topic
-        self._overrides = {**OVERRIDES, **(overrides or {})}
-        self._topics = topics
+        self._resources = resources
         self._make = make
-        self._shards: list[Shard[M]] = []
+        self._perform = perform
+        self._read = read
+        self._check = check
+        self._batching = batching
+        self._overrides = {**OVERRIDES, **(overrides or {})}
+        self._topics = resources.topics
+        self._hosts: list[StateMachineHost[M]] = []
         self._starting = asyncio.Lock()
         self._tasks: asyncio.TaskGroup | None = None
         self._runs = asyncio.Event()
 
     @property
-    def started(self) -> Sequence[Shard[M]]:
-        """The shards, none before the first is needed."""
-        return self._shards
+    def started(self) -> Sequence[StateMachineHost[M]]:
+        """The hosts, none before the first is needed."""
+        return self._hosts
+
+    @property
+    def machines(self) -> list[M]:
+        """The machines that are loaded."""
+        return [host.machine for host in self._hosts if host.machine is not None]
+
+    @property
+    def exists(self) -> bool:
+        """Whether the topic has ever been needed."""
+        return self.topic in self._topics.image.topics
 
     async def run(self) -> None:
-        """Run the shards until cancelled; at once if their topic exists."""
+        """Run the hosts until cancelled; at once if their topic exists."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             self._runs.set()
-            if self.topic in self._topics.image.topics:
+            if self.exists:
                 with suppress(PartitionNotReady):  # the broker stops before it has been recovered
                     await self.all()
             await asyncio.Event().wait()
 
-    async def all(self) -> Sequence[Shard[M]]:
-        """Every shard, started if need be."""
-        if self._shards:
-            return self._shards
+    async def all(self) -> Sequence[StateMachineHost[M]]:
+        """Return every host, started if need be."""
+        if self._hosts:
+            return self._hosts
         async with self._starting:
-            if not self._shards:
+            if not self._hosts:
                 await self._start()
-        return self._shards
+        return self._hosts
 
-    async def index_of(self, key: str) -> int:
-        """Which shard `key` belongs to, for as long as the topic exists."""
+    async def host_of(self, key: str) -> StateMachineHost[M]:
+        """Return the host that `key` belongs to, for as long as the topic exists."""
         await self.all()
-        return self.started_index_of(key)
+        return self._hosts[self.index_of(key)]
 
-    def started_index_of(self, key: str) -> int:
-        """The same where the shards have been started."""
-        return crc32c(key.encode()) % len(self._shards)
+    def index_of(self, key: str) -> int:
+        """Return the partition that `key` belongs to; the hosts have been started."""
+        return crc32c(key.encode()) % len(self._hosts)
 
-    async def ask(self, key: str, event: Callable[[M, object, int], Outcome]) -> Any:
-        """Ask the shard that `key` belongs to."""
-        shards = await self.all()
-        return await shards[await self.index_of(key)].ask(event)
+    async def ask(self, request: Request[R]) -> R:
+        """Return the reply to a request, or raise it if it is an error."""
+        host = await self.host_of(request.routing_key)
+        return await host.ask(request)
 
-    async def ask_all(self, event: Callable[[M, object, int], Outcome]) -> list[Any]:
-        """Ask every shard the same, save those that cannot be loaded: what lives there is not known."""
-        return [await shard.ask(event) for shard in await self.all() if shard.failure is None]
+    async def ask_all(self, request: Request[R]) -> list[R]:
+        """Return the replies of every machine to a request, except of those that cannot be loaded."""
+        return [await host.ask(request) for host in await self.all() if host.failure is None]
+
+    def post_all(self, event: Request[Any]) -> None:
+        """Post an event to every machine."""
+        for host in self._hosts:
+            host.post(event)
 
     def failures(self) -> list[str]:
-        """The shards that cannot be loaded, and why."""
+        """Describe the partitions that cannot be loaded."""
         return [
-            f"{shard.partition.identity} cannot be loaded: {shard.failure}"
-            for shard in self._shards
-            if shard.failure is not None
+            f"{host.partition.identity} cannot be loaded: {host.failure}"
+            for host in self._hosts
+            if host.failure is not None
         ]
 
     async def flush(self) -> None:
-        """Return once everything that the shards have written so far is on disk."""
+        """Return once everything that the machines have written so far is on disk."""
         await asyncio.gather(
-            *(shard.partition.flush_to(shard.partition.log.end_offset) for shard in self._shards)
+            *(host.partition.flush_to(host.partition.log.end_offset) for host in self._hosts)
         )
 
     async def settled(self) -> None:
-        """Return once every shard that there should be has been loaded and is on disk."""
-        if self.topic in self._topics.image.topics:
-            for shard in await self.all():
-                await shard.wait_until_loaded()
+        """Return once every machine has been loaded and its corrections are on disk."""
+        if self.exists:
+            for host in await self.all():
+                await host.wait_until_loaded()
             await self.flush()
 
     async def _start(self) -> None:
@@ -117,9 +160,25 @@ class Shards(Generic[M]):
             except TimeoutError:
                 raise CoordinatorLoading("the broker is starting") from None
         assert self._tasks is not None
-        # Also where it is known already: it may be about to be made for somebody who has gone since.
+        # Also where it exists already: it may be about to be made for a request that was cancelled.
         await self._topics.create_internal(self.topic, partitions=COUNT, overrides=self._overrides)
-        shards = [self._make(partition) for partition in self._topics.partitions_of(self.topic)]
-        for shard in shards:
-            self._tasks.create_task(shard.run())
-        self._shards = shards
+        hosts = [self._host(partition) for partition in self._topics.partitions_of(self.topic)]
+        for host in hosts:
+            self._tasks.create_task(host.run())
+        self._hosts = hosts
+
+    def _host(self, partition: Partition) -> StateMachineHost[M]:
+        resources = self._resources
+        perform, read, check = self._perform, self._read, self._check
+        host: StateMachineHost[M] = StateMachineHost(
+            partition,
+            lambda: self._make(partition),
+            StateSnapshots(resources.disk, resources.snapshots / partition.log.directory.name),
+            resources.clock,
+            resources.executor,
+            perform=None if perform is None else lambda effects: perform(host, effects),
+            read=None if read is None else lambda effect: read(host, effect),
+            check=None if check is None else lambda machine: check(partition, machine),
+            batching=self._batching,
+        )
+        return host

@@ -7,7 +7,7 @@ first bytes. Who finds a trace there has the whole batch looked through in a thr
 from typing import NamedTuple
 
 from alpacamq.model.batch import COMPRESSION_MASK, HEADER_BYTES, BatchHeader
-from alpacamq.model.compression import opening
+from alpacamq.model.compression import decompress_prefix
 from alpacamq.model.ports import Buffer
 from alpacamq.model.record_index import IndexedBatch
 from alpacamq.telemetry.tracing import TraceContext, read_traceparent
@@ -32,7 +32,7 @@ def begins_traced(data: Buffer, header: BatchHeader) -> bool:
     """Whether the first record carries a trace to be continued."""
     if header.attributes & COMPRESSION_MASK:
         packed = memoryview(data)[HEADER_BYTES:]
-        value = _first_traceparent(opening(header.codec, packed, _OPENING_BYTES), 0)
+        value = _first_traceparent(decompress_prefix(header.codec, packed, _OPENING_BYTES), 0)
     else:
         value = _first_traceparent(data, HEADER_BYTES)
     if value is None:

@@ -8,7 +8,7 @@ from alpacamq.coordinator.messages import OffsetToCommit, PartitionResults
 from .partition import Origin
 
 
-def tell_committed(
+def record_commits(
     topics: Topics, offsets: Iterable[OffsetToCommit], results: PartitionResults, origin: Origin
 ) -> None:
     """Tell the traces of messages that a group has come past by committing these offsets."""

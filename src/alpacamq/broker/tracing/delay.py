@@ -83,7 +83,7 @@ class DelayTraces:
         context = traces.offsets.remember(delay.context.trace_id, offset)
         parent = delay.context.span_id
         tag: dict[str, Attribute] = {"topic_id": traces.topic_tag}
-        traces.tell_arrival(Step.PERSISTED, context, parent, offset, at_us, ClientApi.BROKER, tag)
+        traces.record_produce(Step.PERSISTED, context, parent, offset, at_us, ClientApi.BROKER, tag)
 
     def _tell(
         self,

@@ -36,7 +36,7 @@ from .batches import MAX_TRACED, Traced, begins_traced, traced_records
 MAX_KEY_CHARS = 128
 
 
-class Arrival:
+class ProduceTrace:
     """A batch of which messages may be sampled: that is known when it has its offsets."""
 
     __slots__ = ("_api", "_client", "_received_us", "_traces")
@@ -52,12 +52,12 @@ class Arrival:
     def persisted(self, base_offset: int, next_offset: int) -> None:
         """The batch is in the log at these offsets, and durable; readers see it next."""
         if sampled := self._traces.offsets.sampled(base_offset, next_offset):
-            self._tell_sampled(sampled, now_us())
+            self._record_sampled(sampled, now_us())
 
     def refused(self) -> None:
         """The batch is not in the log, or was there before."""
 
-    def _tell_sampled(self, offsets: range, at_us: int) -> None:
+    def _record_sampled(self, offsets: range, at_us: int) -> None:
         self._traces.passed_over(max(len(offsets) - MAX_TRACED, 0))
         for offset in offsets[:MAX_TRACED]:
             if (context := self._traces.offsets.find(offset)) is not None:
@@ -75,10 +75,10 @@ class Arrival:
             (Step.PARTITIONED, self._received_us, {}),
             (Step.PERSISTED, at_us, {"topic_id": traces.topic_tag}),
         ):
-            traces.tell_arrival(step, context, parent_span_id, offset, when_us, self._api, attributes)
+            traces.record_produce(step, context, parent_span_id, offset, when_us, self._api, attributes)
 
 
-class TracedArrival(Arrival):
+class TracedProduce(ProduceTrace):
     """A batch of which messages carry traces: those are known, or a thread is looking for them."""
 
     __slots__ = ("looking", "traced")
@@ -98,7 +98,7 @@ class TracedArrival(Arrival):
         carried = {base_offset + traced.delta for traced in self.traced}
         for offset in self._traces.offsets.sampled(base_offset, next_offset)[:MAX_TRACED]:
             if offset not in carried:
-                self._tell_sampled(range(offset, offset + 1), at_us)
+                self._record_sampled(range(offset, offset + 1), at_us)
         if self.looking is not None:
             _then(self.looking, lambda found: self._looked(found, base_offset, at_us))
 
@@ -252,7 +252,7 @@ class Origin(NamedTuple):
     group: str = ""
 
 
-class TraceDesk:
+class TraceSink:
     """What the traces of all partitions share."""
 
     def __init__(
@@ -274,11 +274,11 @@ class PartitionTraces:
     """Finds and tells what is traced in one partition."""
 
     def __init__(
-        self, identity: TopicPartition, topic_id: TopicId, config: TopicConfig, desk: TraceDesk
+        self, identity: TopicPartition, topic_id: TopicId, config: TopicConfig, desk: TraceSink
     ) -> None:
         self._identity = identity
         self.topic_tag = topic_id.hex
-        self._desk = desk
+        self._sink = desk
         self.offsets = TracedOffsets(identity, topic_id.bytes, desk.remembered)
         self._looking = 0
         self._early_reads: deque[tuple[int, int, int, Origin]] = deque(maxlen=_MAX_EARLY_READS)
@@ -293,33 +293,33 @@ class PartitionTraces:
         self._looks_at_all = self._follows and config.trace_headers == "all"
         self.offsets.sample(config.trace_sample if config.trace_enable else 0)
 
-    def arrival(self, data: Buffer, header: BatchHeader, client: str | None) -> Arrival | None:
+    def arrival(self, data: Buffer, header: BatchHeader, client: str | None) -> ProduceTrace | None:
         """What is to be told when this batch of a Kafka client is in; None if nothing is.
 
         Every batch comes by here.
         """
         if not (self._follows and (self._looks_at_all or begins_traced(data, header))):
-            return Arrival(self, ClientApi.KAFKA, client) if self.offsets.period else None
-        arrival = TracedArrival(self, ClientApi.KAFKA, client)
+            return ProduceTrace(self, ClientApi.KAFKA, client) if self.offsets.period else None
+        arrival = TracedProduce(self, ClientApi.KAFKA, client)
         if header.record_count <= _SMALL_RECORDS and len(data) <= _SMALL_BYTES:
             arrival.traced = _found(data)
-        elif self._desk.looking < _MAX_LOOKED_AT_ONCE:
-            self._desk.looking += 1
+        elif self._sink.looking < _MAX_LOOKED_AT_ONCE:
+            self._sink.looking += 1
             self._looking += 1
             # A copy: the bytes are gone when the turn ends.
-            arrival.looking = self._desk.executor.submit(_found, bytes(data))
+            arrival.looking = self._sink.executor.submit(_found, bytes(data))
         else:
-            self._desk.passed_over += 1
+            self._sink.passed_over += 1
         return arrival
 
     def looked(self) -> None:
         """A batch has been looked through."""
-        self._desk.looking -= 1
+        self._sink.looking -= 1
         self._looking -= 1
         if not self._looking:
             self._early_reads.clear()
 
-    def publishing(self, records: Iterable[Record], origin: Origin, received_us: int) -> Arrival | None:
+    def publishing(self, records: Iterable[Record], origin: Origin, received_us: int) -> ProduceTrace | None:
         """As `arrival`, for messages that are at hand."""
         traced = []
         for delta, record in enumerate(records):
@@ -327,7 +327,7 @@ class PartitionTraces:
                 traced.append(Traced(delta, context, record.key))
         if not traced and not self.offsets.period:
             return None
-        arrival = TracedArrival(self, origin.api, origin.client, received_us)
+        arrival = TracedProduce(self, origin.api, origin.client, received_us)
         arrival.traced = traced
         return arrival
 
@@ -368,19 +368,19 @@ class PartitionTraces:
         if self._looking:
             self._early_reads.append((first, end, at_us, origin))
         found = self.offsets.between(first, end)
-        self._desk.passed_over += max(len(found) - MAX_TRACED, 0)
+        self._sink.passed_over += max(len(found) - MAX_TRACED, 0)
         for offset in found[:MAX_TRACED]:
             context = self.offsets.find(offset)
             # There need not be a message at an offset that is sampled: markers and gaps have offsets, too.
-            if context is not None and self._desk.knows(context.trace_id):
-                self._tell_read(context, offset, at_us, origin)
+            if context is not None and self._sink.knows(context.trace_id):
+                self._record_read(context, offset, at_us, origin)
 
     def read(self, records: Sequence[Record], origin: Origin) -> None:
         """Messages were read from the log one by one."""
         at_us = now_us()
         for record in records:
             if (context := self.find(record)) is not None:
-                self._tell_read(context, record.offset, at_us, origin)
+                self._record_read(context, record.offset, at_us, origin)
 
     def committed(self, offset: int, origin: Origin) -> None:
         """A group has come past all messages before an offset."""
@@ -395,13 +395,13 @@ class PartitionTraces:
         """A message is traced, and some may have read it before that was known."""
         for first, end, at_us, origin in self._early_reads:
             if first <= offset < end:
-                self._tell_read(context, offset, at_us, origin)
+                self._record_read(context, offset, at_us, origin)
 
     def passed_over(self, count: int) -> None:
         """So many were too many."""
-        self._desk.passed_over += count
+        self._sink.passed_over += count
 
-    def _tell_read(self, context: TraceContext, offset: int, at_us: int, origin: Origin) -> None:
+    def _record_read(self, context: TraceContext, offset: int, at_us: int, origin: Origin) -> None:
         self.unacknowledged.pop(offset, None)
         if len(self.unacknowledged) >= _MAX_UNACKNOWLEDGED:
             del self.unacknowledged[next(iter(self.unacknowledged))]
@@ -419,7 +419,7 @@ class PartitionTraces:
     ) -> None:
         """Record something that is done with a message at an offset, as a span below that of its arrival."""
         topic, partition = self._identity
-        self._desk.record(
+        self._sink.record(
             TraceEvent(
                 trace_id=context.trace_id,
                 span_id=context.child(step, origin.group, origin.client, at_us).span_id,
@@ -436,7 +436,7 @@ class PartitionTraces:
             )
         )
 
-    def tell_arrival(
+    def record_produce(
         self,
         step: Step,
         context: TraceContext,
@@ -448,7 +448,7 @@ class PartitionTraces:
     ) -> None:
         """Record a part of a message's arrival."""
         topic, partition = self._identity
-        self._desk.record(
+        self._sink.record(
             TraceEvent(
                 trace_id=context.trace_id,
                 span_id=context.span_id,

@@ -27,7 +27,7 @@ _STEPS: Mapping[Action, Step] = {
     Action.RELEASE: Step.NACKED,
     Action.REJECT: Step.REJECTED,
     Action.EXTEND: Step.EXTENDED,
-    Action.DROP: Step.EXPIRED,
+    Action.DISCARD: Step.EXPIRED,
 }
 
 
@@ -97,7 +97,7 @@ class QueueTraces:
             if traces is None or error is not None or settlement.action not in _STEPS:
                 continue
             if (context := traces.at(settlement.offset)) is not None:
-                self._tell_settled(queue, settlement, context, origin, at_us)
+                self._record_settled(queue, settlement, context, origin, at_us)
 
     def ended(self, leases: Iterable[EndedLease]) -> None:
         """Leases ended by themselves: in time, or with their consumer."""
@@ -109,7 +109,7 @@ class QueueTraces:
             for offset in traces.offsets.between(lease.first_offset, end):
                 is_held = lease.mask >> (offset - lease.first_offset) & 1
                 if is_held and (context := traces.at(offset)) is not None:
-                    self._tell_ended(lease, (lease.partition, offset), context, at_us)
+                    self._record_ended(lease, (lease.partition, offset), context, at_us)
 
     def expired(
         self, queue: QueueId, settlements: Iterable[Settlement], records: Mapping[tuple[int, int], Record]
@@ -119,7 +119,7 @@ class QueueTraces:
         for settlement in settlements:
             place = (settlement.partition, settlement.offset)
             record, traces = records.get(place), self._traces(queue.topic, settlement.partition)
-            if settlement.action is not Action.DROP or record is None or traces is None:
+            if settlement.action is not Action.DISCARD or record is None or traces is None:
                 continue
             if (context := traces.find(record)) is not None:
                 origin = Origin(ClientApi.BROKER)
@@ -180,7 +180,7 @@ class QueueTraces:
             self._in_flight.popitem(last=False)
         self._tell(Step.FETCHED, queue, place, count, context, origin, at_us, attributes)
 
-    def _tell_settled(
+    def _record_settled(
         self, queue: QueueId, settlement: Settlement, context: TraceContext, origin: Origin, at_us: int
     ) -> None:
         place = (settlement.partition, settlement.offset)
@@ -205,7 +205,7 @@ class QueueTraces:
         consumer = origin.client or settlement.consumer or ("" if known is None else known.consumer)
         self._tell(step, queue, place, count, context, Origin(origin.api, consumer), at_us, attributes)
 
-    def _tell_ended(
+    def _record_ended(
         self, lease: EndedLease, place: tuple[int, int], context: TraceContext, at_us: int
     ) -> None:
         known = self._take(lease.queue, place)

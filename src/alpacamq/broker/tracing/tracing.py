@@ -21,7 +21,7 @@ from alpacamq.telemetry.tracing import (
     now_us,
 )
 
-from .partition import PartitionTraces, TraceDesk
+from .partition import PartitionTraces, TraceSink
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class Tracing:
             )
         )
         self._executor = executor
-        self._desk = TraceDesk(self._recorder.record, executor, self._recorder.knows)
+        self._sink = TraceSink(self._recorder.record, executor, self._recorder.knows)
         # One question at a time: some read much of the log, and others have work to do meanwhile.
         self._asking = asyncio.Lock()
         self._restored: list[TraceEvent] = []
@@ -74,7 +74,7 @@ class Tracing:
     @property
     def passed_over(self) -> int:
         """Messages that were not traced although they should have been: they were too many at once."""
-        return self._desk.passed_over
+        return self._sink.passed_over
 
     def open(self) -> None:
         """Begin with what was recorded last. Blocking."""
@@ -88,7 +88,7 @@ class Tracing:
         self, identity: TopicPartition, topic_id: TopicId, config: TopicConfig
     ) -> PartitionTraces:
         """The traces of a partition that is opened."""
-        return PartitionTraces(identity, topic_id, config, self._desk)
+        return PartitionTraces(identity, topic_id, config, self._sink)
 
     def topic_deleted(self, topic: str) -> None:
         """What waits for a topic that is gone will never be delivered."""

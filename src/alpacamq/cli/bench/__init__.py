@@ -1,8 +1,8 @@
-"""`alpacactl bench`: how fast a broker is, seen from here."""
+"""`alpacactl bench`: measures the throughput and latency of a broker."""
 
 import argparse
 
-from alpacamq.cli.asking import add_verb, count, duration, topic_name, verbs_of
+from alpacamq.cli.commands import add_verb, count, duration, topic_name, verbs_of
 from alpacamq.cli.output import Output
 
 _ACKS = ("none", "leader", "all")
@@ -15,7 +15,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     verbs = verbs_of(parser)
     produce = _verb(
         add_verb(
-            verbs, common, "produce", "write as fast as it goes, or at a rate", _produce,
+            verbs, common, "produce", "write at full speed or at a fixed rate", _produce,
             [
                 "alpacactl bench produce --messages 20000 --size 200 --clients 2",
                 "alpacactl bench produce --rate 2000 --duration 1s --acks leader --compression lz4 -o json",
@@ -25,7 +25,7 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     )  # fmt: skip
     consume = _verb(
         add_verb(
-            verbs, common, "consume", "fill a topic and read it as fast as it goes", _consume,
+            verbs, common, "consume", "fill a topic and read it at full speed", _consume,
             ["alpacactl bench consume --messages 50000"],
         ),
         batch=1000,
@@ -39,7 +39,9 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     )  # fmt: skip
     latency = _verb(
         add_verb(
-            verbs, common, "latency", "time messages from when they are due until they are read", _latency,
+            verbs, common, "latency",
+                "measure messages from their scheduled time until they are "
+                "read", _latency,
             ["alpacactl bench latency --rate 500 --duration 1s"],
         ),
         batch=1,
@@ -47,59 +49,57 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     _add_rate(produce, queue, latency)
     consume.set_defaults(rate=None)
     produce.description = (
-        "Write to a topic. With --rate, messages are due by a plan that does not wait for the broker, and "
-        "times count from when they were due; without, each client sends when it has its answer."
+        "Write to a topic. With --rate, messages follow a schedule that does not wait for the broker, and "
+        "latency is measured from the scheduled time; without it, each client sends after each response."
     )
     consume.description = (
-        "Read a topic from its start to what is its end now. Without --topic, one is made and filled first."
+        "Read a topic from its start to its current end. Without --topic, a temporary one is filled first."
     )
     queue.description = (
         "Receive messages over HTTP and acknowledge them. Without --rate the queue is filled first and then "
-        "emptied; with --rate messages are written at the same time, and timed from when they were due."
+        "emptied; with --rate messages are written concurrently, and measured from their scheduled time."
     )
     latency.description = (
-        "Write messages one by one at a rate (default: 1000 a second) and read them at the same time. Times "
-        "count from when a message was due, so that nothing that waits goes unnoticed."
+        "Write single messages at a rate (default: 1000 per second) and read them concurrently. Latency "
+        "is measured from the scheduled time, so that queueing is included."
     )
 
 
 def _verb(verb: argparse.ArgumentParser, *, batch: int) -> argparse.ArgumentParser:
     verb.add_argument("--messages", type=count, metavar="N", help="stop after this many messages")
-    verb.add_argument("--duration", type=duration, metavar="TIME", help="stop after this long")
+    verb.add_argument("--duration", type=duration, metavar="TIME", help="stop after this time")
     verb.add_argument(
-        "--size", type=_size, default=100, metavar="BYTES", help="of a message's value (default: 100)"
+        "--size", type=_size, default=100, metavar="BYTES", help="size of a message's value (default: 100)"
     )
     verb.add_argument(
-        "--clients", type=_clients, default=1, metavar="N", help="at the same time (default: 1)"
+        "--clients", type=_clients, default=1, metavar="N", help="concurrent clients (default: 1)"
     )
     verb.add_argument(
-        "--batch", type=count, default=batch, metavar="N", help=f"per request (default: {batch})"
+        "--batch", type=count, default=batch, metavar="N", help=f"messages per request (default: {batch})"
     )
     verb.add_argument(
-        "--acks", choices=_ACKS, default="all", help="whose acknowledgement counts (default: all)"
+        "--acks", choices=_ACKS, default="all", help="acknowledgement to wait for (default: all)"
     )
-    verb.add_argument("--compression", choices=_CODECS, default="none", help="of what is written")
+    verb.add_argument("--compression", choices=_CODECS, default="none", help="compression of written batches")
+    verb.add_argument("--topic", type=topic_name, metavar="NAME", help="default: a temporary topic")
     verb.add_argument(
-        "--topic", type=topic_name, metavar="NAME", help="default: one that is made and deleted afterwards"
+        "--partitions", type=count, metavar="N", help="partitions of a temporary topic (default: as clients)"
     )
-    verb.add_argument(
-        "--partitions", type=count, metavar="N", help="of a topic that is made (default: as clients)"
-    )
-    verb.add_argument("--keep", action="store_true", help="do not delete the topic that was made")
+    verb.add_argument("--keep", action="store_true", help="keep the temporary topic")
     return verb
 
 
 def _add_rate(*verbs: argparse.ArgumentParser) -> None:
     for verb in verbs:
         verb.add_argument(
-            "--rate", type=count, metavar="N", help="messages a second, of all clients together"
+            "--rate", type=count, metavar="N", help="messages per second, of all clients together"
         )
 
 
 def _size(text: str) -> int:
-    # A message has room for the time it was due at.
+    # A value must hold the scheduled time.
     if not 8 <= (number := count(text)) <= _MAX_SIZE:
-        raise argparse.ArgumentTypeError(f"{text!r} is not from 8 to {_MAX_SIZE}")
+        raise argparse.ArgumentTypeError(f"{text!r} must be from 8 to {_MAX_SIZE}")
     return number
 
 

@@ -1,4 +1,4 @@
-"""The clients of the benchmarks: what each of them sends, waits for and times."""
+"""The clients of the benchmarks."""
 
 import math
 import random
@@ -21,17 +21,17 @@ from alpacamq.model.records import Record, read_records, write_batch
 
 from .load import Gate, Load, Meter
 
-# When a message was due, at the start of its value; clocks of one machine agree.
+# The scheduled time, at the start of a value; all clients use the same clock.
 _DUE = Struct(">q")
 DUE_BYTES = _DUE.size
-# How long what was written is waited for when nothing more comes.
+# Time to wait for written messages when no more arrive.
 _GRACE_S = 10.0
 _WAIT_MS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where the load goes."""
+class BenchTopic:
+    """The topic under load."""
 
     broker: Address
     topic: str
@@ -44,11 +44,11 @@ class Place:
 class Writer:
     """Writes batches of its own records to one partition, one request at a time."""
 
-    def __init__(self, place: Place, client: int, load: Load) -> None:
+    def __init__(self, place: BenchTopic, client: int, load: Load) -> None:
         self._load = load
         self._cluster = Cluster(place.broker)
         self._writer = PartitionWriter(self._cluster, place.of(client), load.acks)
-        # Text of few letters, so that it can be compressed about as well as what people send.
+        # Text of few letters, which compresses about as well as typical messages.
         letters = random.Random(client).choices(string.ascii_lowercase[:16], k=load.size_bytes)  # noqa: S311
         self._value = "".join(letters).encode()
         self._batches: dict[int, bytearray] = {}
@@ -57,14 +57,14 @@ class Writer:
         self._cluster.close()
 
     def write(self, count: int) -> int:
-        """Write so many records, packed once for all times; returns the bytes of their values."""
+        """Write a pre-encoded batch of `count` records; return the bytes of their values."""
         if (batch := self._batches.get(count)) is None:
             batch = self._batches[count] = self._packed([self._value] * count)
         self._writer.write(batch)
         return count * len(self._value)
 
     def write_due(self, count: int, due_ns: int) -> int:
-        """The same with the time they were due in their values."""
+        """Write records with the scheduled time in their values."""
         value = _DUE.pack(due_ns) + self._value[DUE_BYTES:]
         self._writer.write(self._packed([value] * count))
         return count * len(value)
@@ -75,8 +75,8 @@ class Writer:
         return write_batch(records, codec=self._load.codec)
 
 
-def produce(place: Place, load: Load, client: int, meter: Meter, gate: Gate) -> None:
-    """Write, and time each acknowledgement."""
+def produce(place: BenchTopic, load: Load, client: int, meter: Meter, gate: Gate) -> None:
+    """Write, and measure each acknowledgement."""
     writer = Writer(place, client, load)
     try:
         gate.wait()
@@ -89,9 +89,9 @@ def produce(place: Place, load: Load, client: int, meter: Meter, gate: Gate) -> 
 
 
 def consume(
-    place: Place, load: Load, ends: Mapping[TopicPartition, int], client: int, meter: Meter, gate: Gate
+    place: BenchTopic, load: Load, ends: Mapping[TopicPartition, int], client: int, meter: Meter, gate: Gate
 ) -> None:
-    """Read partitions of one's own from their starts to their ends, and time each fetch."""
+    """Read the client's partitions from start to end, and measure each fetch."""
     mine = [each for each in sorted(ends) if each.partition % load.clients == client]
     wanted = load.share(client)
     with Cluster(place.broker) as cluster:
@@ -114,8 +114,8 @@ def consume(
                     return
 
 
-class Sent:
-    """What was written so far and whether that is all, for those who read it at the same time."""
+class SentCounts:
+    """Counts of written messages, shared with concurrent readers."""
 
     def __init__(self, writers: int) -> None:
         self._counts = [0] * writers
@@ -139,8 +139,10 @@ class Sent:
         return sum(self._counts)
 
 
-def publish_timed(place: Place, load: Load, sent: Sent, client: int, meter: Meter, gate: Gate) -> None:
-    """Write messages that say when they were due, and time their acknowledgements."""
+def publish_timed(
+    place: BenchTopic, load: Load, sent: SentCounts, client: int, meter: Meter, gate: Gate
+) -> None:
+    """Write messages with their scheduled time, and measure the acknowledgements."""
     writer = Writer(place, client, load)
     try:
         gate.wait()
@@ -153,12 +155,12 @@ def publish_timed(place: Place, load: Load, sent: Sent, client: int, meter: Mete
         writer.close()
 
 
-def follow(place: Place, sent: Sent, partition: int, meter: Meter, gate: Gate) -> None:
-    """Read one partition as it grows, and time each message from when it was due."""
+def follow(place: BenchTopic, sent: SentCounts, partition: int, meter: Meter, gate: Gate) -> None:
+    """Read one partition as it grows, and measure each message from its scheduled time."""
     with Cluster(place.broker) as cluster:
         fetcher = PartitionFetcher(cluster, place.of(partition), Isolation.COMMITTED)
         position = extents(cluster, [place.of(partition)])[place.of(partition)].end
-        patience = Patience(sent)
+        patience = IdleTimeout(sent)
         gate.wait()
         while not gate.stop.is_set():
             if sent.is_all and meter.messages >= sent.to(partition, place.partitions):
@@ -173,16 +175,16 @@ def follow(place: Place, sent: Sent, partition: int, meter: Meter, gate: Gate) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """Clients that receive and acknowledge until everything that was sent is done."""
+    """Receives and acknowledges until all messages are done."""
 
     api: Address
     queue: QueueName
     load: Load
-    sent: Sent
+    sent: SentCounts
     meters: list[Meter] = field(default_factory=list)
 
     def run(self, meter: Meter, gate: Gate) -> None:
-        patience = Patience(self.sent)
+        patience = IdleTimeout(self.sent)
         self.meters.append(meter)
         with HttpApi(self.api) as http:
             http.get(["livez"], dict[str, object])
@@ -211,10 +213,10 @@ class Drain:
         meter.done(len(messages), sum(len(each.value_base64 or b"") for each in messages))
 
 
-class Patience:
-    """Ends when everything was sent and nothing more has come for a while."""
+class IdleTimeout:
+    """Fails if everything was sent and no more messages arrive for a while."""
 
-    def __init__(self, sent: Sent) -> None:
+    def __init__(self, sent: SentCounts) -> None:
         self._sent = sent
         self._seen = -1
         self._since = 0.0
@@ -224,7 +226,7 @@ class Patience:
         if seen != self._seen or not self._sent.is_all:
             self._seen, self._since = seen, now
         elif now - self._since > _GRACE_S:
-            raise Unreachable(f"messages that were acknowledged did not come within {_GRACE_S:.0f} s")
+            raise Unreachable(f"acknowledged messages did not arrive within {_GRACE_S:.0f} s")
 
 
 def _due(value: bytes | None) -> int:

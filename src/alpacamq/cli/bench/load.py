@@ -1,8 +1,8 @@
-"""Load on a broker: how much, from how many clients, at which pace, and what was measured.
+"""Generates load on a broker from several clients, at full speed or at a fixed rate, and measures it.
 
-A client with a pace keeps to a plan that does not depend on the broker: what a slow answer holds up counts
-from when it was due, not from when it could be sent. Without a pace a client sends as soon as it has
-its answer, and then only the answers are timed.
+A client with a rate follows a schedule that does not depend on the broker: latency is measured from the
+scheduled time, not from the time of sending. Without a rate a client sends as soon as it has its
+response, and only response times are measured.
 """
 
 import threading
@@ -20,15 +20,15 @@ QUANTILES: Sequence[tuple[str, float]] = (
     ("p99", 0.99),
     ("p99.9", 0.999),
 )
-# Below 256 microseconds a bucket for each; above, 128 for every doubling.
+# Below 256 microseconds one bucket each; above, 128 per doubling.
 _LINEAR_BITS = 8
 _HALF = 1 << (_LINEAR_BITS - 1)
-# Up to a day; whatever takes longer counts as that.
+# At most a day; longer durations count as a day.
 _MAX_US = 86_400 * 1_000_000
 
 
 class Histogram:
-    """Durations in microseconds; its size does not depend on how many there are."""
+    """Histogram of durations in microseconds, of constant size."""
 
     __slots__ = ("_counts", "max_us", "total")
 
@@ -38,7 +38,7 @@ class Histogram:
         self.max_us = 0
 
     def add(self, duration_us: int, count: int = 1) -> None:
-        """`count` things took this long each."""
+        """Add `count` samples of a duration."""
         self._counts[_bucket(min(max(duration_us, 0), _MAX_US))] += count
         self.total += count
         self.max_us = max(self.max_us, duration_us)
@@ -49,7 +49,7 @@ class Histogram:
         self.max_us = max(self.max_us, other.max_us)
 
     def at(self, quantile: float) -> float:
-        """What this share of all things did not exceed, in milliseconds."""
+        """Return a quantile in milliseconds."""
         wanted = quantile * self.total
         reached = 0
         for bucket, count in enumerate(self._counts):
@@ -59,7 +59,7 @@ class Histogram:
         return 0.0
 
     def summary(self) -> dict[str, float]:
-        """The quantiles people ask for, and the worst, in milliseconds."""
+        """Return the usual quantiles and the maximum, in milliseconds."""
         return {name: self.at(quantile) for name, quantile in QUANTILES} | {"max": self.max_us / 1000}
 
 
@@ -69,7 +69,7 @@ def _bucket(duration_us: int) -> int:
 
 
 def _highest_us(bucket: int) -> int:
-    """The longest duration that falls into a bucket."""
+    """Return the longest duration of a bucket."""
     if bucket < 2 * _HALF:
         return bucket
     shift = bucket // _HALF - 1
@@ -82,7 +82,7 @@ _CONNECT_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What is wanted of all clients together."""
+    """The load of all clients together."""
 
     clients: int
     messages: int | None
@@ -94,20 +94,20 @@ class Load:
     codec: Codec
 
     def share(self, client: int) -> int | None:
-        """How many messages are this client's."""
+        """Return the number of messages of this client."""
         if self.messages is None:
             return None
         return self.messages // self.clients + (client < self.messages % self.clients)
 
     @property
     def planned(self) -> int | None:
-        """How many messages a pace and a duration come to."""
+        """Total number of messages, if it is known in advance."""
         if self.rate is None or self.duration_s is None:
             return self.messages
         return int(self.rate * self.duration_s)
 
     def plan(self, client: int, stop: threading.Event) -> Iterator[tuple[int, int]]:
-        """How many messages to send next and when that is due, in nanoseconds, until there is enough."""
+        """Yield how many messages to send next and their scheduled time in nanoseconds."""
         left = self.share(client)
         began = time.monotonic_ns()
         until = None if self.duration_s is None else began + int(self.duration_s * 1e9)
@@ -116,7 +116,7 @@ class Load:
         while left is None or left > 0:
             now = time.monotonic_ns()
             if self.rate is not None:
-                # Clients take turns. Reckoned from the beginning, so that nothing is lost by rounding.
+                # Clients take turns. Computed from the start, so that rounding errors do not accumulate.
                 turn = number * self.clients + client
                 due = began + turn * self.batch * 1_000_000_000 // self.rate
             if due > now and stop.wait((due - now) / 1e9):
@@ -131,7 +131,7 @@ class Load:
 
 @dataclass(slots=True)
 class Meter:
-    """What one client has done; read by others while it works."""
+    """Counters of one client, read concurrently by the progress bar."""
 
     messages: int = 0
     size_bytes: int = 0
@@ -142,7 +142,7 @@ class Meter:
         self.size_bytes += size_bytes
 
     def took(self, what: str, since_ns: int, count: int = 1) -> None:
-        """`count` things are over that began, or were due, at `since_ns`."""
+        """Record `count` samples that started, or were scheduled, at `since_ns`."""
         histogram = self.times.get(what)
         if histogram is None:
             histogram = self.times[what] = Histogram()
@@ -151,7 +151,7 @@ class Meter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What all clients have done together."""
+    """Results of all clients together."""
 
     messages: int
     size_bytes: int
@@ -160,12 +160,12 @@ class Measured:
     is_interrupted: bool
 
 
-# Connects, waits at the gate, works until it is done or told to stop.
+# Connects, waits at the gate, works until it is done or stopped.
 Client = Callable[[int, Meter, "Gate"], None]
 
 
 class Gate:
-    """Lets all clients begin together, and tells them when to stop."""
+    """Starts all clients together and signals them to stop."""
 
     def __init__(self, clients: int) -> None:
         self.stop = threading.Event()
@@ -180,7 +180,7 @@ class Gate:
 
 
 def measure(client: Client, clients: int, bar: ProgressBar) -> Measured:
-    """Run clients in threads until all are done; the first that fails ends all."""
+    """Run clients in threads until all are done; the first failure stops all."""
     meters = [Meter() for _ in range(clients)]
     failures: list[BaseException] = []
     gate = Gate(clients)
@@ -189,8 +189,8 @@ def measure(client: Client, clients: int, bar: ProgressBar) -> Measured:
         try:
             client(number, meters[number], gate)
         except threading.BrokenBarrierError:
-            pass  # another one failed, and says why
-        except BaseException as error:  # noqa: BLE001 - raised again below, where somebody reads it
+            pass  # another client failed and reports the reason
+        except BaseException as error:  # noqa: BLE001 - raised again below, in the main thread
             failures.append(error)
             gate.give_up()
 

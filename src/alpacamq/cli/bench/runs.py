@@ -1,4 +1,4 @@
-"""The benchmarks: a topic for each, load on it, and the figures."""
+"""Runs the benchmarks: creates a topic, puts load on it, and reports the results."""
 
 import argparse
 import secrets
@@ -9,9 +9,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
-from alpacamq.cli.asking import broker_address, http_address, reach, reach_http
 from alpacamq.cli.cells import Cell, size_text
-from alpacamq.cli.output import Output, Table, say
+from alpacamq.cli.commands import broker_address, connect, connect_http, http_address
+from alpacamq.cli.output import Output, Table, print_message
 from alpacamq.cli.progress import ProgressBar
 from alpacamq.client.errors import NotFound
 from alpacamq.client.http.connection import Problem
@@ -22,7 +22,7 @@ from alpacamq.client.kafka.topics import create_topic, delete_topic, find_topic
 from alpacamq.model.batch import Codec
 from alpacamq.model.ids import TopicName, TopicPartition
 
-from .clients import Drain, Place, Sent, consume, follow, produce, publish_timed
+from .clients import BenchTopic, Drain, SentCounts, consume, follow, produce, publish_timed
 from .load import Gate, Load, Measured, Meter, measure
 
 _DURATION_MS = 10_000
@@ -30,9 +30,9 @@ _CONSUMED = 500_000
 _QUEUED = 10_000
 _LATENCY_RATE = 1000
 _FILL_BATCH = 1000
-# Beyond this share of what was planned a run says that the broker did not keep up.
+# A run that misses more than this fraction of the planned messages reports that the broker did not keep up.
 _MISSED = 0.01
-# Threads that wait for an answer should not wait for each other as well.
+# Threads that wait for a response should not also wait for each other.
 _SWITCH_S = 0.0005
 
 
@@ -50,7 +50,7 @@ def run_consume(parsed: argparse.Namespace, output: Output) -> None:
         if parsed.topic is None:
             _fill(place, load, load.messages or _CONSUMED)
         partitions = [TopicPartition(TopicName(place.topic), index) for index in range(place.partitions)]
-        with reach(parsed) as cluster:
+        with connect(parsed) as cluster:
             spans = extents(cluster, partitions)
         ends = {each: span.end for each, span in spans.items()}
         bar = ProgressBar("reading", sum(span.end - span.start for span in spans.values()))
@@ -63,8 +63,8 @@ def run_queue(parsed: argparse.Namespace, output: Output) -> None:
     load = _load(parsed, messages=None if paced else _QUEUED)
     with _topic(parsed) as place, _queue(parsed, place) as queue:
         writers = load.clients if paced else 0
-        sent = Sent(writers or 1)
-        # One message a request where they are timed one by one.
+        sent = SentCounts(writers or 1)
+        # One message per request if they are measured individually.
         writing = replace(load, batch=1)
         if not paced:
             total = load.messages or _QUEUED
@@ -88,7 +88,7 @@ def run_latency(parsed: argparse.Namespace, output: Output) -> None:
     load = _load(parsed, messages=None)
     load = replace(load, rate=load.rate or _LATENCY_RATE)
     with _topic(parsed) as place:
-        sent = Sent(load.clients)
+        sent = SentCounts(load.clients)
 
         def client(number: int, meter: Meter, gate: Gate) -> None:
             if number < load.clients:
@@ -102,7 +102,7 @@ def run_latency(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _load(parsed: argparse.Namespace, *, messages: int | None) -> Load:
-    """What was asked for; neither an end nor `messages` given, it ends after a while."""
+    """Build the load from the arguments; without a limit or `messages`, use a default duration."""
     sys.setswitchinterval(_SWITCH_S)
     wanted = parsed.messages or (messages if parsed.duration is None else None)
     duration_ms = parsed.duration or (_DURATION_MS if wanted is None else None)
@@ -119,11 +119,11 @@ def _load(parsed: argparse.Namespace, *, messages: int | None) -> Load:
 
 
 @contextmanager
-def _topic(parsed: argparse.Namespace) -> Iterator[Place]:
-    """The topic that was named, or one of our own for as long as this lasts."""
+def _topic(parsed: argparse.Namespace) -> Iterator[BenchTopic]:
+    """Yield the named topic, or a temporary one."""
     address = broker_address(parsed)
     name = parsed.topic or f"bench-{secrets.token_hex(4)}"
-    with reach(parsed) as cluster:
+    with connect(parsed) as cluster:
         is_made = False
         try:
             topic = find_topic(cluster, name)
@@ -134,18 +134,18 @@ def _topic(parsed: argparse.Namespace) -> Iterator[Place]:
             is_made = True
             topic = find_topic(cluster, name)
     try:
-        yield Place(broker=address, topic=name, partitions=len(topic.partitions))
+        yield BenchTopic(broker=address, topic=name, partitions=len(topic.partitions))
     finally:
         if is_made and not parsed.keep:
-            with _undisturbed(), reach(parsed) as cluster:
+            with _undisturbed(), connect(parsed) as cluster:
                 delete_topic(cluster, name)
         elif is_made:
-            say(f"kept topic {name}")
+            print_message(f"kept topic {name}")
 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Whoever presses Ctrl-C again waits for what is tidied up; requests have their deadlines."""
+    """Ignore further Ctrl-C during cleanup; requests have deadlines."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -154,21 +154,21 @@ def _undisturbed() -> Iterator[None]:
 
 
 @contextmanager
-def _queue(parsed: argparse.Namespace, place: Place) -> Iterator[QueueName]:
-    """A queue of our own on the topic, which begins with what is written from now on."""
+def _queue(parsed: argparse.Namespace, place: BenchTopic) -> Iterator[QueueName]:
+    """Yield a temporary queue on the topic that starts at its end."""
     queue = QueueName(f"bench-{secrets.token_hex(4)}", place.topic)
-    with reach_http(parsed) as api:
+    with connect_http(parsed) as api:
         receive(api, queue, max_messages=1, wait_ms=0, start="latest")
         try:
             yield queue
         finally:
-            # With the topic it is gone in any case.
+            # Deleting the topic deletes it as well.
             with suppress(Problem):
                 delete_queues(api, queue.group)
 
 
-def _fill(place: Place, load: Load, messages: int) -> None:
-    """Write what is to be read, as fast as it goes."""
+def _fill(place: BenchTopic, load: Load, messages: int) -> None:
+    """Write the messages to read, at full speed."""
     writing = replace(
         load,
         messages=messages,
@@ -183,7 +183,7 @@ def _fill(place: Place, load: Load, messages: int) -> None:
         raise KeyboardInterrupt
 
 
-def _report(what: str, place: Place, load: Load, measured: Measured, output: Output) -> None:
+def _report(what: str, place: BenchTopic, load: Load, measured: Measured, output: Output) -> None:
     seconds = max(measured.seconds, 1e-9)
     rate, byte_rate = measured.messages / seconds, measured.size_bytes / seconds
     summaries = {name: histogram.summary() for name, histogram in sorted(measured.times.items())}
@@ -227,9 +227,9 @@ def _report(what: str, place: Place, load: Load, measured: Measured, output: Out
         ),
     )
     if load.rate is not None and load.planned and measured.messages < load.planned * (1 - _MISSED):
-        say(
+        print_message(
             f"only {measured.messages} of {load.planned} planned messages: "
-            "the broker, or this client, is slower than that"
+            "the broker or this client could not keep the rate"
         )
     if measured.is_interrupted:
         raise KeyboardInterrupt

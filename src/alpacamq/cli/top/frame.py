@@ -1,13 +1,13 @@
-"""A picture as lines of text, no longer than the terminal is wide and no more than it is high."""
+"""Renders a snapshot as lines of text that fit the terminal."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
 
-from alpacamq.cli.cells import Cell, Tint, size_text, span_text, visible, width
+from alpacamq.cli.cells import Cell, Tint, printable, size_text, span_text, width
 
-from .picture import GroupRow, Picture, QueueRow, TopicRow
+from .snapshot import GroupRow, QueueRow, Snapshot, TopicRow
 
 PARTS = ("all", "topics", "groups", "queues")
 _FILTER_CHARACTERS = 100
@@ -22,7 +22,7 @@ class Sort(StrEnum):
 
 
 class Key(StrEnum):
-    """Keys that are no letters."""
+    """Special keys."""
 
     UP = "up"
     DOWN = "down"
@@ -37,8 +37,8 @@ class Key(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """Every key makes another one of it."""
+class View:
+    """State of the view: sort order, filter, scroll position; each key produces a new one."""
 
     sort: Sort = Sort.RATE
     filter: str = ""
@@ -49,8 +49,8 @@ class Look:
     is_typing: bool = False
     is_over: bool = False
 
-    def after(self, key: str, page: int) -> "Look":
-        """What is seen once a key was pressed; a page has so many lines."""
+    def after(self, key: str, page: int) -> "View":
+        """Return the view after a key; `page` is the number of lines of a page."""
         if self.is_typing:
             return self._typed(key)
         if self.is_help and key != "q":
@@ -78,7 +78,7 @@ class Look:
             case _:
                 return self
 
-    def _typed(self, key: str) -> "Look":
+    def _typed(self, key: str) -> "View":
         match key:
             case Key.ENTER:
                 return replace(self, is_typing=False)
@@ -114,14 +114,14 @@ HELP = (
     "/            show only names with this text; Enter keeps it, Esc clears it",
     "left, right  all, topics, groups or queues only",
     "up, down     scroll; also Page Up, Page Down, Home, j, k",
-    "p, space     pause and go on",
+    "p, space     pause and resume",
     "?            this help; any key leaves it",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A terminal's."""
+    """Size of the terminal."""
 
     columns: int
     lines: int
@@ -129,7 +129,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A name or a number, and from how many columns of the terminal on it is shown."""
+    """A column, and the minimum terminal width at which it is shown."""
 
     title: str
     is_name: bool = False
@@ -152,77 +152,77 @@ _QUEUES = (
 
 
 def frame(
-    picture: Picture | None, look: Look, size: Size, *, notice: str = "", is_coloured: bool = False
+    snapshot: Snapshot | None, view: View, size: Size, *, notice: str = "", is_coloured: bool = False
 ) -> list[str]:
-    """The whole screen; `notice` is what is wrong with the connection, if anything."""
-    head = _head(picture, look, notice)
-    body = [[Cell(line)] for line in HELP] if look.is_help else _body(picture, look, size.columns)
+    """Render the whole screen; `notice` is a connection error, if any."""
+    head = _head(snapshot, view, notice)
+    body = [[Cell(line)] for line in HELP] if view.is_help else _body(snapshot, view, size.columns)
     room = max(size.lines - len(head) - 1, 0)
-    scroll = min(look.scroll, max(len(body) - room, 0))
+    scroll = min(view.scroll, max(len(body) - room, 0))
     shown = body[scroll : scroll + room]
     shown += [[] for _ in range(room - len(shown))]
-    lines = [*head, *shown, _foot(look)]
+    lines = [*head, *shown, _foot(view)]
     return [_line(cells, size.columns, is_coloured) for cells in lines[: size.lines]]
 
 
-def whole(picture: Picture, look: Look, columns: int, *, is_coloured: bool) -> list[str]:
-    """Everything there is, as long as it takes."""
-    lines = [*_head(picture, look, ""), *_body(picture, look, columns)]
+def whole(snapshot: Snapshot, view: View, columns: int, *, is_coloured: bool) -> list[str]:
+    """Render all rows, without a height limit."""
+    lines = [*_head(snapshot, view, ""), *_body(snapshot, view, columns)]
     return [_line(cells, columns, is_coloured).rstrip() for cells in lines]
 
 
-def _head(picture: Picture | None, look: Look, notice: str) -> list[list[Cell]]:
-    if picture is None:
-        return [[Cell(visible(notice) or "asking …", Tint.BAD if notice else None)], []]
-    stats = picture.stats
+def _head(snapshot: Snapshot | None, view: View, notice: str) -> list[list[Cell]]:
+    if snapshot is None:
+        return [[Cell(printable(notice) or "connecting …", Tint.BAD if notice else None)], []]
+    stats = snapshot.stats
     first = [
         Cell("alpacamq", Tint.STRONG),
         Cell(f" up {span_text(stats.uptime_ms)}  in "),
-        Cell(f"{number(picture.in_rate)}/s", Tint.ACCENT),
+        Cell(f"{number(snapshot.in_rate)}/s", Tint.ACCENT),
         Cell("  out "),
-        Cell(f"{number(picture.out_rate)}/s", Tint.ACCENT),
+        Cell(f"{number(snapshot.out_rate)}/s", Tint.ACCENT),
         Cell(f"  {size_text(stats.size_bytes)}  {number(stats.messages)} messages"),
     ]
-    trouble = notice or picture.trouble
+    trouble = notice or snapshot.trouble
     if trouble:
-        return [first, [Cell(visible(trouble), Tint.BAD)]]
+        return [first, [Cell(printable(trouble), Tint.BAD)]]
     parts = [f"{stats.topics} topics", f"{number(stats.groups)} groups", f"{stats.queues} queues"]
     parts += [f"{number(stats.delayed)} delayed"] if stats.delayed else []
     second = [Cell(", ".join(parts), Tint.FAINT)]
-    if look.is_paused:
+    if view.is_paused:
         second.append(Cell("  paused", Tint.WARNING))
     return [first, second]
 
 
-def _foot(look: Look) -> list[Cell]:
-    if look.is_typing:
-        return [Cell(f"/{look.filter}", Tint.STRONG), Cell("_  Enter keeps it, Esc clears it", Tint.FAINT)]
-    text = f"q quit  s sort: {look.sort}  / filter{f': {look.filter}' if look.filter else ''}"
-    return [Cell(f"{text}  <> {look.part}  p pause  ? help", Tint.FAINT)]
+def _foot(view: View) -> list[Cell]:
+    if view.is_typing:
+        return [Cell(f"/{view.filter}", Tint.STRONG), Cell("_  Enter keeps it, Esc clears it", Tint.FAINT)]
+    text = f"q quit  s sort: {view.sort}  / filter{f': {view.filter}' if view.filter else ''}"
+    return [Cell(f"{text}  <> {view.part}  p pause  ? help", Tint.FAINT)]
 
 
-def _body(picture: Picture | None, look: Look, columns: int) -> list[list[Cell]]:
-    if picture is None:
+def _body(snapshot: Snapshot | None, view: View, columns: int) -> list[list[Cell]]:
+    if snapshot is None:
         return []
     parts = {
-        "topics": _part("no topics", _TOPICS, _topics(picture.topics, look), columns),
-        "groups": _part("no groups", _GROUPS, _groups(picture.groups, look), columns),
-        "queues": _part("no queues", _QUEUES, _queues(picture.queues, look), columns),
+        "topics": _part("no topics", _TOPICS, _topics(snapshot.topics, view), columns),
+        "groups": _part("no groups", _GROUPS, _groups(snapshot.groups, view), columns),
+        "queues": _part("no queues", _QUEUES, _queues(snapshot.queues, view), columns),
     }
-    return [line for name, lines in parts.items() if look.part in ("all", name) for line in [[], *lines]]
+    return [line for name, lines in parts.items() if view.part in ("all", name) for line in [[], *lines]]
 
 
-def _topics(rows: Sequence[TopicRow], look: Look) -> list[list[Cell]]:
+def _topics(rows: Sequence[TopicRow], view: View) -> list[list[Cell]]:
     chosen = _chosen(
         rows,
-        look,
+        view,
         name=lambda each: each.topic,
         rate=lambda each: (each.in_rate or 0) + (each.out_rate or 0),
         size=lambda each: each.size_bytes,
     )
     return [
         [
-            Cell(visible(each.topic)),
+            Cell(printable(each.topic)),
             _rate(each.in_rate),
             _rate(each.out_rate),
             Cell("-" if each.in_bytes_rate is None else size_text(each.in_bytes_rate)),
@@ -234,18 +234,18 @@ def _topics(rows: Sequence[TopicRow], look: Look) -> list[list[Cell]]:
     ]
 
 
-def _groups(rows: Sequence[GroupRow], look: Look) -> list[list[Cell]]:
+def _groups(rows: Sequence[GroupRow], view: View) -> list[list[Cell]]:
     chosen = _chosen(
         rows,
-        look,
+        view,
         name=lambda each: f"{each.group} {each.topic}",
         rate=lambda each: each.rate or 0,
         size=lambda each: each.lag,
     )
     return [
         [
-            Cell(visible(each.group)),
-            Cell(visible(each.topic)),
+            Cell(printable(each.group)),
+            Cell(printable(each.topic)),
             Cell(number(each.lag), Tint.WARNING if each.lag else Tint.GOOD),
             _trend(each.trend),
             _rate(each.rate),
@@ -254,18 +254,18 @@ def _groups(rows: Sequence[GroupRow], look: Look) -> list[list[Cell]]:
     ]
 
 
-def _queues(rows: Sequence[QueueRow], look: Look) -> list[list[Cell]]:
+def _queues(rows: Sequence[QueueRow], view: View) -> list[list[Cell]]:
     chosen = _chosen(
         rows,
-        look,
+        view,
         name=lambda each: f"{each.group} {each.topic}",
         rate=lambda each: (each.received_rate or 0) + (each.acked_rate or 0),
         size=lambda each: each.ready + each.in_flight,
     )
     return [
         [
-            Cell(visible(each.group)),
-            Cell(visible(each.topic)),
+            Cell(printable(each.group)),
+            Cell(printable(each.topic)),
             Cell(number(each.ready)),
             Cell(number(each.in_flight)),
             Cell(number(each.resting)),
@@ -279,14 +279,14 @@ def _queues(rows: Sequence[QueueRow], look: Look) -> list[list[Cell]]:
 
 def _chosen(
     rows: Sequence[R],
-    look: Look,
+    view: View,
     *,
     name: Callable[[R], str],
     rate: Callable[[R], float],
     size: Callable[[R], float],
 ) -> list[R]:
-    found = [each for each in rows if look.filter.lower() in name(each).lower()]
-    match look.sort:
+    found = [each for each in rows if view.filter.lower() in name(each).lower()]
+    match view.sort:
         case Sort.NAME:
             return sorted(found, key=name)
         case Sort.RATE:
@@ -296,7 +296,7 @@ def _chosen(
 
 
 def _part(nothing: str, columns: Sequence[_Column], rows: list[list[Cell]], total: int) -> list[list[Cell]]:
-    """A heading and rows, names cut so that everything fits."""
+    """Render a heading and rows, with names truncated to fit."""
     if not rows:
         return [[Cell(nothing, Tint.FAINT)]]
     shown = [place for place, column in enumerate(columns) if not total or total >= column.from_columns]
@@ -308,7 +308,7 @@ def _part(nothing: str, columns: Sequence[_Column], rows: list[list[Cell]], tota
     if total:
         room = max(total - taken, _MIN_NAME * len(names))
         for place in names:
-            # What the names before it do not need is left to the last.
+            # The last name gets the width that the others do not need.
             share = room // (len(names) - names.index(place))
             widths[place] = min(widths[place], share)
             room -= widths[place]
@@ -331,7 +331,7 @@ def _fitted(
 
 
 def _line(cells: Sequence[Cell], columns: int, is_coloured: bool) -> str:
-    """Cells next to each other, cut at the edge; 0 is no edge."""
+    """Join cells to a line, truncated to `columns`; 0 is unlimited."""
     parts = []
     left = columns or 1 << 30
     for cell in cells:
@@ -359,7 +359,7 @@ def _rate(per_second: float | None) -> Cell:
 
 
 def _trend(lags: Sequence[int]) -> Cell:
-    """Lag over time as bars, and whether it grows."""
+    """Render lag over time as bars, coloured if it grows."""
     most = max(lags)
     bars = "".join(_BARS[lag * (len(_BARS) - 1) // most if most else 0] for lag in lags)
     if lags[-1] > lags[0]:
@@ -368,7 +368,7 @@ def _trend(lags: Sequence[int]) -> Cell:
 
 
 def number(value: float | None) -> str:
-    """At most seven characters: 12,345 and then 1.23M."""
+    """Format a number in at most seven characters: 12,345 or 1.23M."""
     if value is None:
         return "-"
     if value < 100_000:

@@ -1,6 +1,6 @@
-"""The terminal as a screen: keys as they are pressed, the picture written over, all put back at the end.
+"""Full-screen terminal: reads keys, overwrites the screen, and restores it at the end.
 
-Put back whatever happens: at the end, after an exception, when told to end, and while suspended.
+The terminal is restored in all cases: at the end, after an exception or a signal, and while suspended.
 """
 
 import argparse
@@ -18,16 +18,16 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from alpacamq.cli.asking import reach_http
+from alpacamq.cli.commands import connect_http
 from alpacamq.cli.output import Output, json_text
 from alpacamq.cli.yaml import yaml
 from alpacamq.client.http.connection import HttpApi
 from alpacamq.model.errors import AlpacaError
 
-from .frame import Key, Look, Size, Sort, frame, whole
-from .picture import Album, Picture, sample
+from .frame import Key, Size, Sort, View, frame, whole
+from .snapshot import Snapshot, SnapshotHistory, sample
 
-# Another screen, no cursor; and back.
+# Alternate screen without cursor; and back.
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[2J"
 _LEAVE = "\x1b[?25h\x1b[?1049l"
 _HOME = "\x1b[H"
@@ -42,23 +42,23 @@ _SEQUENCES = {
 }  # fmt: skip
 
 
-class Ended(Exception):
-    """Somebody has told the process to end."""
+class Terminated(Exception):
+    """The process received a termination signal."""
 
 
 class Terminal:
-    """Standard input and output, both of which are a terminal."""
+    """Standard input and output on a terminal."""
 
     def __init__(self) -> None:
         self._keys = sys.stdin.fileno()
         self._before: list[Any] | None = None
-        # A signal writes here, so that whoever waits for keys wakes up.
+        # Signal handlers write here to wake the wait for keys.
         self._wake_in, self._wake_out = os.pipe()
         os.set_blocking(self._wake_out, False)
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Be the screen for as long as this lasts."""
+        """Take over the screen, and restore it afterwards."""
         handlers = {
             signal.SIGWINCH: self._resized,
             signal.SIGTSTP: self._suspended,
@@ -82,13 +82,13 @@ class Terminal:
         return Size(found.columns, found.lines)
 
     def show(self, lines: Sequence[str]) -> None:
-        """Write over what is there, without wiping it first: that would flicker."""
+        """Overwrite the screen without clearing it first, which would flicker."""
         text = f"{_CLEAR_LINE}\r\n".join(lines)
         sys.stdout.write(f"{_HOME}{text}{_CLEAR_LINE}{_CLEAR_REST}")
         sys.stdout.flush()
 
     def keys(self, within_s: float) -> list[str]:
-        """What was pressed until then, as soon as something was; nothing also when the size has changed."""
+        """Wait for keys up to a timeout; empty also if the terminal was resized."""
         ready, _, _ = select.select([self._keys, self._wake_in], [], [], max(within_s, 0.0))
         if self._wake_in in ready:
             os.read(self._wake_in, _READ_BYTES)
@@ -96,7 +96,7 @@ class Terminal:
             return []
         data = os.read(self._keys, _READ_BYTES)
         if not data:
-            raise Ended
+            raise Terminated
         return list(keys_in(data.decode(errors="replace")))
 
     def _take(self) -> None:
@@ -119,18 +119,18 @@ class Terminal:
         self._give_back()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
-        # Here we are again.
+        # Resumed by SIGCONT.
         signal.signal(signal.SIGTSTP, self._suspended)
         self._take()
         self._resized(0, None)
 
 
 def _end(_number: int, _frame: FrameType | None) -> None:
-    raise Ended
+    raise Terminated
 
 
 def keys_in(text: str) -> Iterator[str]:
-    """The keys that a terminal's bytes stand for."""
+    """Decode keys from the terminal's input."""
     at = 0
     while at < len(text):
         for length in (4, 3, 1):
@@ -150,78 +150,78 @@ def keys_in(text: str) -> Iterator[str]:
 
 
 def _behind_sequence(text: str, at: int) -> int:
-    """Where a sequence we do not know ends: with its first letter or tilde."""
+    """Return the end of an unknown escape sequence: after its first letter or tilde."""
     while at < len(text) and not (text[at].isalpha() or text[at] == "~"):
         at += 1
     return at + 1
 
 
-# With --once nobody wants to wait for a long interval.
+# Longest wait between the two samples of --once.
 _ONCE_S = 1.0
 _HEAD_LINES = 3
-# How often the screen is looked after when no key is pressed.
+# Redraw interval when no key is pressed.
 _TICK_S = 0.25
 
 
-def print_pictures(parsed: argparse.Namespace, output: Output) -> None:
-    """Print a picture, or one after the other."""
-    album = Album()
+def print_snapshots(parsed: argparse.Namespace, output: Output) -> None:
+    """Print one snapshot, or one per interval."""
+    history = SnapshotHistory()
     interval_s = parsed.interval / 1000
-    with reach_http(parsed) as api:
-        album.add(sample(api, time.monotonic()))
+    with connect_http(parsed) as api:
+        history.add(sample(api, time.monotonic()))
         while True:
             time.sleep(min(interval_s, _ONCE_S) if parsed.once else interval_s)
-            _print(album.add(sample(api, time.monotonic())), parsed, output)
+            _print(history.add(sample(api, time.monotonic())), parsed, output)
             if parsed.once:
                 return
             sys.stdout.flush()
 
 
-def _print(picture: Picture, parsed: argparse.Namespace, output: Output) -> None:
+def _print(snapshot: Snapshot, parsed: argparse.Namespace, output: Output) -> None:
     match output.form:
         case "json":
-            print(json_text(picture.plain(), indent=2 if parsed.once else None))
+            print(json_text(snapshot.plain(), indent=2 if parsed.once else None))
         case "yaml":
-            print(yaml(picture.plain()) if parsed.once else f"---\n{yaml(picture.plain())}")
+            print(yaml(snapshot.plain()) if parsed.once else f"---\n{yaml(snapshot.plain())}")
         case _:
             columns = shutil.get_terminal_size((0, 0)).columns
-            look = Look(sort=Sort(parsed.sort), filter=parsed.filter)
-            print("\n".join(whole(picture, look, columns, is_coloured=output.is_coloured)))
+            view = View(sort=Sort(parsed.sort), filter=parsed.filter)
+            print("\n".join(whole(snapshot, view, columns, is_coloured=output.is_coloured)))
 
 
 def watch(parsed: argparse.Namespace, output: Output) -> None:
-    """Be a live view until told to stop."""
+    """Show a live view until the user quits."""
     interval_s = parsed.interval / 1000
-    with reach_http(parsed) as api:
-        # Before the screen is taken: a broker that is not there is said in plain words.
-        first = Album().add(sample(api, time.monotonic()))
+    with connect_http(parsed) as api:
+        # Before taking over the screen, so that a connection error is printed normally.
+        first = SnapshotHistory().add(sample(api, time.monotonic()))
     terminal = Terminal()
     observer = _Observer(parsed, interval_s, first)
     observer.start()
-    look = Look(sort=Sort(parsed.sort), filter=parsed.filter)
-    picture: Picture | None = first
+    view = View(sort=Sort(parsed.sort), filter=parsed.filter)
+    snapshot: Snapshot | None = first
     try:
         with terminal.taken():
-            while not look.is_over:
-                if not look.is_paused:
-                    picture = observer.picture
+            while not view.is_over:
+                if not view.is_paused:
+                    snapshot = observer.snapshot
                 size = terminal.size
                 terminal.show(
-                    frame(picture, look, size, notice=observer.notice, is_coloured=output.is_coloured)
+                    frame(snapshot, view, size, notice=observer.notice, is_coloured=output.is_coloured)
                 )
                 for key in terminal.keys(min(interval_s, _TICK_S)):
-                    look = look.after(key, max(size.lines - _HEAD_LINES, 1))
-    except Ended:
+                    view = view.after(key, max(size.lines - _HEAD_LINES, 1))
+    except Terminated:
         pass
     finally:
         observer.stop()
 
 
 class _Observer:
-    """Asks the broker in a thread of its own: keys are answered also while the broker is not."""
+    """Samples the broker in a thread, so that keys work while the broker does not answer."""
 
-    def __init__(self, parsed: argparse.Namespace, interval_s: float, first: Picture) -> None:
-        self.picture = first
+    def __init__(self, parsed: argparse.Namespace, interval_s: float, first: Snapshot) -> None:
+        self.snapshot = first
         self.notice = ""
         self._parsed = parsed
         self._interval_s = interval_s
@@ -235,16 +235,16 @@ class _Observer:
         self._stopped.set()
 
     def _observe(self) -> None:
-        album = Album()
-        with reach_http(self._parsed) as api:
+        history = SnapshotHistory()
+        with connect_http(self._parsed) as api:
             while not self._stopped.is_set():
-                self._look(api, album)
+                self._look(api, history)
                 self._stopped.wait(self._interval_s)
 
-    def _look(self, api: HttpApi, album: Album) -> None:
+    def _look(self, api: HttpApi, history: SnapshotHistory) -> None:
         try:
-            seen = album.add(sample(api, time.monotonic()))
+            seen = history.add(sample(api, time.monotonic()))
         except AlpacaError as error:
             self.notice = str(error)
         else:
-            self.picture, self.notice = seen, ""
+            self.snapshot, self.notice = seen, ""

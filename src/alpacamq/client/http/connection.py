@@ -1,7 +1,7 @@
-"""A broker's HTTP API: one connection, JSON both ways, one request at a time.
+"""Client of a broker's HTTP API: one connection, JSON, one request at a time.
 
-Before its first request a connection asks who is there, so that an address where nobody or somebody
-else answers is known within seconds, although an answer to a long poll may take much longer.
+Before its first request a connection requests /version, so that an address without a broker is detected
+within seconds, although the response to a long poll may take much longer.
 """
 
 import time
@@ -14,24 +14,25 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from alpacamq.client.connect import dial
+from alpacamq.client.connect import connect
 from alpacamq.client.errors import Unreachable
 from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
+from alpacamq.wire.stats import Version
 
 T = TypeVar("T")
-# Parameters by name; those that are None are left out.
+# Parameters by name; None values are omitted.
 Query = Mapping[str, str | int | None]
 
 DEFAULT_PORT = 8080
-# From looking up the name to the answer in which the broker says who it is.
+# From the name lookup to the response to /version.
 CONNECT_S = 4.0
 REQUEST_S = 30.0
 MAX_ANSWER_BYTES = 64 << 20
 _CHUNK_BYTES = 1 << 20
 _NAMED_BY = "--http HOST:PORT, ALPACAMQ_ADDRESS or a context (`alpacactl config`)"
-# How long a broker that is reading its state is waited for.
-_PATIENCE_S = 10.0
+# Time to wait for a broker that is loading its state.
+_RETRY_S = 10.0
 _PAUSE_S = 0.1
 _LOADING = "coordinator-loading"
 _RECOVERING = "recovering"
@@ -39,7 +40,7 @@ _KIND_PREFIX = "urn:alpacamq:problem:"
 
 
 class Problem(AlpacaError):
-    """The broker refused, in words for people; `kind` is the word for programs."""
+    """An error response of the broker; `kind` is its machine-readable type."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)
@@ -47,7 +48,7 @@ class Problem(AlpacaError):
 
 
 class ProblemAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem as it is sent (RFC 9457)."""
+    """Problem details as sent (RFC 9457)."""
 
     type: str = ""
     title: str = ""
@@ -57,13 +58,8 @@ class ProblemAnswer(msgspec.Struct, frozen=True, kw_only=True):
         return Problem(self.type.removeprefix(_KIND_PREFIX), self.detail or self.title)
 
 
-class _Version(msgspec.Struct, frozen=True, kw_only=True):
-    version: str
-    cluster_id: str
-
-
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One of several things that were asked for at once: what was wrong with it, if anything."""
+    """Result of one of several operations of a request."""
 
     error: ProblemAnswer | None = None
 
@@ -73,7 +69,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HttpApi:
-    """Asks one broker; connects when first needed, and again when the broker has hung up between requests."""
+    """Client of one broker; connects on first use, and reconnects if the broker closed the connection."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -104,21 +100,21 @@ class HttpApi:
         query: Query | None = None,
         wait_ms: int = 0,
     ) -> T:
-        """What is at a path; `wait_ms` is how long the broker may wait before it answers."""
+        """Send a GET request; `wait_ms` is how long the broker may wait before it responds."""
         given = {name: value for name, value in (query or {}).items() if value is not None}
         target = _target(path) + (f"?{urlencode(given)}" if given else "")
         return self._read(answer, self._ask("GET", target, None, REQUEST_S + wait_ms / 1000))
 
     def send(self, method: str, path: Iterable[str], answer: type[T], body: object = None) -> T:
-        """What the broker answers to a change; `body` is sent as JSON."""
+        """Send a request with a JSON body and return the response."""
         content = None if body is None else msgspec.json.encode(body)
         return self._read(answer, self._ask(method, _target(path), content, REQUEST_S))
 
-    def _ask(self, method: str, target: str, content: bytes | None, patience_s: float) -> bytes:
-        give_up = time.monotonic() + _PATIENCE_S
+    def _ask(self, method: str, target: str, content: bytes | None, timeout_s: float) -> bytes:
+        give_up = time.monotonic() + _RETRY_S
         while True:
             connection = self._connected()
-            self._deadline = time.monotonic() + patience_s
+            self._deadline = time.monotonic() + timeout_s
             try:
                 return self._exchange(connection, method, target, content)
             except Problem as problem:
@@ -128,7 +124,7 @@ class HttpApi:
 
     def _connected(self) -> HTTPConnection:
         connection = self._connection
-        # Nothing was asked, so what can be read is the end of the connection.
+        # No request is pending, so readable means that the connection was closed.
         if connection is not None and (connection.sock is None or select([connection.sock], [], [], 0)[0]):
             self.close()
         if self._connection is None:
@@ -139,21 +135,21 @@ class HttpApi:
         self._deadline = time.monotonic() + CONNECT_S
         connection = HTTPConnection(str(self.address))
         connection.auto_open = 0
-        connection.sock = dial(self.address, self._deadline, named_by=_NAMED_BY)
+        connection.sock = connect(self.address, self._deadline, named_by=_NAMED_BY)
         try:
-            self._read(_Version, self._exchange(connection, "GET", "/version", None))
+            self._read(Version, self._exchange(connection, "GET", "/version", None))
         except Problem as problem:
             connection.close()
             if problem.kind == _RECOVERING:
                 raise Unreachable(f"{self.address} does not serve yet: {problem}; try again") from problem
-            raise self._stranger() from problem
+            raise self._not_a_broker() from problem
         except BaseException:
             connection.close()
             raise
         return connection
 
     def _exchange(self, connection: HTTPConnection, method: str, target: str, content: bytes | None) -> bytes:
-        """One request and its answer; what went wrong ends the connection, except a refusal."""
+        """Send one request and read its response; any error except a problem closes the connection."""
         try:
             connection.sock.settimeout(self._left_s())
             headers = {} if content is None else {"Content-Type": "application/json"}
@@ -163,14 +159,15 @@ class HttpApi:
         except TimeoutError:
             self.close()
             raise Unreachable(
-                f"{self.address} took the connection but does not answer {method} {target}; is it the HTTP "
-                "address of an AlpacaMQ broker, and is that overloaded or still starting?"
+                f"{self.address} accepted the connection but does not answer {method} {target}; is it "
+                f"the HTTP "
+                "address of an AlpacaMQ broker, and is it overloaded or still starting?"
             ) from None
         except HTTPException as error:
             self.close()
-            if isinstance(error, ConnectionError):  # the end of the stream where an answer should begin
+            if isinstance(error, ConnectionError):  # end of stream instead of a response
                 raise self._closed(method, target, error) from error
-            raise self._stranger() from error
+            raise self._not_a_broker() from error
         except OSError as error:
             self.close()
             raise self._closed(method, target, error) from error
@@ -180,24 +177,24 @@ class HttpApi:
 
     def _content(self, connection: HTTPConnection, response: HTTPResponse) -> bytes:
         data = bytearray()
-        # The socket is the response's alone where the broker wants to close it afterwards.
+        # The response owns the socket if the broker closes the connection afterwards.
         while part := response.read(_CHUNK_BYTES):
             data += part
             if len(data) > MAX_ANSWER_BYTES:
                 self.close()
-                raise Unreachable(f"{self.address} sends an answer of more than {MAX_ANSWER_BYTES} bytes")
+                raise Unreachable(f"{self.address} sent a response larger than {MAX_ANSWER_BYTES} bytes")
             left_s = self._left_s()
             if connection.sock is not None:
                 connection.sock.settimeout(left_s)
         if response.length:
-            raise ConnectionError(f"{response.length} bytes of the answer are missing")
+            raise ConnectionError(f"{response.length} bytes of the response are missing")
         return bytes(data)
 
     def _problem(self, response: HTTPResponse, content: bytes) -> AlpacaError:
         try:
             found = msgspec.json.decode(content, type=ProblemAnswer)
         except msgspec.MsgspecError:
-            return self._stranger()
+            return self._not_a_broker()
         if not found.detail and not found.title:
             return Problem("", f"{self.address} answers {response.status} {response.reason}")
         return found.problem()
@@ -206,12 +203,12 @@ class HttpApi:
         try:
             return msgspec.json.decode(content or b"null", type=answer)
         except msgspec.MsgspecError as error:
-            raise self._stranger() from error
+            raise self._not_a_broker() from error
 
-    def _stranger(self) -> Unreachable:
+    def _not_a_broker(self) -> Unreachable:
         return Unreachable(
-            f"what answers at {self.address} is not the HTTP API of an AlpacaMQ broker; a broker prints "
-            f"that address when it starts, beside http; name it with {_NAMED_BY}"
+            f"the server at {self.address} is not the HTTP API of an AlpacaMQ broker; a broker prints "
+            f"that address when it starts, beside http; set it with {_NAMED_BY}"
         )
 
     def _closed(self, method: str, target: str, error: Exception) -> Unreachable:

@@ -1,10 +1,11 @@
-"""Dead letters over HTTP: the topics that hold them, what each says of its origin, and their way back."""
+"""Dead letters over HTTP: dead-letter topics, messages with their origin, and redrives."""
 
 from contextlib import suppress
 
 import msgspec
 
 from alpacamq.client.errors import NotFound
+from alpacamq.model.dead_letters import SETTING, dead_letter_topic, is_dead_letter_name
 from alpacamq.model.headers import (
     DEAD_LETTER_HEADERS,
     DEAD_LETTER_REASON,
@@ -18,20 +19,19 @@ from alpacamq.model.headers import (
 )
 from alpacamq.model.ids import TopicPartition
 from alpacamq.model.records import Record
+from alpacamq.wire.queues import RedriveDescription, RedriveList
 
 from .connection import HttpApi, Problem, Query
-from .names import naming, topic_names
+from .names import naming, queue_names, topic_names
 from .queues import AS_BYTES, DEFAULT_GROUP, QueueName, StoredMessage, describe, peek
 
-SUFFIX = ".dlq"
-_SETTING = "queue.dead.letter.topic"
 _OUT_OF_RANGE = "offset-out-of-range"
 _UNKNOWN_REDRIVE = "unknown-task"
 _RUNNING = frozenset({"running", "cancelling"})
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that was set aside; what it does not say of its origin is None."""
+    """A dead letter; fields of its origin that are unknown are None."""
 
     place: TopicPartition
     record: Record
@@ -46,33 +46,11 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetterTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic of dead letters, the topics they come from, and how many nobody has seen to."""
+    """A dead-letter topic, its source topics, and the number of unprocessed messages."""
 
     topic: str
     sources: list[str]
     waiting: int
-
-
-class Redrive(msgspec.Struct, frozen=True, kw_only=True):
-    """Dead letters on their way back."""
-
-    id: str
-    source: str
-    target: str | None
-    state: str
-    started: int
-    moved: int
-    to_move: int
-    messages_per_second: int | None
-    failure: str
-
-    @property
-    def is_running(self) -> bool:
-        return self.state in _RUNNING
-
-
-class _Redrives(msgspec.Struct, frozen=True, kw_only=True):
-    redrives: list[Redrive]
 
 
 class _Extent(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,8 +64,8 @@ class _Topic(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str]
 
     @property
-    def dead_letter_topic(self) -> str:
-        return self.settings.get(_SETTING) or f"{self.name}{SUFFIX}"
+    def dead_letter_topic(self) -> str | None:
+        return dead_letter_topic(self.name, self.settings.get(SETTING, ""))
 
 
 class _Messages(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,15 +73,19 @@ class _Messages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def dead_letter_topics(api: HttpApi) -> list[DeadLetterTopic]:
-    """Topics that are the dead-letter topic of another, or have the name of one."""
+    """List topics that are the dead-letter topic of another, or are named like one."""
     topics = {}
     for name in topic_names(api):
-        with suppress(Problem):  # deleted meanwhile
+        with suppress(Problem):  # deleted concurrently
             topics[name] = api.get(("topics", name), _Topic)
-    sources: dict[str, list[str]] = {name: [] for name in topics if name.endswith(SUFFIX)}
-    for name, topic in topics.items():
-        if topic.dead_letter_topic in topics:
-            sources.setdefault(topic.dead_letter_topic, []).append(name)
+    sources: dict[str, list[str]] = {name: [] for name in topics if is_dead_letter_name(name)}
+    pairs = [(name, topic.dead_letter_topic) for name, topic in topics.items()]
+    for group, name in queue_names(api):
+        with suppress(NotFound, Problem):  # deleted meanwhile
+            pairs.append((name, describe(api, QueueName(group, name)).dead_letter_topic))
+    for name, target in pairs:
+        if target in topics and name not in (known := sources.setdefault(target, [])):
+            known.append(name)
     return [
         DeadLetterTopic(topic=name, sources=sources[name], waiting=_waiting(api, topics[name]))
         for name in sorted(sources)
@@ -111,23 +93,29 @@ def dead_letter_topics(api: HttpApi) -> list[DeadLetterTopic]:
 
 
 def find_dead_letter_topic(api: HttpApi, name: str) -> str:
-    """The topic with the dead letters meant: of this name, or that of the topic of this name."""
+    """Return the dead-letter topic with this name, or that of the topic with this name."""
     with naming(api, topic=name):
         topic = api.get(("topics", name), _Topic)
-    if name.endswith(SUFFIX) or any(each.topic is not None for each in dead_letters(api, name, 1)):
+    if is_dead_letter_name(name) or any(each.topic is not None for each in dead_letters(api, name, 1)):
         return name
     try:
-        return api.get(("topics", topic.dead_letter_topic), _Topic).name
+        target = describe(api, QueueName(DEFAULT_GROUP, name)).dead_letter_topic
+    except NotFound:  # never used as a queue
+        target = topic.dead_letter_topic
+    try:
+        if target is not None:
+            return api.get(("topics", target), _Topic).name
     except Problem:
-        raise NotFound("dead letter of topic", name) from None
+        pass
+    raise NotFound("dead letter of topic", name)
 
 
 def dead_letters(api: HttpApi, topic: str, max_messages: int) -> list[DeadLetter]:
-    """The first that nobody has seen to."""
+    """Return the first unprocessed dead letters."""
     try:
         found = peek(api, QueueName(DEFAULT_GROUP, topic), max_messages)
     except NotFound:
-        # Nobody has used it as a queue, so nothing of it is done.
+        # It was never used as a queue, so nothing in it is done.
         with naming(api, topic=topic):
             query: Query = {"limit": max_messages, "values": AS_BYTES}
             found = api.get(("topics", topic, "messages"), _Messages, query=query).messages
@@ -135,7 +123,7 @@ def dead_letters(api: HttpApi, topic: str, max_messages: int) -> list[DeadLetter
 
 
 def dead_letter(api: HttpApi, topic: str, partition: int, offset: int) -> DeadLetter:
-    """One of them, done with or not."""
+    """Return one dead letter, processed or not."""
     path = ("topics", topic, "partitions", str(partition), "messages")
     query: Query = {"offset": offset, "limit": 1, "values": AS_BYTES}
     try:
@@ -157,31 +145,31 @@ def start_redrive(
     target: str | None = None,
     messages_per_second: int | None = None,
     max_messages: int | None = None,
-) -> Redrive:
+) -> RedriveDescription:
     """Have the broker move dead letters: to `target`, or each to where it came from."""
     wanted = {"target": target, "messages_per_second": messages_per_second, "max_messages": max_messages}
     body = {name: value for name, value in wanted.items() if value is not None}
     with naming(api, topic=topic), naming(api, topic=target or topic):
-        return api.send("POST", ("topics", topic, "dead-letters", "redrive"), Redrive, body)
+        return api.send("POST", ("topics", topic, "dead-letters", "redrive"), RedriveDescription, body)
 
 
-def redrives(api: HttpApi, topic: str | None = None) -> list[Redrive]:
+def redrives(api: HttpApi, topic: str | None = None) -> list[RedriveDescription]:
     """Under way and ended, newest first."""
-    return api.get(["redrives"], _Redrives, query={"topic": topic}).redrives
+    return api.get(["redrives"], RedriveList, query={"topic": topic}).redrives
 
 
-def redrive(api: HttpApi, task_id: str) -> Redrive:
+def redrive(api: HttpApi, task_id: str) -> RedriveDescription:
     return _of_redrive(api, "GET", task_id)
 
 
-def cancel_redrive(api: HttpApi, task_id: str) -> Redrive:
+def cancel_redrive(api: HttpApi, task_id: str) -> RedriveDescription:
     """End it; what it has moved stays moved."""
     return _of_redrive(api, "DELETE", task_id)
 
 
-def _of_redrive(api: HttpApi, method: str, task_id: str) -> Redrive:
+def _of_redrive(api: HttpApi, method: str, task_id: str) -> RedriveDescription:
     try:
-        return api.send(method, ("redrives", task_id), Redrive)
+        return api.send(method, ("redrives", task_id), RedriveDescription)
     except Problem as problem:
         if problem.kind != _UNKNOWN_REDRIVE:
             raise

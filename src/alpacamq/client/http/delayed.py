@@ -1,4 +1,4 @@
-"""Messages that wait for their time, over HTTP: sending, listing and cancelling them."""
+"""Delayed messages over HTTP: sending, listing and cancelling them."""
 
 import base64
 from collections.abc import Iterator, Sequence
@@ -7,35 +7,20 @@ import msgspec
 
 from alpacamq.client.errors import NotFound
 from alpacamq.model.records import Header
+from alpacamq.wire.delayed import DelayedMessage, DelayedMessages
 
 from .connection import HttpApi, Outcome, Problem
 from .names import naming
 
 MAX_BATCH_MESSAGES = 1000
-# In base64 a third more, below what the broker takes in a request.
+# A third more in base64, which is below the broker's limit of a request.
 MAX_BATCH_BYTES = 4 << 20
 _PAGE = 1000
 _UNKNOWN = "unknown-delayed"
 
 
-class DelayedMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that waits; `id` is unique within its partition. Times are in milliseconds since 1970."""
-
-    topic: str
-    partition: int
-    id: int
-    deliver_at: int
-    scheduled: int
-    size_bytes: int
-
-
-class _Page(msgspec.Struct, frozen=True, kw_only=True):
-    messages: list[DelayedMessage]
-    next: str | None
-
-
 class Sent(Outcome, frozen=True, kw_only=True):
-    """What became of a message: one whose time had come already has an offset and no id."""
+    """Result of sending a message; one that was already due has an offset and no id."""
 
     partition: int = -1
     offset: int | None = None
@@ -48,12 +33,12 @@ class _Results(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def delayed_messages(api: HttpApi, topic: str, partition: int | None = None) -> Iterator[DelayedMessage]:
-    """All that wait for a topic, by partition and id."""
+    """Yield the delayed messages of a topic, by partition and id."""
     after: str | None = None
     while True:
         query = {"partition": partition, "after": after, "limit": _PAGE}
         with naming(api, topic=topic, partition=partition):
-            page = api.get(("topics", topic, "delayed"), _Page, query=query)
+            page = api.get(("topics", topic, "delayed"), DelayedMessages, query=query)
         yield from page.messages
         if page.next is None:
             return
@@ -61,7 +46,7 @@ def delayed_messages(api: HttpApi, topic: str, partition: int | None = None) -> 
 
 
 def cancel(api: HttpApi, topic: str, partition: int, message_id: int) -> DelayedMessage:
-    """Take back a message whose time has not come."""
+    """Cancel a delayed message."""
     path = ("topics", topic, "delayed", str(partition), str(message_id))
     try:
         with naming(api, topic=topic, partition=partition):
@@ -69,11 +54,11 @@ def cancel(api: HttpApi, topic: str, partition: int, message_id: int) -> Delayed
     except Problem as problem:
         if problem.kind != _UNKNOWN:
             raise
-        raise NotFound(f"message that waits for {topic!r} with the id", f"{partition}:{message_id}") from None
+        raise NotFound(f"delayed message of {topic!r} with the id", f"{partition}:{message_id}") from None
 
 
 class DelayedProducer:
-    """Collects messages for one topic that are all due after the same delay or at the same time."""
+    """Sends messages to one topic in batches, all with the same delay or due time."""
 
     def __init__(
         self,
@@ -98,7 +83,7 @@ class DelayedProducer:
         self._bytes = 0
 
     def add(self, key: bytes | None, value: bytes, headers: Sequence[Header] = ()) -> list[Sent]:
-        """Take one message, with headers of its own; what was sent meanwhile, if a batch was full."""
+        """Add one message; return the results of a batch if one was full."""
         headers = [*self._headers, *headers]
         size = len(key or b"") + len(value) + sum(len(name) + len(of or b"") for name, of in headers)
         is_full = len(self._waiting) >= MAX_BATCH_MESSAGES or self._bytes + size > MAX_BATCH_BYTES
@@ -115,7 +100,7 @@ class DelayedProducer:
         return sent
 
     def flush(self) -> list[Sent]:
-        """Send everything that waits; what became of each, in order."""
+        """Send all buffered messages; return their results in order."""
         if not self._waiting:
             return []
         messages, self._waiting, self._bytes = self._waiting, [], 0

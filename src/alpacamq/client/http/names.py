@@ -1,4 +1,4 @@
-"""What there is under which name, over HTTP, for errors that suggest the right one."""
+"""Lists names over HTTP, for error messages that suggest similar ones."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,24 +39,24 @@ P = TypeVar("P", _Topics, _Groups)
 
 
 def topic_names(api: HttpApi) -> list[str]:
-    """Every topic that is not the broker's own."""
+    """Return all topics except internal ones."""
     return [each.name for page in _pages(api, "topics", _Topics) for each in page.topics]
 
 
 def topic_names_like(api: HttpApi, start: str, limit: int) -> list[str]:
-    """Topics whose names begin like this, so many at most."""
+    """Return up to `limit` topics with a prefix."""
     page = api.get(["topics"], _Topics, query={"prefix": start, "limit": limit})
     return [each.name for each in page.topics]
 
 
 def group_names_like(api: HttpApi, start: str, limit: int) -> list[str]:
-    """Groups, those of queues included, whose names begin like this, so many at most."""
+    """Return up to `limit` groups with a prefix, including groups of queues."""
     page = api.get(["groups"], _Groups, query={"prefix": start, "limit": limit})
     return list(dict.fromkeys(each.group for each in page.groups))
 
 
 def queue_names(api: HttpApi) -> list[tuple[str, str]]:
-    """Every group with the topic it uses as a queue."""
+    """Return all queues as pairs of group and topic."""
     pages = _pages(api, "groups", _Groups)
     return [(each.group, topic) for page in pages for each in page.groups for topic in each.topics]
 
@@ -75,7 +75,7 @@ def _pages(api: HttpApi, path: str, kind: type[P]) -> Iterator[P]:
 def naming(
     api: HttpApi, *, topic: str, group: str | None = None, partition: int | None = None
 ) -> Iterator[None]:
-    """Turns the broker's refusal of a name into NotFound with the names that are near."""
+    """Translate the broker's not-found problems into NotFound with similar names."""
     try:
         yield
     except Problem as problem:

@@ -1,11 +1,8 @@
-"""Traces of messages, over HTTP: finding them, and what happened in one."""
-
-from collections.abc import Mapping
-
-import msgspec
+"""Traces of messages over HTTP."""
 
 from alpacamq.client.errors import NotFound
 from alpacamq.model.errors import AlpacaError
+from alpacamq.wire.traces import TraceList, TraceOverview, TraceTimeline
 
 from .connection import HttpApi, Problem
 
@@ -14,64 +11,16 @@ _UNKNOWN = "unknown-trace"
 Attribute = str | int | float | bool
 
 
-class TraceOverview(msgspec.Struct, frozen=True, kw_only=True):
-    """A trace in short; moments are RFC 3339."""
-
-    trace_id: str
-    topic: str
-    partition: int | None
-    offset: int | None
-    started_at: str
-    ended_at: str
-    duration_ms: float
-    events: int
-    status: str
-
-
-class TraceStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened to a message."""
-
-    at: str
-    name: str
-    span_id: str
-    parent_span_id: str | None
-    topic: str
-    partition: int | None
-    offset: int | None
-    group: str | None
-    consumer: str | None
-    api: str = msgspec.field(name="door")
-    attributes: Mapping[str, Attribute]
-
-    @property
-    def place(self) -> str:
-        """Where the message was, as far as that is known."""
-        return "/".join(str(part) for part in (self.topic, self.partition, self.offset) if part is not None)
-
-
-class Trace(msgspec.Struct, frozen=True, kw_only=True):
-    """A message's life as far as it is known; `status` is where it is now."""
-
-    trace_id: str
-    status: str
-    events: list[TraceStep]
-
-
 class NotTraced(NotFound):
-    """A message may be there, but nobody followed it."""
+    """A message has no trace."""
 
     def __init__(self, message: str, topic: str) -> None:
         AlpacaError.__init__(
             self,
-            f"message {message} was not traced, or so long ago that its trace is no longer kept; "
-            f"`alpacactl topics alter {topic} --set trace.sample=1` has every message traced from now on, "
+            f"message {message} was not traced, or its trace has expired; "
+            f"`alpacactl topics alter {topic} --set trace.sample=1` traces every message from now on, "
             "`alpacactl produce --trace` a single one",
         )
-
-
-class _Page(msgspec.Struct, frozen=True, kw_only=True):
-    traces: list[TraceOverview]
-    cursor: str | None
 
 
 def recent_traces(
@@ -82,7 +31,7 @@ def recent_traces(
     status: str | None = None,
     since_ms: int | None = None,
 ) -> list[TraceOverview]:
-    """Traces, newest first."""
+    """Return traces, newest first."""
     found: list[TraceOverview] = []
     cursor: str | None = None
     while len(found) < limit:
@@ -93,7 +42,7 @@ def recent_traces(
             "from": since_ms,
             "cursor": cursor,
         }
-        page = api.get(["traces"], _Page, query=query)
+        page = api.get(["traces"], TraceList, query=query)
         found += page.traces
         if (cursor := page.cursor) is None:
             break
@@ -101,19 +50,19 @@ def recent_traces(
 
 
 def trace_ids_of(api: HttpApi, topic: str, partition: int, offset: int) -> list[str]:
-    """The traces of a message; one, or none if it was not traced."""
+    """Return the trace ids of a message: one, or none if it was not traced."""
     query: dict[str, str | int | None] = {"topic": topic, "partition": partition, "offset": offset}
     while True:
-        page = api.get(["traces", "search"], _Page, query=query)
+        page = api.get(["traces", "search"], TraceList, query=query)
         if page.traces or page.cursor is None:
             return [each.trace_id for each in page.traces]
         query["cursor"] = page.cursor
 
 
-def trace(api: HttpApi, trace_id: str) -> Trace:
+def trace(api: HttpApi, trace_id: str) -> TraceTimeline:
     """What happened in a trace."""
     try:
-        return api.get(["traces", trace_id], Trace)
+        return api.get(["traces", trace_id], TraceTimeline)
     except Problem as problem:
         if problem.kind != _UNKNOWN:
             raise

@@ -1,6 +1,6 @@
-"""A cluster as a client sees it: its brokers, who leads a partition, who coordinates a group.
+"""A cluster as a client sees it: brokers, partition leaders and coordinators.
 
-Owns the connections, one to each broker that was needed.
+Owns the connections, one to each broker in use.
 """
 
 import time
@@ -31,37 +31,37 @@ from .connection import Connection
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# How long an election or a coordinator that loads its state is waited for.
-_PATIENCE_S = 10.0
+# Time to wait for an election or a coordinator that is loading its state.
+_RETRY_S = 10.0
 _PAUSE_S = 0.1
 
 
 class Coordinates(IntEnum):
-    """What a coordinator is asked about, by its number on the wire."""
+    """Key type of a FindCoordinator request."""
 
     GROUP = 0
     TRANSACTION = 1
 
 
-def patient(ask: Callable[P, T]) -> Callable[P, T]:
-    """Asks again for a while when the broker says that it is not ready yet."""
+def retry_transient(call: Callable[P, T]) -> Callable[P, T]:
+    """Retry a call for a while if it fails with a transient error."""
 
-    @wraps(ask)
-    def asked_again(*arguments: P.args, **named: P.kwargs) -> T:
-        deadline = time.monotonic() + _PATIENCE_S
+    @wraps(call)
+    def retrying(*arguments: P.args, **named: P.kwargs) -> T:
+        deadline = time.monotonic() + _RETRY_S
         while True:
             try:
-                return ask(*arguments, **named)
+                return call(*arguments, **named)
             except Refused as refused:
-                if not refused.is_passing or time.monotonic() > deadline:
+                if not refused.is_transient or time.monotonic() > deadline:
                     raise
             time.sleep(_PAUSE_S)
 
-    return asked_again
+    return retrying
 
 
 class Cluster:
-    """Finds the broker to ask; connects when first needed."""
+    """Routes requests to the right broker; connects on first use."""
 
     def __init__(self, bootstrap: Address, *others: Address) -> None:
         self._bootstrap = bootstrap
@@ -84,27 +84,27 @@ class Cluster:
             connection.close()
         self._connections.clear()
 
-    def anyone(self) -> Connection:
-        """The broker we were told of, or the first that answers of several."""
+    def any_broker(self) -> Connection:
+        """Return a connection to the first bootstrap broker that answers."""
         for address in (self._bootstrap, *self._others)[:-1]:
             with suppress(Unreachable):
                 return self._to(address)
         return self._to((self._bootstrap, *self._others)[-1])
 
     def controller(self) -> Connection:
-        """The broker that changes topics."""
+        """Return a connection to the controller."""
         metadata = self.metadata(())
         return self._broker(metadata, metadata.controller_id)
 
-    def everyone(self) -> list[Connection]:
-        """Every broker there is."""
+    def all_brokers(self) -> list[Connection]:
+        """Return connections to all brokers."""
         metadata = self.metadata(())
         return [self._broker(metadata, broker.node_id) for broker in metadata.brokers]
 
-    @patient
+    @retry_transient
     def coordinator(self, of: Coordinates, name: str) -> Connection:
-        """The broker that keeps a group or a transactional id."""
-        answer = self.anyone().call(
+        """Return a connection to the coordinator of a group or a transactional id."""
+        answer = self.any_broker().call(
             FindCoordinatorRequest(key_type=of, coordinator_keys=[name]), FindCoordinatorResponse
         )
         about = f"finding the coordinator of {name!r}"
@@ -113,21 +113,21 @@ class Cluster:
         return self._advertised(Address(found.host, found.port), found.node_id)
 
     def metadata(self, names: Sequence[str] | None, *, may_create: bool = False) -> MetadataResponse:
-        """Brokers and the topics of these names; None for all topics.
+        """Request brokers and topics by name; None for all topics.
 
         Looking does not create what is looked for, unless that `may_create` it where the broker does so.
         """
         wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=may_create)
-        answer = self.anyone().call(request, MetadataResponse)
+        answer = self.any_broker().call(request, MetadataResponse)
         check("reading metadata", answer.error_code)
         return answer
 
-    @patient
+    @retry_transient
     def topics(
         self, names: Sequence[str] | None = None, *, may_create: bool = False
     ) -> list[MetadataResponseTopic]:
-        """Topics as the broker describes them, by name; NotFound if one of `names` does not exist."""
+        """Return topics by name; NotFound if one of `names` does not exist."""
         answer = self.metadata(names, may_create=may_create)
         for topic in answer.topics:
             if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -139,7 +139,7 @@ class Cluster:
     def by_leader(
         self, partitions: Iterable[TopicPartition]
     ) -> list[tuple[Connection, list[TopicPartition]]]:
-        """Partitions together with the broker to ask about them."""
+        """Group partitions by the connection to their leader."""
         wanted = sorted(set(partitions))
         metadata = self.metadata(sorted({partition.topic for partition in wanted}))
         leaders = {
@@ -160,7 +160,7 @@ class Cluster:
         for broker in metadata.brokers:
             if broker.node_id == node_id:
                 return self._advertised(Address(broker.host, broker.port), node_id)
-        return self.anyone()
+        return self.any_broker()
 
     def _advertised(self, address: Address, node_id: int) -> Connection:
         try:
@@ -169,8 +169,8 @@ class Cluster:
             if address == self._bootstrap:
                 raise
             raise Unreachable(
-                f"{self._bootstrap} sends clients of broker {node_id} on to {address}, where nobody answers; "
-                "set kafka.advertised in that broker's configuration to an address that clients can reach"
+                f"{self._bootstrap} advertises broker {node_id} at {address}, which does not answer; "
+                "set kafka.advertised in that broker's configuration to a reachable address"
             ) from error
 
     def _to(self, address: Address) -> Connection:
@@ -181,8 +181,8 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerPlace:
-    """A broker and where it is reached."""
+class BrokerNode:
+    """A broker and its address."""
 
     id: int
     address: Address
@@ -191,19 +191,19 @@ class BrokerPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDescription:
-    """The name of a cluster, who changes its topics, and its brokers."""
+    """Id, controller and brokers of a cluster."""
 
     id: str
     controller: int
-    brokers: tuple[BrokerPlace, ...]
+    brokers: tuple[BrokerNode, ...]
 
 
 def describe_cluster(cluster: Cluster) -> ClusterDescription:
-    """What the broker we were told of knows of its cluster."""
-    answer = cluster.anyone().call(DescribeClusterRequest(), DescribeClusterResponse)
+    """Describe the cluster of the bootstrap broker."""
+    answer = cluster.any_broker().call(DescribeClusterRequest(), DescribeClusterResponse)
     check("describing the cluster", answer.error_code, answer.error_message)
     brokers = [
-        BrokerPlace(id=broker.broker_id, address=Address(broker.host, broker.port), rack=broker.rack)
+        BrokerNode(id=broker.broker_id, address=Address(broker.host, broker.port), rack=broker.rack)
         for broker in answer.brokers
     ]
     return ClusterDescription(

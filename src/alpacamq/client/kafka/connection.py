@@ -1,7 +1,7 @@
-"""One connection to one broker: frames, correlation ids, versions and deadlines.
+"""One connection to one broker: framing, correlation ids, versions and deadlines.
 
-Requests go one at a time. A connection on which anything went wrong is closed and not used again:
-what the broker still sends could be taken for the answer to something else.
+Requests are sent one at a time. After any error the connection is closed and not reused: a late
+response could be mistaken for the response to another request.
 """
 
 import time
@@ -10,7 +10,7 @@ from struct import Struct
 from typing import TypeVar
 
 from alpacamq import __version__
-from alpacamq.client.connect import dial
+from alpacamq.client.connect import connect
 from alpacamq.client.errors import Refused, Unreachable, check
 from alpacamq.model.address import Address
 from alpacamq.protocol.apis import APIS, Api, ApiKey
@@ -29,16 +29,16 @@ from alpacamq.protocol.schema import decode, encode
 R = TypeVar("R", bound=Message)
 
 CLIENT_ID = "alpacamq"
-# From looking up the name to the answer in which the broker says what it speaks.
+# From the name lookup to the ApiVersions response.
 CONNECT_S = 4.0
 REQUEST_S = 30.0
 MAX_RESPONSE_BYTES = 256 << 20
 _HANDSHAKE_VERSION = 3
 _NAMED_BY = "--broker HOST:PORT, ALPACACTL_BROKER or a context (`alpacactl config`)"
 
-# Versions narrower than those we can read and write: above, topics go by id instead of name, and
-# every transaction ends with a new epoch, which whoever ends it for another could not pass on;
-# below, a request has another form, which only brokers of long ago need.
+# Versions narrower than those we can read and write: in later ones topics go by id instead of name, and
+# every transaction ends with a new epoch, which a client that ends it for another could not pass on;
+# earlier ones have another form, which only old brokers need.
 _VERSIONS: Mapping[type[Message], tuple[int, int]] = {
     ProduceRequest: (3, 12),
     FetchRequest: (4, 12),
@@ -56,13 +56,13 @@ _INT16 = Struct(">h")
 
 
 class Connection:
-    """A socket on which a broker has told what it speaks."""
+    """A socket with negotiated versions."""
 
     def __init__(self, address: Address, *, connect_s: float = CONNECT_S) -> None:
         self.address = address
         self._correlation_id = 0
         self._deadline = time.monotonic() + connect_s
-        self._socket = dial(address, self._deadline, named_by=_NAMED_BY)
+        self._socket = connect(address, self._deadline, named_by=_NAMED_BY)
         try:
             self._spoken = self._handshake()
         except BaseException:
@@ -76,19 +76,19 @@ class Connection:
     def close(self) -> None:
         self._socket.close()
 
-    def call(self, request: Message, answer: type[R], *, patience_s: float = REQUEST_S) -> R:
-        """The broker's answer, in the highest version both sides know."""
+    def call(self, request: Message, answer: type[R], *, timeout_s: float = REQUEST_S) -> R:
+        """Send a request in the highest common version and return the response."""
         api = _APIS[type(request)]
         assert api.response is answer
         version = self._version(api)
-        self._deadline = time.monotonic() + patience_s
+        self._deadline = time.monotonic() + timeout_s
         return decode(answer, version, self._exchange(api, version, encode(request, version)))
 
-    def tell(self, request: Message, *, patience_s: float = REQUEST_S) -> None:
-        """Send what the broker does not answer: records that are not to be acknowledged."""
+    def tell(self, request: Message, *, timeout_s: float = REQUEST_S) -> None:
+        """Send a request without a response: a Produce with acks=0."""
         api = _APIS[type(request)]
         version = self._version(api)
-        self._deadline = time.monotonic() + patience_s
+        self._deadline = time.monotonic() + timeout_s
         try:
             self._send(api, version, encode(request, version))
         except OSError as error:
@@ -113,7 +113,7 @@ class Connection:
         version = _HANDSHAKE_VERSION
         body = self._exchange(api, version, encode(request, version))
         if len(body) >= _INT16.size and _INT16.unpack_from(body)[0] == ErrorCode.UNSUPPORTED_VERSION:
-            # A broker that does not know this version answers in the oldest.
+            # A broker that does not support this version responds in version 0.
             version = 0
             body = self._exchange(api, version, encode(request, version))
         answer = decode(ApiVersionsResponse, version, body)
@@ -121,14 +121,14 @@ class Connection:
         return {spoken.api_key: (spoken.min_version, spoken.max_version) for spoken in answer.api_keys}
 
     def _exchange(self, api: Api, version: int, body: bytes) -> memoryview:
-        """Send one request and return the body of its answer."""
+        """Send one request and return the body of its response."""
         try:
             self._send(api, version, body)
             return self._receive(api, version)
         except TimeoutError:
             self.close()
             raise Unreachable(
-                f"{self.address} took the connection but does not answer {api.name}; "
+                f"{self.address} accepted the connection but does not answer {api.name}; "
                 "is it an AlpacaMQ or Kafka broker, and is it overloaded or still starting?"
             ) from None
         except OSError as error:
@@ -149,7 +149,7 @@ class Connection:
 
     def _receive(self, api: Api, version: int) -> memoryview:
         size = _INT32.unpack(self._read(_INT32.size))[0]
-        # ApiVersions is answered before versions are agreed on, so its header stays plain.
+        # ApiVersions precedes version negotiation, so its response header is not flexible.
         tagged = version >= api.flexible_from and api.key != ApiKey.API_VERSIONS
         header = _INT32.size + tagged
         if not header <= size <= MAX_RESPONSE_BYTES:
@@ -159,9 +159,12 @@ class Connection:
         frame = memoryview(self._read(size))
         correlation_id = _INT32.unpack_from(frame)[0]
         if correlation_id != self._correlation_id:
-            raise ProtocolError(f"{self.address} answers {correlation_id} to request {self._correlation_id}")
+            raise ProtocolError(
+                f"{self.address} responded with correlation id {correlation_id} to request "
+                f"{self._correlation_id}"
+            )
         if tagged and frame[_INT32.size]:
-            raise ProtocolError(f"{self.address} sends tagged fields in the header of its {api.name} answer")
+            raise ProtocolError(f"{self.address} sent tagged fields in the header of its {api.name} response")
         return frame[header:]
 
     def _read(self, size: int) -> bytearray:

@@ -1,13 +1,12 @@
-"""Record batches as a fetch brings them: cut apart, checked, and told which of them a reader may see."""
+"""Fetches record batches: splits and verifies them, and marks aborted ones as invisible."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from heapq import heapify, heappop
 from typing import TYPE_CHECKING, NamedTuple
 
 from alpacamq.client.errors import Refused, check, only
 from alpacamq.model.batch import FRAME, FRAME_BYTES, HEADER_BYTES, BatchHeader, check_batch
-from alpacamq.model.control import read_marker
+from alpacamq.model.control import CommittedFilter
 from alpacamq.model.errors import CorruptBatch
 from alpacamq.model.ids import TopicPartition
 from alpacamq.protocol.messages.fetch import (
@@ -18,7 +17,7 @@ from alpacamq.protocol.messages.fetch import (
     FetchTopic,
 )
 
-from .cluster import Cluster, patient
+from .cluster import Cluster, retry_transient
 from .offsets import Isolation
 
 if TYPE_CHECKING:
@@ -26,31 +25,22 @@ if TYPE_CHECKING:
 
 
 class FetchedBatch(NamedTuple):
-    """One whole batch with a matching checksum."""
+    """A complete batch with a valid checksum."""
 
     header: BatchHeader
     data: memoryview
-    # False for markers and for what belongs to an aborted transaction.
+    # False for markers and for batches of aborted transactions.
     is_visible: bool
 
 
 def fetched_batches(
     records: memoryview, aborted: Iterable[AbortedTransaction] | None
 ) -> Iterator[FetchedBatch]:
-    """The whole batches in front, in order; a fetch may end in the middle of one."""
-    to_come = [(each.first_offset, each.producer_id) for each in aborted or ()]
-    heapify(to_come)
-    aborting: set[int] = set()
+    """Yield the complete batches in order; a fetch may end in the middle of one."""
+    committed = CommittedFilter((each.producer_id, each.first_offset) for each in aborted or ())
     for batch in _whole_batches(records):
         header = check_batch(batch)
-        while to_come and to_come[0][0] <= header.last_offset:
-            aborting.add(heappop(to_come)[1])
-        if header.is_control:
-            marker = read_marker(batch)
-            if marker is not None and not marker.committed:
-                aborting.discard(header.producer_id)
-        is_aborted = header.is_transactional and header.producer_id in aborting
-        yield FetchedBatch(header, batch, not header.is_control and not is_aborted)
+        yield FetchedBatch(header, batch, committed.shows(header, batch))
 
 
 def _whole_batches(records: memoryview) -> Iterator[memoryview]:
@@ -73,14 +63,14 @@ _WAIT_MARGIN_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """What one request brought: batches, perhaps none, and how far a reader could have come."""
+    """Result of one request: batches, possibly none, and the end for this isolation level."""
 
     batches: Iterator[FetchedBatch]
     readable_end: int
 
 
 class PartitionFetcher:
-    """Asks the leader of one partition, and looks for it again when it is another."""
+    """Fetches from the leader of one partition, and finds it again when it changes."""
 
     def __init__(self, cluster: Cluster, partition: TopicPartition, isolation: Isolation) -> None:
         self._cluster = cluster
@@ -88,9 +78,9 @@ class PartitionFetcher:
         self._isolation = isolation
         self._leader: Connection | None = None
 
-    @patient
+    @retry_transient
     def fetch(self, offset: int) -> Fetched:
-        """Batches from the one that holds `offset` on; empty if there were none in time."""
+        """Fetch batches from the one that contains `offset`; empty on timeout."""
         if self._leader is None or not self._leader.is_open:
             [(self._leader, _)] = self._cluster.by_leader([self._partition])
         request = FetchRequest(
@@ -112,7 +102,7 @@ class PartitionFetcher:
             ],
         )
         about = f"reading {self._partition} at {offset}"
-        answer = self._leader.call(request, FetchResponse, patience_s=WAIT_MS / 1000 + _WAIT_MARGIN_S)
+        answer = self._leader.call(request, FetchResponse, timeout_s=WAIT_MS / 1000 + _WAIT_MARGIN_S)
         check(about, answer.error_code)
         data = only(about, only(about, answer.responses).partitions)
         try:

@@ -1,4 +1,4 @@
-"""Groups of every protocol: listing, describing and deleting them."""
+"""Lists, describes and deletes groups of every protocol."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from alpacamq.protocol.messages.share_groups import (
 from alpacamq.protocol.notation import Bytes, Int16, Int32, Message, String
 from alpacamq.protocol.schema import decode
 
-from .cluster import Cluster, Coordinates, patient
+from .cluster import Cluster, Coordinates, retry_transient
 from .connection import Connection
 
 CONSUMER = "consumer"
@@ -41,7 +41,7 @@ class _AssignedTopic(Message):
 
 
 class _Assignment(Message):
-    """What a classic group's leader writes for a member; the broker does not look into it."""
+    """Assignment written by a classic group's leader; opaque to the broker."""
 
     version: Int16
     topics: Sequence[_AssignedTopic] = []
@@ -50,7 +50,7 @@ class _Assignment(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSummary:
-    """A group as a list shows it."""
+    """A group as listed."""
 
     name: str
     kind: str
@@ -59,7 +59,7 @@ class GroupSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A consumer in a group and what it was given to read."""
+    """A member of a group and its assignment."""
 
     id: str
     instance: str | None
@@ -80,11 +80,11 @@ class Group:
     members: tuple[Member, ...]
 
 
-@patient
-def every_group(cluster: Cluster) -> list[GroupSummary]:
-    """All groups of all brokers by name."""
+@retry_transient
+def list_groups(cluster: Cluster) -> list[GroupSummary]:
+    """List all groups of all brokers by name."""
     groups = {}
-    for broker in cluster.everyone():
+    for broker in cluster.all_brokers():
         answer = broker.call(ListGroupsRequest(), ListGroupsResponse)
         check(f"listing the groups of {broker.address}", answer.error_code)
         for group in answer.groups:
@@ -94,18 +94,18 @@ def every_group(cluster: Cluster) -> list[GroupSummary]:
 
 
 def find_group(cluster: Cluster, name: str) -> Group:
-    """The group of this name, or NotFound."""
-    groups = {group.name: group for group in every_group(cluster)}
+    """Describe a group; NotFound if it does not exist."""
+    groups = {group.name: group for group in list_groups(cluster)}
     if name not in groups:
         raise NotFound("group", name, groups)
     ways = {CONSUMER: _describe_consumer, SHARE: _describe_share}
     return ways.get(groups[name].kind, _describe_classic)(cluster, name)
 
 
-@patient
+@retry_transient
 def delete_group(cluster: Cluster, name: str) -> None:
-    """Delete a group without members and its offsets, or NotFound."""
-    known = [group.name for group in every_group(cluster)]
+    """Delete a group without members and its offsets; NotFound if it does not exist."""
+    known = [group.name for group in list_groups(cluster)]
     if name not in known:
         raise NotFound("group", name, known)
     coordinator = cluster.coordinator(Coordinates.GROUP, name)
@@ -113,7 +113,7 @@ def delete_group(cluster: Cluster, name: str) -> None:
         check(f"deleting group {name!r}", result.error_code)
 
 
-@patient
+@retry_transient
 def _describe_classic(cluster: Cluster, name: str) -> Group:
     coordinator = cluster.coordinator(Coordinates.GROUP, name)
     answer = coordinator.call(DescribeGroupsRequest(groups=[name]), DescribeGroupsResponse)
@@ -143,7 +143,7 @@ def _assigned(assignment: bytes) -> tuple[TopicPartition, ...]:
     try:
         topics = decode(_Assignment, 0, memoryview(assignment)).topics if assignment else ()
     except ProtocolError:
-        # Groups need not be of consumers, and then the bytes have a meaning of their own.
+        # Groups of other protocol types have their own format.
         return ()
     return tuple(
         sorted(
@@ -152,7 +152,7 @@ def _assigned(assignment: bytes) -> tuple[TopicPartition, ...]:
     )
 
 
-@patient
+@retry_transient
 def _describe_consumer(cluster: Cluster, name: str) -> Group:
     coordinator = cluster.coordinator(Coordinates.GROUP, name)
     request = ConsumerGroupDescribeRequest(group_ids=[name])
@@ -168,7 +168,7 @@ def _describe_consumer(cluster: Cluster, name: str) -> Group:
     )
 
 
-@patient
+@retry_transient
 def _describe_share(cluster: Cluster, name: str) -> Group:
     coordinator = cluster.coordinator(Coordinates.GROUP, name)
     request = ShareGroupDescribeRequest(group_ids=[name])

@@ -1,4 +1,4 @@
-"""How far groups have come: reading, setting and forgetting committed offsets."""
+"""Committed offsets of groups, start offsets of share groups, and offsets of partitions."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -38,12 +38,12 @@ from alpacamq.protocol.messages.share_offsets import (
     DescribeShareGroupOffsetsResponse,
 )
 
-from .cluster import Cluster, Coordinates, patient
+from .cluster import Cluster, Coordinates, retry_transient
 
 
-@patient
+@retry_transient
 def committed_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, int]:
-    """Every offset the group has committed."""
+    """Return all committed offsets of a group."""
     coordinator = cluster.coordinator(Coordinates.GROUP, group)
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=None)])
     committed = {}
@@ -58,9 +58,9 @@ def committed_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, int]
     return dict(sorted(committed.items()))
 
 
-@patient
+@retry_transient
 def commit_offsets(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Set where a group without members goes on."""
+    """Commit offsets for a group without members."""
     coordinator = cluster.coordinator(Coordinates.GROUP, group)
     topics = [
         OffsetCommitRequestTopic(
@@ -81,9 +81,9 @@ def commit_offsets(cluster: Cluster, group: str, offsets: Mapping[TopicPartition
             check(about, result.error_code)
 
 
-@patient
+@retry_transient
 def delete_offsets(cluster: Cluster, group: str, partitions: Iterable[TopicPartition]) -> None:
-    """Forget how far a group has come in partitions that its members do not read."""
+    """Delete committed offsets of partitions that are not assigned."""
     coordinator = cluster.coordinator(Coordinates.GROUP, group)
     topics = [
         OffsetDeleteRequestTopic(
@@ -105,7 +105,7 @@ _NONE = -1
 
 
 class Isolation(IntEnum):
-    """What of unfinished transactions is seen."""
+    """Isolation level of a read."""
 
     UNCOMMITTED = 0
     COMMITTED = 1
@@ -113,7 +113,7 @@ class Isolation(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The first offset of a log and the one behind its last."""
+    """Start and end offset of a log."""
 
     start: int
     end: int
@@ -125,7 +125,7 @@ class Extent:
 def extents(
     cluster: Cluster, partitions: Iterable[TopicPartition], isolation: Isolation = Isolation.UNCOMMITTED
 ) -> dict[TopicPartition, Extent]:
-    """Where each partition begins and ends; for committed readers the end is where they stop."""
+    """Return start and end of each partition; for read_committed the end is the last stable offset."""
     wanted = list(partitions)
     starts = _ask(cluster, wanted, _EARLIEST, isolation)
     ends = _ask(cluster, wanted, _LATEST, isolation)
@@ -135,12 +135,12 @@ def extents(
 def offsets_at(
     cluster: Cluster, partitions: Iterable[TopicPartition], timestamp_ms: int
 ) -> dict[TopicPartition, int | None]:
-    """In each partition the first record of this time or later; None where there is none."""
+    """Return the offset of the first record at or after a time by partition, or None."""
     found = _ask(cluster, list(partitions), max(0, timestamp_ms), Isolation.UNCOMMITTED)
     return {partition: None if offset == _NONE else offset for partition, offset in found.items()}
 
 
-@patient
+@retry_transient
 def _ask(
     cluster: Cluster, partitions: list[TopicPartition], at: int, isolation: Isolation
 ) -> dict[TopicPartition, int]:
@@ -164,29 +164,27 @@ def _ask(
                 check(f"reading the offsets of {partition}", result.error_code)
                 found[partition] = result.offset
     if missing := set(partitions) - found.keys():
-        raise ProtocolError(
-            f"the offsets of {', '.join(map(str, sorted(missing)))} were asked for and not told"
-        )
+        raise ProtocolError(f"the response lacks the offsets of {', '.join(map(str, sorted(missing)))}")
     return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedPlace:
-    """A share group in a partition: all before `start` is done, and of the rest `lag` messages are not."""
+class ShareGroupOffset:
+    """Progress of a share group in a partition: start offset and number of unprocessed messages."""
 
     start: int
     lag: int
 
 
-@patient
-def shared_places(cluster: Cluster, group: str) -> dict[TopicPartition, SharedPlace]:
-    """Every partition that a share group has been in."""
+@retry_transient
+def share_group_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, ShareGroupOffset]:
+    """Return the progress of a share group by partition."""
     coordinator = cluster.coordinator(Coordinates.GROUP, group)
     request = DescribeShareGroupOffsetsRequest(groups=[DescribeShareGroupOffsetsRequestGroup(group_id=group)])
     described = only(f"group {group!r}", coordinator.call(request, DescribeShareGroupOffsetsResponse).groups)
     check(f"group {group!r}", described.error_code, described.error_message)
     return {
-        TopicPartition(TopicName(topic.topic_name), each.partition_index): SharedPlace(
+        TopicPartition(TopicName(topic.topic_name), each.partition_index): ShareGroupOffset(
             start=each.start_offset, lag=each.lag
         )
         for topic in described.topics
@@ -195,9 +193,9 @@ def shared_places(cluster: Cluster, group: str) -> dict[TopicPartition, SharedPl
     }
 
 
-@patient
-def move_shared(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-    """Let a share group without members begin again at these offsets."""
+@retry_transient
+def alter_share_group_offsets(cluster: Cluster, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Set the start offsets of a share group without members."""
     coordinator = cluster.coordinator(Coordinates.GROUP, group)
     topics: dict[str, list[AlterShareGroupOffsetsRequestPartition]] = {}
     for place, offset in sorted(offsets.items()):

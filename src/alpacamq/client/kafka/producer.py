@@ -1,7 +1,7 @@
 """Sends records to one topic in batches.
 
-A batch that fails is not sent again, so nothing is written twice; who calls learns which records
-are in doubt from the error.
+A failed batch is not sent again, so nothing is written twice; the error tells the caller which records
+are in doubt.
 """
 
 import time
@@ -32,7 +32,7 @@ _TIMEOUT_MS = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """Records that were acknowledged, in a row."""
+    """A range of acknowledged records."""
 
     partition: int
     first_offset: int
@@ -50,19 +50,19 @@ class Producer:
         if partition is not None and not 0 <= partition < self._count:
             raise NotFound("partition", str(TopicPartition(self._topic, partition)))
         self._partition = partition
-        # Records without a key fill one partition's batch after the other's.
+        # Records without a key fill the batch of one partition after another.
         self._keyless = 0
         self._waiting: dict[int, list[Record]] = {}
         self._bytes: dict[int, int] = {}
 
     def add(self, key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()) -> list[Written]:
-        """Take one record; what was written meanwhile, if a batch was full."""
+        """Add one record; return what was written if a batch was full."""
         partition = self._place(key)
         size = (
             len(key or b"") + len(value or b"") + sum(len(name) + len(word or b"") for name, word in headers)
         )
         written = []
-        # Before and not after: a batch must not become too large by a record that fits one of its own.
+        # Checked before adding: a record that fits a batch of its own must not make this one too large.
         if self._is_full(partition, size):
             written.append(self._send(partition))
             partition = self._place(key)
@@ -78,7 +78,7 @@ class Producer:
         )
 
     def flush(self) -> list[Written]:
-        """Send everything that waits."""
+        """Send all buffered records."""
         return [self._send(partition) for partition in sorted(self._waiting)]
 
     def _place(self, key: bytes | None) -> int:
@@ -106,7 +106,7 @@ class Producer:
 
 
 class Acks(IntEnum):
-    """Whose acknowledgement is waited for, by its number on the wire."""
+    """Values of acks in a Produce request."""
 
     NONE = 0
     LEADER = 1
@@ -114,7 +114,7 @@ class Acks(IntEnum):
 
 
 class PartitionWriter:
-    """Knows the leader of one partition; one request at a time."""
+    """Writes batches to the leader of one partition, one request at a time."""
 
     def __init__(self, cluster: Cluster, partition: TopicPartition, acks: Acks) -> None:
         self._partition = partition
@@ -122,7 +122,7 @@ class PartitionWriter:
         [(self._leader, _)] = cluster.by_leader([partition])
 
     def write(self, batch: Buffer) -> None:
-        """Returns once it is acknowledged as asked for; a batch that is refused is not sent again."""
+        """Write a batch and wait for the acknowledgement; a rejected batch is not sent again."""
         data = PartitionProduceData(index=self._partition.partition, records=batch)
         request = ProduceRequest(
             acks=self._acks,

@@ -1,4 +1,4 @@
-"""Reads partitions from given offsets on, without a group."""
+"""Reads partitions from given offsets, without a group."""
 
 from collections.abc import Iterator, Mapping
 from itertools import groupby
@@ -17,7 +17,7 @@ from alpacamq.protocol.messages.fetch import (
     PartitionData,
 )
 
-from .cluster import Cluster, patient
+from .cluster import Cluster, retry_transient
 from .fetch import fetched_batches
 from .offsets import Isolation
 
@@ -28,14 +28,14 @@ _WAIT_MARGIN_S = 10.0
 
 
 class Delivery(NamedTuple):
-    """A record and where it was read."""
+    """A record and its partition."""
 
     partition: TopicPartition
     record: Record
 
 
 class Reader:
-    """Positions in partitions, moved on by reading."""
+    """Reads records and advances the positions."""
 
     def __init__(self, cluster: Cluster, start: Mapping[TopicPartition, int], isolation: Isolation) -> None:
         self._cluster = cluster
@@ -43,15 +43,15 @@ class Reader:
         self.positions = dict(start)
 
     def drop(self, partition: TopicPartition) -> None:
-        """Read no more of a partition."""
+        """Stop reading a partition."""
         self.positions.pop(partition, None)
 
     def read(self, wait_ms: int = WAIT_MS) -> Iterator[Delivery]:
-        """What one round of asking brings; nothing if nothing came in time."""
+        """Yield the records of one round of fetches; empty on timeout."""
         for partition, data in self._fetch(wait_ms):
             yield from self._records(partition, data)
 
-    @patient
+    @retry_transient
     def _fetch(self, wait_ms: int) -> list[tuple[TopicPartition, PartitionData]]:
         fetched = []
         for leader, theirs in self._cluster.by_leader(self.positions):
@@ -75,13 +75,13 @@ class Reader:
                     for name, those in groupby(theirs, attrgetter("topic"))
                 ],
             )
-            answer = leader.call(request, FetchResponse, patience_s=wait_ms / 1000 + _WAIT_MARGIN_S)
+            answer = leader.call(request, FetchResponse, timeout_s=wait_ms / 1000 + _WAIT_MARGIN_S)
             check(f"reading from {leader.address}", answer.error_code)
             for topic in answer.responses:
                 for data in topic.partitions:
                     partition = TopicPartition(TopicName(topic.topic), data.partition_index)
                     if partition not in self.positions:
-                        raise ProtocolError(f"{leader.address} sends {partition}, which was not asked for")
+                        raise ProtocolError(f"{leader.address} sent {partition}, which was not requested")
                     check(f"reading {partition} at {self.positions[partition]}", data.error_code)
                     fetched.append((partition, data))
         return fetched
@@ -96,5 +96,5 @@ class Reader:
                         self.positions[partition] = record.offset + 1
                         yield Delivery(partition, record)
             if partition in self.positions:
-                # Also past what was skipped, and past records that compaction took out.
+                # Also past skipped batches and records removed by compaction.
                 self.positions[partition] = max(self.positions[partition], header.next_offset)

@@ -1,4 +1,4 @@
-"""Topics: listing, describing, creating, widening and deleting them, and their settings."""
+"""Lists, describes, creates, changes and deletes topics."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ from alpacamq.protocol.messages.topics import (
     DeleteTopicState,
 )
 
-from .cluster import Cluster, patient
+from .cluster import Cluster, retry_transient
 
 _TIMEOUT_MS = 20_000
 _TOPIC = 2
@@ -45,7 +45,7 @@ class _Change(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """Who holds one partition."""
+    """Leader and replicas of a partition."""
 
     index: int
     leader: int
@@ -79,13 +79,13 @@ class Setting:
     is_own: bool
 
 
-def every_topic(cluster: Cluster) -> list[Topic]:
-    """All topics by name."""
+def list_topics(cluster: Cluster) -> list[Topic]:
+    """List all topics by name."""
     return [_topic(described) for described in cluster.topics()]
 
 
 def find_topic(cluster: Cluster, name: str, *, may_create: bool = False) -> Topic:
-    """The topic of this name, or NotFound; with `may_create` one that the broker makes for the asking."""
+    """Describe a topic; NotFound if it does not exist and `may_create` does not auto-create it."""
     return _topic(only(f"topic {name!r}", cluster.topics([name], may_create=may_create)))
 
 
@@ -125,15 +125,15 @@ def create_topic(
 
 
 def delete_topic(cluster: Cluster, name: str) -> None:
-    """Delete a topic with everything in it, or NotFound."""
+    """Delete a topic; NotFound if it does not exist."""
     find_topic(cluster, name)
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=_TIMEOUT_MS)
     for result in cluster.controller().call(request, DeleteTopicsResponse).responses:
         check(f"deleting topic {name!r}", result.error_code, result.error_message)
 
 
-def widen_topic(cluster: Cluster, name: str, partitions: int) -> None:
-    """Bring a topic to this number of partitions, more than it has."""
+def add_topic_partitions(cluster: Cluster, name: str, partitions: int) -> None:
+    """Increase the number of partitions of a topic."""
     find_topic(cluster, name)
     wanted = CreatePartitionsTopic(name=name, count=partitions)
     request = CreatePartitionsRequest(topics=[wanted], timeout_ms=_TIMEOUT_MS)
@@ -141,14 +141,14 @@ def widen_topic(cluster: Cluster, name: str, partitions: int) -> None:
         check(f"adding partitions to topic {name!r}", result.error_code, result.error_message)
 
 
-@patient
+@retry_transient
 def topic_settings(cluster: Cluster, name: str) -> list[Setting]:
-    """Every setting of a topic by name."""
+    """Return all settings of a topic by name."""
     request = DescribeConfigsRequest(
         resources=[DescribeConfigsResource(resource_type=_TOPIC, resource_name=name)]
     )
     settings = []
-    for result in cluster.anyone().call(request, DescribeConfigsResponse).results:
+    for result in cluster.any_broker().call(request, DescribeConfigsResponse).results:
         check(f"reading the settings of topic {name!r}", result.error_code, result.error_message)
         settings += [
             Setting(name=entry.name, value=entry.value, is_own=entry.config_source == _SET_ON_TOPIC)
@@ -158,7 +158,7 @@ def topic_settings(cluster: Cluster, name: str) -> list[Setting]:
 
 
 def alter_topic(cluster: Cluster, name: str, *, put: Mapping[str, str], drop: Sequence[str]) -> None:
-    """Put settings to values and drop others back to their defaults; all of them or none."""
+    """Set some settings and reset others to their defaults, atomically."""
     find_topic(cluster, name)
     changes = [
         IncrementallyAlterableConfig(name=key, config_operation=_Change.SET, value=value)
@@ -173,9 +173,9 @@ def alter_topic(cluster: Cluster, name: str, *, put: Mapping[str, str], drop: Se
 
 
 def partition_bytes(cluster: Cluster) -> dict[TopicPartition, int]:
-    """Bytes on disk by partition, all replicas together; empty where brokers do not tell."""
+    """Return the size on disk of each partition, all replicas together; empty if not supported."""
     found: dict[TopicPartition, int] = defaultdict(int)
-    for broker in cluster.everyone():
+    for broker in cluster.all_brokers():
         try:
             answer = broker.call(DescribeLogDirsRequest(), DescribeLogDirsResponse)
             check(f"reading the sizes at {broker.address}", answer.error_code)

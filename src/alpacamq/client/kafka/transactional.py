@@ -1,7 +1,7 @@
-"""Writing in a transaction: an identity, batches that stay invisible, and the end that shows or drops them.
+"""Writes in a transaction: a producer identity, invisible batches, and commit or abort.
 
-Batches carry sequence numbers, so one that was sent again after a lost answer is written once.
-Who ends a transaction need not be who wrote it: the identity is all it takes.
+Batches carry sequence numbers, so a batch that is resent after a lost response is written once.
+Any client with the identity can end a transaction, not only the one that wrote it.
 """
 
 import time
@@ -30,20 +30,20 @@ from alpacamq.protocol.messages.transactions import (
     TransactionTopic,
 )
 
-from .cluster import Cluster, Coordinates, patient
+from .cluster import Cluster, Coordinates, retry_transient
 
 T = TypeVar("T")
 
 _ALL_IN_SYNC = -1
 _TIMEOUT_MS = 30_000
-# How long the end of the id's last transaction is waited for.
+# Time to wait for the end of the id's previous transaction.
 _COMPLETION_S = 30.0
 _PAUSE_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdentity:
-    """What a transactional id is known by until somebody claims it again."""
+    """Identity of a transactional producer until the id is claimed again."""
 
     transactional_id: str
     producer_id: int
@@ -51,11 +51,11 @@ class ProducerIdentity:
 
 
 def claim(cluster: Cluster, transactional_id: str, timeout_ms: int) -> ProducerIdentity:
-    """Become the one who writes under this id; whoever did is fenced, and what he left open is aborted."""
+    """Claim a transactional id; the previous producer is fenced and its open transaction aborted."""
     request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout_ms)
 
-    @patient
-    def ask() -> ProducerIdentity:
+    @retry_transient
+    def send() -> ProducerIdentity:
         coordinator = cluster.coordinator(Coordinates.TRANSACTION, transactional_id)
         answer = coordinator.call(request, InitProducerIdResponse)
         check(f"claiming the transactional id {transactional_id!r}", answer.error_code)
@@ -63,13 +63,13 @@ def claim(cluster: Cluster, transactional_id: str, timeout_ms: int) -> ProducerI
             transactional_id=transactional_id, producer_id=answer.producer_id, epoch=answer.producer_epoch
         )
 
-    return _once_complete(ask)
+    return _once_complete(send)
 
 
 def add_partitions(
     cluster: Cluster, producer: ProducerIdentity, partitions: Iterable[TopicPartition]
 ) -> None:
-    """Make partitions part of the producer's transaction, and begin it where none is open."""
+    """Add partitions to the producer's transaction, which starts if none is open."""
     request = AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=producer.transactional_id,
         v3_and_below_producer_id=producer.producer_id,
@@ -80,8 +80,8 @@ def add_partitions(
         ],
     )
 
-    @patient
-    def ask() -> None:
+    @retry_transient
+    def send() -> None:
         coordinator = cluster.coordinator(Coordinates.TRANSACTION, producer.transactional_id)
         answer = coordinator.call(request, AddPartitionsToTxnResponse)
         for topic in answer.results_by_topic_v3_and_below:
@@ -92,11 +92,11 @@ def add_partitions(
                     result.partition_error_code,
                 )
 
-    _once_complete(ask)
+    _once_complete(send)
 
 
 def end_transaction(cluster: Cluster, producer: ProducerIdentity, *, committed: bool) -> None:
-    """Show everything the transaction wrote, or drop it; may be asked again with the same answer."""
+    """Commit or abort the transaction; idempotent."""
     request = EndTxnRequest(
         transactional_id=producer.transactional_id,
         producer_id=producer.producer_id,
@@ -104,21 +104,21 @@ def end_transaction(cluster: Cluster, producer: ProducerIdentity, *, committed: 
         committed=committed,
     )
 
-    @patient
-    def ask() -> None:
+    @retry_transient
+    def send() -> None:
         coordinator = cluster.coordinator(Coordinates.TRANSACTION, producer.transactional_id)
         answer = coordinator.call(request, EndTxnResponse)
         verb = "committing" if committed else "aborting"
         check(f"{verb} the transaction of {producer.transactional_id!r}", answer.error_code)
 
-    _once_complete(ask)
+    _once_complete(send)
 
 
-@patient
+@retry_transient
 def send_batches(
     cluster: Cluster, producer: ProducerIdentity, batches: Mapping[TopicPartition, Buffer]
 ) -> None:
-    """Write one batch to each of these partitions, all of which are part of the transaction."""
+    """Write one batch to each of these partitions, which must be part of the transaction."""
     for leader, theirs in cluster.by_leader(batches):
         request = ProduceRequest(
             transactional_id=producer.transactional_id,
@@ -137,17 +137,17 @@ def send_batches(
         for topic in leader.call(request, ProduceResponse).responses:
             for result in topic.partition_responses:
                 partition = TopicPartition(TopicName(topic.name), result.index)
-                # An older batch of ours, whose acknowledgement was lost.
+                # A duplicate of our own batch, whose acknowledgement was lost.
                 if result.error_code != ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
                     check(f"writing to {partition}", result.error_code, result.error_message)
 
 
-def _once_complete(ask: Callable[[], T]) -> T:
-    """Ask again for a while as long as the id's last transaction is not complete."""
+def _once_complete(send: Callable[[], T]) -> T:
+    """Retry for a while until the id's previous transaction is complete."""
     deadline = time.monotonic() + _COMPLETION_S
     while True:
         try:
-            return ask()
+            return send()
         except Refused as refused:
             if refused.code != ErrorCode.CONCURRENT_TRANSACTIONS or time.monotonic() > deadline:
                 raise

@@ -1,4 +1,4 @@
-"""Transactions: which transactional ids there are, and what an open transaction holds up."""
+"""Lists, describes and aborts transactions, and finds hanging ones."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from alpacamq.protocol.messages.transactions import (
     WriteTxnMarkersResponse,
 )
 
-from .cluster import Cluster, Coordinates, patient
+from .cluster import Cluster, Coordinates, retry_transient
 from .transactional import claim
 
 _OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
@@ -29,7 +29,7 @@ _COORDINATOR_EPOCH = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionSummary:
-    """A transactional id as a list shows it."""
+    """A transactional id as listed."""
 
     id: str
     state: str
@@ -38,7 +38,7 @@ class TransactionSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
-    """A transactional id and, while a transaction is open, what it writes to."""
+    """A transactional id and the partitions of its open transaction."""
 
     id: str
     state: str
@@ -51,7 +51,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTransaction:
-    """A producer's transaction as a partition that it writes to sees it."""
+    """An open transaction in a partition."""
 
     partition: TopicPartition
     producer_id: int
@@ -60,11 +60,11 @@ class OpenTransaction:
     last_written_at_ms: int
 
 
-@patient
-def every_transaction(cluster: Cluster, *states: str) -> list[TransactionSummary]:
-    """All transactional ids of all brokers by name, or those in these states."""
+@retry_transient
+def list_transactions(cluster: Cluster, *states: str) -> list[TransactionSummary]:
+    """List transactional ids of all brokers by name, optionally filtered by state."""
     found = []
-    for broker in cluster.everyone():
+    for broker in cluster.all_brokers():
         answer = broker.call(ListTransactionsRequest(state_filters=states), ListTransactionsResponse)
         check(f"listing the transactions of {broker.address}", answer.error_code)
         found += [
@@ -77,16 +77,16 @@ def every_transaction(cluster: Cluster, *states: str) -> list[TransactionSummary
 
 
 def find_transaction(cluster: Cluster, name: str) -> Transaction:
-    """The state of one transactional id, or NotFound."""
+    """Describe a transactional id; NotFound if it does not exist."""
     found = transaction(cluster, name)
     if found is None:
-        raise NotFound("transactional id", name, [other.id for other in every_transaction(cluster)])
+        raise NotFound("transactional id", name, [other.id for other in list_transactions(cluster)])
     return found
 
 
-@patient
+@retry_transient
 def transaction(cluster: Cluster, name: str) -> Transaction | None:
-    """The state of one transactional id, if it is known."""
+    """Describe a transactional id; None if it does not exist."""
     coordinator = cluster.coordinator(Coordinates.TRANSACTION, name)
     request = DescribeTransactionsRequest(transactional_ids=[name])
     answer = coordinator.call(request, DescribeTransactionsResponse)
@@ -113,9 +113,9 @@ def transaction(cluster: Cluster, name: str) -> Transaction | None:
     )
 
 
-@patient
+@retry_transient
 def open_transactions(cluster: Cluster, topics: Mapping[str, int]) -> list[OpenTransaction]:
-    """What is open in any partition of these topics, which have so many each."""
+    """Return open transactions in the partitions of topics; values are partition counts."""
     request = DescribeProducersRequest(
         topics=[
             DescribeProducersTopic(name=name, partition_indexes=range(count))
@@ -123,12 +123,12 @@ def open_transactions(cluster: Cluster, topics: Mapping[str, int]) -> list[OpenT
         ]
     )
     found = []
-    for broker in cluster.everyone():
+    for broker in cluster.all_brokers():
         answer = broker.call(request, DescribeProducersResponse)
         for topic in answer.topics:
             for partition in topic.partitions:
                 if partition.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    continue  # deleted meanwhile
+                    continue  # deleted concurrently
                 place = TopicPartition(TopicName(topic.name), partition.partition_index)
                 check(f"the producers of {place}", partition.error_code)
                 found += [
@@ -146,24 +146,24 @@ def open_transactions(cluster: Cluster, topics: Mapping[str, int]) -> list[OpenT
 
 
 def hanging_transactions(cluster: Cluster, topics: Mapping[str, int]) -> list[OpenTransaction]:
-    """What is open in a partition of these topics without a coordinator that would end it."""
-    # In this order: what is begun in between is known when the coordinators are asked.
+    """Return open transactions in the partitions of topics that no coordinator will end."""
+    # In this order: a transaction started in between is known to its coordinator.
     opened = open_transactions(cluster, topics)
     if not opened:
         return []
     known: set[tuple[int, TopicPartition]] = set()
-    for summary in every_transaction(cluster, *_OPEN_STATES):
+    for summary in list_transactions(cluster, *_OPEN_STATES):
         if (found := transaction(cluster, summary.id)) is not None:
             known.update((found.producer_id, partition) for partition in found.partitions)
     suspects = [each for each in opened if (each.producer_id, each.partition) not in known]
     if not suspects:
         return []
-    # What has ended since is not hanging.
+    # Transactions that have ended since are not hanging.
     still_open = {(each.partition, each.start_offset) for each in open_transactions(cluster, topics)}
     return [each for each in suspects if (each.partition, each.start_offset) in still_open]
 
 
-@patient
+@retry_transient
 def abort_in_partition(cluster: Cluster, hanging: OpenTransaction) -> None:
     """Write an abort marker for a transaction that is open in a partition."""
     topic, index = hanging.partition
@@ -174,13 +174,13 @@ def abort_in_partition(cluster: Cluster, hanging: OpenTransaction) -> None:
         topics=[WritableTxnMarkerTopic(name=topic, partition_indexes=[index])],
         coordinator_epoch=_COORDINATOR_EPOCH,
     )
-    answer = cluster.anyone().call(WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse)
+    answer = cluster.any_broker().call(WriteTxnMarkersRequest(markers=[marker]), WriteTxnMarkersResponse)
     written = only(f"the marker for {hanging.partition}", answer.markers)
     result = only(f"the marker for {hanging.partition}", only("its topic", written.topics).partitions)
     check(f"writing an abort marker to {hanging.partition}", result.error_code)
 
 
 def abort_transaction(cluster: Cluster, name: str) -> None:
-    """Abort the open transaction of a transactional id, and fence its producer; NotFound."""
+    """Abort the open transaction of a transactional id and fence its producer."""
     found = find_transaction(cluster, name)
     claim(cluster, name, found.timeout_ms)

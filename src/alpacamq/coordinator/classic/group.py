@@ -36,7 +36,7 @@ from alpacamq.model.errors import (
     RebalanceInProgress,
     UnknownMember,
 )
-from alpacamq.model.outcome import Change, Outcome, Reply
+from alpacamq.model.state_machine import Change, Outcome, Reply
 
 from .rebalance import ClassicState, Rebalance
 from .roster import CONSUMER_PROTOCOL, Member, Roster, subscribed_topics
@@ -53,7 +53,7 @@ class Joining:
         self._settings = settings
         self._new_id = new_id
 
-    def join(self, request: JoinRequest, ticket: object, now_ms: int) -> Outcome:
+    def join(self, request: JoinRequest, reply_to: object, now_ms: int) -> Outcome:
         """Let in whoever may come in, and see that there is a rebalance where there must be."""
         least, most = self._settings.min_session_timeout_ms, self._settings.max_session_timeout_ms
         if not least <= request.session_timeout_ms <= most:
@@ -64,11 +64,11 @@ class Joining:
         self._check_protocols(request, member)
         out = Outcome()
         if member is None:
-            self._admit(request, ticket, now_ms, out)
+            self._admit(request, reply_to, now_ms, out)
         elif request.member_id:
-            self._rejoin(member, request, ticket, now_ms, out)
+            self._rejoin(member, request, reply_to, now_ms, out)
         else:
-            self._replace(member, request, ticket, now_ms, out)
+            self._replace(member, request, reply_to, now_ms, out)
         return out
 
     def _identify(self, request: JoinRequest) -> Member | None:
@@ -99,21 +99,21 @@ class Joining:
             offered = ", ".join(each.name for each in request.protocols)
             raise InconsistentGroupProtocol(f"not every member of the group knows one of {offered}")
 
-    def _admit(self, request: JoinRequest, ticket: object, now_ms: int, out: Outcome) -> None:
+    def _admit(self, request: JoinRequest, reply_to: object, now_ms: int, out: Outcome) -> None:
         member_id = request.member_id or f"{request.instance_id or request.client_id}-{self._new_id()}"
         if not request.member_id and request.instance_id is None and request.require_known_member_id:
             self._roster.promise(member_id, now_ms + request.session_timeout_ms)
-            out.replies.append(Reply(ticket, MemberIdRequired(member_id)))
+            out.replies.append(Reply(reply_to, MemberIdRequired(member_id)))
             return
         if not len(self._roster):
             self._rebalance.protocol_type = request.protocol_type
         member = Member.of(member_id, request)
         self._roster.add(member)
-        self._wait(member, ticket, now_ms, out)
+        self._wait(member, reply_to, now_ms, out)
         self._rebalance.welcome(now_ms, out)
 
     def _rejoin(
-        self, member: Member, request: JoinRequest, ticket: object, now_ms: int, out: Outcome
+        self, member: Member, request: JoinRequest, reply_to: object, now_ms: int, out: Outcome
     ) -> None:
         unchanged = member.protocols == request.protocols
         leads = member.id == self._roster.leader_id
@@ -125,26 +125,26 @@ class Joining:
             # It missed our reply, or has nothing new to say. A leader that rejoins has something to say:
             # it asks for a rebalance when the topics it knows of have changed.
             self._roster.extend(member, now_ms)
-            out.replies.append(Reply(ticket, self._rebalance.joined(member)))
+            out.replies.append(Reply(reply_to, self._rebalance.joined(member)))
             return
-        self._wait(member, ticket, now_ms, out)
+        self._wait(member, reply_to, now_ms, out)
         self._rebalance.begin(now_ms, out)
 
     def _replace(
-        self, member: Member, request: JoinRequest, ticket: object, now_ms: int, out: Outcome
+        self, member: Member, request: JoinRequest, reply_to: object, now_ms: int, out: Outcome
     ) -> None:
         """A static member's new process takes its place; the old one is fenced."""
-        for waiting in (member.join_ticket, member.sync_ticket):
+        for waiting in (member.join_reply_to, member.sync_reply_to):
             if waiting is not None:
                 out.replies.append(Reply(waiting, FencedInstanceId(f"{member.instance_id!r} was taken over")))
-        member.join_ticket = member.sync_ticket = None
+        member.join_reply_to = member.sync_reply_to = None
         former_leader = self._roster.leader_id
         same = self._rebalance.state is ClassicState.STABLE and self._says_the_same(member, request)
         self._roster.rename(member, f"{request.instance_id}-{self._new_id()}")
         self._update(member, request)
         self._roster.extend(member, now_ms)
         if not same or self._roster.elect_protocol() != self._rebalance.protocol_name:
-            self._wait(member, ticket, now_ms, out)
+            self._wait(member, reply_to, now_ms, out)
             self._rebalance.begin(now_ms, out)
             return
         out.changes.append(self._rebalance.store())
@@ -156,7 +156,7 @@ class Joining:
                 if request.knows_skip_assignment
                 else msgspec.structs.replace(reply, leader=former_leader, members=())
             )
-        out.replies.append(Reply(ticket, reply))
+        out.replies.append(Reply(reply_to, reply))
 
     def _says_the_same(self, member: Member, request: JoinRequest) -> bool:
         """Whether a restarted member wants what it has: what it once owned, it cannot know any more."""
@@ -173,18 +173,18 @@ class Joining:
         member.client_id = request.client_id
         member.client_host = request.client_host
 
-    def _wait(self, member: Member, ticket: object, now_ms: int, out: Outcome) -> None:
+    def _wait(self, member: Member, reply_to: object, now_ms: int, out: Outcome) -> None:
         """Park the member's join until the rebalance completes."""
-        supersede(member.join_ticket, out)
-        member.join_ticket = ticket
+        supersede(member.join_reply_to, out)
+        member.join_reply_to = reply_to
         member.has_joined = True
         self._roster.extend(member, now_ms)
 
 
-def supersede(ticket: object | None, out: Outcome) -> None:
+def supersede(reply_to: object | None, out: Outcome) -> None:
     """Answer a request that its member has sent again."""
-    if ticket is not None:
-        out.replies.append(Reply(ticket, RebalanceInProgress("the member asked again")))
+    if reply_to is not None:
+        out.replies.append(Reply(reply_to, RebalanceInProgress("the member asked again")))
 
 
 _stored_group = msgspec.msgpack.Decoder(StoredGroup)
@@ -232,11 +232,11 @@ class ClassicGroup:
         ends = (self._roster.next_end_ms, self._rebalance.next_deadline_ms)
         return min((end for end in ends if end is not None), default=None)
 
-    def join(self, request: JoinRequest, ticket: object, now_ms: int) -> Outcome:
+    def join(self, request: JoinRequest, reply_to: object, now_ms: int) -> Outcome:
         """Answered by a JoinReply, at once or when the rebalance that this leads to completes."""
-        return self._joining.join(request, ticket, now_ms)
+        return self._joining.join(request, reply_to, now_ms)
 
-    def sync(self, request: SyncRequest, ticket: object, now_ms: int) -> Outcome:
+    def sync(self, request: SyncRequest, reply_to: object, now_ms: int) -> Outcome:
         """Answered by a SyncReply, at once or when the leader brings the assignments."""
         member = self._roster.known(request.member_id, request.instance_id)
         self._check_generation(request.generation)
@@ -250,25 +250,25 @@ class ClassicGroup:
         self._roster.extend(member, now_ms)
         member.owes_sync = False
         if self.state is ClassicState.STABLE:
-            out.replies.append(Reply(ticket, self._rebalance.synced(member)))
+            out.replies.append(Reply(reply_to, self._rebalance.synced(member)))
             return out
-        supersede(member.sync_ticket, out)
-        member.sync_ticket = ticket
+        supersede(member.sync_reply_to, out)
+        member.sync_reply_to = reply_to
         if member.id == self._roster.leader_id:
             assignments = {each.member_id: each.assignment for each in request.assignments}
             self._rebalance.assign(assignments, now_ms, out)
         return out
 
-    def heartbeat(self, request: HeartbeatRequest, ticket: object, now_ms: int) -> Outcome:
+    def heartbeat(self, request: HeartbeatRequest, reply_to: object, now_ms: int) -> Outcome:
         """Answered by Accepted, or by RebalanceInProgress if the member should join again."""
         member = self._roster.known(request.member_id, request.instance_id)
         self._check_generation(request.generation)
         self._roster.extend(member, now_ms)
         if self.state is ClassicState.PREPARING_REBALANCE:
             raise RebalanceInProgress("the group rebalances; join again")
-        return Outcome(replies=[Reply(ticket, Accepted())])
+        return Outcome(replies=[Reply(reply_to, Accepted())])
 
-    def leave(self, request: LeaveRequest, ticket: object, now_ms: int) -> Outcome:
+    def leave(self, request: LeaveRequest, reply_to: object, now_ms: int) -> Outcome:
         """Answered by a LeaveReply at once."""
         out = Outcome()
         results = []
@@ -282,7 +282,7 @@ class ClassicGroup:
             results.append(
                 LeaveResult(member_id=leaving.member_id, instance_id=leaving.instance_id, error=error)
             )
-        out.replies.append(Reply(ticket, LeaveReply(members=tuple(results))))
+        out.replies.append(Reply(reply_to, LeaveReply(members=tuple(results))))
         if len(self._roster) < size:
             self._rebalance.begin(now_ms, out)
         else:
@@ -302,9 +302,9 @@ class ClassicGroup:
         self._rebalance.tick(now_ms, out)
         return out
 
-    def gone(self, ticket: object) -> None:
+    def cancel(self, reply_to: object) -> None:
         """Nobody waits for the reply to this ticket any more."""
-        self._roster.forget_ticket(ticket)
+        self._roster.forget_request(reply_to)
 
     def check_commit(self, request: CommitRequest | TxnCommitRequest, now_ms: int) -> None:
         """Whether offsets may be committed so; that also shows that the member is alive."""
@@ -388,7 +388,7 @@ class ClassicGroup:
         member = self._roster.of_instance(leaving.instance_id or "") if by_instance else None
         if member is None:
             member = self._roster.known(leaving.member_id, leaving.instance_id)
-        for waiting in (member.join_ticket, member.sync_ticket):
+        for waiting in (member.join_reply_to, member.sync_reply_to):
             if waiting is not None:
                 out.replies.append(Reply(waiting, UnknownMember(f"{member.id!r} left the group")))
         self._roster.remove(member)

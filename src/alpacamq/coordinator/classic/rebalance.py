@@ -12,7 +12,7 @@ import msgspec
 from alpacamq.coordinator.messages import JoinedMember, JoinReply, SyncReply
 from alpacamq.coordinator.records import CLASSIC, GENERATION, StoredGroup, StoredMember, key
 from alpacamq.model.errors import RebalanceInProgress
-from alpacamq.model.outcome import Change, Outcome, Reply
+from alpacamq.model.state_machine import Change, Outcome, Reply
 
 from .roster import Member, Roster
 
@@ -63,9 +63,11 @@ class Rebalance:
         """Ask everyone to join the next generation, or go on with doing so."""
         if self.state is not ClassicState.PREPARING_REBALANCE:
             for member in self._roster:
-                if member.sync_ticket is not None:
-                    out.replies.append(Reply(member.sync_ticket, RebalanceInProgress("the group rebalances")))
-                    member.sync_ticket = None
+                if member.sync_reply_to is not None:
+                    out.replies.append(
+                        Reply(member.sync_reply_to, RebalanceInProgress("the group rebalances"))
+                    )
+                    member.sync_reply_to = None
                     self._roster.extend(member, now_ms)
                 member.owes_sync = False
             self._sync_ends_ms = None
@@ -125,18 +127,18 @@ class Rebalance:
             if member.has_joined:
                 member.has_joined, member.owes_sync = False, True
                 self._roster.extend(member, now_ms)
-            if member.join_ticket is not None:
-                out.replies.append(Reply(member.join_ticket, self.joined(member)))
-                member.join_ticket = None
+            if member.join_reply_to is not None:
+                out.replies.append(Reply(member.join_reply_to, self.joined(member)))
+                member.join_reply_to = None
 
     def assign(self, assignments: dict[str, bytes], now_ms: int, out: Outcome) -> None:
         """The leader has spoken: everyone gets its part, and the generation is stable."""
         self._enter(ClassicState.STABLE)
         for member in self._roster:
             member.assignment = assignments.get(member.id, b"")
-            if member.sync_ticket is not None:
-                out.replies.append(Reply(member.sync_ticket, self.synced(member)))
-                member.sync_ticket = None
+            if member.sync_reply_to is not None:
+                out.replies.append(Reply(member.sync_reply_to, self.synced(member)))
+                member.sync_reply_to = None
                 self._roster.extend(member, now_ms)
         out.changes.append(self.store())
 

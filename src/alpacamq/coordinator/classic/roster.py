@@ -56,8 +56,8 @@ class Member:
     session_ends_ms: int = 0
     has_joined: bool = False  # the rebalance under way
     owes_sync: bool = False  # was told of a generation and has not asked for its assignment
-    join_ticket: object | None = None
-    sync_ticket: object | None = None
+    join_reply_to: object | None = None
+    sync_reply_to: object | None = None
 
     @classmethod
     def of(cls, member_id: str, request: JoinRequest) -> "Member":
@@ -75,7 +75,7 @@ class Member:
     @property
     def is_waiting(self) -> bool:
         """Whether we owe it a reply: it cannot send a heartbeat meanwhile."""
-        return self.join_ticket is not None or self.sync_ticket is not None
+        return self.join_reply_to is not None or self.sync_reply_to is not None
 
     def metadata(self, protocol_name: str) -> bytes:
         """What it says under a protocol, nothing if it does not know that one."""
@@ -196,14 +196,14 @@ class Roster:
         member.session_ends_ms = now_ms + member.session_timeout_ms
         self._ends(member.session_ends_ms)
 
-    def forget_ticket(self, ticket: object) -> None:
+    def forget_request(self, reply_to: object) -> None:
         """Nobody waits for this reply any more; the session of whoever did runs on from where it was."""
         for member in self._members.values():
-            if member.join_ticket == ticket:
-                member.join_ticket = None
+            if member.join_reply_to == reply_to:
+                member.join_reply_to = None
                 self._ends(member.session_ends_ms)
-            if member.sync_ticket == ticket:
-                member.sync_ticket = None
+            if member.sync_reply_to == reply_to:
+                member.sync_reply_to = None
                 self._ends(member.session_ends_ms)
 
     def end_sessions(self, now_ms: int) -> list[Member]:

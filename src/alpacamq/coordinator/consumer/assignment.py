@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import NamedTuple
 
 from alpacamq.model.ids import TopicId
-from alpacamq.model.outcome import Change
+from alpacamq.model.state_machine import Change
 
 from . import records
 from .messages import Partitions, TopicSummary, TopicsView

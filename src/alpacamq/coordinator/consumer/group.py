@@ -18,7 +18,7 @@ from alpacamq.model.errors import (
     UnknownMember,
     UnsupportedAssignor,
 )
-from alpacamq.model.outcome import Change
+from alpacamq.model.state_machine import Change
 
 from . import records
 from .assignment import ASSIGNORS, TargetAssignment

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from alpacamq.coordinator.messages import GroupRequest
 from alpacamq.model.errors import InvalidRequest
 from alpacamq.model.ids import TopicId
 
@@ -63,10 +64,18 @@ class ConsumerGroupSettings(msgspec.Struct, frozen=True, kw_only=True):
         return min(wanted, self.heartbeat_interval_ms)
 
 
-class ConsumerHeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ConsumerHeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a member stands; without assignment, that is as it was told before."""
+
+    member_id: str
+    member_epoch: int
+    heartbeat_interval_ms: int
+    assignment: Partitions | None = None
+
+
+class ConsumerHeartbeatRequest(GroupRequest[ConsumerHeartbeatReply], frozen=True, kw_only=True):
     """A member joins, is alive, confirms what it holds, or leaves; the epoch says which."""
 
-    group: str
     member_epoch: int
     member_id: str = ""
     instance_id: str | None = None
@@ -118,15 +127,6 @@ class ConsumerHeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidRequest("a member that joins must say that it owns no partitions")
         if self.subscribed_topics is None and self.subscribed_regex is None:
             raise InvalidRequest("a member that joins must say what it subscribes to")
-
-
-class ConsumerHeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a member stands; without assignment, that is as it was told before."""
-
-    member_id: str
-    member_epoch: int
-    heartbeat_interval_ms: int
-    assignment: Partitions | None = None
 
 
 class ConsumerGroupState(StrEnum):

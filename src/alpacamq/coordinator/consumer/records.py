@@ -8,7 +8,7 @@ their end.
 import msgspec
 
 from alpacamq.coordinator.records import key
-from alpacamq.model.outcome import Change
+from alpacamq.model.state_machine import Change
 
 from .messages import Partitions
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from alpacamq.model.errors import FencedInstanceId, FencedMemberEpoch, UnknownMember, UnreleasedInstanceId
-from alpacamq.model.outcome import Change
+from alpacamq.model.state_machine import Change
 
 from . import records
 from .messages import (

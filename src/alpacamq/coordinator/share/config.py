@@ -6,9 +6,10 @@ from typing import Any
 
 import msgspec
 
+from alpacamq.coordinator.messages import GroupRequest
 from alpacamq.coordinator.records import key
 from alpacamq.model.errors import InvalidConfig, InvalidGroupId, TooManyGroups
-from alpacamq.model.outcome import Change
+from alpacamq.model.state_machine import Change
 
 GROUP_CONFIG = "group-config"
 MAX_CONFIGURED_GROUPS = 10_000
@@ -96,26 +97,23 @@ def share_config(overrides: Mapping[str, str]) -> ShareConfig:
     return config
 
 
-class ConfigureGroupRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Give a group these settings; None takes one away. Answered by GroupConfigReply."""
-
-    group: str
-    overrides: Mapping[str, str | None]
-    replace_all: bool = False  # what is not named is taken away, too
-    dry_run: bool = False
-
-
-class DescribeGroupConfigRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Answered by GroupConfigReply, for any name: a group can be configured before it exists."""
-
-    group: str
-
-
 class GroupConfigReply(msgspec.Struct, frozen=True, kw_only=True):
     """What a group has set, and its settings in full."""
 
     overrides: Mapping[str, str]
     config: ShareConfig
+
+
+class ConfigureGroupRequest(GroupRequest[GroupConfigReply], frozen=True, kw_only=True):
+    """Give a group these settings; None takes one away."""
+
+    overrides: Mapping[str, str | None]
+    replace_all: bool = False  # what is not named is taken away, too
+    dry_run: bool = False
+
+
+class DescribeGroupConfigRequest(GroupRequest[GroupConfigReply], frozen=True, kw_only=True):
+    """Answered by GroupConfigReply, for any name: a group can be configured before it exists."""
 
 
 class GroupConfigs:

@@ -21,7 +21,7 @@ from alpacamq.coordinator.consumer.messages import (
 from alpacamq.coordinator.deadlines import Deadlines
 from alpacamq.model.errors import FencedMemberEpoch, GroupMaxSizeReached, NonEmptyGroup, UnknownMember
 from alpacamq.model.ids import TopicId
-from alpacamq.model.outcome import Change
+from alpacamq.model.state_machine import Change
 from alpacamq.model.topics import INTERNAL_TOPICS
 
 from . import records

@@ -13,17 +13,28 @@ from alpacamq.coordinator.consumer.messages import (
     MAX_SUBSCRIPTION_CHARACTERS,
     Partitions,
 )
+from alpacamq.coordinator.messages import GroupRequest
 from alpacamq.model.errors import InvalidRequest
+
+from .config import ShareConfig
 
 SHARE_PROTOCOL = "share"
 # What a member holds is kept under its id.
 MAX_MEMBER_ID_LENGTH = 255
 
 
-class ShareHeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A member joins, is alive, or leaves; the epoch says which. Answered by ShareHeartbeatReply."""
+class ShareHeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a member stands; without assignment, that is as it was told before."""
 
-    group: str
+    member_id: str
+    member_epoch: int
+    heartbeat_interval_ms: int
+    assignment: Partitions | None = None
+
+
+class ShareHeartbeatRequest(GroupRequest[ShareHeartbeatReply], frozen=True, kw_only=True):
+    """A member joins, is alive, or leaves; the epoch says which."""
+
     member_id: str
     member_epoch: int
     rack_id: str | None = None
@@ -51,19 +62,9 @@ class ShareHeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-class ShareHeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a member stands; without assignment, that is as it was told before."""
-
-    member_id: str
-    member_epoch: int
-    heartbeat_interval_ms: int
-    assignment: Partitions | None = None
-
-
-class ShareTermsRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ShareTermsRequest(GroupRequest[ShareConfig], frozen=True, kw_only=True):
     """A member is about to fetch. Answered by ShareConfig; UnknownMember if it is none."""
 
-    group: str
     member_id: str
 
 

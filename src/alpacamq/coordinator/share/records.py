@@ -7,7 +7,7 @@ who had it before. Values are msgpack arrays; fields are only ever added at thei
 import msgspec
 
 from alpacamq.coordinator.records import key
-from alpacamq.model.outcome import Change
+from alpacamq.model.state_machine import Change
 
 SHARE = "share-group"
 MEMBER = "member"

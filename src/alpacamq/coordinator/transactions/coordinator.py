@@ -5,15 +5,13 @@ completed: so a crash at any point leaves every partition with the same outcome.
 """
 
 from collections.abc import Callable, Iterator
-from functools import wraps
 from itertools import islice
-from typing import TypeVar
+from typing import ClassVar
 
 import msgspec
 
 from alpacamq.coordinator.deadlines import Deadlines
 from alpacamq.model.errors import (
-    AlpacaError,
     ConcurrentTransactions,
     InvalidProducerIdMapping,
     InvalidRequest,
@@ -23,23 +21,24 @@ from alpacamq.model.errors import (
     TransactionalIdNotFound,
 )
 from alpacamq.model.ids import TopicPartition
-from alpacamq.model.outcome import Change, Reply
+from alpacamq.model.state_machine import Change, HandlesOneByOne, Outcome, Reply, reply
 
 from .transaction import (
     COMPLETE,
     PREPARED,
+    AddPartitions,
+    DescribeTransaction,
     EndProtocol,
     EndTransaction,
     InitProducer,
     ListTransactions,
+    MarkersWritten,
     PartitionsAdded,
     PartitionsVerified,
     ProducerIdentity,
     Transaction,
-    TransactionOutcome,
-    TransactionPartitions,
     TransactionState,
-    WriteMarkers,
+    VerifyPartitions,
     decode_key,
     decode_value,
     encode_key,
@@ -57,28 +56,7 @@ class TransactionSettings(msgspec.Struct, frozen=True, kw_only=True):
     id_expiration_ms: int = 7 * 24 * 3_600_000
 
 
-R = TypeVar("R")
-Event = Callable[["TransactionCoordinator", R, object, int], TransactionOutcome]
-
-
-def _refusals_are_answers(event: Event[R]) -> Event[R]:
-    @wraps(event)
-    def answered(
-        self: "TransactionCoordinator", request: R, ticket: object, now_ms: int
-    ) -> TransactionOutcome:
-        try:
-            return event(self, request, ticket, now_ms)
-        except AlpacaError as refusal:
-            return _answer(ticket, refusal.with_traceback(None))
-
-    return answered
-
-
-def _answer(ticket: object, answer: object) -> TransactionOutcome:
-    return TransactionOutcome(replies=[Reply(ticket, answer)])
-
-
-class TransactionCoordinator:
+class TransactionCoordinator(HandlesOneByOne):
     """The transactional ids of one shard.
 
     `new_producer_id` gives an id never given before. At most one is taken by a call of
@@ -98,9 +76,8 @@ class TransactionCoordinator:
     def next_deadline_ms(self) -> int | None:
         return self._deadlines.next_ms
 
-    @_refusals_are_answers
-    def init_producer_id(self, request: InitProducer, ticket: object, now_ms: int) -> TransactionOutcome:
-        """Answers a ProducerIdentity that fences every earlier one."""
+    def init_producer_id(self, request: InitProducer, reply_to: object, now_ms: int) -> Outcome:
+        """Reply with a ProducerIdentity that fences every earlier one."""
         self._check_init(request)
         known, recovering = self._transactions.get(request.transactional_id), request.recovering
         if known is None:
@@ -120,83 +97,77 @@ class TransactionCoordinator:
             if known.state in PREPARED:
                 raise _still_completing(known)
             if known.state is TransactionState.ONGOING:
-                return self._fence(known, recovering, ticket, now_ms)
+                return self._fence(known, recovering, reply_to, now_ms)
             claimed = known.claimed(recovering, request.timeout_ms, self._new_producer_id, now_ms)
-        return TransactionOutcome([self._keep(claimed)], [Reply(ticket, claimed.producer)])
+        return Outcome([self._keep(claimed)], [Reply(reply_to, claimed.producer)])
 
-    @_refusals_are_answers
-    def add_partitions(
-        self, request: TransactionPartitions, ticket: object, now_ms: int
-    ) -> TransactionOutcome:
-        """Answers PartitionsAdded; the first ones begin a transaction."""
+    def add_partitions(self, request: AddPartitions, reply_to: object, now_ms: int) -> Outcome:
+        """Add partitions; the first ones begin a transaction."""
         known = self._held_by(request.transactional_id, request.producer)
         if known.state in PREPARED:
             raise _still_completing(known)
-        reply = Reply(ticket, PartitionsAdded())
+        reply = Reply(reply_to, PartitionsAdded())
         if known.state is TransactionState.ONGOING and set(request.partitions) <= set(known.partitions):
-            return TransactionOutcome(replies=[reply])
-        return TransactionOutcome([self._keep(known.joined_by(request.partitions, now_ms))], [reply])
+            return Outcome(replies=[reply])
+        return Outcome([self._keep(known.joined_by(request.partitions, now_ms))], [reply])
 
-    @_refusals_are_answers
-    def verify_partitions(
-        self,
-        request: TransactionPartitions,
-        ticket: object,
-        now_ms: int,  # noqa: ARG002 - every event is told the time
-    ) -> TransactionOutcome:
-        """Answers PartitionsVerified: may this producer's batches be appended to the partitions?"""
+    def verify_partitions(self, request: VerifyPartitions, reply_to: object, _now_ms: int) -> Outcome:
+        """Reply with the partitions that are not part of the transaction."""
         known = self._held_by(request.transactional_id, request.producer)
         if known.state in PREPARED:
             raise _still_completing(known)
         there = set(known.partitions)
         absent = tuple(partition for partition in request.partitions if partition not in there)
-        return _answer(ticket, PartitionsVerified(absent))
+        return reply(reply_to, PartitionsVerified(absent))
 
-    @_refusals_are_answers
-    def end(self, request: EndTransaction, ticket: object, now_ms: int) -> TransactionOutcome:
-        """Answers the ProducerIdentity to go on with. A repeated request is answered like the first."""
+    def end(self, request: EndTransaction, reply_to: object, now_ms: int) -> Outcome:
+        """Decide a transaction. A repeated request gets the same reply as the first."""
         if request.protocol is EndProtocol.NEW_EPOCH:
-            return self._end_with_new_epoch(request, ticket, now_ms)
+            return self._end_with_new_epoch(request, reply_to, now_ms)
         known = self._held_by(request.transactional_id, request.producer)
         if known.state in PREPARED | COMPLETE:
-            return self._end_again(known, request, ticket)
+            return self._end_again(known, request, reply_to)
         if known.state is not TransactionState.ONGOING:
             raise _nothing_to_end(known)
         decided = known.decided(committed=request.committed, now_ms=now_ms)
-        return TransactionOutcome([self._keep(decided)], [Reply(ticket, decided.producer)], [decided.markers])
+        return Outcome([self._keep(decided)], [Reply(reply_to, decided.producer)], [decided.markers])
 
-    def markers_written(self, markers: WriteMarkers, now_ms: int) -> TransactionOutcome:
-        """All partitions of an earlier effect have their marker. May be told late or twice."""
+    def markers_written(self, event: MarkersWritten, _reply_to: object, now_ms: int) -> Outcome:
+        """Complete a transaction whose partitions all have their marker."""
+        markers = event.markers
         known = self._transactions.get(markers.transactional_id)
         if known is None or known.state not in PREPARED or known.markers != markers:
-            return TransactionOutcome()
+            return Outcome()
         completed = known.completed(now_ms)
-        outcome = TransactionOutcome([self._keep(completed)])
+        outcome = Outcome([self._keep(completed)])
         if known.transactional_id in self._waiting:
-            ticket = self._waiting.pop(known.transactional_id)
-            outcome.replies.append(Reply(ticket, completed.producer))
+            reply_to = self._waiting.pop(known.transactional_id)
+            outcome.replies.append(Reply(reply_to, completed.producer))
         return outcome
 
-    @_refusals_are_answers
-    def describe(
-        self,
-        transactional_id: str,
-        ticket: object,
-        now_ms: int,  # noqa: ARG002 - every event is told the time
-    ) -> TransactionOutcome:
-        """Answers the Transaction."""
-        known = self._transactions.get(transactional_id)
+    def describe(self, request: DescribeTransaction, reply_to: object, _now_ms: int) -> Outcome:
+        """Reply with the Transaction."""
+        known = self._transactions.get(request.transactional_id)
         if known is None:
-            raise TransactionalIdNotFound(f"no transactional id {transactional_id!r} is known")
-        return _answer(ticket, known)
+            raise TransactionalIdNotFound(f"unknown transactional id {request.transactional_id!r}")
+        return reply(reply_to, known)
 
-    @_refusals_are_answers
-    def list(self, request: ListTransactions, ticket: object, now_ms: int) -> TransactionOutcome:
-        """Answers a tuple of Transactions."""
-        return _answer(
-            ticket,
+    def list_transactions(self, request: ListTransactions, reply_to: object, now_ms: int) -> Outcome:
+        """Reply with the transactions that match."""
+        return reply(
+            reply_to,
             tuple(known for known in self._transactions.values() if _is_wanted(known, request, now_ms)),
         )
+
+    HANDLERS: ClassVar = {
+        InitProducer: init_producer_id,
+        AddPartitions: add_partitions,
+        VerifyPartitions: verify_partitions,
+        EndTransaction: end,
+        DescribeTransaction: describe,
+        ListTransactions: list_transactions,
+        MarkersWritten: markers_written,
+    }
 
     def open_partitions(self) -> Iterator[tuple[int, TopicPartition]]:
         """Producer and partition of everything that is written to or still lacks its marker."""
@@ -204,16 +175,16 @@ class TransactionCoordinator:
             for partition in known.partitions:
                 yield known.producer.producer_id, partition
 
-    def gone(self, ticket: object) -> None:
-        """Nobody waits for the answer to `ticket` any more."""
+    def cancel(self, reply_to: object) -> None:
+        """Forget a pending request."""
         for transactional_id, waiting in self._waiting.items():
-            if waiting is ticket:
+            if waiting is reply_to:
                 del self._waiting[transactional_id]
                 return
 
-    def tick(self, now_ms: int) -> TransactionOutcome:
+    def tick(self, now_ms: int) -> Outcome:
         """Abort what has run too long, forget ids not used for long."""
-        outcome = TransactionOutcome()
+        outcome = Outcome()
         for transactional_id in islice(self._deadlines.take_due(now_ms), CHANGES_PER_TICK):
             known = self._transactions[transactional_id]
             if known.may_expire:
@@ -233,17 +204,17 @@ class TransactionCoordinator:
         else:
             self._transactions[transactional_id] = decode_value(value)
 
-    def loaded(self, now_ms: int) -> TransactionOutcome:  # noqa: ARG002 - stored times are kept
+    def loaded(self, now_ms: int) -> Outcome:  # noqa: ARG002 - stored times are kept
         """Resume: timers run from their stored times, and prepared transactions are completed."""
         for transaction in self._transactions.values():
             self._schedule(transaction)
-        return TransactionOutcome(
+        return Outcome(
             effects=[known.markers for known in self._transactions.values() if known.state in PREPARED]
         )
 
-    def abort_open(self, now_ms: int) -> TransactionOutcome:
+    def abort_open(self, now_ms: int) -> Outcome:
         """Abort every open transaction, fencing its producer: the power was lost, and records with it."""
-        outcome = TransactionOutcome()
+        outcome = Outcome()
         for known in [*self._transactions.values()]:
             if known.state is TransactionState.ONGOING:
                 aborted = known.fenced(None, now_ms)
@@ -274,18 +245,18 @@ class TransactionCoordinator:
         return known
 
     def _fence(
-        self, known: Transaction, recovering: ProducerIdentity | None, ticket: object, now_ms: int
-    ) -> TransactionOutcome:
+        self, known: Transaction, recovering: ProducerIdentity | None, reply_to: object, now_ms: int
+    ) -> Outcome:
         """Abort what a former instance left open; the new one is to ask again when that is done."""
         aborted = known.fenced(recovering, now_ms)
-        return TransactionOutcome(
-            [self._keep(aborted)], [Reply(ticket, _still_completing(aborted))], [aborted.markers]
+        return Outcome(
+            [self._keep(aborted)], [Reply(reply_to, _still_completing(aborted))], [aborted.markers]
         )
 
-    def _end_with_new_epoch(self, request: EndTransaction, ticket: object, now_ms: int) -> TransactionOutcome:
+    def _end_with_new_epoch(self, request: EndTransaction, reply_to: object, now_ms: int) -> Outcome:
         known = self._transactions.get(request.transactional_id)
         if known is not None and request.producer == known.previous and known.state in PREPARED | COMPLETE:
-            return self._end_again(known, request, ticket)
+            return self._end_again(known, request, reply_to)
         known = self._held_by(request.transactional_id, request.producer)
         if known.state in PREPARED:
             raise _still_completing(known)
@@ -294,10 +265,10 @@ class TransactionCoordinator:
         decided = known.decided_with_new_epoch(
             committed=request.committed, new_producer_id=self._new_producer_id, now_ms=now_ms
         )
-        self._waiting[request.transactional_id] = ticket
-        return TransactionOutcome([self._keep(decided)], [], [decided.markers])
+        self._waiting[request.transactional_id] = reply_to
+        return Outcome([self._keep(decided)], [], [decided.markers])
 
-    def _end_again(self, known: Transaction, request: EndTransaction, ticket: object) -> TransactionOutcome:
+    def _end_again(self, known: Transaction, request: EndTransaction, reply_to: object) -> Outcome:
         if known.is_committing != request.committed:
             raise InvalidTransactionState(
                 f"the transaction of {known.transactional_id!r} is {known.state.value} and cannot be "
@@ -305,7 +276,7 @@ class TransactionCoordinator:
             )
         if known.state in PREPARED:
             raise _still_completing(known)
-        return _answer(ticket, known.producer)
+        return reply(reply_to, known.producer)
 
     def _keep(self, transaction: Transaction) -> Change:
         self._transactions[transaction.transactional_id] = transaction

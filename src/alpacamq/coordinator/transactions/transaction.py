@@ -5,18 +5,19 @@ it may, is the coordinator's business.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from alpacamq.model.errors import InvalidProducerIdMapping, InvalidRecord, ProducerFenced
 from alpacamq.model.ids import TopicPartition
-from alpacamq.model.outcome import Outcome
+from alpacamq.model.state_machine import Request
 
 # The epoch after the last one a client is given fences it: markers may carry that, batches never.
 LAST_EPOCH = 2**15 - 2
+
+R = TypeVar("R")
 
 
 class TransactionState(Enum):
@@ -257,40 +258,32 @@ class EndProtocol(Enum):
     NEW_EPOCH = "new-epoch"
 
 
-class InitProducer(msgspec.Struct, frozen=True, kw_only=True):
-    """A new instance begins; or one that has lost its way (`recovering`) asks for a new epoch."""
+class TransactionRequest(Request[R], Generic[R], frozen=True, kw_only=True):
+    """A request about one transactional id."""
 
     transactional_id: str
+
+    @property
+    def routing_key(self) -> str:
+        return self.transactional_id
+
+
+class InitProducer(TransactionRequest[ProducerIdentity], frozen=True, kw_only=True):
+    """Start a new instance of a producer, or give one that recovers from an error a new epoch."""
+
     timeout_ms: int = 60_000
     recovering: ProducerIdentity | None = None
 
 
-class TransactionPartitions(msgspec.Struct, frozen=True, kw_only=True):
-    """Partitions a producer wants in its transaction, or says are there. Offsets count as their partition."""
-
-    transactional_id: str
-    producer: ProducerIdentity
-    partitions: tuple[TopicPartition, ...]
-
-
-class EndTransaction(msgspec.Struct, frozen=True, kw_only=True):
-    transactional_id: str
-    producer: ProducerIdentity
-    committed: bool
-    protocol: EndProtocol
-
-
-class ListTransactions(msgspec.Struct, frozen=True, kw_only=True):
-    """Which transactions to list; what is empty or None lets all pass."""
-
-    states: frozenset[TransactionState] = frozenset()
-    producer_ids: frozenset[int] = frozenset()
-    running_longer_than_ms: int | None = None
-    id_matches: Callable[[str], bool] | None = None
-
-
 class PartitionsAdded(msgspec.Struct, frozen=True):
     """All partitions are part of the ongoing transaction."""
+
+
+class AddPartitions(TransactionRequest[PartitionsAdded], frozen=True, kw_only=True):
+    """Add partitions to the transaction of a producer; committed offsets count as their partition."""
+
+    producer: ProducerIdentity
+    partitions: tuple[TopicPartition, ...]
 
 
 class PartitionsVerified(msgspec.Struct, frozen=True):
@@ -299,8 +292,35 @@ class PartitionsVerified(msgspec.Struct, frozen=True):
     absent: tuple[TopicPartition, ...]
 
 
-@dataclass(slots=True)
-class TransactionOutcome(Outcome):
-    """Effects, like replies, wait until the changes are durable."""
+class VerifyPartitions(TransactionRequest[PartitionsVerified], frozen=True, kw_only=True):
+    """Check that partitions are part of the transaction of a producer."""
 
-    effects: list[WriteMarkers] = field(default_factory=list)
+    producer: ProducerIdentity
+    partitions: tuple[TopicPartition, ...]
+
+
+class EndTransaction(TransactionRequest[ProducerIdentity], frozen=True, kw_only=True):
+    """Commit or abort; the reply is the identity for the next transaction."""
+
+    producer: ProducerIdentity
+    committed: bool
+    protocol: EndProtocol
+
+
+class DescribeTransaction(TransactionRequest[Transaction], frozen=True, kw_only=True):
+    """Describe one transactional id; TransactionalIdNotFound."""
+
+
+class ListTransactions(Request[tuple[Transaction, ...]], frozen=True, kw_only=True):
+    """List the transactions that match; a filter that is empty or None matches all."""
+
+    states: frozenset[TransactionState] = frozenset()
+    producer_ids: frozenset[int] = frozenset()
+    running_longer_than_ms: int | None = None
+    id_matches: Callable[[str], bool] | None = None
+
+
+class MarkersWritten(TransactionRequest[None], frozen=True, kw_only=True):
+    """Event: every partition of an earlier WriteMarkers has its marker. May come late or twice."""
+
+    markers: WriteMarkers

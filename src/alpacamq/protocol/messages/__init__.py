@@ -1,1 +1,1 @@
-"""Kafka's messages, requests and responses, a file a noun. Field names are Kafka's, in snake case."""
+"""Kafka's requests and responses, one file per noun. Field names are Kafka's, in snake case."""

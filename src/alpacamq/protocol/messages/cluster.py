@@ -1,4 +1,4 @@
-"""DescribeCluster and DescribeLogDirs: the brokers there are and the disks they write to."""
+"""DescribeCluster and DescribeLogDirs: brokers and their disks."""
 
 from collections.abc import Sequence
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete: how far a group has come."""
+"""OffsetCommit, OffsetFetch and OffsetDelete: committed offsets of groups."""
 
 from collections.abc import Sequence
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Who leads a partition and where to find brokers: parts that several responses share."""
+"""Partition leaders and broker addresses: structs shared by several responses."""
 
 from alpacamq.protocol.notation import Int32, Message, String
 

@@ -1,4 +1,4 @@
-"""Metadata: brokers, topics and who leads their partitions."""
+"""Metadata: brokers, topics and the leaders of their partitions."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -16,7 +16,7 @@ from alpacamq.protocol.notation import (
     since,
 )
 
-# What a field of allowed operations holds when nobody asked for them.
+# The value of allowed operations that were not requested.
 OPERATIONS_NOT_ASKED_FOR = -(2**31)
 
 

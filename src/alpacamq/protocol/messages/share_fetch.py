@@ -1,4 +1,4 @@
-"""What share consumers take and settle: ShareFetch and ShareAcknowledge."""
+"""ShareFetch and ShareAcknowledge: fetch and acknowledge records of share groups."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -23,7 +23,7 @@ from .leadership import LeaderIdAndEpoch, NodeEndpoint
 class AcknowledgementBatch(Message):
     first_offset: Int64
     last_offset: Int64
-    # One for each offset, or one for them all.
+    # One per offset, or one for all.
     acknowledge_types: Sequence[Int8] = []
 
 

@@ -1,4 +1,4 @@
-"""Where share groups are in their partitions: describing, altering and deleting that."""
+"""Describe, alter and delete the start offsets of share groups."""
 
 from collections.abc import Sequence
 from typing import Annotated

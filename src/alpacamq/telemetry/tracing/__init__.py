@@ -1,6 +1,6 @@
-"""Message tracing: what happened to a message and when, kept in memory, in a log of its own, and exported.
+"""Message tracing: records the steps of messages in memory and in the trace log, and exports them.
 
-Imports nothing of ours: what the rest of the broker tells it are strings and numbers.
+Imports no other package of AlpacaMQ: its interface uses strings and numbers.
 """
 
 from .events import Attribute, ClientApi, Status, Step, TraceEvent, now_us

@@ -1,4 +1,4 @@
-"""What happens to a message, one event for each step of its life."""
+"""Trace events: one for each step of a message."""
 
 import time
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ Attribute = str | int | float | bool
 
 
 class ClientApi(StrEnum):
-    """Through which API a step came; the broker's own steps come through none."""
+    """API of a step; steps of the broker itself have their own value."""
 
     KAFKA = "kafka"
     HTTP = "http"
@@ -19,7 +19,7 @@ class ClientApi(StrEnum):
 
 
 class Step(StrEnum):
-    """The names of events."""
+    """Names of events."""
 
     RECEIVED = "publish.received"
     PARTITIONED = "publish.partitioned"
@@ -40,7 +40,7 @@ class Step(StrEnum):
 
 
 class Status(StrEnum):
-    """Where a message is."""
+    """Status of a message."""
 
     PUBLISHED = "published"
     DELAYED = "delayed"
@@ -51,14 +51,14 @@ class Status(StrEnum):
     CANCELLED = "cancelled"
 
 
-# The attribute that tells a message leased from a queue from one read in its log.
+# The attribute that distinguishes a lease from a read of the log.
 DELIVERY_COUNT = "delivery_count"
 
 
 class TraceEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One step. Times are in microseconds since 1970; -1 is a place that is not known.
+    """One step. Times are in microseconds since 1970; -1 is an unknown position.
 
-    The trace comes first: lines of the trace log are told apart by it without being decoded.
+    The trace id is the first field, so that lines of the trace log can be filtered without decoding.
     """
 
     trace_id: str
@@ -76,12 +76,12 @@ class TraceEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def has_place(self) -> bool:
-        """Whether it tells where the message lies."""
+        """Whether the position of the message is known."""
         return self.offset >= 0
 
     @property
     def is_leased(self) -> bool:
-        """Of a fetch: whether the message was leased by a queue's consumer, not read from the log."""
+        """Whether a fetch was a lease by a queue's consumer, not a read of the log."""
         return DELIVERY_COUNT in self.attributes
 
 
@@ -103,7 +103,7 @@ _STATUS_AFTER: Mapping[str, Status] = {
 
 
 def status_after(event: TraceEvent, before: Status) -> Status:
-    """Where a message is after a step. Reading the log takes a message from nobody."""
+    """Return the status after a step. Reading the log does not change it."""
     if event.name == Step.FETCHED:
         return Status.IN_FLIGHT if event.is_leased else before
     return _STATUS_AFTER.get(event.name, before)

@@ -1,7 +1,7 @@
 """Export over OTLP/HTTP: a thread that turns events into spans and sends them in batches.
 
-What waits is bounded, and so is how often a batch is sent again: a collector that is down costs spans, which
-are counted, and nothing else.
+The queue and the number of retries are bounded: an unavailable collector loses spans, which are counted,
+and has no other effect.
 """
 
 import threading
@@ -28,14 +28,14 @@ TIMEOUT_SECONDS = 10.0
 ATTEMPTS = 5
 FIRST_PAUSE_SECONDS = 0.5
 MAX_PAUSE_SECONDS = 30.0
-# OTLP's list of what is worth another try.
+# Status codes that OTLP declares retriable.
 _PASSING = frozenset({429, 502, 503, 504})
 _CLOSE_SECONDS = 5.0
 _MAX_ANSWER_BYTES = 64 << 10
 
 
 class ExportSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to, and as whom."""
+    """Endpoint, headers and resource attributes."""
 
     endpoint: str  # http:// or https://, without /v1/traces
     headers: Mapping[str, str] = {}
@@ -54,11 +54,11 @@ class OtlpExporter:
         self._thread = threading.Thread(target=self._run, name="trace-export", daemon=True)
         self._is_failing = False
         self.exported = 0
-        self.failed = 0  # spans that were given up
-        self.dropped = 0  # events that did not fit
+        self.failed = 0  # spans given up
+        self.dropped = 0  # events dropped because the queue was full
 
     def restore(self, events: Iterable[TraceEvent]) -> None:
-        """Take up what an earlier life of the broker began. What it had ended, it had exported."""
+        """Restore open spans after a restart. Ended spans were exported before."""
         for event in events:
             for _ in self._assembler.add(event):
                 pass
@@ -67,13 +67,13 @@ class OtlpExporter:
         self._thread.start()
 
     def close(self) -> None:
-        """Send what is left, trying once, and end. Blocking."""
+        """Send the rest, without retries, and stop the thread. Blocking."""
         self._closing.set()
         self._wake.set()
         self._thread.join(_CLOSE_SECONDS)
 
     def put(self, event: TraceEvent) -> None:
-        """Have an event exported, once its span is complete."""
+        """Queue an event for export once its span is complete."""
         if len(self._waiting) >= MAX_WAITING:
             self.dropped += 1
             return
@@ -109,14 +109,14 @@ class OtlpExporter:
                     self.exported += len(spans)
                     self._is_failing = False
                     return
-                reason = f"the collector answers {status}"
+                reason = f"the collector responded with {status}"
                 if status not in _PASSING:
                     break
             if attempt == ATTEMPTS - 1 or self._closing.wait(_pause(retry_after, pause_seconds)):
                 break
             pause_seconds = min(pause_seconds * 2, MAX_PAUSE_SECONDS)
         self.failed += len(spans)
-        if not self._is_failing:  # said once, not for every batch
+        if not self._is_failing:  # logged once, not for every batch
             log.warning("spans_not_exported", endpoint=self._settings.endpoint, reason=reason)
         self._is_failing = True
 

@@ -1,7 +1,7 @@
-"""The files of the trace log: JSON lines, each file named for when it was begun.
+"""Files of the trace log: JSON lines, each file named after its start time.
 
-Owns their names, reading them, and which of them are deleted. A line that cannot be read, because a crash
-tore it or somebody edited the file, is passed over.
+Owns names, reading and retention of the files. Lines that cannot be decoded, because of a crash or an
+edit, are skipped.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,9 +14,9 @@ from .events import TraceEvent
 
 _PREFIX, _SUFFIX = "traces-", ".jsonl"
 _DIGITS = 20
-# Read so much at a time: searching holds up the interpreter's other threads.
+# Chunk size of reads: searching blocks other threads of the interpreter.
 _CHUNK_BYTES = 256 << 10
-# No line of ours is longer; of others, the rest is passed over.
+# No valid line is longer; the rest of longer ones is skipped.
 MAX_LINE_BYTES = 64 << 10
 _TRACE_AT = len('{"trace_id":"')
 _TRACE_END = _TRACE_AT + 32
@@ -25,7 +25,7 @@ _decode = msgspec.json.Decoder(TraceEvent).decode
 
 
 class LogFile(NamedTuple):
-    """One file, and when it was begun."""
+    """One file and its start time."""
 
     begun_us: int
     path: Path
@@ -36,7 +36,7 @@ class LogFile(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """0 if it is no more."""
+        """Size; 0 if the file was deleted."""
         try:
             return self.path.stat().st_size
         except OSError:
@@ -44,7 +44,7 @@ class LogFile(NamedTuple):
 
     @property
     def modified_us(self) -> int:
-        """When its last line was written; 0 if it is no more."""
+        """Time of the last write; 0 if the file was deleted."""
         try:
             return self.path.stat().st_mtime_ns // 1000
         except OSError:
@@ -52,7 +52,7 @@ class LogFile(NamedTuple):
 
 
 def log_files(directory: Path) -> list[LogFile]:
-    """The files there are, oldest first; what is not named like one is not ours."""
+    """List the files, oldest first; other files are ignored."""
     found = []
     for path in directory.glob(f"{_PREFIX}*{_SUFFIX}"):
         digits = path.name[len(_PREFIX) : -len(_SUFFIX)]
@@ -62,7 +62,7 @@ def log_files(directory: Path) -> list[LogFile]:
 
 
 def lines_of(file: LogFile) -> Iterator[bytes]:
-    """The lines of a file, without their ends; none if it is no more."""
+    """Yield the lines of a file without newlines; none if it was deleted."""
     rest = b""
     try:
         with file.path.open("rb") as stream:
@@ -79,12 +79,12 @@ def lines_of(file: LogFile) -> Iterator[bytes]:
 
 
 def trace_of(line: bytes) -> bytes:
-    """The id of the trace that a line is of, as its bytes."""
+    """Return the trace id of a line, as bytes."""
     return line[_TRACE_AT:_TRACE_END]
 
 
 def read_event(line: bytes) -> TraceEvent | None:
-    """The event of a line; None if it is torn or not one of ours."""
+    """Decode the event of a line; None if it is torn or invalid."""
     try:
         return _decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -92,14 +92,14 @@ def read_event(line: bytes) -> TraceEvent | None:
 
 
 def events_of(file: LogFile, is_wanted: Callable[[bytes], bool]) -> Iterator[TraceEvent]:
-    """The events of those lines of a file that are wanted."""
+    """Yield the events of selected lines of a file."""
     for line in lines_of(file):
         if is_wanted(line) and (event := read_event(line)) is not None:
             yield event
 
 
-def outlived(files: list[LogFile], max_bytes: int, oldest_us: int) -> list[LogFile]:
-    """The files to delete so that the rest is not larger than this, and none of it all too old.
+def expired_files(files: list[LogFile], max_bytes: int, oldest_us: int) -> list[LogFile]:
+    """Return the files to delete to enforce the size and age limits.
 
     For its size alone, the last one is never among them: it is written to.
     """

@@ -1,6 +1,6 @@
-"""Spans in OpenTelemetry's wire format (OTLP, protobuf), under the names of its semantic conventions.
+"""Encodes spans in OpenTelemetry's wire format (OTLP, protobuf), with its semantic conventions.
 
-Written field by field: the format is small, and this takes no library.
+Encoded field by field without a library, because the format is small.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +20,7 @@ _INTERNAL, _SERVER = 1, 2
 _STATUS_ERROR = 2
 _FLAG_SAMPLED = 1
 
-# What is done in a span, by the first of its events: semconv's type of operation, and our name for it.
+# Operation of a span by its first event: type in the semantic conventions, and our name.
 _OPERATIONS: Mapping[str, tuple[str, str]] = {
     Step.RECEIVED: ("send", "publish"),
     Step.PARTITIONED: ("send", "publish"),
@@ -40,7 +40,7 @@ _OPERATIONS: Mapping[str, tuple[str, str]] = {
     Step.REDRIVEN: ("send", "redrive"),
 }
 _REMOTE = frozenset({"publish", "receive"})
-# What a span that ends so did not achieve.
+# Error descriptions of spans that end with these events.
 _FAILURES: Mapping[str, str] = {
     Step.NACKED: "not acknowledged",
     Step.REJECTED: "rejected",
@@ -51,7 +51,7 @@ _FAILURES: Mapping[str, str] = {
 
 
 def export_request(spans: Iterable[Span], resource: Mapping[str, Attribute]) -> bytes:
-    """An ExportTraceServiceRequest."""
+    """Encode an ExportTraceServiceRequest."""
     described = _message(1, b"".join(_attribute(1, *pair) for pair in resource.items()))
     scope = _message(1, _text(1, SCOPE))
     scope_spans = _message(2, scope + b"".join(_message(2, _span(span)) for span in spans))

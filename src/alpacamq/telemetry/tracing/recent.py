@@ -1,6 +1,6 @@
-"""What happened last, in memory: a ring of events, and their traces in short.
+"""Recent events in memory: a ring buffer, and summaries of their traces.
 
-Written on the event loop only. Other threads may take copies: making one is a single step of the interpreter.
+Written on the event loop only. Other threads may copy it: a copy is one atomic operation of the interpreter.
 """
 
 from collections import deque
@@ -14,12 +14,12 @@ MAX_TRACES = 10_000
 
 
 class RecentTraces:
-    """The last events, the oldest of which make room for new ones."""
+    """Ring buffer of the last events."""
 
     def __init__(self, max_events: int = MAX_EVENTS, max_traces: int = MAX_TRACES) -> None:
         self._events: deque[TraceEvent] = deque(maxlen=max_events)
         self._max_traces = max_traces
-        # By when they were last heard of.
+        # Ordered by last event.
         self._summaries: dict[str, TraceSummary] = {}
 
     def __len__(self) -> int:
@@ -34,7 +34,7 @@ class RecentTraces:
         return len(self._summaries)
 
     def restore(self, events: Iterable[TraceEvent]) -> None:
-        """Begin with what an earlier life of the broker has recorded."""
+        """Start with events recorded before the restart."""
         for event in events:
             self.add(event)
         for summary in self._summaries.values():
@@ -52,7 +52,7 @@ class RecentTraces:
         self._summaries[event.trace_id] = summary
 
     def events(self) -> list[TraceEvent]:
-        """All of them, in the order in which they were recorded."""
+        """Return all events in the order they were recorded."""
         return list(self._events)
 
     def events_of(self, trace_id: str) -> list[TraceEvent]:
@@ -62,5 +62,5 @@ class RecentTraces:
         return self._summaries.get(trace_id)
 
     def summaries(self) -> list[TraceSummary]:
-        """The traces, those heard of last at the end."""
+        """Return the summaries, most recently changed last."""
         return list(self._summaries.values())

@@ -1,4 +1,4 @@
-"""Where events go: into memory, into the trace log, and to the exporter, as far as those are wanted."""
+"""Records events in memory, and if configured in the trace log and to the exporter."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ log = get_logger(__name__)
 
 
 class RecorderSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of events; without a log or an export they are in memory only."""
+    """Destinations of events; without a log or an export they are in memory only."""
 
     directory: Path
     log_bytes: int  # 0: no log
@@ -42,7 +42,7 @@ class RecorderStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recorder:
-    """Takes events on the event loop; everything slow is done in threads of its own."""
+    """Records events on the event loop; blocking work runs in its own threads."""
 
     def __init__(self, settings: RecorderSettings) -> None:
         self._recent = RecentTraces()
@@ -60,7 +60,7 @@ class Recorder:
         self.store = TraceStore(self._recent, lambda: [] if self._log is None else self._log.files)
 
     def open(self) -> list[TraceEvent]:
-        """Begin, with what the last life of the broker recorded last, which is returned. Blocking."""
+        """Start, and return the last events recorded before the restart. Blocking."""
         restored: list[TraceEvent] = []
         if self._log is not None:
             try:
@@ -76,7 +76,7 @@ class Recorder:
         return restored
 
     def close(self) -> None:
-        """Write and send what is left. Blocking."""
+        """Write and send the rest. Blocking."""
         if self._log is not None:
             self._log.close()
         if self._exporter is not None:
@@ -92,11 +92,11 @@ class Recorder:
             self._exporter.put(event)
 
     def knows(self, trace_id: str) -> bool:
-        """Whether anything of this trace was recorded of late."""
+        """Return whether the trace has recent events."""
         return self._recent.summary(trace_id) is not None
 
     def waiting(self, topic: str) -> list[TraceEvent]:
-        """The events with which messages of a topic, that wait still, were scheduled; of the recent ones."""
+        """Return recent schedule events of delayed messages of a topic that are still pending."""
         found = (event for event in self._recent.events() if event.name == Step.SCHEDULED)
         return [event for event in found if event.topic == topic and self._is_delayed(event.trace_id)]
 
@@ -105,7 +105,7 @@ class Recorder:
         return summary is not None and summary.status is Status.DELAYED
 
     def stats(self) -> RecorderStats:
-        """Figures. Looks at the log's directory."""
+        """Return stats. Reads the log's directory."""
         files = [] if self._log is None else self._log.files
         exporter = self._exporter
         return RecorderStats(

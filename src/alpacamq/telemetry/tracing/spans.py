@@ -1,8 +1,7 @@
-"""From events to spans: all events of one span id are one span, ended by what ends it.
+"""Assembles spans from events: all events with the same span id form one span.
 
-A publish is a span from its receipt to its being durable, a delivery one from the fetch to its settlement, a
-delay one from being scheduled to being due. What is a moment only (a move, a read of the log) is a span
-of no length.
+A publish span lasts from receipt to durability, a delivery from fetch to settlement, a delay from
+scheduling to due time. Instantaneous steps (a move, a read of the log) are spans of zero length.
 """
 
 from collections import OrderedDict
@@ -21,7 +20,7 @@ _MOMENTS = frozenset({Step.DEAD_LETTERED, Step.REDRIVEN, Step.EXPIRED})
 
 @dataclass(slots=True)
 class Span:
-    """What is exported as one: its events in order."""
+    """A span to export: its events in order."""
 
     trace_id: str
     span_id: str
@@ -38,17 +37,17 @@ class Span:
 
 
 class SpanAssembler:
-    """Gathers events until their spans are complete. Of the open ones, the oldest are let go as they are."""
+    """Collects events until their spans are complete; emits the oldest incomplete if too many are open."""
 
     def __init__(self, max_open: int = MAX_OPEN) -> None:
         self._max_open = max_open
         self._open: OrderedDict[str, Span] = OrderedDict()
 
     def add(self, event: TraceEvent) -> Iterator[Span]:
-        """The spans that are complete now."""
+        """Add an event; yield spans that are now complete."""
         name = event.name
         if name in _MOMENTS or (name == Step.FETCHED and not event.is_leased):
-            yield _moment(event)
+            yield _instant(event)
         elif name in _OPENING or name == Step.FETCHED:
             yield from self._opened(event)
         elif name in _WITHIN:
@@ -58,8 +57,8 @@ class SpanAssembler:
             span.events.append(event)
             yield span
         else:
-            # Where a delivery is settled after its span has ended, what is left is a span below it.
-            yield _moment(event, after=event.span_id if event.is_leased else "")
+            # If a delivery is settled after its span has ended, the event becomes a child span.
+            yield _instant(event, after=event.span_id if event.is_leased else "")
 
     def _opened(self, event: TraceEvent) -> Iterator[Span]:
         if (span := self._open.get(event.span_id)) is not None:
@@ -70,7 +69,7 @@ class SpanAssembler:
             yield self._open.popitem(last=False)[1]
 
 
-def _moment(event: TraceEvent, after: str = "") -> Span:
+def _instant(event: TraceEvent, after: str = "") -> Span:
     if after:
         span_id = derived_span_id(event.trace_id, after, event.name, event.at_us)
         return Span(event.trace_id, span_id, after, [event])

@@ -1,6 +1,6 @@
-"""Finding traces: in what is remembered of the last ones, and in the trace log for those before.
+"""Finds traces in memory and, if older, in the trace log.
 
-Everything here may take a while, and is for a thread.
+All methods may block and must be called in a thread.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,14 +15,14 @@ from .summary import Place, TraceSummary
 
 __all__ = ["Page", "Place", "TraceFilter", "TraceStore"]
 
-# Of one trace that is shown whole.
+# Maximum number of events of a trace.
 MAX_EVENTS_SHOWN = 10_000
-# One question reads at most so many files of the log; the cursor goes on from there.
+# Maximum number of log files read per query; the cursor continues from there.
 MAX_FILES_READ = 3
 
 
 class TraceFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which traces: those of which all that is given here is true."""
+    """Conditions on traces, all of which must hold."""
 
     trace_id: str | None = None
     topic: str | None = None
@@ -35,7 +35,7 @@ class TraceFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_for_one(self) -> bool:
-        """Whether it names one message, or one trace."""
+        """Whether it selects one message or one trace."""
         return self.trace_id is not None or self.offset is not None
 
     def fits(self, summary: TraceSummary) -> bool:
@@ -55,7 +55,7 @@ class TraceFilter(msgspec.Struct, frozen=True, kw_only=True):
         if self.topic is None and self.partition is None and self.offset is None:
             return True
         if self.partition is None and self.offset is None and summary.topic == self.topic:
-            return True  # a delayed message has no place yet
+            return True  # a delayed message has no position yet
         return any(
             self.topic in (None, topic)
             and self.partition in (None, partition)
@@ -65,21 +65,21 @@ class TraceFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """Traces, those that began last first; and where to go on, if there may be more."""
+    """Traces, newest first, and a cursor if there may be more."""
 
     traces: list[TraceSummary]
     cursor: str | None = None
 
 
 class TraceStore:
-    """Every trace that is still known."""
+    """All retained traces."""
 
     def __init__(self, recent: RecentTraces, files: Callable[[], list[LogFile]]) -> None:
         self._recent = recent
         self._files = files
 
     def events(self, trace_id: str) -> list[TraceEvent]:
-        """A trace from its first step to its last; empty if it is not known."""
+        """Return the events of a trace in order; empty if it is unknown."""
         found = self._recent.events_of(trace_id)
         summary = self._recent.summary(trace_id)
         if summary is not None and summary.is_whole and summary.events == len(found):
@@ -93,7 +93,7 @@ class TraceStore:
         return _in_order(_joined(stored, found))[:MAX_EVENTS_SHOWN]
 
     def find(self, wanted: TraceFilter, limit: int, cursor: str | None = None) -> Page:
-        """Traces that fit, from the cursor on. ValueError if that is none of ours."""
+        """Return matching traces from the cursor on. ValueError if the cursor is invalid."""
         position = _Position() if cursor is None else _Position.read(cursor)
         known = self._recent.summaries()
         fitting: list[TraceSummary] = []
@@ -113,9 +113,9 @@ class TraceStore:
     def _older(
         self, wanted: TraceFilter, room: int, position: "_Position", known: set[str]
     ) -> tuple[list[TraceSummary], "_Position | None"]:
-        """What the log has of some files, and where to go on.
+        """Search some files of the log; return the traces and the next position.
 
-        A trace belongs to the file that its first event is in, and is told with that one.
+        A trace belongs to the file of its first event and is returned with that file.
         """
         files = self._files()
         candidates = [file for file in files if position.end_us is None or file.begun_us < position.end_us]
@@ -125,13 +125,13 @@ class TraceStore:
         found = self._begun_in(window, files, known)
         fitting = _before(position.rank, [each for each in found if wanted.fits(each)])
         if len(fitting) > room:
-            # Pinned to these files: others may be begun until the next page is asked for.
+            # Pinned to these files: new ones may be started before the next page is requested.
             rank = _rank(fitting[room - 1]) if room else position.rank
             return fitting[:room], _Position(is_in_log=True, end_us=window[-1].begun_us + 1, rank=rank)
         return fitting, _Position(is_in_log=True, end_us=window[0].begun_us) if left else None
 
     def _begun_in(self, window: list[LogFile], files: list[LogFile], known: set[str]) -> list[TraceSummary]:
-        """The traces that began in these files, with all of their events, save those that are known."""
+        """Return the traces that started in these files, with all of their events, except known ones."""
         ids = {trace_id.encode() for trace_id in known}
         there = {trace_of(line) for file in window for line in lines_of(file)} - ids
         summaries: dict[str, TraceSummary] = {}
@@ -148,7 +148,7 @@ class TraceStore:
 
 
 class _Position(NamedTuple):
-    """Where a page ends: among the traces in memory, or in the log before some of its files."""
+    """Position of a cursor: among the traces in memory, or in the log before some of its files."""
 
     is_in_log: bool = False
     end_us: int | None = None
@@ -167,7 +167,7 @@ class _Position(NamedTuple):
         return cls(text[:1] == "l", int(end_us) if end_us else None, rank)
 
 
-# By when a trace began; the id tells those apart that began at once.
+# Start time of a trace; the id breaks ties.
 Rank = tuple[int, str]
 
 
@@ -176,12 +176,12 @@ def _rank(summary: TraceSummary) -> Rank:
 
 
 def _before(rank: Rank | None, summaries: Iterable[TraceSummary]) -> list[TraceSummary]:
-    """Those that come after the one of this rank, newest first."""
+    """Return summaries after this rank, newest first."""
     return sorted((each for each in summaries if rank is None or _rank(each) < rank), key=_rank, reverse=True)
 
 
 def _joined(stored: list[TraceEvent], recent: list[TraceEvent]) -> list[TraceEvent]:
-    """Both, without those that are in both."""
+    """Merge events, without duplicates."""
     seen = {_identity(event) for event in stored}
     return stored + [event for event in recent if _identity(event) not in seen]
 

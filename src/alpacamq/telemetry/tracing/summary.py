@@ -1,17 +1,17 @@
-"""One trace in short: where its message was first, when it began and last changed, and where it is now."""
+"""Summary of a trace: first position, start, last change and status."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from .events import Status, TraceEvent, status_after
 
-# Of one trace: a message that is moved to and fro has the last of them forgotten, not the first.
+# Maximum number of positions of a trace; the first ones are kept.
 MAX_PLACES = 16
 KEY = "key"
 
 
 class Place(NamedTuple):
-    """Where a message lies, or has lain."""
+    """A position that a message has or had."""
 
     topic: str
     partition: int
@@ -19,7 +19,7 @@ class Place(NamedTuple):
 
 
 class TraceSummary:
-    """Grows with every event of its trace."""
+    """Updated with every event of its trace."""
 
     __slots__ = (
         "ended_us",
@@ -41,12 +41,12 @@ class TraceSummary:
         self.status = Status.PUBLISHED
         self.places: list[Place] = []
         self.keys: list[str] = []
-        # Whether there are no events before these, which only the trace log has.
+        # False if earlier events are only in the trace log.
         self.is_whole = True
         self.add(first)
 
     def add(self, event: TraceEvent) -> None:
-        """One more step, in the order in which they were recorded."""
+        """Add an event, in the order they were recorded."""
         self.events += 1
         self.started_us = min(self.started_us, event.at_us)
         self.ended_us = max(self.ended_us, event.at_us)
@@ -61,12 +61,12 @@ class TraceSummary:
 
     @property
     def place(self) -> Place | None:
-        """Where the message was first."""
+        """First position of the message."""
         return self.places[0] if self.places else None
 
 
-def summed_up(events: Iterable[TraceEvent]) -> list[TraceSummary]:
-    """One summary for each trace that these events are of."""
+def summarize(events: Iterable[TraceEvent]) -> list[TraceSummary]:
+    """Return one summary per trace of these events."""
     summaries: dict[str, TraceSummary] = {}
     for event in events:
         if (summary := summaries.get(event.trace_id)) is None:

@@ -1,7 +1,7 @@
-"""Trace contexts: W3C's `traceparent`, AWS's `AWSTraceHeader`, and ids that follow from what they name.
+"""Trace contexts: W3C's `traceparent`, AWS's `AWSTraceHeader`, and derived ids.
 
-An id that is derived is the same whenever and wherever it is asked for: nothing has to be remembered, or
-written into a record, for a later step to find the trace that an earlier one began.
+A derived id depends on its inputs only: later steps find the trace without stored state and without
+writing into the record.
 """
 
 import re
@@ -14,7 +14,7 @@ _VERSION_0_LENGTH = 55
 _SAMPLED = 1
 _NO_TRACE = "0" * 32
 _NO_SPAN = "0" * 16
-# Strict: lower-case hexadecimal only. Later versions may have more behind the flags.
+# Strict: lower-case hexadecimal only. Later versions may have more fields after the flags.
 _PARTS = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-[\x20-\x7e]*)?")
 _XRAY_ROOT = re.compile(r"1-([0-9a-f]{8})-([0-9a-f]{24})")
 _XRAY_PARENT = re.compile(r"[0-9a-f]{16}")
@@ -22,7 +22,7 @@ _MAX_XRAY_FIELDS = 16
 
 
 class TraceContext(NamedTuple):
-    """A trace, and the span in it that what comes next is a child of."""
+    """A trace id and the parent span of the next step."""
 
     trace_id: str
     span_id: str
@@ -30,16 +30,16 @@ class TraceContext(NamedTuple):
 
     @property
     def traceparent(self) -> bytes:
-        """As the value of a header."""
+        """Return the value of the header."""
         return f"00-{self.trace_id}-{self.span_id}-{self.is_sampled:02x}".encode()
 
     def child(self, *parts: str | int) -> "TraceContext":
-        """The context of what happens below this span, under an id that follows from what it is."""
+        """Return the context of a child span with a derived id."""
         return TraceContext(self.trace_id, derived_span_id(self.trace_id, self.span_id, *parts))
 
 
 def read_traceparent(value: bytes | None) -> TraceContext | None:
-    """The context that a header's value carries; None where W3C's rules say to take no notice of it."""
+    """Parse a traceparent header; None if W3C's rules say to ignore it."""
     if value is None or (found := _PARTS.fullmatch(value)) is None:
         return None
     version, trace, span, flags, more = found.groups()
@@ -52,7 +52,7 @@ def read_traceparent(value: bytes | None) -> TraceContext | None:
 
 
 def read_xray(value: str) -> TraceContext | None:
-    """The context that an `AWSTraceHeader` carries: Root, Parent and Sampled, in any order."""
+    """Parse an `AWSTraceHeader`: Root, Parent and Sampled, in any order."""
     fields = dict(part.strip().partition("=")[::2] for part in value.split(";", _MAX_XRAY_FIELDS))
     root = _XRAY_ROOT.fullmatch(fields.get("Root", ""))
     parent = fields.get("Parent", "")
@@ -64,12 +64,12 @@ def read_xray(value: str) -> TraceContext | None:
 
 
 def derived_trace_id(source: bytes, *parts: str | int) -> str:
-    """The id of the trace that begins with what these parts name."""
+    """Return the trace id derived from these parts."""
     return blake2b(_joined(parts), digest_size=16, key=source[:64], person=b"alpacamq.trace").hexdigest()
 
 
 def derived_span_id(trace_id: str, *parts: str | int) -> str:
-    """The id of the span of a trace that these parts name."""
+    """Return the span id derived from these parts."""
     return blake2b(_joined(parts), digest_size=8, key=trace_id.encode(), person=b"alpacamq.span").hexdigest()
 
 

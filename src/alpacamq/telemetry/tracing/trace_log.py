@@ -1,8 +1,7 @@
-"""The append-only trace log: a thread that writes what was recorded, in batches, to files that are rotated.
+"""Append-only trace log: a thread writes events in batches to rotated files.
 
-What is recorded waits in a bounded line; what does not fit in is dropped and counted, and so is what the
-disk refuses. Nothing is synced: the log outlives a killed broker, and the last moments before a loss of power
-may be missing from it.
+Events wait in a bounded queue; events that do not fit or cannot be written are dropped and counted.
+Nothing is synced: the log survives a killed broker, but a power loss may lose the last events.
 """
 
 import threading
@@ -15,21 +14,21 @@ import msgspec
 from alpacamq.telemetry.logs import get_logger
 
 from .events import TraceEvent, now_us
-from .log_files import LogFile, lines_of, log_files, outlived, read_event
+from .log_files import LogFile, expired_files, lines_of, log_files, read_event
 
 log = get_logger(__name__)
 
 FILE_BYTES = 10 << 20
 MAX_WAITING = 20_000
-# Events are gathered for so long before they are written.
+# Time for which events are collected before they are written.
 GATHER_SECONDS = 0.01
-# How often files are looked at for their age while nothing happens.
+# Interval of retention checks while idle.
 IDLE_SECONDS = 60.0
 _CLOSE_SECONDS = 10.0
 
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the log is, and how much of it is kept."""
+    """Directory and retention of the log."""
 
     directory: Path
     max_bytes: int
@@ -56,7 +55,7 @@ class TraceLog:
 
     @property
     def files(self) -> list[LogFile]:
-        """Oldest first."""
+        """Files of the log, oldest first."""
         return log_files(self._settings.directory)
 
     @property
@@ -64,7 +63,7 @@ class TraceLog:
         return sum(file.size_bytes for file in self.files)
 
     def open(self) -> None:
-        """Go on where the last life of the broker ended. Blocking."""
+        """Continue after the last event before the restart. Blocking."""
         if files := self.files:
             self._file = files[-1]
             self._size = self._file.size_bytes
@@ -72,21 +71,21 @@ class TraceLog:
             self._thread.start()
 
     def close(self) -> None:
-        """Write what is left, and end. Blocking."""
+        """Write the rest and stop the thread. Blocking."""
         self._is_closing = True
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(_CLOSE_SECONDS)
 
     def put(self, event: TraceEvent) -> None:
-        """Have an event written soon."""
+        """Queue an event to be written."""
         if len(self._waiting) >= MAX_WAITING:
             self.dropped += 1
             return
         self._waiting.append(event)
         if not self._wake.is_set():
             self._wake.set()
-            if self._thread.ident is None:  # where there was nothing so far, there was no need of it
+            if self._thread.ident is None:  # started with the first event
                 self._thread.start()
 
     def _run(self) -> None:
@@ -96,7 +95,7 @@ class TraceLog:
                 self._delete_old()
                 continue
             if not self._is_closing:
-                # Those who put more meanwhile need not wake us again.
+                # Events added from here on need not wake the thread again.
                 time.sleep(GATHER_SECONDS)
             self._wake.clear()
             self._write_waiting()
@@ -126,7 +125,7 @@ class TraceLog:
             with self._file.path.open("ab", buffering=0) as stream:
                 written = stream.write(data)
                 if written != len(data):
-                    raise OSError(f"only {written} of {len(data)} bytes were written")
+                    raise OSError(f"wrote only {written} of {len(data)} bytes")
         except OSError as error:
             self._failed(len(lines), error)
             return
@@ -137,7 +136,7 @@ class TraceLog:
     def _failed(self, count: int, error: OSError) -> None:
         self.dropped += count
         self._is_torn = True
-        if not self._is_failing:  # said once, not for every batch
+        if not self._is_failing:  # logged once, not for every batch
             log.warning("traces_not_written", directory=str(self._settings.directory), reason=str(error))
         self._is_failing = True
 
@@ -145,7 +144,7 @@ class TraceLog:
         directory = self._settings.directory
         directory.mkdir(parents=True, exist_ok=True)
         last_us = max((file.begun_us for file in self.files), default=0)
-        # The names of files ascend, whatever becomes of the clock.
+        # File names increase even if the clock is set back.
         self._file = LogFile.named(directory, max(now_us(), last_us + 1))
         self._size = 0
         self._is_torn = False
@@ -158,7 +157,7 @@ class TraceLog:
     def _delete_old(self) -> None:
         settings = self._settings
         oldest_us = now_us() - settings.retention_ms * 1000
-        for file in outlived(self.files, settings.max_bytes, oldest_us):
+        for file in expired_files(self.files, settings.max_bytes, oldest_us):
             try:
                 file.path.unlink(missing_ok=True)
             except OSError as error:
@@ -178,7 +177,7 @@ class TraceLog:
 
 
 def last_events(files: list[LogFile], count: int) -> list[TraceEvent]:
-    """The last so many events of the log, in order. Blocking."""
+    """Return the last `count` events of the log, in order. Blocking."""
     kept: deque[bytes] = deque(maxlen=count)
     for file in files[-2:]:
         kept.extend(lines_of(file))

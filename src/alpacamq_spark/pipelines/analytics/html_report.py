@@ -1,4 +1,4 @@
-"""The report of analytics: one page that needs nothing outside of it, light or dark as its reader has it."""
+"""The HTML report of analytics: one self-contained page, in the reader's light or dark theme."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from html import escape
 from math import floor, log10
 from pathlib import Path
 
-from alpacamq_spark.pipelines.timestamps import format_timestamp, show_span
+from alpacamq_spark.pipelines.timestamps import format_duration, format_timestamp
 
 from .results import AnalyticsResults, TopicStats, WindowStats
 
@@ -19,14 +19,14 @@ _DAY_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A line: a name, and its points from left to right."""
+    """A line: a name and its points from left to right."""
 
     name: str
     points: Sequence[tuple[float, float]]
 
 
 def time_plot(title: str, series: Sequence[Series], unit: str) -> str:
-    """Lines over time, from milliseconds since 1970 to a value that is not negative."""
+    """Draw lines over time, from milliseconds since 1970 to a non-negative value."""
     points = [point for each in series for point in each.points]
     if not points:
         return ""
@@ -46,7 +46,7 @@ def time_plot(title: str, series: Sequence[Series], unit: str) -> str:
 
 
 def bar_plot(title: str, bars: Mapping[str, float]) -> str:
-    """Horizontal bars of shares, from the first to the last."""
+    """Draw horizontal bars of shares, in the given order."""
     if not bars:
         return ""
     line = 24
@@ -67,7 +67,7 @@ def bar_plot(title: str, bars: Mapping[str, float]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Scale:
-    """Values to places on the drawing."""
+    """Maps values to coordinates."""
 
     left: float
     right: float
@@ -104,7 +104,7 @@ def _time_marks(scale: _Scale) -> list[str]:
         at = scale.left + (scale.right - scale.left) * step / 4
         anchor = "start" if step == 0 else "end" if step == 4 else "middle"
         text = datetime.fromtimestamp(at / 1000, UTC).strftime(form)
-        if text != last:  # a stretch shorter than the marks can tell apart
+        if text != last:  # the range is shorter than the resolution of the marks
             marks.append(f'<text x="{scale.x(at):.1f}" y="{HEIGHT - 8}" text-anchor="{anchor}">{text}</text>')
         last = text
     return marks
@@ -118,7 +118,7 @@ def _legend(names: Sequence[str]) -> str:
 
 
 def _round_up(value: float) -> float:
-    """The next number that is easy to read: 1, 2, 2.5 or 5 times a power of ten."""
+    """Round up to 1, 2, 2.5 or 5 times a power of ten."""
     if value <= 0:
         return 1.0
     power: float = 10.0 ** floor(log10(value))
@@ -126,7 +126,7 @@ def _round_up(value: float) -> float:
 
 
 def short(value: float) -> str:
-    """A number in few characters: 950, 1.5k, 20M."""
+    """Format a number in few characters: 950, 1.5k, 20M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g}{letter}"
@@ -142,7 +142,7 @@ _STYLE = Path(__file__).with_name("report.css")
 
 def html_report(name: str, stats: AnalyticsResults, now_ms: int) -> str:
     """The page."""
-    window = show_span(stats.window_ms)
+    window = format_duration(stats.window_ms)
     body = [
         f"<h1>{escape(name)}</h1>",
         f'<p class="about">As of {format_timestamp(now_ms)}, in windows of {window}. Times are UTC.</p>',

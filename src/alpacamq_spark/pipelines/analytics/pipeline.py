@@ -1,8 +1,7 @@
-"""The kind `analytics`: throughput, sizes, key skew and latency, by topic and window of time.
+"""The kind `analytics`: throughput, sizes, key skew and latency, by topic and time window.
 
-Latency is the time from one point in a record's life to another: from the time in a header, which
-whoever made the record has put there, to the record's timestamp; or, in an archive and without such a
-header, from the record's timestamp to when it was archived.
+Latency is the time from the timestamp in a header, set by the producer, to the record's timestamp; or,
+in an archive and without such a header, from the record's timestamp to its archiving.
 """
 
 import time
@@ -10,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alpacamq_spark.pipelines.definition import Analytics
-from alpacamq_spark.pipelines.errors import InvalidPipeline
-from alpacamq_spark.pipelines.failures import explained
-from alpacamq_spark.pipelines.run import Outcome, Report, Run, Section
+from alpacamq_spark.pipelines.errors import InvalidPipeline, translate_spark_errors
+from alpacamq_spark.pipelines.run import PipelineRun, Report, RunResult, Section
+from alpacamq_spark.pipelines.sources import filter_time, read_source
 from alpacamq_spark.pipelines.storage import local_path
-from alpacamq_spark.pipelines.time_range import between, whole
-from alpacamq_spark.pipelines.timestamps import format_timestamp, parse_span, parse_timestamp
+from alpacamq_spark.pipelines.timestamps import format_timestamp, parse_duration, parse_timestamp
 
 from .html_report import html_report
 from .results import AnalyticsResults, KeyShare, PartitionLoad, TopicStats, WindowStats
@@ -23,21 +21,21 @@ from .results import AnalyticsResults, KeyShare, PartitionLoad, TopicStats, Wind
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# As many windows as a report can show; Spark would count more, but nobody could look at them.
+# The most windows that a report can show.
 MAX_WINDOWS = 20_000
 _ACCURACY = 1000
 _DISTINCT_ERROR = 0.01
 _QUANTILES = (0.5, 0.9, 0.99)
 
 
-# The ways in which one pass counts records.
+# The groupings that are counted in one pass.
 _TOPICS, _WINDOWS, _PARTITIONS = ("topic",), ("topic", "window_ms"), ("topic", "partition")
 
 
-def run_analytics(definition: Analytics, run: Run) -> Outcome:
-    """Count, and write what is asked for."""
+def run_analytics(definition: Analytics, run: PipelineRun) -> RunResult:
+    """Compute the statistics, and write the requested tables and report."""
     now_ms = time.time_ns() // 1_000_000
-    with explained():
+    with translate_spark_errors():
         base = measured(definition, run, now_ms)
         stats = _stats(base, definition)
         if definition.sink.path is not None:
@@ -46,22 +44,22 @@ def run_analytics(definition: Analytics, run: Run) -> Outcome:
     if definition.sink.report is not None:
         path = local_path(run.place(definition.sink.report))
         if path is None:
-            raise InvalidPipeline("sink.report: the report is written on this machine; name a file here")
+            raise InvalidPipeline("sink.report: must be a file on this machine")
         _write_report(path, html_report(run.name, stats, now_ms))
-        notes.append(f"the report is at {path}")
+        notes.append(f"report written to {path}")
     rows = sum(each.records for each in stats.topics)
-    return Outcome(rows=rows, report=_report(stats, notes), is_stopped=run.interruption.is_asked)
+    return RunResult(rows=rows, report=_report(stats, notes), is_stopped=run.interruption.is_requested)
 
 
-def measured(definition: Analytics, run: Run, now_ms: int) -> "DataFrame":
-    """One row for every record: where and when it is, and what is counted of it."""
+def measured(definition: Analytics, run: PipelineRun, now_ms: int) -> "DataFrame":
+    """Return one row per record: its position, time and measures."""
     from pyspark.sql import functions as f
 
     source = definition.source
     begin_ms = None if source.begin is None else parse_timestamp(source.begin, now_ms)
     end_ms = None if source.end is None else parse_timestamp(source.end, now_ms)
-    frame = between(whole(run, source), source, begin_ms, end_ms)
-    window_ms = parse_span(definition.window)
+    frame = filter_time(read_source(run, source), source, begin_ms, end_ms)
+    window_ms = parse_duration(definition.window)
     at_ms = f.unix_millis("timestamp")
     return frame.select(
         "topic",
@@ -81,7 +79,7 @@ def _latency(definition: Analytics, at_ms: "Column") -> "Column":
         name = definition.latency_header.replace("\\", "\\\\").replace("'", "\\'")
         found = f"transform(filter(headers, h -> h.key = '{name}'), h -> CAST(h.value AS STRING))"
         text = f.expr(f"try_element_at({found}, -1)")
-        # Milliseconds since 1970, or a time as people write it.
+        # Milliseconds since 1970, or a time as text.
         written = f.coalesce(text.try_cast("bigint"), f.unix_millis(text.try_cast("timestamp")))
         return at_ms - written
     if definition.source.archive is not None:
@@ -90,7 +88,7 @@ def _latency(definition: Analytics, at_ms: "Column") -> "Column":
 
 
 def _stats(base: "DataFrame", definition: Analytics) -> AnalyticsResults:
-    window_ms = parse_span(definition.window)
+    window_ms = parse_duration(definition.window)
     counted = _counted(base)
     topics = [_topic(row) for row in counted[_TOPICS]]
     return AnalyticsResults(
@@ -106,7 +104,7 @@ def _stats(base: "DataFrame", definition: Analytics) -> AnalyticsResults:
 
 
 def _counted(base: "DataFrame") -> dict[tuple[str, ...], list[Any]]:
-    """All but the keys, in one pass."""
+    """Compute everything except keys, in one pass."""
     from pyspark.sql import functions as f
 
     groupings = (_TOPICS, _WINDOWS, _PARTITIONS)
@@ -130,8 +128,8 @@ def _counted(base: "DataFrame") -> dict[tuple[str, ...], list[Any]]:
         .collect()
     )
     if len(rows) > MAX_WINDOWS:
-        raise InvalidPipeline(f"window: there are more than {MAX_WINDOWS} windows; choose a longer one")
-    # A bit is set for every column that a grouping leaves out, the first column's being the highest.
+        raise InvalidPipeline(f"window: more than {MAX_WINDOWS} windows; choose a longer window")
+    # A bit is set for every column that a grouping omits; the first column has the highest bit.
     ids = {
         sum(1 << (len(columns) - 1 - at) for at, name in enumerate(columns) if name not in grouping): (
             grouping
@@ -191,7 +189,7 @@ def _partitions(rows: list[Any]) -> list[PartitionLoad]:
 
 
 def _top_keys(base: "DataFrame", top: int, totals: dict[str, int]) -> list[KeyShare]:
-    """The most frequent keys of each topic; records without a key are none."""
+    """Return the most frequent keys of each topic, ignoring records without a key."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -214,7 +212,7 @@ def _top_keys(base: "DataFrame", top: int, totals: dict[str, int]) -> list[KeySh
     ]
 
 
-def _write_tables(run: Run, place: str, stats: AnalyticsResults) -> None:
+def _write_tables(run: PipelineRun, place: str, stats: AnalyticsResults) -> None:
     for name, (columns, rows) in stats.tables().items():
         frame = run.spark.createDataFrame(rows, columns)
         frame.coalesce(1).write.mode("overwrite").parquet(f"{place}/{name}")

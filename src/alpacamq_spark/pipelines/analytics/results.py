@@ -1,4 +1,4 @@
-"""What analytics found, in plain values: for reports, for tables and for plots. Pure."""
+"""Results of analytics as plain values, for reports, tables and plots. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Table = tuple[str, list[tuple[object, ...]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicStats:
-    """A topic in all; sizes and latencies are the 50th, 90th and 99th percentile."""
+    """Totals of a topic; sizes and latencies are the 50th, 90th and 99th percentile."""
 
     topic: str
     records: int
@@ -26,13 +26,13 @@ class TopicStats:
 
     @property
     def records_per_s(self) -> float:
-        """Over the time from the first record to the last, or over a second if that is shorter."""
+        """The rate from the first record to the last, or over a second if that is shorter."""
         return self.records * 1000 / max(1000, self.last_ms - self.first_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowStats:
-    """A topic in one window of time."""
+    """A topic in one time window."""
 
     topic: str
     start_ms: int
@@ -47,7 +47,7 @@ class WindowStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLoad:
-    """What of a topic lies in one partition."""
+    """The records of a topic in one partition."""
 
     topic: str
     partition: int
@@ -58,7 +58,7 @@ class PartitionLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyShare:
-    """What of a topic has one key."""
+    """The records of a topic with one key."""
 
     topic: str
     key: str
@@ -69,7 +69,7 @@ class KeyShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalyticsResults:
-    """Everything that was counted."""
+    """All statistics."""
 
     window_ms: int
     topics: Sequence[TopicStats]
@@ -132,7 +132,7 @@ class AnalyticsResults:
         }
 
     def tables(self) -> Mapping[str, Table]:
-        """By name: columns as Spark declares them, and rows."""
+        """Return tables by name: columns in Spark's DDL, and rows."""
         counts = "records BIGINT, bytes BIGINT"
         rates = "records_per_s DOUBLE, bytes_per_s DOUBLE"
         three = "{0}_p50 BIGINT, {0}_p90 BIGINT, {0}_p99 BIGINT"
@@ -170,7 +170,7 @@ class AnalyticsResults:
 
 
 def quantiles(found: Sequence[int]) -> Plain:
-    """The 50th, 90th and 99th percentile; None where there was nothing to measure."""
+    """Return the 50th, 90th and 99th percentile; None without measurements."""
     return dict(zip(("p50", "p90", "p99"), found, strict=True)) if found else None
 
 

@@ -1,7 +1,7 @@
-"""The kind `archive`: topics to Parquet, each record exactly once.
+"""The kind `archive`: writes topics to Parquet, each record exactly once.
 
-Every micro-batch is one segment of the archive, under its number, in one Spark job: written again
-after a crash, it replaces itself. The stream's checkpoint says which batch comes next.
+Every micro-batch is one segment of the archive, named by its number and written in one Spark job:
+written again after a crash, it replaces itself. The stream's checkpoint has the next batch number.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alpacamq_spark.pipelines.definition import Archive, Compact, Filter
-from alpacamq_spark.pipelines.errors import PipelineFailed
-from alpacamq_spark.pipelines.failures import condition, explained
-from alpacamq_spark.pipelines.run import BatchDone, Outcome, Plain, Report, Run, Section
+from alpacamq_spark.pipelines.errors import PipelineFailed, condition, translate_spark_errors
+from alpacamq_spark.pipelines.run import BatchDone, PipelineRun, Plain, Report, RunResult, Section
 from alpacamq_spark.pipelines.sources import read_stream, stream_options
 from alpacamq_spark.pipelines.streaming import run_stream
 from alpacamq_spark.pipelines.values import declared, readable
@@ -29,17 +28,17 @@ _MB = 1 << 20
 
 @dataclass(slots=True)
 class Compaction:
-    """How an archive is compacted, and how many segments were so far."""
+    """Settings of an archive's compaction, and the number of segments merged so far."""
 
     table: ArchiveTable
-    run: Run
+    run: PipelineRun
     step: Compact
     compression: Compression
     merged: int = 0
 
 
 def compact(compaction: Compaction) -> int:
-    """Merge whatever is worth it; returns how many segments were merged in all."""
+    """Merge segments where that pays; return the total number merged."""
     table, step = compaction.table, compaction.step
     _sweep(table)
     while True:
@@ -56,10 +55,10 @@ def _merge(compaction: Compaction, segments: list[Segment]) -> None:
 
     table, spark = compaction.table, compaction.run.spark
     target = merged(segments)
-    with explained():
+    with translate_spark_errors():
         rows = table.read_segments(spark, segments)
         before = rows.count()
-        # Spark makes as many tasks as the amount of data asks for, and puts the rows of an hour together.
+        # Spark chooses the number of tasks by the amount of data, and groups the rows of an hour.
         spread = rows.hint("rebalance", *[f.col(name) for name in PARTITIONED_BY])
         ordered = spread.sortWithinPartitions(*PARTITIONED_BY, "partition", "offset")
         write_segment(ordered, table.at(target), compaction.compression)
@@ -70,14 +69,14 @@ def _merge(compaction: Compaction, segments: list[Segment]) -> None:
             f"merging {len(segments)} segments of {table.place} turned {before} rows into {after}; "
             "the merge was undone"
         )
-    compaction.run.teller.say(f"merged {len(segments)} segments of the archive, {after} rows")
+    compaction.run.listener.say(f"merged {len(segments)} segments of the archive, {after} rows")
     _sweep(table)
 
 
 def _sweep(table: ArchiveTable) -> None:
-    """Delete what a whole segment covers, and merges that were never finished.
+    """Delete superseded segments and incomplete merges.
 
-    A single batch that is not finished is Spark's to write again.
+    An incomplete single batch is left for Spark to write again.
     """
     counting, rest = table.segments()
     for segment in rest:
@@ -85,8 +84,8 @@ def _sweep(table: ArchiveTable) -> None:
             table.discard(segment)
 
 
-def run_archive(definition: Archive, run: Run, directory: Path) -> Outcome:
-    """Archive what the trigger asks for."""
+def run_archive(definition: Archive, run: PipelineRun, directory: Path) -> RunResult:
+    """Archive what the trigger requests."""
     table = ArchiveTable(run.place(definition.sink.path), run.spark)
     data = None if definition.schema is None else declared(run, definition.schema, directory)
     owner = table.claim(run.checkpoint, data)
@@ -100,7 +99,7 @@ def run_archive(definition: Archive, run: Run, directory: Path) -> Outcome:
     writer = frame.writeStream.foreachBatch(
         batch_writer(table.place, owner.writer, definition.sink.compression)
     )
-    # Between batches, if there are to be many; after the last, in any case.
+    # Between batches if compaction is frequent; after the last batch in any case.
     every = _compacting(compaction) if definition.trigger not in ("once", "available-now") else None
     end = run_stream(run, writer, trigger=definition.trigger, after_batch=every or _nothing)
     if compaction is not None:
@@ -121,11 +120,11 @@ def run_archive(definition: Archive, run: Run, directory: Path) -> Outcome:
             Section(["archive", "files", "bytes"], [[table.place, files, size]]),
         ],
     )
-    return Outcome(rows=end.rows, report=report, is_stopped=end.is_stopped)
+    return RunResult(rows=end.rows, report=report, is_stopped=end.is_stopped)
 
 
 def filtered(frame: "DataFrame", steps: Sequence[object]) -> "DataFrame":
-    """What the filters among the steps leave."""
+    """Apply the filters among the steps."""
     for number, step in enumerate(steps, 1):
         if isinstance(step, Filter):
             with condition(f"steps[{number}].where"):
@@ -134,11 +133,11 @@ def filtered(frame: "DataFrame", steps: Sequence[object]) -> "DataFrame":
 
 
 def archived(frame: "DataFrame", data: "StructType | None") -> "DataFrame":
-    """Records with the columns of an archive."""
+    """Convert records to the columns of an archive."""
     from pyspark.sql import functions as f
 
-    # The hour of a record is that of UTC, whatever the session's time zone is; by numbers, as in some
-    # zones there are hours that do not exist.
+    # The hour is in UTC, whatever the session's time zone is; computed from numbers, because some
+    # zones skip hours.
     hours = f.floor(f.unix_seconds("timestamp") / 3600)
     days = f.floor(hours / 24).cast("int")
     columns = ["key", "value", "headers", "partition", "offset", "timestamp"]
@@ -153,7 +152,7 @@ def archived(frame: "DataFrame", data: "StructType | None") -> "DataFrame":
 
 
 def batch_writer(place: str, writer: str, compression: Compression) -> "Callable[[DataFrame, int], None]":
-    """What writes one micro-batch, so that writing it again replaces it. Carries plain values only: with
+    """Return a function that writes one micro-batch idempotently. It captures plain values only: with
     Spark Connect it runs on the server."""
 
     def write(frame: "DataFrame", batch: int) -> None:

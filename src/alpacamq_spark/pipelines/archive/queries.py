@@ -1,11 +1,10 @@
-"""Questions to an archive in SQL: the archive as a table, and each of its topics as one."""
+"""SQL queries over an archive: the archive as a table, and each of its topics as one."""
 
 from typing import TYPE_CHECKING, Any
 
 from alpacamq_spark.pipelines.checkpoint import local_checkpoint
 from alpacamq_spark.pipelines.definition import Archive
-from alpacamq_spark.pipelines.errors import InvalidPipeline
-from alpacamq_spark.pipelines.failures import explained
+from alpacamq_spark.pipelines.errors import InvalidPipeline, translate_spark_errors
 from alpacamq_spark.pipelines.run import Plain, Report, Section
 from alpacamq_spark.pipelines.sessions import session_for
 from alpacamq_spark.pipelines.storage import local_path
@@ -18,31 +17,31 @@ if TYPE_CHECKING:
     from alpacamq_spark.pipelines.pipeline import Pipeline
 
 TABLE = "archive"
-# More is for files, not for a terminal.
+# More rows belong in files, not on a terminal.
 MAX_ROWS = 10_000
 
 
-def ask_archive(pipeline: "Pipeline", query: str, *, spark: "SparkSession | None" = None) -> Report:
-    """The rows that a query over a pipeline's archive brings. Without `spark`, on a session of its own."""
+def query_archive(pipeline: "Pipeline", query: str, *, spark: "SparkSession | None" = None) -> Report:
+    """Run a query over a pipeline's archive. Without `spark`, creates a session."""
     definition = pipeline.definition
     if not isinstance(definition, Archive):
         raise InvalidPipeline(f"{pipeline.name} is a pipeline of kind {definition.kind} and has no archive")
     if spark is not None:
-        return _asked(ArchiveTable(pipeline.place(definition.sink.path), spark), spark, query)
+        return _run_query(ArchiveTable(pipeline.place(definition.sink.path), spark), spark, query)
     place = pipeline.place(definition.sink.path)
     if local_path(place) is not None:
-        ArchiveTable(place, None).owner()  # fail before Spark has started, which takes a while
+        ArchiveTable(place, None).owner()  # fail before starting Spark, which is slow
     checkpoint = local_checkpoint(pipeline.checkpoint_place)
     log = None if checkpoint is None or definition.spark.remote else checkpoint.log
-    with explained(), session_for(pipeline.name, definition.spark, log) as session:
-        return _asked(ArchiveTable(place, session), session, query)
+    with translate_spark_errors(), session_for(pipeline.name, definition.spark, log) as session:
+        return _run_query(ArchiveTable(place, session), session, query)
 
 
 def define_tables(table: ArchiveTable, spark: "SparkSession") -> None:
-    """Name the archive and its topics, for SQL.
+    """Define the archive and its topics as tables for SQL.
 
-    A topic has the fields of its values as columns where the archive has decoded them, and key
-    and value as text.
+    A topic has the fields of its values as columns if the archive has decoded them, and key and value as
+    text.
     """
     rows = table.read(spark)
     rows.createOrReplaceTempView(TABLE)
@@ -59,8 +58,8 @@ def _topic_rows(rows: "DataFrame", topic: str) -> "DataFrame":
     return rows.where(f.col("topic") == topic).select(*text, *own, *decoded)
 
 
-def _asked(table: ArchiveTable, spark: "SparkSession", query: str) -> Report:
-    with explained():
+def _run_query(table: ArchiveTable, spark: "SparkSession", query: str) -> Report:
+    with translate_spark_errors():
         define_tables(table, spark)
         result = spark.sql(query)
         rows = result.limit(MAX_ROWS + 1).collect()

@@ -1,9 +1,9 @@
-"""The segments of an archive: which batches each holds, which of them count, which are worth merging. Pure.
+"""The segments of an archive: their batches, which of them are current, which to merge. Pure.
 
-A segment is a directory that Spark has written in one job and marked as whole when it was done.
-Its name says which batches of which writer it holds. A whole segment makes those inside its
-range superfluous, so that a merge is decided by one mark, and whatever a crash leaves behind is either
-not marked or superfluous.
+A segment is a directory that Spark has written in one job and marked when it was done. Its name
+contains its writer and range of batches. A complete segment supersedes those inside its range, so
+that one mark commits a merge, and everything that a crash leaves behind is either unmarked or
+superseded.
 """
 
 import re
@@ -16,7 +16,7 @@ _NAME = re.compile(COLUMN + r"=([0-9a-f]{8})-([0-9]{10})-([0-9]{10})")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Segment:
-    """Batches of a writer, from the first to the last."""
+    """Consecutive batches of a writer."""
 
     writer: str
     first: int
@@ -24,7 +24,7 @@ class Segment:
 
     @property
     def name(self) -> str:
-        """Its directory, named so that tools that know partitioned tables read it as a column."""
+        """The name of its directory, which tools for partitioned tables read as a column."""
         return f"{COLUMN}={self.writer}-{self.first:010}-{self.last:010}"
 
     @property
@@ -36,7 +36,7 @@ class Segment:
 
     @staticmethod
     def parse(name: str) -> "Segment | None":
-        """The segment whose directory has this name; None for any other directory."""
+        """Parse a directory name; None for other directories."""
         found = _NAME.fullmatch(name)
         if found is None or int(found[2]) > int(found[3]):
             return None
@@ -45,7 +45,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """A segment and what its files weigh."""
+    """A segment and the size of its files."""
 
     segment: Segment
     files: int
@@ -57,7 +57,7 @@ class Weighed:
 
 
 def in_force(whole: Iterable[Segment]) -> list[Segment]:
-    """The whole segments that count: those that no other covers."""
+    """Return the complete segments that no other one covers."""
     counting: list[Segment] = []
     for segment in sorted(whole, key=lambda each: (each.writer, each.first, -each.last)):
         if not counting or not counting[-1].covers(segment):
@@ -66,10 +66,10 @@ def in_force(whole: Iterable[Segment]) -> list[Segment]:
 
 
 def merges(segments: Sequence[Weighed], *, fan_in: int, target_size: int) -> Iterator[list[Segment]]:
-    """Which neighbours to merge: `fan_in` of about the same width, with files smaller than the target.
+    """Yield neighbours to merge: `fan_in` of about the same width, with files smaller than the target.
 
-    Widths grow by that factor with every merge, so a row is written again only as often as the
-    number of batches has digits. The last batch of a writer stays alone: Spark may write it again.
+    Widths grow by that factor with every merge, so a row is rewritten only a logarithmic number of
+    times. The last batch of a writer is not merged: Spark may write it again.
     """
     last = {each.segment.writer: each.segment.last for each in segments}
     for each in segments:
@@ -94,7 +94,7 @@ def merges(segments: Sequence[Weighed], *, fan_in: int, target_size: int) -> Ite
 
 
 def merged(run: Sequence[Segment]) -> Segment:
-    """The segment that neighbours become."""
+    """Return the segment that replaces neighbours."""
     return Segment(run[0].writer, run[0].first, run[-1].last)
 
 

@@ -1,12 +1,12 @@
-"""An archive as a table: its columns, its segments on disk, and reading it exactly.
+"""An archive as a table: its columns, its segments on disk, and consistent reads.
 
-    _alpacamq.json                         whose archive it is, and what columns its values have
+    _alpacamq.json                         the owner of the archive, and the columns of its values
     batches=3f2a9c1e-0000000012-0000000012/    a segment, see `segments`
         topic=orders/date=2026-01-31/hour=12/part-….parquet
         _SUCCESS                           Spark's mark of a job that is done
 
-`read` counts every row once at any moment. Other tools may read the directory as a partitioned table:
-they see the same rows, save while a batch or a merge is being put in place.
+`read` returns every row exactly once at any time. Other tools may read the directory as a partitioned
+table: they see the same rows, except while a batch or a merge is being put in place.
 """
 
 from typing import TYPE_CHECKING, Literal
@@ -29,7 +29,7 @@ DATA = "data"
 _OWNER = "_alpacamq.json"
 _WHOLE = "_SUCCESS"
 _FORMAT = 1
-# What is in the files; the columns of the directories follow.
+# The columns in the files; those of the directories follow.
 _STORED = (
     "key BINARY, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>, partition INT, "
     "offset BIGINT, timestamp TIMESTAMP, archived_at TIMESTAMP"
@@ -38,8 +38,8 @@ _DIRECTORIES = f"topic STRING, date DATE, hour INT, {COLUMN} STRING"
 
 
 class Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose archive it is: the identity of the checkpoint with which it is written, and of Spark's query,
-    which is known from the second run on."""
+    """The owner of an archive: the identity of its checkpoint, and of Spark's query, which is known from
+    the second run on."""
 
     format: int
     checkpoint: str
@@ -59,7 +59,7 @@ class ArchiveTable:
         self.storage: Storage = storage_at(self.place, spark)
 
     def owner(self) -> Owner:
-        """Whose it is, or ForeignArchive if it is none of ours."""
+        """Read the owner. Raises ForeignArchive if this is not an archive of ours."""
         stored = self.storage.read(_OWNER)
         if stored is None:
             raise ForeignArchive(f"there is no archive at {self.place}")
@@ -68,13 +68,13 @@ class ArchiveTable:
         except msgspec.MsgspecError as error:
             raise ForeignArchive(f"{self.place}/{_OWNER} cannot be read: {error}") from None
         if owner.format != _FORMAT:
-            raise ForeignArchive(f"{self.place} has format {owner.format}, and only {_FORMAT} is known")
+            raise ForeignArchive(f"{self.place} has format {owner.format}, only {_FORMAT} is supported")
         return owner
 
     def claim(self, checkpoint: Checkpoint, data: "StructType | None") -> Owner:
-        """Make it ours, or go on with it; ForeignArchive if it and the checkpoint do not belong together.
+        """Claim the archive for a checkpoint, or continue it. Raises ForeignArchive if they do not match.
 
-        A second checkpoint would start its batches from 0 again, and so overwrite the first's.
+        A second checkpoint would start its batches from 0 again and overwrite those of the first.
         """
         owner = self._claimed(checkpoint.identity(), None if data is None else data.json())
         counting = [each for each in self.segments()[0] if each.writer == owner.writer]
@@ -87,26 +87,24 @@ class ArchiveTable:
 
     def _claimed(self, checkpoint: str, stored: str | None) -> Owner:
         if self.storage.read(_OWNER) is None:
-            # A run that died while it put this very file in place has left a draft of it.
+            # A run that died while writing this file has left a temporary one.
             if not all(is_hidden(name) for name in self.storage.names()):
-                raise ForeignArchive(
-                    f"{self.place} is not empty and no archive; give the archive its own place"
-                )
+                raise ForeignArchive(f"{self.place} is not empty and not an archive; use an empty directory")
             return Owner(format=_FORMAT, checkpoint=checkpoint, data=stored)
         before = self.owner()
         if before.checkpoint != checkpoint:
             raise ForeignArchive(
                 f"the archive at {self.place} was written with another checkpoint. Use that one, or "
-                "give this pipeline a place of its own: it would begin again at the start of its topics"
+                "use another path: this pipeline would begin again at the start of its topics"
             )
         owner = msgspec.structs.replace(before, data=stored or before.data)
         _check_growth(before, owner, self.place)
         return owner
 
     def _check_holds(self, checkpoint: Checkpoint, counting: list[Segment]) -> None:
-        """An archive without what the checkpoint has done would lack it for good, and nobody would know.
+        """Check that the archive contains the last batch of the checkpoint; otherwise data would be missing.
 
-        The last batch that is done tells: it is in no older copy, and in no place that is new.
+        That batch is in no older copy and in no new directory.
         """
         position = checkpoint.position()
         if position is None:
@@ -115,27 +113,27 @@ class ArchiveTable:
         if not any(each.first <= last <= each.last for each in counting):
             raise ForeignArchive(
                 f"the checkpoint {checkpoint.place} has archived up to batch {last}, which is not in "
-                f"{self.place}: sink.path was changed, or the archive was deleted or put back from an older "
-                "copy. Bring the archive back or name its place; or, to begin another with all that the "
-                "topics still hold, name another checkpoint and an empty place"
+                f"{self.place}: sink.path was changed, or the archive was deleted or restored from an older "
+                "copy. Restore the archive or set its path; or, to begin another with all records that the "
+                "topics still have, set another checkpoint and an empty directory"
             )
 
     def _numbered_by(self, checkpoint: Checkpoint, owner: Owner, counting: list[Segment]) -> Owner:
-        """The owner with its query; ForeignArchive if it is not the one that numbered what is there.
+        """Return the owner with its query. Raises ForeignArchive if another query numbered the batches.
 
-        One that counts from the start, or from an earlier batch, gives other records the numbers of
-        segments that are there, and loses them where those were merged.
+        A query that starts from an earlier batch gives other records the numbers of existing segments, and
+        would lose them where those were merged.
         """
         query, position = checkpoint.query(), checkpoint.position()
         done = -1 if position is None else position.batch
         is_other = query is None and bool(counting) if owner.query is None else query != owner.query
-        # Beyond what is done, there is at most the batch that Spark will write again.
+        # Beyond the completed batches there is at most the one that Spark will write again.
         if is_other or any(each.last > done + 1 for each in counting):
             raise ForeignArchive(
                 f"the archive at {self.place} has batches that the position in {checkpoint.stream} does not "
-                "know: it was deleted or put back from an older copy. Bring the position back; or, to begin "
-                "another archive with all that the topics still hold, name another checkpoint and an empty "
-                "place"
+                "contain: it was deleted or restored from an older copy. Restore the position; or, to begin "
+                "another archive with all records that the topics still have, set a new checkpoint and an "
+                "empty directory"
             )
         return msgspec.structs.replace(owner, query=query)
 
@@ -143,19 +141,19 @@ class ArchiveTable:
         return f"{self.place}/{segment.name}"
 
     def segments(self) -> tuple[list[Segment], list[Segment]]:
-        """The segments that count, and those that do not: superfluous, or never finished."""
+        """Return the current segments, and the others: superseded or incomplete."""
         found = [segment for name in self.storage.names() if (segment := Segment.parse(name))]
         whole = [each for each in found if self.storage.exists(f"{each.name}/{_WHOLE}")]
         counting = in_force(whole)
         return counting, [each for each in found if each not in set(counting)]
 
     def discard(self, segment: Segment) -> None:
-        """Delete a segment, its mark first: what a crash leaves of it must not count as whole."""
+        """Delete a segment, its mark first: after a crash the rest must not look complete."""
         self.storage.delete(f"{segment.name}/{_WHOLE}")
         self.storage.delete(segment.name)
 
     def weighed(self) -> list[Weighed]:
-        """The segments that count, with what they weigh."""
+        """Return the current segments with their sizes."""
         weighed = []
         for segment in self.segments()[0]:
             content = self.storage.content(segment.name)
@@ -163,11 +161,11 @@ class ArchiveTable:
         return weighed
 
     def read(self, spark: "SparkSession") -> "DataFrame":
-        """Every row that was archived, once."""
+        """Read every archived row once."""
         return self.read_segments(spark, self.segments()[0])
 
     def read_segments(self, spark: "SparkSession", segments: list[Segment]) -> "DataFrame":
-        """The rows of some segments."""
+        """Read the rows of some segments."""
         schema = table_schema(spark, self.owner())
         if not segments:
             return spark.createDataFrame([], schema).drop(COLUMN)
@@ -176,7 +174,7 @@ class ArchiveTable:
 
 
 def table_schema(spark: "SparkSession", owner: Owner) -> "StructType":
-    """All columns, so that Spark neither looks into files for them nor guesses at those of directories."""
+    """Return all columns, so that Spark need not infer them from files and directories."""
     from pyspark.sql.types import StructField, StructType
 
     stored = spark.createDataFrame([], _STORED).schema
@@ -192,7 +190,7 @@ def _struct(stored: str) -> "StructType":
 
 
 def _check_growth(before: Owner, after: Owner, place: str) -> None:
-    """Columns may come and go, but one that stays keeps its type, or old files could not be read."""
+    """Check that columns keep their type, or old files would be unreadable. Columns may come and go."""
     if before.data is None or after.data is None:
         return
     types = {field.name: field.dataType for field in _struct(before.data).fields}
@@ -206,7 +204,7 @@ def _check_growth(before: Owner, after: Owner, place: str) -> None:
 
 
 def write_segment(frame: "DataFrame", place: str, compression: Compression) -> None:
-    """One job, whose mark of success makes its segment count."""
+    """Write a segment in one job, whose success mark makes it current."""
     (
         frame.write.mode("overwrite")
         .option("partitionOverwriteMode", "static")
@@ -217,5 +215,5 @@ def write_segment(frame: "DataFrame", place: str, compression: Compression) -> N
 
 
 def read_archive(spark: "SparkSession", place: str) -> "DataFrame":
-    """The rows of an archive, each once, at any moment; ForeignArchive where there is none."""
+    """Read the rows of an archive, each once. Raises ForeignArchive if there is no archive."""
     return ArchiveTable(place, spark).read(spark)

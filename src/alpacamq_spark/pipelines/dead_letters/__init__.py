@@ -1,1 +1,1 @@
-"""The kind `dead-letters`: what lies in dead-letter topics, and redriving it."""
+"""The kind `dead-letters`: analysis of dead-letter topics, and redrive."""

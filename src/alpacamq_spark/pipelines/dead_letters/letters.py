@@ -1,4 +1,4 @@
-"""Finds dead-letter topics and reads what lies in them."""
+"""Finds dead-letter topics and reads their records."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,27 +7,25 @@ from typing import TYPE_CHECKING
 from alpacamq.client.errors import NotFound
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.offsets import Isolation, extents
-from alpacamq.client.kafka.topics import Topic, every_topic, topic_settings
+from alpacamq.client.kafka.topics import Topic, list_topics, topic_settings
 from alpacamq.model import headers as names
+from alpacamq.model.dead_letters import SETTING, SUFFIX, dead_letter_topic, is_dead_letter_name
 from alpacamq.model.ids import TopicPartition
 from alpacamq_spark.pipelines.archive.table import DATA
 from alpacamq_spark.pipelines.definition import DeadLetterSource
-from alpacamq_spark.pipelines.run import Run
+from alpacamq_spark.pipelines.run import PipelineRun
 from alpacamq_spark.pipelines.sources import FORMAT, matching_topics, reach
 from alpacamq_spark.pipelines.values import readable
-from alpacamq_spark.read.offset_json import assign_option, offsets_option
+from alpacamq_spark.read.positions import assign_option, offsets_option
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-SUFFIX = ".dlq"
-_SETTING = "queue.dead.letter.topic"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Letters:
-    """Dead-letter topics, and before which offset each partition ends for this run."""
+    """Dead-letter topics, and the end offset of each partition for this run."""
 
     topics: Sequence[Topic]
     ends: Mapping[TopicPartition, int]
@@ -37,7 +35,7 @@ class Letters:
 
 
 def dead_letter_topics(broker: str, source: DeadLetterSource) -> Letters:
-    """The dead-letter topics that a pipeline means; NotFound if there is none."""
+    """Return the dead-letter topics of a pipeline. Raises NotFound if there are none."""
     with reach(broker) as cluster:
         topics = (
             matching_topics(cluster, source)
@@ -50,25 +48,30 @@ def dead_letter_topics(broker: str, source: DeadLetterSource) -> Letters:
 
 
 def _dead_letter_topic(cluster: Cluster, name: str) -> Topic:
-    """The dead-letter topic of a topic, or the one that is named itself."""
-    every = {topic.name: topic for topic in every_topic(cluster)}
-    wanted = name if name.endswith(SUFFIX) else name + SUFFIX
-    if name in every and not name.endswith(SUFFIX):
+    """Return the dead-letter topic of a topic, or the topic itself if it is one."""
+    every = {topic.name: topic for topic in list_topics(cluster)}
+    configured = ""
+    if name in every and not is_dead_letter_name(name):
         settings = {setting.name: setting.value for setting in topic_settings(cluster, name)}
-        wanted = settings.get(_SETTING) or wanted
+        configured = settings.get(SETTING) or ""
+    wanted = dead_letter_topic(name, configured) or name
     if wanted not in every:
-        raise NotFound("dead-letter topic", wanted, [each for each in every if each.endswith(SUFFIX)])
+        raise NotFound("dead-letter topic", wanted, [each for each in every if is_dead_letter_name(each)])
     return every[wanted]  # type: ignore[index]
 
 
 def letters_frame(
-    run: Run, letters: Letters, data: "StructType | None", now_ms: int, spans: Mapping[str, str] | None = None
+    run: PipelineRun,
+    letters: Letters,
+    data: "StructType | None",
+    now_ms: int,
+    spans: Mapping[str, str] | None = None,
 ) -> "DataFrame":
-    """Dead letters with what their headers say in columns; `spans` narrows what is read."""
+    """Read dead letters with their headers as columns; `spans` limits the offsets."""
     from pyspark.sql import functions as f
 
     options = spans or {
-        # Not the topics, to which a partition may be added during the run.
+        # By partitions, because one may be added to the topics during the run.
         "assign": assign_option(letters.ends),
         "startingOffsets": "earliest",
         "endingOffsets": offsets_option(letters.ends),
@@ -76,7 +79,7 @@ def letters_frame(
     records = run.spark.read.format(FORMAT).options(**run.servers(), includeHeaders="true", **options).load()
 
     def header(name: str, kind: str = "STRING") -> "Column":
-        # The last one counts, as for everyone who reads headers.
+        # The last header of a name is the one that counts.
         values = f"transform(filter(headers, h -> h.key = '{name}'), h -> h.value)"
         return f.expr(f"try_cast(CAST(try_element_at({values}, -1) AS STRING) AS {kind})")
 

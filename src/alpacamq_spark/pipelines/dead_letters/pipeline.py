@@ -1,7 +1,7 @@
-"""The kind `dead-letters`: what lies in dead-letter topics and why, and sending some of it back.
+"""The kind `dead-letters`: counts dead letters by reason, age and origin, and redrives some of them.
 
-Everything is read up to where the topics end when the run begins, so that what fails again
-meanwhile is not counted or sent twice.
+Topics are read up to their end at the start of the run, so that messages that fail again meanwhile
+are not counted or sent twice.
 """
 
 import json
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alpacamq_spark.pipelines.definition import DeadLetters
-from alpacamq_spark.pipelines.failures import explained
-from alpacamq_spark.pipelines.run import Outcome, Plain, Report, Run, Section
+from alpacamq_spark.pipelines.errors import translate_spark_errors
+from alpacamq_spark.pipelines.run import PipelineRun, Plain, Report, RunResult, Section
 from alpacamq_spark.pipelines.storage import storage_at
-from alpacamq_spark.pipelines.timestamps import format_timestamp, parse_span, show_span
+from alpacamq_spark.pipelines.timestamps import format_duration, format_timestamp, parse_duration
 from alpacamq_spark.pipelines.values import declared
 
 from .letters import dead_letter_topics, letters_frame
@@ -24,12 +24,12 @@ from .redrive import redriven
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Reasons can be texts of all kinds; the most frequent are shown.
+# Reasons are free text; only the most frequent are shown.
 _MOST_GROUPS = 100
 
 
 class Summary:
-    """Dead letters counted by reason, by age and by where they come from, in one pass."""
+    """Dead letters counted by reason, age and origin, in one pass."""
 
     _SETS = (("topic",), ("reason",), ("age",), ("origin_topic", "origin_group"))
 
@@ -40,7 +40,7 @@ class Summary:
         self._buckets = _bucket_names(age_buckets)
         age = f.lit(self._buckets[-1])
         for bucket, name in reversed(list(zip(age_buckets, self._buckets, strict=False))):
-            age = f.when(f.col("age_ms") < parse_span(bucket), name).otherwise(age)
+            age = f.when(f.col("age_ms") < parse_duration(bucket), name).otherwise(age)
         marked = frame.withColumn("age", age)
         columns = [column for group in self._SETS for column in group]
         sets = [[f.col(column) for column in group] for group in self._SETS]
@@ -51,7 +51,7 @@ class Summary:
             f.unix_millis(f.max("dead_lettered_at")).alias("newest"),
             f.avg("delivery_count").alias("deliveries"),
         )
-        # Of each grouping for itself: many reasons must not push out a topic or an age.
+        # Separate for each grouping: many reasons must not displace a topic or an age.
         place = f.row_number().over(Window.partitionBy("set").orderBy(f.desc("count")))
         ranked = counted.withColumn("place", place).where(f.col("place") <= _MOST_GROUPS)
         self._rows: dict[tuple[str, ...], list[Any]] = {group: [] for group in self._SETS}
@@ -59,7 +59,7 @@ class Summary:
             self._rows[self._set_of(row["set"])].append(row)
 
     def _set_of(self, grouping_id: int) -> tuple[str, ...]:
-        """Which grouping a row belongs to: a bit is set for every column that it leaves out."""
+        """Return the grouping of a row: a bit is set for every column that it omits."""
         columns = [column for group in self._SETS for column in group]
         for group in self._SETS:
             bits = 0
@@ -71,7 +71,7 @@ class Summary:
 
     @property
     def total(self) -> int:
-        # Every letter has one of a few ages, while there may be more topics than are shown.
+        # Summed over ages, of which there are few; there may be more topics than are shown.
         return sum(row["count"] for row in self._rows[("age",)])
 
     def _ages(self) -> list[Any]:
@@ -114,7 +114,7 @@ class Summary:
 
 
 def _bucket_names(buckets: Sequence[str]) -> list[str]:
-    shown = [show_span(parse_span(bucket)) for bucket in buckets]
+    shown = [format_duration(parse_duration(bucket)) for bucket in buckets]
     if not shown:
         return ["any"]
     middle = [f"{low} to {high}" for low, high in pairwise(shown)]
@@ -143,12 +143,12 @@ def _rounded(number: float | None) -> float | None:
     return None if number is None else round(number, 2)
 
 
-def run_dead_letters(definition: DeadLetters, run: Run, directory: Path) -> Outcome:
-    """Count what is there, and redrive what is asked for."""
+def run_dead_letters(definition: DeadLetters, run: PipelineRun, directory: Path) -> RunResult:
+    """Count the dead letters, and redrive those requested."""
     letters = dead_letter_topics(run.broker, definition.source)
     data = None if definition.schema is None else declared(run, definition.schema, directory)
     now_ms = time.time_ns() // 1_000_000
-    with explained():
+    with translate_spark_errors():
         frame = letters_frame(run, letters, data, now_ms)
         summary = Summary(frame, definition.age_buckets)
         redrive = None if definition.redrive is None else redriven(definition.redrive, run, letters, data)
@@ -161,13 +161,13 @@ def run_dead_letters(definition: DeadLetters, run: Run, directory: Path) -> Outc
         notes += redrive.notes
     if definition.sink is not None:
         _write(run.place(definition.sink.path), run, report_data)
-    return Outcome(
+    return RunResult(
         rows=0 if redrive is None else redrive.rows,
         report=Report(data=report_data, sections=sections, notes=notes),
-        is_stopped=run.interruption.is_asked,
+        is_stopped=run.interruption.is_requested,
     )
 
 
-def _write(place: str, run: Run, data: Mapping[str, Plain]) -> None:
+def _write(place: str, run: PipelineRun, data: Mapping[str, Plain]) -> None:
     directory, _, name = place.rpartition("/")
     storage_at(directory, run.spark).write(name, json.dumps(data, indent=2, ensure_ascii=False).encode())

@@ -1,8 +1,8 @@
-"""Sending dead letters back to where they came from, each once however often it is asked for.
+"""Sends dead letters back to their topics, each once however often the redrive runs.
 
-What is sent is written down first, by offsets, as a numbered batch in the checkpoint; then it is
-written under one transactional id by that number. A run that ended between the two is
-made up for by the next, and what any batch holds is not sent again.
+A numbered batch is first recorded in the checkpoint, by offsets, and then written under one
+transactional id with that number. The next run completes a batch that a run recorded but did not
+write, and dead letters in any batch are not sent again.
 """
 
 import time
@@ -15,14 +15,13 @@ import msgspec
 
 from alpacamq.client.errors import NotFound
 from alpacamq.client.kafka.offsets import extents
-from alpacamq.client.kafka.topics import every_topic
+from alpacamq.client.kafka.topics import list_topics
 from alpacamq.model.headers import DEAD_LETTER_HEADERS
 from alpacamq_spark.commit.committer import complete
 from alpacamq_spark.pipelines.definition import Redrive
-from alpacamq_spark.pipelines.errors import BadPlan
-from alpacamq_spark.pipelines.failures import condition
-from alpacamq_spark.pipelines.replay.plan import Span, span_options
-from alpacamq_spark.pipelines.run import BatchDone, Plain, Run, Section
+from alpacamq_spark.pipelines.errors import BadPlan, condition
+from alpacamq_spark.pipelines.replay.plan import PlannedRange, span_options
+from alpacamq_spark.pipelines.run import BatchDone, PipelineRun, Plain, Section
 from alpacamq_spark.pipelines.sources import reach, write_records
 from alpacamq_spark.write.staging import JOBS, Batch
 
@@ -40,24 +39,24 @@ _DONE = "redrive-done.json"
 
 
 class RedriveBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """Dead letters that are sent back together, and to which topics. The ids tell topics from later ones
-    of the same name."""
+    """Dead letters that are sent back together, and their topics. Topic ids distinguish topics from later
+    ones of the same name."""
 
     rows: int
-    spans: tuple[Span, ...]
+    spans: tuple[PlannedRange, ...]
     topic_ids: Mapping[str, str]
     targets: tuple[str, ...] = ()
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True):
-    """How many batches were written."""
+    """The number of batches written."""
 
     batches: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
 class Redriven:
-    """What was or would be sent back."""
+    """The dead letters that were, or would be, sent back."""
 
     rows: int
     data: dict[str, Plain]
@@ -65,26 +64,26 @@ class Redriven:
     notes: list[str] = field(default_factory=list)
 
 
-def redriven(redrive: Redrive, run: Run, letters: Letters, data: "StructType | None") -> Redriven:
-    """Send back what fits the condition, or show what would be."""
-    journal = _Journal(run, letters)
-    work = _Work(redrive, run, letters, data, journal)
+def redriven(redrive: Redrive, run: PipelineRun, letters: Letters, data: "StructType | None") -> Redriven:
+    """Send back the matching dead letters, or show which would be."""
+    journal = _RedriveLog(run, letters)
+    work = _RedriveJob(redrive, run, letters, data, journal)
     if not redrive.execute:
         return work.shown()
     return work.done()
 
 
-class _Journal:
-    """The batches of a checkpoint: those that are written, and perhaps one that is not."""
+class _RedriveLog:
+    """The batches in a checkpoint: those written, and perhaps one that is not."""
 
-    def __init__(self, run: Run, letters: Letters) -> None:
+    def __init__(self, run: PipelineRun, letters: Letters) -> None:
         self._checkpoint = run.checkpoint
         self._ids = letters.ids()
         self.transactional_id = f"redrive-{run.checkpoint.identity()}"
         names = [name for name in run.checkpoint.storage.names(_BATCHES) if name.endswith(".json")]
         self._planned = len(names)
         self.done = (run.checkpoint.recall(_DONE, Done) or Done()).batches
-        self._spans: list[Span] = []
+        self._spans: list[PlannedRange] = []
         for number in range(self._planned):
             batch = self.batch(number)
             self._note(batch)
@@ -96,7 +95,7 @@ class _Journal:
         return found
 
     def plan(self, batch: RedriveBatch) -> int:
-        """Write a batch down; returns its number."""
+        """Record a batch; return its number."""
         number = self._planned
         self._checkpoint.remember(f"{_BATCHES}/{number:010}.json", batch)
         self._planned += 1
@@ -110,8 +109,8 @@ class _Journal:
     def unfinished(self) -> list[int]:
         return list(range(self.done, self._planned))
 
-    def sent(self) -> list[Span]:
-        """What is not to be sent again, of the topics that are there now."""
+    def sent(self) -> list[PlannedRange]:
+        """Return the offsets not to be sent again, for the current topics."""
         return self._spans
 
     def _note(self, batch: RedriveBatch) -> None:
@@ -120,11 +119,16 @@ class _Journal:
         ]
 
 
-class _Work:
-    """One redrive: finding, showing and sending."""
+class _RedriveJob:
+    """One redrive: selects, shows and sends dead letters."""
 
     def __init__(
-        self, redrive: Redrive, run: Run, letters: Letters, data: "StructType | None", journal: _Journal
+        self,
+        redrive: Redrive,
+        run: PipelineRun,
+        letters: Letters,
+        data: "StructType | None",
+        journal: _RedriveLog,
     ) -> None:
         self._redrive = redrive
         self._run = run
@@ -135,7 +139,7 @@ class _Work:
         self._sent = 0
 
     def shown(self) -> Redriven:
-        """What would be sent back."""
+        """Return what would be sent back."""
         from pyspark.sql import functions as f
 
         matching = self._matching()
@@ -160,15 +164,15 @@ class _Work:
                 Section(["would go to", "count"], sorted(by_topic), title=f"redrive of {total}"),
                 Section(columns, rows, title=f"the first {len(rows)}"),
             ],
-            notes=["nothing was sent back; set execute = true or add --execute to do it"] if total else [],
+            notes=["nothing was sent; set execute = true or add --execute to send"] if total else [],
         )
 
     def done(self) -> Redriven:
-        """Send back, first what an earlier run had only written down."""
+        """Send back, beginning with a batch that an earlier run recorded but did not write."""
         for number in self._journal.unfinished():
             self._send(number)
         limit = self._redrive.limit
-        while not self._run.interruption.is_asked and (limit is None or self._sent < limit):
+        while not self._run.interruption.is_requested and (limit is None or self._sent < limit):
             batch = self._next_batch(BATCH if limit is None else min(BATCH, limit - self._sent))
             if batch is None:
                 break
@@ -181,7 +185,7 @@ class _Work:
         )
 
     def _matching(self) -> "DataFrame":
-        """Dead letters that fit the condition and were not sent back yet."""
+        """Return matching dead letters that were not sent back yet."""
         from pyspark.sql import functions as f
 
         frame = letters_frame(self._run, self._letters, self._data, self._now_ms)
@@ -203,16 +207,16 @@ class _Work:
         if not found:
             return None
         targets = tuple(sorted({row["origin_topic"] for row in found}))
-        self._check_targets(targets)  # before it is written down, so that another condition can leave it out
+        self._check_targets(targets)  # before it is recorded, so that another condition can exclude it
         spans = packed((row["topic"], row["partition"], row["offset"]) for row in found)
         return RedriveBatch(
             rows=len(found), spans=tuple(spans), topic_ids=self._letters.ids(), targets=targets
         )
 
     def _check_targets(self, topics: Iterable[str]) -> None:
-        """A topic that was deleted is not made anew just because somebody had failed to process it."""
+        """Check that target topics exist: a deleted topic is not recreated for its dead letters."""
         with reach(self._run.broker) as cluster:
-            every = [topic.name for topic in every_topic(cluster)]
+            every = [topic.name for topic in list_topics(cluster)]
         for topic in topics:
             if topic not in every:
                 raise NotFound("topic to send dead letters back to,", topic, every)
@@ -223,9 +227,9 @@ class _Work:
         spans = self._left(batch)
         rows = sum(span.end - span.start for span in spans)
         if rows < batch.rows:
-            self._run.teller.say(f"{batch.rows - rows} dead letters that an earlier run chose are gone")
+            self._run.listener.say(f"{batch.rows - rows} dead letters selected by an earlier run are gone")
         if not spans:
-            # The run that chose them may have written them, and died before all of them were shown.
+            # The run that selected them may have written them, and died before committing all of them.
             batch_of_sink = Batch(
                 sink=self._journal.transactional_id, query=JOBS, run=uuid4().hex, number=number
             )
@@ -245,7 +249,7 @@ class _Work:
         self._journal.finish(number)
         self._sent += rows
         took_s = time.monotonic() - started_at
-        self._run.teller.batch(
+        self._run.listener.batch(
             BatchDone(
                 batch=number,
                 rows=rows,
@@ -256,23 +260,23 @@ class _Work:
             )
         )
 
-    def _left(self, batch: RedriveBatch) -> list[Span]:
-        """What of a batch is still there: an earlier run may have written it down long ago."""
+    def _left(self, batch: RedriveBatch) -> list[PlannedRange]:
+        """Return the part of a batch that still exists: an earlier run may have recorded it long ago."""
         with reach(self._run.broker) as cluster:
-            ids: dict[str, str] = {topic.name: topic.id for topic in every_topic(cluster)}
+            ids: dict[str, str] = {topic.name: topic.id for topic in list_topics(cluster)}
             same = [span for span in batch.spans if ids.get(span.topic) == batch.topic_ids.get(span.topic)]
             logs = extents(cluster, {span.place for span in same})
         kept = [msgspec.structs.replace(span, start=max(span.start, logs[span.place].start)) for span in same]
         return [span for span in kept if span.start < span.end]
 
     def _records(self, chosen: "DataFrame") -> "DataFrame":
-        """Dead letters as they were before they became ones, save that they are new."""
+        """Return dead letters as the original records, but with new timestamps."""
         from pyspark.sql import functions as f
 
         with reach(self._run.broker) as cluster:
-            counts = {topic.name: len(topic.partitions) for topic in every_topic(cluster)}
+            counts = {topic.name: len(topic.partitions) for topic in list_topics(cluster)}
         known = f.create_map(*[f.lit(each) for pair in counts.items() for each in pair])
-        # A topic that was made anew may have fewer partitions than the one that it came from.
+        # A recreated topic may have fewer partitions than the original.
         is_there = f.col("origin_partition") < f.try_element_at(known, f.col("origin_topic"))
         ordered = chosen.sortWithinPartitions("topic", "partition", "offset")
         return ordered.select(
@@ -283,33 +287,33 @@ class _Work:
             f.when(is_there, f.col("origin_partition")).alias("partition"),
         )
 
-    def _offsets(self, spans: Sequence[Span]) -> "DataFrame":
-        """One row for every offset: Spark joins equal values well, and ranges badly."""
+    def _offsets(self, spans: Sequence[PlannedRange]) -> "DataFrame":
+        """Return one row per offset: Spark joins equal values well, and ranges badly."""
         rows = [(span.topic, span.partition, span.start, span.end) for span in spans]
         schema = "topic STRING, partition INT, start BIGINT, end BIGINT"
         frame = self._run.spark.createDataFrame(rows, schema)
         return frame.selectExpr("topic", "partition", "explode(sequence(start, end - 1)) AS offset")
 
 
-def packed(places: Iterable[tuple[str, int, int]]) -> list[Span]:
-    """Single offsets, in order, as stretches of offsets."""
-    spans: list[Span] = []
+def packed(places: Iterable[tuple[str, int, int]]) -> list[PlannedRange]:
+    """Combine single offsets, in order, to ranges."""
+    spans: list[PlannedRange] = []
     for topic, partition, offset in places:
         last = spans[-1] if spans else None
         if last is not None and (last.topic, last.partition, last.end) == (topic, partition, offset):
             spans[-1] = msgspec.structs.replace(last, end=offset + 1)
         else:
-            spans.append(Span(topic=topic, partition=partition, start=offset, end=offset + 1))
+            spans.append(PlannedRange(topic=topic, partition=partition, start=offset, end=offset + 1))
     return spans
 
 
-def covering(spans: Sequence[Span]) -> list[Span]:
-    """For every partition the one stretch that holds all of its spans."""
-    hull: dict[tuple[str, int], Span] = {}
+def covering(spans: Sequence[PlannedRange]) -> list[PlannedRange]:
+    """Return for every partition the range that covers all of its ranges."""
+    hull: dict[tuple[str, int], PlannedRange] = {}
     for span in spans:
         at = (span.topic, span.partition)
         before = hull.get(at, span)
-        hull[at] = Span(
+        hull[at] = PlannedRange(
             topic=span.topic,
             partition=span.partition,
             start=min(before.start, span.start),

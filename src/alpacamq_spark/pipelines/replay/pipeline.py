@@ -1,7 +1,7 @@
-"""The kind `replay`: a stretch of an archive or of topics, written to a topic exactly once.
+"""The kind `replay`: writes a range of an archive or of topics to a topic exactly once.
 
-The stretch is found once and kept in the checkpoint as a plan. Its batches are written under one
-transactional id by their numbers, so that what was written before a run ended is not written again.
+The range is determined once and stored in the checkpoint as a plan. Its batches are written under one
+transactional id with their numbers, so that batches written by an earlier run are not written again.
 """
 
 import time
@@ -13,19 +13,17 @@ import msgspec
 
 from alpacamq_spark.pipelines.archive.pipeline import filtered
 from alpacamq_spark.pipelines.definition import Position, Replay, ReplaySource
-from alpacamq_spark.pipelines.errors import BadPlan
-from alpacamq_spark.pipelines.failures import explained
-from alpacamq_spark.pipelines.run import BatchDone, Outcome, Report, Run, Section
-from alpacamq_spark.pipelines.sources import FORMAT, write_records
-from alpacamq_spark.pipelines.time_range import between, whole
+from alpacamq_spark.pipelines.errors import BadPlan, translate_spark_errors
+from alpacamq_spark.pipelines.run import BatchDone, PipelineRun, Report, RunResult, Section
+from alpacamq_spark.pipelines.sources import FORMAT, filter_time, read_source, write_records
 from alpacamq_spark.pipelines.timestamps import format_timestamp, parse_timestamp
 
-from .plan import ReplayPlan, ReplayProgress, Span, batches_for, span_options
+from .plan import PlannedRange, ReplayPlan, ReplayProgress, batches_for, span_options
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# Where a replayed record was read, in headers of its own.
+# Headers with the original position of a replayed record.
 REPLAY_TOPIC = "alpacamq-replay-topic"
 REPLAY_PARTITION = "alpacamq-replay-partition"
 REPLAY_OFFSET = "alpacamq-replay-offset"
@@ -34,12 +32,12 @@ REPLAY_HEADERS = (REPLAY_TOPIC, REPLAY_PARTITION, REPLAY_OFFSET, REPLAY_TIMESTAM
 
 _PLAN = "replay-plan.json"
 _PROGRESS = "replay-progress.json"
-# With a rate, records come in bursts of so many seconds' worth.
+# With a rate limit, records are sent in bursts of this many seconds' worth.
 _BURST_S = 5
 
 
-def run_replay(definition: Replay, run: Run) -> Outcome:
-    """Write what is left of the replay."""
+def run_replay(definition: Replay, run: PipelineRun) -> RunResult:
+    """Write the rest of the replay."""
     plan = run.checkpoint.recall(_PLAN, ReplayPlan)
     if plan is None:
         plan = _planned(definition, run)
@@ -47,16 +45,16 @@ def run_replay(definition: Replay, run: Run) -> Outcome:
     elif plan.wanted != _wanted(definition):
         raise BadPlan(
             f"the checkpoint {run.checkpoint.place} is of a replay with another source, filter or topic; "
-            "give this one a checkpoint of its own, or delete that one to begin anew"
+            "use another checkpoint, or delete that one to start over"
         )
     progress = run.checkpoint.recall(_PROGRESS, ReplayProgress) or ReplayProgress()
     notes = []
     if plan.batches and progress.batches == plan.batches:
-        notes = [f"all of it was replayed before; delete {run.checkpoint.place} to do it again"]
+        notes = [f"already replayed; delete {run.checkpoint.place} to replay again"]
     before, is_stopped = progress.rows, False
     while progress.batches < plan.batches:
         progress = _one_batch(definition, run, plan, progress)
-        if run.interruption.is_asked and progress.batches < plan.batches:
+        if run.interruption.is_requested and progress.batches < plan.batches:
             is_stopped = True
             break
     rows = progress.rows - before
@@ -85,18 +83,18 @@ def run_replay(definition: Replay, run: Run) -> Outcome:
         ],
         notes=notes,
     )
-    return Outcome(rows=rows, report=report, is_stopped=is_stopped)
+    return RunResult(rows=rows, report=report, is_stopped=is_stopped)
 
 
-def _planned(definition: Replay, run: Run) -> ReplayPlan:
-    """Find what is to be replayed, which takes one look at all of it."""
+def _planned(definition: Replay, run: PipelineRun) -> ReplayPlan:
+    """Determine the range to replay, which takes one pass over it."""
     from pyspark.sql import functions as f
 
     now_ms = time.time_ns() // 1_000_000
     source = definition.source
-    begin_ms, end_ms = _moment(source.begin, now_ms), _moment(source.end, now_ms)
-    with explained():
-        frame = _within(whole(run, source), source, begin_ms, end_ms)
+    begin_ms, end_ms = _resolve_time(source.begin, now_ms), _resolve_time(source.end, now_ms)
+    with translate_spark_errors():
+        frame = _within(read_source(run, source), source, begin_ms, end_ms)
         found = (
             filtered(frame, definition.steps)
             .groupBy("topic", "partition")
@@ -105,7 +103,8 @@ def _planned(definition: Replay, run: Run) -> ReplayPlan:
             .collect()
         )
     spans = tuple(
-        Span(topic=row.topic, partition=row.partition, start=row.start, end=row.last + 1) for row in found
+        PlannedRange(topic=row.topic, partition=row.partition, start=row.start, end=row.last + 1)
+        for row in found
     )
     rows = sum(row["rows"] for row in found)
     at_most = (
@@ -121,28 +120,28 @@ def _planned(definition: Replay, run: Run) -> ReplayPlan:
         spans=spans,
     )
     times = (("from", begin_ms), ("to", end_ms))
-    shown = "".join(f" {word} {format_timestamp(moment)}" for word, moment in times if moment is not None)
-    run.teller.say(f"{rows} records to replay{shown}")
+    shown = "".join(f" {word} {format_timestamp(time)}" for word, time in times if time is not None)
+    run.listener.say(f"{rows} records to replay{shown}")
     return plan
 
 
 def _wanted(definition: Replay) -> str:
-    """What may not change between the runs of one replay."""
+    """Return the part of the definition that must not change between runs of a replay."""
     fixed = (definition.source, definition.steps, definition.sink)
     return msgspec.json.encode(fixed, order="sorted").decode()
 
 
-def _moment(position: Position | None, now_ms: int) -> int | None:
+def _resolve_time(position: Position | None, now_ms: int) -> int | None:
     return parse_timestamp(position, now_ms) if isinstance(position, str) else None
 
 
 def _within(
     frame: "DataFrame", source: ReplaySource, begin_ms: int | None, end_ms: int | None
 ) -> "DataFrame":
-    """The rows between two positions."""
+    """Filter the rows between two positions."""
     from pyspark.sql import functions as f
 
-    frame = between(frame, source, begin_ms, end_ms)
+    frame = filter_time(frame, source, begin_ms, end_ms)
     for position, is_start in ((source.begin, True), (source.end, False)):
         if isinstance(position, int):
             frame = frame.where(f.col("offset") >= position if is_start else f.col("offset") < position)
@@ -152,7 +151,7 @@ def _within(
 
 
 def _by_partition(positions: Mapping[str, Mapping[str, int]], *, is_start: bool) -> "Column":
-    """Offsets of the partitions that are named, and all of the others."""
+    """Filter by the offsets of named partitions; keep all others."""
     from pyspark.sql import functions as f
 
     condition = f.lit(True)
@@ -164,14 +163,16 @@ def _by_partition(positions: Mapping[str, Mapping[str, int]], *, is_start: bool)
     return condition
 
 
-def _one_batch(definition: Replay, run: Run, plan: ReplayPlan, progress: ReplayProgress) -> ReplayProgress:
+def _one_batch(
+    definition: Replay, run: PipelineRun, plan: ReplayPlan, progress: ReplayProgress
+) -> ReplayProgress:
     from pyspark.sql import Observation
     from pyspark.sql import functions as f
 
     started_at = time.monotonic()
     number = progress.batches
     seen = Observation(f"replay-{plan.id}-{number}")
-    with explained():
+    with translate_spark_errors():
         frame = filtered(
             _within(
                 _batch_frame(definition, run, plan, number), definition.source, plan.begin_ms, plan.end_ms
@@ -191,7 +192,7 @@ def _one_batch(definition: Replay, run: Run, plan: ReplayPlan, progress: ReplayP
     if definition.rate is not None and progress.batches < plan.batches:
         run.interruption.wait(written / definition.rate - (time.monotonic() - started_at))
     took_s = time.monotonic() - started_at
-    run.teller.batch(
+    run.listener.batch(
         BatchDone(
             batch=number,
             rows=written,
@@ -204,8 +205,8 @@ def _one_batch(definition: Replay, run: Run, plan: ReplayPlan, progress: ReplayP
     return progress
 
 
-def _batch_frame(definition: Replay, run: Run, plan: ReplayPlan, number: int) -> "DataFrame":
-    """The rows of one batch, those of a partition in one task and in order."""
+def _batch_frame(definition: Replay, run: PipelineRun, plan: ReplayPlan, number: int) -> "DataFrame":
+    """Return the rows of one batch, those of a partition in one task and in order."""
     from functools import reduce
     from operator import or_
 
@@ -223,19 +224,19 @@ def _batch_frame(definition: Replay, run: Run, plan: ReplayPlan, number: int) ->
         & f.col("offset").between(span.start, span.end - 1)
         for span in spans
     ]
-    rows = whole(run, definition.source).where(reduce(or_, inside))
+    rows = read_source(run, definition.source).where(reduce(or_, inside))
     together = rows.repartition(len(spans), "topic", "partition")
     return together.sortWithinPartitions("topic", "partition", "offset")
 
 
 def _records(definition: Replay, frame: "DataFrame") -> "DataFrame":
-    """Rows as the connector writes them."""
+    """Convert rows to the connector's columns."""
     from pyspark.sql import functions as f
 
     sink = definition.sink
     headers = f.coalesce("headers", f.array().cast("array<struct<key:string,value:binary>>"))
     if sink.position_headers:
-        # Those of an earlier replay would contradict these.
+        # Headers of an earlier replay would contradict these.
         kept = f.filter(headers, lambda header: ~header["key"].isin(*REPLAY_HEADERS))
         headers = f.concat(kept, f.array(*(_header(name, column) for name, column in _positions())))
     columns = [f.col("key"), f.col("value"), headers.alias("headers")]

@@ -1,7 +1,7 @@
-"""The plan of a replay: which offsets, cut into batches, fixed when it first runs. Pure.
+"""The plan of a replay: its offsets, divided into batches, fixed when it first runs. Pure.
 
-Batches are numbered, and what a batch holds follows from the plan alone, so that one which is
-written again is the same as before.
+Batches are numbered, and the content of a batch depends on the plan alone, so that a batch written
+again is the same as before.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from alpacamq.model.ids import TopicName, TopicPartition
-from alpacamq_spark.read.offset_json import assign_option, offsets_option
+from alpacamq_spark.read.positions import assign_option, offsets_option
 
 
-class Span(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedRange(msgspec.Struct, frozen=True, kw_only=True):
     """Offsets of one partition, from `start` to before `end`."""
 
     topic: str
@@ -26,9 +26,9 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is replayed, under a name of its own.
+    """The offsets to replay.
 
-    `wanted` is what the pipeline said when the plan was made.
+    `wanted` is the pipeline's definition when the plan was made.
     """
 
     id: str
@@ -37,39 +37,39 @@ class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
     end_ms: int | None
     rows: int
     batches: int
-    spans: tuple[Span, ...]
+    spans: tuple[PlannedRange, ...]
 
     @property
     def transactional_id(self) -> str:
         return f"replay-{self.id}"
 
-    def batch(self, number: int) -> list[Span]:
-        """The offsets of one batch: the same share of every partition, so that they advance together."""
+    def batch(self, number: int) -> list[PlannedRange]:
+        """Return the offsets of one batch: the same share of every partition, so all advance together."""
         found = []
         for span in self.spans:
             length = span.end - span.start
             start = span.start + length * number // self.batches
             end = span.start + length * (number + 1) // self.batches
             if start < end:
-                found.append(Span(topic=span.topic, partition=span.partition, start=start, end=end))
+                found.append(PlannedRange(topic=span.topic, partition=span.partition, start=start, end=end))
         return found
 
 
 class ReplayProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How many batches are done, and the rows in them."""
+    """The number of completed batches, and their rows."""
 
     batches: int = 0
     rows: int = 0
 
 
-def batches_for(rows: int, spans: Iterable[Span], at_most: int) -> int:
-    """How many batches of about `at_most` rows; never more than there are offsets."""
+def batches_for(rows: int, spans: Iterable[PlannedRange], at_most: int) -> int:
+    """Return the number of batches of about `at_most` rows; at most one per offset."""
     offsets = max((span.end - span.start for span in spans), default=0)
     return min(-(-rows // at_most), offsets)
 
 
-def span_options(spans: Sequence[Span]) -> dict[str, str]:
-    """What reads these offsets, as options of the connector."""
+def span_options(spans: Sequence[PlannedRange]) -> dict[str, str]:
+    """Return the connector's options to read these offsets."""
     return {
         "assign": assign_option(span.place for span in spans),
         "startingOffsets": offsets_option({span.place: span.start for span in spans}),

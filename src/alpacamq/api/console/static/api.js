@@ -1,8 +1,8 @@
-// Asking the broker. Tells apart a broker that cannot be reached from one that says no.
+// Requests to the broker. Distinguishes an unreachable broker from one that refuses a request.
 
 const TIMEOUT_MS = 15000;
 
-/** What the broker answered when it refused, as RFC 9457 has it. */
+/** A problem document (RFC 9457) of the broker. */
 export class Problem extends Error {
   constructor(status, body) {
     super(body?.detail || body?.title || `the broker answered ${status}`);
@@ -11,10 +11,10 @@ export class Problem extends Error {
   }
 }
 
-/** No answer came. */
+/** The broker did not respond. */
 export class Unreachable extends Error {}
 
-/** Whether the last request reached the broker; "change" is dispatched when that changes. */
+/** Whether the last request reached the broker; dispatches "change" when that changes. */
 export const connection = Object.assign(new EventTarget(), { isUp: null });
 
 function seen(isUp) {
@@ -23,7 +23,7 @@ function seen(isUp) {
   connection.dispatchEvent(new Event("change"));
 }
 
-/** A path with its names escaped: path`/topics/${topic}`. */
+/** Return a path with escaped names: path`/topics/${topic}`. */
 export function path(parts, ...names) {
   return parts.reduce((whole, part, at) => whole + encodeURIComponent(names[at - 1]) + part);
 }
@@ -34,7 +34,7 @@ export function get(where, query = {}, signal = undefined) {
   return ask(text ? `${where}?${text}` : where, { signal });
 }
 
-/** Like `get`, but null where there is no such thing. */
+/** Like `get`, but returns null for 404. */
 export async function find(where, query = {}, signal = undefined) {
   try {
     return await get(where, query, signal);
@@ -44,7 +44,7 @@ export async function find(where, query = {}, signal = undefined) {
   }
 }
 
-/** Text is sent as it is, anything else as JSON. */
+/** Send a request; text is sent as it is, any other body as JSON. */
 export function send(method, where, body) {
   const options = { method };
   if (body !== undefined) {

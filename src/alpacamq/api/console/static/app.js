@@ -1,4 +1,4 @@
-// The frame around the pages: which of them is shown, the menu, the banner, light and dark.
+// The frame around the pages: routing, menu, banner and theme.
 
 import { connection } from "./api.js";
 import { h, show } from "./dom.js";
@@ -22,7 +22,7 @@ function open() {
   drawNav(section);
   let title = "Not found";
   if (page) title = page(view, names, query);
-  else show(main, heading(title), empty("There is no such page. ", h("a", { href: "#/" }, "Back to the overview")));
+  else show(main, heading(title), empty("Page not found. ", h("a", { href: "#/" }, "Back to the overview")));
   document.title = `${title} · AlpacaMQ`;
   main.querySelector("h1")?.focus({ preventScroll: true });
   window.scrollTo(0, 0);
@@ -45,7 +45,7 @@ function drawConnection() {
   const banner = document.getElementById("banner");
   const isLost = connection.isUp === false;
   banner.hidden = !isLost;
-  banner.textContent = isLost ? `The broker at ${location.host} cannot be reached. Trying again until it answers.` : "";
+  banner.textContent = isLost ? `The broker at ${location.host} is unreachable. Retrying.` : "";
   pulse.className = `pulse ${isLost ? "down" : connection.isUp ? "up" : ""}`;
   pulse.textContent = isLost ? "offline" : connection.isUp ? "live" : "connecting";
 }
@@ -56,7 +56,7 @@ function drawTheme() {
   const now = document.documentElement.dataset.theme ?? "auto";
   const button = document.getElementById("theme");
   button.textContent = THEMES[now];
-  button.title = `Colours: ${now === "auto" ? "as the system has them" : now}`;
+  button.title = `Colours: ${now === "auto" ? "system" : now}`;
   button.setAttribute("aria-label", `${button.title}. Change`);
 }
 
@@ -68,7 +68,7 @@ function nextTheme() {
   try {
     localStorage.setItem("alpacamq-theme", next);
   } catch {
-    // Not kept then.
+    // The choice is not stored.
   }
   drawTheme();
 }
@@ -78,7 +78,7 @@ menu.addEventListener("click", () => {
   menu.setAttribute("aria-expanded", String(isOpen));
 });
 document.querySelector(".skip").addEventListener("click", (event) => {
-  event.preventDefault(); // the part of the address behind # names the page
+  event.preventDefault(); // the fragment of the address names the page
   main.focus();
 });
 document.getElementById("theme").addEventListener("click", nextTheme);

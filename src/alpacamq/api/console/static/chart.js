@@ -1,21 +1,21 @@
-// Lines over time as SVG, with a legend that has the latest numbers and a reading of them under the pointer.
+// Time series as SVG lines, with a legend of the latest values and a readout at the pointer.
 
 import { h, show } from "./dom.js";
 import * as format from "./format.js";
 
 const WIDTH = 1000;
 const HEIGHT = 100;
-// Where the pointer is, by chart, as a share of the width; kept so that a redrawn chart still shows it.
+// Pointer positions by chart, as a share of the width; kept across redraws.
 const pointed = new Map();
 
 /**
- * `series` is [{label, values, tone}] over `times`; `id` tells charts of a page apart.
- * Values are numbers, or null where nothing is known.
+ * Draw a chart. `series` is [{label, values, tone}] over `times`; `id` identifies the chart on its page.
+ * Values are numbers, or null if unknown.
  */
 export function chart({ id, times, series, unit = format.brief, title }) {
   const drawn = series.filter((each) => each.values.some((value) => value !== null));
   if (times.length < 2 || !drawn.length) {
-    return h("div", { class: "chart" }, h("p", { class: "empty" }, "Collecting… the first points come within seconds."));
+    return h("div", { class: "chart" }, h("p", { class: "empty" }, "Collecting… the first points appear within seconds."));
   }
   const top = ceiling(Math.max(...drawn.flatMap((each) => each.values.map((value) => value ?? 0))));
   const reading = h("div", { class: "reading", "aria-hidden": "true" }, at(id, times, drawn, unit, top));
@@ -50,7 +50,7 @@ export function chart({ id, times, series, unit = format.brief, title }) {
   );
 }
 
-/** A line without words, for the row of a table. */
+/** A line without labels, for a table row. */
 export function sparkline(values, tone = "tone-1") {
   const known = values.map((value) => value ?? 0);
   const top = Math.max(...known, 1e-9);
@@ -75,7 +75,7 @@ function summary(title, drawn, unit) {
 const last = (values) => values.findLast((value) => value !== null) ?? null;
 const between = (times, share) => times[0] + (times.at(-1) - times[0]) * share;
 
-/** The next round number up, so that the scale has labels people can read. */
+/** Round up to a number with a short label for the scale. */
 function ceiling(highest) {
   if (highest <= 0) return 1;
   const magnitude = 10 ** Math.floor(Math.log10(highest));

@@ -1,11 +1,11 @@
-// Elements from values, and changing a page to what it should be without losing focus, scroll or selection.
-// Whatever comes from the broker becomes a text node or an attribute, never markup.
+// Creates elements, and patches a page without losing focus, scroll position or selection.
+// Data from the broker becomes text nodes or attributes, never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 const SVG_TAGS = new Set(["svg", "g", "path", "line", "rect", "circle", "text"]);
 const listeners = new WeakMap();
 
-/** An element. `on` holds listeners by event; a property that is null, undefined or false is left out. */
+/** Create an element. `on` holds listeners by event; properties that are null, undefined or false are left out. */
 export function h(tag, properties, ...children) {
   const element = SVG_TAGS.has(tag) ? document.createElementNS(SVG, tag) : document.createElement(tag);
   for (const [name, value] of Object.entries(properties ?? {})) {
@@ -26,7 +26,7 @@ function append(element, children) {
   }
 }
 
-/** Listeners are looked up when the event comes, so that a patched element has those of the newest picture. */
+/** Dispatch an event to the current listeners of an element, which patching may have replaced. */
 function listen(element, byEvent) {
   const known = listeners.get(element) ?? {};
   for (const event of Object.keys(byEvent)) {
@@ -39,7 +39,7 @@ function dispatch(event) {
   return listeners.get(event.currentTarget)?.[event.type]?.(event);
 }
 
-/** Make what is inside `element` what `children` are, changing as little as possible. */
+/** Replace the contents of `element` by `children` with minimal changes. */
 export function show(element, ...children) {
   const wanted = document.createElement("div");
   append(wanted, children);
@@ -53,12 +53,12 @@ function patch(old, wanted) {
   }
   const still = old.dataset.still;
   for (const { name } of [...old.attributes]) {
-    // Whether something is open is the reader's to say once it is there.
+    // The reader controls whether an existing element is open.
     if (!wanted.hasAttribute(name) && !(name === "open" && old.nodeName === "DETAILS")) old.removeAttribute(name);
   }
   for (const { name, value } of wanted.attributes) {
     if (name === "open" && old.nodeName === "DETAILS") continue;
-    // As a property: the page's policy lets no attribute have a style.
+    // As a property: the content security policy forbids style attributes.
     if (name === "style") old.style.cssText = wanted.style.cssText;
     else if (old.getAttribute(name) !== value) old.setAttribute(name, value);
   }
@@ -66,7 +66,7 @@ function patch(old, wanted) {
   if (heard) listen(old, heard);
   if (old.nodeName === "TEXTAREA" || old.nodeName === "INPUT") return;
   if (old.nodeName === "SELECT") return patchSelect(old, wanted);
-  // What is marked as still is the reader's to unfold and stays as it is.
+  // Elements marked as still are expanded by the reader and not patched.
   if (wanted.dataset.still && wanted.dataset.still === still) return;
   patchChildren(old, wanted);
 }

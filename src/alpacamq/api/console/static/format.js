@@ -1,4 +1,4 @@
-// Numbers, sizes and timestamps as people read them.
+// Formats numbers, sizes, durations and timestamps.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const some = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
@@ -7,7 +7,7 @@ const NONE = "–";
 
 export const count = (number) => (number === null || number === undefined ? NONE : whole.format(number));
 
-/** A number that may be large, in few characters. */
+/** Format a number briefly. */
 export function brief(number) {
   if (number === null || number === undefined) return NONE;
   return Math.abs(number) < 10000 ? whole.format(number) : compact.format(number);
@@ -31,7 +31,7 @@ export function bytes(size) {
   return `${unit === 0 || size >= 100 ? whole.format(size) : some.format(size)} ${units[unit]}`;
 }
 
-/** A length of time, in its one or two largest units. */
+/** Format a duration in its one or two largest units. */
 export function span(ms) {
   if (ms === null || ms === undefined) return NONE;
   if (ms < 0) return `-${span(-ms)}`;
@@ -51,7 +51,7 @@ export function span(ms) {
 
 const pad = (number, digits = 2) => String(number).padStart(digits, "0");
 
-/** A timestamp on the reader's clock: 2026-01-31 12:00:00.123. */
+/** Format a timestamp in local time: 2026-01-31 12:00:00.123. */
 export function timestamp(ms) {
   if (ms === null || ms === undefined || ms < 0) return NONE;
   const date = new Date(ms);
@@ -72,7 +72,7 @@ export function ago(ms) {
   return since < 1000 ? "just now" : `${span(since)} ago`;
 }
 
-/** The start of a text, on one line. */
+/** Return the start of a text on one line. */
 export function excerpt(text, length = 120) {
   const line = text.slice(0, 4 * length).replace(/\s+/g, " ");
   return line.length > length ? `${line.slice(0, length)}…` : line;

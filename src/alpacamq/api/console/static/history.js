@@ -1,4 +1,4 @@
-// Rates and lag over time, as the broker remembers them.
+// Rates and lag over time, from the history of the broker.
 
 import { get } from "./api.js";
 
@@ -9,7 +9,7 @@ export const WINDOWS = [
 ];
 const TONES = 6;
 
-/** The series of the last `seconds`; `wanted` as the route has it. */
+/** Load the series of the last `seconds`; `wanted` holds query parameters. */
 export async function history(wanted, seconds, signal, points = 150) {
   const after = Date.now() - seconds * 1000;
   return get("/history", { ...wanted, after: Math.max(Math.round(after), 0), points }, signal);
@@ -22,7 +22,7 @@ export function values(found, measure, { topic, group } = {}) {
 
 export const latest = (values) => values.findLast((value) => value !== null) ?? null;
 
-/** Series with a colour each; those that are too many for that are left out, the largest first. */
+/** Assign a colour to each series, the largest first; series beyond the number of colours are left out. */
 export function toned(series) {
   const largest = (each) => Math.max(...each.values.map((value) => value ?? 0));
   return [...series]

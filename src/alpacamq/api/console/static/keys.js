@@ -34,7 +34,7 @@ function isTyping(target) {
   return target.isContentEditable || ["INPUT", "TEXTAREA", "SELECT"].includes(target.nodeName);
 }
 
-/** To the next or previous link or button in the rows of the page. */
+/** Focus the next or previous link or button in the rows of the page. */
 function step(by) {
   const stops = [...document.querySelectorAll("main tbody tr, main li.row")]
     .map((row) => row.querySelector("a, button, summary"))

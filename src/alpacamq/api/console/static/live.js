@@ -1,4 +1,4 @@
-// Looking at the broker again and again while somebody is looking at the page.
+// Polls the broker while the page is visible.
 
 import { Problem, Unreachable } from "./api.js";
 import { show } from "./dom.js";
@@ -7,7 +7,7 @@ import { refused } from "./parts.js";
 const INTERVAL_MS = 2000;
 const RETRY_MS = 1000;
 
-/** One page's life: what it polls and listens to ends with it. */
+/** The lifetime of a page: its polling and listeners end with it. */
 export class View {
   #ending = new AbortController();
   #wakes = new Set();
@@ -32,8 +32,8 @@ export class View {
   }
 
   /**
-   * Draw into `place` what `load` brings, now and every two seconds while the page can be seen.
-   * Returns a function that looks at once.
+   * Draw the result of `load` into `place`, now and every two seconds while the page is visible.
+   * Returns a function that reloads immediately.
    */
   live(place, load, draw, { every = INTERVAL_MS } = {}) {
     let wake = () => {};
@@ -71,7 +71,7 @@ export class View {
       place.removeAttribute("aria-busy");
     } catch (error) {
       if (this.signal.aborted) return true;
-      if (error instanceof Unreachable) return false; // the banner says so; what is shown stays
+      if (error instanceof Unreachable) return false; // the banner reports it; the page keeps its contents
       if (!(error instanceof Problem)) console.error(error);
       show(place, refused(error));
       place.removeAttribute("aria-busy");

@@ -1,4 +1,4 @@
-// Messages as lines that unfold to all that is in them.
+// Messages as lines that expand to their contents.
 
 import { h, show } from "./dom.js";
 import * as format from "./format.js";
@@ -13,11 +13,11 @@ const DEAD_LETTER = {
   "alpacamq-origin-topic": "From topic",
   "alpacamq-origin-partition": "From partition",
   "alpacamq-origin-offset": "From offset",
-  "alpacamq-origin-group": "Given up by group",
+  "alpacamq-origin-group": "Dead-lettered by group",
   "alpacamq-delivery-count": "Deliveries",
 };
 
-/** `open` is the place, PARTITION/OFFSET, of one that is unfolded from the start. */
+/** `open` is the position, PARTITION/OFFSET, of a message that is expanded initially. */
 export function messageList(topic, messages, { nothing = "No messages.", open = null } = {}) {
   if (!messages.length) return empty(nothing);
   return h("ol", { class: "messages" }, messages.map((message) => line(topic, message, open)));

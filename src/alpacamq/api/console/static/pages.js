@@ -1,4 +1,4 @@
-// Every page and where it is. What stands behind # in the address is a path of names and a query.
+// The routes of all pages. The fragment of an address is a path of names and a query.
 
 import { delayed } from "./pages/delayed.js";
 import { group, groups } from "./pages/groups.js";
@@ -22,7 +22,7 @@ export const PAGES = [
   { name: "Pipelines", href: "#/pipelines", key: "l" },
 ];
 
-// A part that begins with a colon is a name.
+// A part that begins with a colon is a parameter.
 const ROUTES = [
   ["", overview, "Overview"],
   ["topics", topics, "Topics"],
@@ -41,7 +41,7 @@ const ROUTES = [
   ["pipelines", pipelines, "Pipelines"],
 ].map(([route, page, section]) => ({ parts: route.split("/"), page, section }));
 
-/** The page of an address, the names in its path, and its query; no page where there is none. */
+/** Return the page of an address, its parameters and query; the page is undefined if unknown. */
 export function pageAt(hash) {
   const [path, search = ""] = hash.replace(/^#\/?/, "").split("?", 2);
   const query = new URLSearchParams(search);

@@ -1,4 +1,4 @@
-// The pieces that pages are made of.
+// Components of pages.
 
 import { h, show } from "./dom.js";
 import * as format from "./format.js";
@@ -7,10 +7,10 @@ export function heading(title, ...beside) {
   return h("div", { class: "heading" }, h("h1", { tabindex: "-1" }, title), h("div", { class: "actions" }, beside));
 }
 
-/** Where one is: links to the pages above, and the name of this one. */
+/** Breadcrumbs: links to the parent pages, and the name of this one. */
 export function trail(...steps) {
   const links = steps.map(([name, href]) => h("li", null, href ? h("a", { href }, name) : h("span", null, name)));
-  return h("nav", { class: "trail", "aria-label": "Where this is" }, h("ol", null, links));
+  return h("nav", { class: "trail", "aria-label": "Breadcrumbs" }, h("ol", null, links));
 }
 
 export function card(title, ...content) {
@@ -30,8 +30,8 @@ export function stat(label, value, { note = null, href = null, tone = null, char
 export const stats = (...each) => h("div", { class: "stats" }, each);
 
 /**
- * Rows under columns. A column is {label, cell(row), kind?: "number" | "name" | "wide"}; "wide" ones are left out
- * where there is little room.
+ * A table. A column is {label, cell(row), kind?: "number" | "name" | "wide"}; "wide" ones are left out
+ * on narrow screens.
  */
 export function table(columns, rows, { key, empty: nothing = "Nothing here yet.", label = "" } = {}) {
   if (!rows.length) return empty(nothing);
@@ -99,7 +99,7 @@ export function select(options, chosen, change = null) {
   return element;
 }
 
-/** A few choices beside each other, one of which is on. */
+/** A group of buttons, one of which is selected. */
 export function choice(label, options, chosen, change) {
   return h(
     "div",
@@ -110,7 +110,7 @@ export function choice(label, options, chosen, change) {
   );
 }
 
-/** A share of a whole as a bar of parts: [[name, number, tone]]. */
+/** A stacked bar: [[name, number, tone]]. */
 export function bar(parts, whole) {
   const total = Math.max(whole ?? 0, parts.reduce((sum, [, number]) => sum + number, 0), 1);
   const text = parts.map(([name, number]) => `${name} ${format.count(number)}`).join(", ");
@@ -129,7 +129,7 @@ export function toast(text, tone = "good") {
   setTimeout(() => note.remove(), tone === "bad" ? 8000 : 4000);
 }
 
-/** Ask before something that cannot be undone; resolves to whether it was confirmed. */
+/** Show a confirmation dialog; resolves to whether it was confirmed. */
 export function confirm(question, detail, verb) {
   return new Promise((resolve) => {
     const dialog = h("dialog", { class: "dialog", "aria-labelledby": "dialog-title" });

@@ -1,4 +1,4 @@
-// Going to a topic, a group or a page by a part of its name.
+// Finds a topic, a group or a page by a part of its name.
 
 import { get } from "./api.js";
 import { h, show } from "./dom.js";
@@ -43,11 +43,11 @@ export function offerSearch() {
     input.setAttribute("aria-expanded", String(!list.hidden));
     if (found.length) input.setAttribute("aria-activedescendant", `found-${chosen}`);
     else input.removeAttribute("aria-activedescendant");
-    show(list, found.length ? found.map(option) : h("li", { class: "note" }, "Nothing has such a name."));
+    show(list, found.length ? found.map(option) : h("li", { class: "note" }, "No match."));
   }
 
   function option({ name, kind, href }, place) {
-    // Before the click, which comes after the input has lost its focus and the list has gone.
+    // Before click, which fires after the input has lost focus and the list is closed.
     const press = (event) => {
       event.preventDefault();
       go(href);

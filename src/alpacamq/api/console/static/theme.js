@@ -1,11 +1,11 @@
-// Light or dark, before anything is painted: as the system has it, or as was chosen here.
+// Sets the theme before the first paint: that of the system, or the chosen one.
 "use strict";
 (() => {
   let chosen = null;
   try {
     chosen = localStorage.getItem("alpacamq-theme");
   } catch {
-    // Storage may be switched off; the system's choice is as good.
+    // Storage may be disabled; use the theme of the system.
   }
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
 })();

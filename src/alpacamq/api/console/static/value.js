@@ -1,5 +1,5 @@
-// What is in a message: as a tree where it is JSON, as text, or as bytes. Message contents are anybody's; they
-// become text nodes only, and are unfolded bit by bit, so that a huge or deep one costs no more than is looked at.
+// Shows the contents of a message as a JSON tree, as text, or as bytes. Contents are untrusted: they
+// become text nodes only, and are expanded step by step, so that a huge or deep value costs only what is shown.
 
 import { h, show } from "./dom.js";
 import { choice } from "./parts.js";
@@ -8,14 +8,14 @@ const CHILDREN_AT_ONCE = 100;
 const TEXT_AT_ONCE = 20000;
 const BYTES_AT_ONCE = 1024;
 
-/** A number that JavaScript would round, as it was written. */
+/** A number that JavaScript would round, in its original form. */
 class Exact {
   constructor(source) {
     this.source = source;
   }
 }
 
-/** The content of a field that comes as `name`, or as `name_base64` where it is no text. */
+/** Return the content of a field `name`, or of `name_base64` if it is not text. */
 export function content(message, name) {
   if (message[`${name}_base64`] !== undefined) return { bytes: decoded(message[`${name}_base64`]), text: null };
   const text = message[name];
@@ -27,7 +27,7 @@ export function decoded(base64) {
   return Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
 }
 
-/** One line that says what a key or value is. */
+/** Summarise a key or value in one line. */
 export function inline({ bytes, text }) {
   if (text !== null) return text;
   if (bytes === null) return null;
@@ -36,7 +36,7 @@ export function inline({ bytes, text }) {
 
 const hex = (byte) => byte.toString(16).padStart(2, "0");
 
-/** All of it, in whichever forms it has. `still` tells one message from another. */
+/** Show the whole value in all its forms. `still` identifies the message. */
 export function viewer({ bytes, text }, still) {
   const place = h("div", { class: "value", "data-still": still });
   if (bytes === null) {
@@ -64,7 +64,7 @@ async function copied(text) {
   await navigator.clipboard?.writeText(text);
 }
 
-/** The JSON value of a text, if it is an object or an array. */
+/** Parse a text if it is a JSON object or array. */
 function parse(text) {
   if (!/^\s*[[{]/.test(text)) return undefined;
   try {
@@ -73,7 +73,7 @@ function parse(text) {
       return isRounded ? new Exact(context.source) : value;
     });
   } catch {
-    return undefined; // no JSON, or nested deeper than the browser follows: it is shown as text
+    return undefined; // not JSON, or nested too deeply for the browser: shown as text
   }
 }
 
@@ -145,7 +145,7 @@ function dump(bytes) {
   return place;
 }
 
-/** A button that takes itself away and lets the rest come. */
+/** A button that is replaced by the rest of the items. */
 function rest(label, more) {
   const click = (event) => {
     event.currentTarget.remove();

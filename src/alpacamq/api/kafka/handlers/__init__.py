@@ -1,1 +1,1 @@
-"""What the Kafka API answers to each request but Produce and Fetch, a file a noun."""
+"""Handlers of all Kafka requests except Produce, Fetch and those of share consumers."""

@@ -1,4 +1,4 @@
-"""About the broker as a whole: its versions, its cluster and its disks."""
+"""ApiVersions, DescribeCluster and DescribeLogDirs."""
 
 import os
 from typing import TYPE_CHECKING
@@ -32,7 +32,7 @@ _SERVED = [
     ApiVersion(api_key=api.key, min_version=api.advertised_min, max_version=api.max_version)
     for _, api in sorted(APIS.items())
 ]
-# By these, clients decide whether to use the consumer protocol of KIP-848, the share groups of KIP-932 and
+# Clients use these to decide on the consumer protocol of KIP-848, the share groups of KIP-932 and
 # the transactions of KIP-890.
 _FEATURES = {"group.version": 1, "share.version": 1, "transaction.version": 2}
 _SUPPORTED = [
@@ -42,7 +42,7 @@ _FINALIZED = [
     FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
     for name, level in _FEATURES.items()
 ]
-# Clients that speak an earlier version refuse a feature whose lowest level is 0 (KAFKA-17011).
+# Clients of an earlier version reject a feature whose lowest level is 0 (KAFKA-17011).
 _LEVEL_0_FROM = 4
 
 
@@ -56,7 +56,7 @@ def api_versions(_backend: Backend, _request: ApiVersionsRequest, call: Call) ->
 
 
 def unsupported_api_versions() -> ApiVersionsResponse:
-    """The answer, in version 0, to a client that asks in a version we do not know."""
+    """Return the response, in version 0, to a request of an unsupported version."""
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_SERVED)
 
 
@@ -66,7 +66,7 @@ def describe_cluster(
     if request.endpoint_type != _BROKERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            error_message=f"endpoint type {request.endpoint_type}: only brokers (1) can be described here",
+            error_message=f"unsupported endpoint type {request.endpoint_type}: must be 1 (brokers)",
         )
     return DescribeClusterResponse(
         cluster_id=backend.broker.cluster_id,
@@ -91,7 +91,7 @@ async def describe_log_dirs(
         for index in indexes:
             await call.pause()
             if (partition := broker.topics.find(name.encode(), index)) is not None:
-                size_bytes = partition.log.size_bytes
+                size_bytes = partition.size_bytes
                 partitions.append(DescribeLogDirsPartition(partition_index=index, partition_size=size_bytes))
         await call.pause()
         if partitions:

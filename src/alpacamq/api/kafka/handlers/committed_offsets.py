@@ -1,6 +1,6 @@
-"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete: how far groups have come.
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete.
 
-A request names topics by name or, in its latest versions, by id; the coordinator knows names.
+Requests identify topics by name or, in the latest versions, by id; the coordinator uses names.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,9 +11,8 @@ import msgspec
 
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of
-from alpacamq.broker.tracing.commits import tell_committed
+from alpacamq.broker.tracing.commits import record_commits
 from alpacamq.broker.tracing.partition import Origin
-from alpacamq.coordinator.groups import GroupCoordinator
 from alpacamq.coordinator.messages import (
     CommitRequest,
     DeleteOffsetsRequest,
@@ -24,11 +23,10 @@ from alpacamq.coordinator.messages import (
     PartitionResults,
     TxnCommitRequest,
 )
-from alpacamq.coordinator.transactions.coordinator import TransactionCoordinator
 from alpacamq.coordinator.transactions.transaction import (
-    PartitionsVerified,
+    AddPartitions,
     ProducerIdentity,
-    TransactionPartitions,
+    VerifyPartitions,
 )
 from alpacamq.model.errors import (
     AlpacaError,
@@ -45,8 +43,6 @@ from alpacamq.protocol.messages import committed_offsets as wire
 from alpacamq.protocol.messages import transactions as transaction_wire
 from alpacamq.telemetry import tracing
 
-from .coordination import ask_group, ask_transaction
-
 T = TypeVar("T")
 ToCommit = wire.OffsetCommitRequestPartition | transaction_wire.TxnOffsetCommitRequestPartition
 
@@ -56,12 +52,12 @@ _GROUPS_FROM = 8
 _ERROR_OF_GROUP_FROM = 2
 _ABORTABLE_FROM = 4
 _JOINS_TRANSACTION_FROM = 5
-# The coordinator does nothing else while it takes in offsets: so many at a time are a few milliseconds.
+# The coordinator is blocked while it adds offsets: this many take a few milliseconds.
 _AT_ONCE = 1000
 
 
 class Wanted(NamedTuple):
-    """An offset to commit, and where its result goes."""
+    """An offset to commit, and the position of its result."""
 
     offset: OffsetToCommit
     results: list[ErrorCode]
@@ -80,15 +76,15 @@ async def offset_commit(
             instance_id=request.group_instance_id,
         )
         try:
-            results: PartitionResults = await ask_group(backend, GroupCoordinator.commit, asked)
+            results: PartitionResults = await backend.broker.groups.ask(asked)
         except StaleMemberEpoch as error:
-            # Versions that know no member epochs know no such error either.
+            # Versions without member epochs do not know this error.
             known = call.version >= _MEMBER_EPOCHS_FROM
             return repeat(code_of(error) if known else ErrorCode.UNSUPPORTED_VERSION)
         except AlpacaError as error:
             return repeat(code_of(error))
         origin = Origin(tracing.ClientApi.KAFKA, call.client_id, asked.group)
-        tell_committed(backend.broker.topics, asked.offsets, results, origin)
+        record_commits(backend.broker.topics, asked.offsets, results, origin)
         return _codes(results)
 
     named = ((_name_of(backend, topic, call), topic.partitions) for topic in request.topics)
@@ -118,12 +114,12 @@ async def txn_offset_commit(
         )
         try:
             await _check_transaction(backend, request, call)
-            return _codes(await ask_group(backend, GroupCoordinator.txn_commit, asked))
+            return _codes(await backend.broker.groups.ask(asked))
         except ProducerFenced:
-            # What a partition would say: the offsets are on their way into one.
+            # The error code of a partition, as clients expect here.
             return repeat(ErrorCode.INVALID_PRODUCER_EPOCH)
         except StaleMemberEpoch:
-            # Producers know groups by their generations only.
+            # Producers identify members of a group by generation only.
             return repeat(ErrorCode.ILLEGAL_GENERATION)
         except AlpacaError as error:
             return repeat(code_of(error))
@@ -183,10 +179,10 @@ async def offset_delete(
                     wanted.append(partition)
     try:
         if not request.group_id:
-            raise InvalidGroupId("a group id cannot be empty")
+            raise InvalidGroupId("group id must not be empty")
         for some in _batches(wanted):
             asked = DeleteOffsetsRequest(group=request.group_id, partitions=tuple(some))
-            results: PartitionResults = await ask_group(backend, GroupCoordinator.delete_offsets, asked)
+            results: PartitionResults = await backend.broker.groups.ask(asked)
             codes.update(zip(some, _codes(results), strict=True))
             await call.pause()
     except AlpacaError as error:
@@ -213,7 +209,7 @@ async def _commit_in_batches(
     call: Call,
     commit: Callable[[tuple[OffsetToCommit, ...]], Awaitable[Iterable[ErrorCode]]],
 ) -> list[list[ErrorCode]]:
-    """Commit the offsets of partitions that exist, some at a time; returns the result of each, by topic."""
+    """Commit the offsets of existing partitions in batches; return the results by topic."""
     codes: list[list[ErrorCode]] = []
     wanted: list[Wanted] = []
     for name, partitions in named:
@@ -226,7 +222,7 @@ async def _commit_in_batches(
             if name is not None and not refusal:
                 wanted.append(Wanted(_to_commit(name, each), results, len(results)))
             results.append(refusal)
-    # Also if nothing is left to commit: the group may have something to say against the member.
+    # Also with nothing left to commit: the group may refuse the member.
     for some in _batches(wanted):
         committed = await commit(tuple(each.offset for each in some))
         for (_, of_topic, place), code in zip(some, committed, strict=False):
@@ -238,7 +234,7 @@ async def _commit_in_batches(
 async def _results(
     kind: Callable[..., T], partitions: Sequence[ToCommit], codes: Sequence[ErrorCode], call: Call
 ) -> list[T]:
-    """The results of a topic's partitions as the response has them."""
+    """Return the results of the partitions of a topic for the response."""
     results = []
     for each, code in zip(partitions, codes, strict=True):
         await call.pause()
@@ -249,17 +245,18 @@ async def _results(
 async def _check_transaction(
     backend: Backend, request: transaction_wire.TxnOffsetCommitRequest, call: Call
 ) -> None:
-    """See that the group's offsets are in the producer's transaction; current clients leave that to us."""
-    asked = TransactionPartitions(
-        transactional_id=request.transactional_id,
-        producer=ProducerIdentity(request.producer_id, request.producer_epoch),
-        partitions=(await backend.broker.coordinators.offsets_partition(request.group_id),),
-    )
+    """Add the group's offsets to the producer's transaction; current clients leave that to the broker."""
+    transactions = backend.broker.transactions
+    transactional_id = request.transactional_id
+    producer = ProducerIdentity(request.producer_id, request.producer_epoch)
+    partitions = (await backend.broker.groups.offsets_partition(request.group_id),)
     if call.version >= _JOINS_TRANSACTION_FROM:
-        await ask_transaction(backend, TransactionCoordinator.add_partitions, asked)
+        await transactions.ask(
+            AddPartitions(transactional_id=transactional_id, producer=producer, partitions=partitions)
+        )
         return
-    verified: PartitionsVerified = await ask_transaction(
-        backend, TransactionCoordinator.verify_partitions, asked
+    verified = await transactions.ask(
+        VerifyPartitions(transactional_id=transactional_id, producer=producer, partitions=partitions)
     )
     if verified.absent:
         reason = f"the offsets of group {request.group_id!r} are not part of the transaction"
@@ -285,7 +282,7 @@ async def _fetched(
     )
     try:
         if named is None:
-            reply: FetchOffsetsReply = await ask_group(backend, GroupCoordinator.fetch_offsets, asked)
+            reply: FetchOffsetsReply = await backend.broker.groups.ask(asked)
             topics = await _all_fetched(backend, reply, call)
         else:
             topics = await _named_fetched(backend, asked, named, call)
@@ -306,8 +303,8 @@ async def _named_fetched(
 ) -> list[wire.OffsetFetchResponseTopics]:
     offsets: list[wire.OffsetFetchResponsePartition] = []
     for some in _batches(_known_partitions(named)):
-        reply: FetchOffsetsReply = await ask_group(
-            backend, GroupCoordinator.fetch_offsets, msgspec.structs.replace(asked, partitions=tuple(some))
+        reply: FetchOffsetsReply = await backend.broker.groups.ask(
+            msgspec.structs.replace(asked, partitions=tuple(some))
         )
         for each in reply.offsets:
             offsets.append(_offset(each))
@@ -350,7 +347,7 @@ async def _all_fetched(
             wire.OffsetFetchResponseTopics(name=name, partitions=offsets)
             for name, offsets in by_topic.items()
         ]
-    # A topic without an id cannot be spoken of: it is being deleted.
+    # A topic without an id is being deleted and cannot be named.
     topics: Mapping[TopicName, Topic] = backend.broker.topics.image.topics
     return [
         wire.OffsetFetchResponseTopics(topic_id=topic.id, partitions=offsets)
@@ -370,7 +367,7 @@ def _offset(fetched: FetchedOffset) -> wire.OffsetFetchResponsePartition:
 
 
 def _all(topic: wire.OffsetFetchRequestTopics, code: ErrorCode) -> wire.OffsetFetchResponseTopics:
-    """The same error for each partition of a topic."""
+    """Return the same error for each partition of a topic."""
     return wire.OffsetFetchResponseTopics(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -384,7 +381,7 @@ def _all(topic: wire.OffsetFetchRequestTopics, code: ErrorCode) -> wire.OffsetFe
 def _name_of(
     backend: Backend, topic: wire.OffsetCommitRequestTopic | wire.OffsetFetchRequestTopics, call: Call
 ) -> str | None:
-    """The name of a topic that a request speaks of, None if there is no topic with the id it gives."""
+    """Return the name of a requested topic, None if its id is unknown."""
     if call.version < _TOPIC_IDS_FROM:
         return topic.name
     found = backend.broker.topics.image.topic_by_id(topic.topic_id)
@@ -392,11 +389,11 @@ def _name_of(
 
 
 def _refusal(backend: Backend, name: str | None, index: int) -> ErrorCode:
-    """What is wrong with a partition that a request names; NONE if it is there."""
+    """Return the error of a requested partition, NONE if it exists."""
     if name is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
     topics = backend.broker.topics
-    # One that is still being recovered is there all the same.
+    # A partition that is being recovered exists.
     if topics.find(name.encode(), index) is None and topics.not_ready(name.encode(), index) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return ErrorCode.NONE
@@ -413,12 +410,12 @@ def _to_commit(name: str, wanted: ToCommit) -> OffsetToCommit:
 
 
 def _codes(results: PartitionResults) -> list[ErrorCode]:
-    """The results of the partitions that were not refused, in their order."""
+    """Return the results of partitions that were not refused, in order."""
     return [ErrorCode.NONE if each.error is None else code_of(each.error) for each in results.partitions]
 
 
 def _batches(wanted: Iterable[T]) -> Iterator[Sequence[T]]:
-    """What is put to the coordinator at a time; one empty batch for nothing, which is a question as well."""
+    """Split entries into batches for the coordinator; one empty batch if there are none."""
     rest = iter(wanted)
     yield list(islice(rest, _AT_ONCE))
     while batch := list(islice(rest, _AT_ONCE)):

@@ -7,8 +7,7 @@ from typing import Any
 
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
-from alpacamq.cluster.topics import with_words
-from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.cluster.topics import edit_list
 from alpacamq.coordinator.share.config import (
     SHARE_SETTINGS,
     ConfigureGroupRequest,
@@ -36,11 +35,9 @@ from alpacamq.protocol.messages.configs import (
     IncrementallyAlterableConfig,
 )
 
-from .coordination import ask_group
-
 
 class Resource(IntEnum):
-    """What a setting can belong to."""
+    """Types of configurable resources."""
 
     TOPIC = 2
     BROKER = 4
@@ -48,7 +45,7 @@ class Resource(IntEnum):
 
 
 class Source(IntEnum):
-    """Where a setting's value comes from."""
+    """Sources of the value of a setting."""
 
     TOPIC = 1
     BROKER_FILE = 4
@@ -57,7 +54,7 @@ class Source(IntEnum):
 
 
 class Operation(IntEnum):
-    """How an incremental change changes a setting."""
+    """Operations of an incremental change."""
 
     SET = 0
     DELETE = 1
@@ -74,18 +71,18 @@ TYPES: Mapping[ConfigKind, int] = {
     ConfigKind.LIST: 7,
 }
 
-# Far more than there are; a client that names more would have the broker look at each of them.
+# Far more than exist; each named setting costs time.
 MAX_SETTINGS = 1000
 
 
 def check_settings_count(settings: Sequence[object]) -> None:
-    """InvalidRequest for more settings of one thing than there can be."""
+    """Raise InvalidRequest for too many settings of one resource."""
     if len(settings) > MAX_SETTINGS:
-        raise InvalidRequest(f"a request may name {MAX_SETTINGS} settings of one resource at most")
+        raise InvalidRequest(f"a request must not name more than {MAX_SETTINGS} settings of one resource")
 
 
 def source_of(backend: Backend, topic: Topic, name: str) -> Source:
-    """Who set the value that a topic's setting has."""
+    """Return the source of the value of a topic's setting."""
     if name in topic.overrides:
         return Source.TOPIC
     return Source.BROKER_FILE if name in backend.broker.topics.defaults else Source.DEFAULT
@@ -99,7 +96,7 @@ async def describe_configs(
     for resource in request.resources:
         await call.pause()
         if (resource.resource_type, resource.resource_name) not in seen:
-            # Each once, however often it is named: an answer is much larger than its question.
+            # Without duplicates: a response is much larger than its request.
             seen.add((resource.resource_type, resource.resource_name))
             results.append(await _result(backend, request, resource))
     return DescribeConfigsResponse(results=results)
@@ -150,7 +147,7 @@ async def _result(
 async def _altered(
     resource: AlterConfigsResource | IncrementalAlterConfigsResource, change: Coroutine[Any, Any, None]
 ) -> AlterConfigsResourceResponse:
-    """What becomes of a change."""
+    """Apply a change and return its result."""
     kind, name = resource.resource_type, resource.resource_name
     try:
         await change
@@ -169,13 +166,13 @@ async def _configure(
 ) -> None:
     kind, name = resource.resource_type, resource.resource_name
     if kind == Resource.BROKER:
-        raise InvalidRequest("broker settings are changed in its configuration file, not by request")
+        raise InvalidRequest("broker settings are read-only; change the configuration file")
     if kind != Resource.TOPIC:
         raise InvalidRequest(
-            f"resources of type {kind} have no settings here, only topics (2) and groups (32)"
+            f"unsupported resource type {kind}: only topics (2) and groups (32) are supported"
         )
     check_settings_count(resource.configs)
-    backend.broker.topics.image.topic(name)  # most names that cannot be configured are no topic's
+    backend.broker.topics.image.topic(name)  # such names usually do not exist
     await backend.broker.topics.configure(name, change, dry_run=dry_run)
 
 
@@ -218,14 +215,14 @@ def _changed(
             overrides[name] = change.value
             continue
         if change.config_operation not in (Operation.APPEND, Operation.SUBTRACT):
-            raise InvalidRequest(f"there is no operation {change.config_operation} on settings")
+            raise InvalidRequest(f"unknown operation {change.config_operation}")
         if (setting := SETTINGS.get(name)) is None or setting.kind is not ConfigKind.LIST:
-            raise InvalidConfig(f"{name} is not a list, so nothing can be added to it or taken away")
+            raise InvalidConfig(f"{name} is not a list: APPEND and SUBTRACT are not supported")
         current = overrides.get(name, backend.broker.topics.defaults.get(name, setting.text(setting.default)))
         if change.config_operation == Operation.APPEND:
-            overrides[name] = with_words(topic.name, name, current, added=change.value)
+            overrides[name] = edit_list(topic.name, name, current, added=change.value)
         else:
-            overrides[name] = with_words(topic.name, name, current, removed=change.value)
+            overrides[name] = edit_list(topic.name, name, current, removed=change.value)
     return overrides
 
 
@@ -241,7 +238,7 @@ async def _described(
     elif resource.resource_type == Resource.GROUP:
         described = await group_settings(backend, request, resource.resource_name)
     else:
-        raise InvalidRequest(f"resources of type {resource.resource_type} have no settings here")
+        raise InvalidRequest(f"unsupported resource type {resource.resource_type}")
     if resource.configuration_keys is None:
         return described
     check_settings_count(resource.configuration_keys)
@@ -283,7 +280,7 @@ def _topic_settings(
 
 
 def _broker_settings(backend: Backend, name: str) -> list[DescribeConfigsResourceResult]:
-    """What tools ask a broker for, under the names they use; all of it read-only."""
+    """Return the broker settings that tools read, under Kafka's names; all are read-only."""
     settings = backend.broker.settings
     if name not in ("", str(backend.node_id)):
         raise InvalidRequest(f"this is broker {backend.node_id}, not {name!r}")
@@ -313,10 +310,8 @@ _DEFAULTS = ShareConfig()
 async def group_settings(
     backend: Backend, request: DescribeConfigsRequest, group: str
 ) -> list[DescribeConfigsResourceResult]:
-    """Every setting a group can have, with the value it has."""
-    reply: GroupConfigReply = await ask_group(
-        backend, GroupCoordinator.describe_config, DescribeGroupConfigRequest(group=group)
-    )
+    """Return every group setting with its value."""
+    reply: GroupConfigReply = await backend.broker.groups.ask(DescribeGroupConfigRequest(group=group))
     described = []
     for name, setting in SHARE_SETTINGS.items():
         values = {
@@ -342,13 +337,13 @@ async def group_settings(
 
 
 def changed_settings(changes: Sequence[IncrementallyAlterableConfig]) -> dict[str, str | None]:
-    """What an incremental change sets, and what it takes away."""
+    """Return the settings that an incremental change sets, and those that it removes."""
     overrides: dict[str, str | None] = {}
     for change in changes:
         if change.config_operation == Operation.DELETE:
             overrides[change.name] = None
         elif change.config_operation != Operation.SET:
-            raise InvalidRequest(f"{change.name} is not a list, so it can only be set or deleted")
+            raise InvalidRequest(f"{change.name} is not a list: only SET and DELETE are supported")
         elif change.value is None:
             raise InvalidConfig(f"{change.name} has no value")
         else:
@@ -359,6 +354,6 @@ def changed_settings(changes: Sequence[IncrementallyAlterableConfig]) -> dict[st
 async def configure_group(
     backend: Backend, group: str, overrides: Mapping[str, str | None], *, replace_all: bool, dry_run: bool
 ) -> None:
-    """Give a group settings of its own."""
+    """Change the settings of a group."""
     asked = ConfigureGroupRequest(group=group, overrides=overrides, replace_all=replace_all, dry_run=dry_run)
-    await ask_group(backend, GroupCoordinator.configure, asked)
+    await backend.broker.groups.ask(asked)

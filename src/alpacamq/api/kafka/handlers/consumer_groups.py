@@ -1,4 +1,4 @@
-"""Consumer groups of KIP-848: the heartbeat that does everything, and describing them."""
+"""ConsumerGroupHeartbeat and ConsumerGroupDescribe (KIP-848)."""
 
 from collections.abc import Sequence
 
@@ -11,13 +11,10 @@ from alpacamq.coordinator.consumer.messages import (
     ConsumerMemberDescription,
     Partitions,
 )
-from alpacamq.coordinator.groups import GroupCoordinator
-from alpacamq.coordinator.messages import DescribeRequest
+from alpacamq.coordinator.groups import DescribeRequest
 from alpacamq.model.errors import AlpacaError, GroupIdNotFound, InvalidRequest
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import consumer_groups as wire
-
-from .coordination import ask_group
 
 _MEMBERS_NAME_THEMSELVES_FROM = 1
 _USES_CONSUMER_PROTOCOL = 1
@@ -32,7 +29,7 @@ async def consumer_group_heartbeat(
     if len(topics or ()) > MAX_TOPICS or len(request.topic_partitions or ()) > MAX_TOPICS:
         return wire.ConsumerGroupHeartbeatResponse(
             error_code=ErrorCode.INVALID_REQUEST,
-            error_message=f"a member may name {MAX_TOPICS} topics at most",
+            error_message=f"a member must not name more than {MAX_TOPICS} topics",
         )
     asked = ConsumerHeartbeatRequest(
         group=request.group_id,
@@ -50,8 +47,8 @@ async def consumer_group_heartbeat(
     )
     try:
         if call.version >= _MEMBERS_NAME_THEMSELVES_FROM and not request.member_id:
-            raise InvalidRequest("a member must have an id")
-        reply: ConsumerHeartbeatReply = await ask_group(backend, GroupCoordinator.consumer_heartbeat, asked)
+            raise InvalidRequest("member id must not be empty")
+        reply: ConsumerHeartbeatReply = await backend.broker.groups.ask(asked)
     except AlpacaError as error:
         return wire.ConsumerGroupHeartbeatResponse(error_code=code_of(error), error_message=text_of(error))
     assignment = None
@@ -88,9 +85,9 @@ def _owned(held: Sequence[wire.HeartbeatTopicPartitions] | None) -> Partitions |
 
 async def _described(backend: Backend, group: str) -> wire.DescribedConsumerGroup:
     try:
-        found = await ask_group(backend, GroupCoordinator.describe, DescribeRequest(group=group))
+        found = await backend.broker.groups.ask(DescribeRequest(group=group))
         if not isinstance(found, ConsumerGroupDescription):
-            raise GroupIdNotFound(f"group {group!r} does not follow the consumer protocol")
+            raise GroupIdNotFound(f"group {group!r} does not use the consumer protocol")
     except AlpacaError as error:
         return wire.DescribedConsumerGroup(
             group_id=group, error_code=code_of(error), error_message=text_of(error)
@@ -122,7 +119,7 @@ def _member(backend: Backend, member: ConsumerMemberDescription) -> wire.Describ
 
 
 def described_assignment(backend: Backend, partitions: Partitions) -> wire.DescribedAssignment:
-    """With the names of the topics; one that has been deleted meanwhile has none and is left out."""
+    """Return partitions with topic names; topics deleted meanwhile are left out."""
     image = backend.broker.topics.image
     return wire.DescribedAssignment(
         topic_partitions=[

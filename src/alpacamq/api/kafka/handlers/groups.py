@@ -1,10 +1,9 @@
-"""Classic groups: joining, syncing, heartbeats and leaving, and looking at groups of any protocol."""
+"""JoinGroup, SyncGroup, Heartbeat and LeaveGroup; listing and describing groups of any protocol."""
 
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
-from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.coordinator.groups import DescribeRequest
 from alpacamq.coordinator.messages import (
-    DescribeRequest,
     GroupDescription,
     HeartbeatRequest,
     JoinReply,
@@ -29,10 +28,9 @@ from alpacamq.model.errors import (
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import groups as wire
 
-from .coordination import ask_group
 from .share_groups import delete_group, unlisted_share_groups
 
-_COORDINATED = (0, 1, 2)  # groups, transactions, and what share groups have done
+_COORDINATED = (0, 1, 2)  # groups, transactions and share groups
 _COORDINATORS_BY_THE_LIST_FROM = 4
 _REBALANCE_TIMEOUT_FROM = 1
 _MEMBER_ID_REQUIRED_FROM = 4
@@ -41,10 +39,10 @@ _PROTOCOL_NAMED_FROM = 5
 _MEMBERS_LEAVE_FROM = 3
 _NOT_FOUND_FROM = 6
 _DEAD = "Dead"
-# What a member may say of itself. Kafka stores it in one record, which ends at 1 MiB as well.
+# Metadata of a member. Kafka stores it in one record, which is limited to 1 MiB too.
 _MAX_PROTOCOLS = 100
 _MAX_PROTOCOL_BYTES = 1 << 20
-# Members that a request names, and states that it asks for: more than a group, or the protocol, can have.
+# Members and states in a request: more than a group, or the protocol, can have.
 _MAX_MEMBERS = 10_000
 _MAX_FILTERS = 100
 
@@ -54,7 +52,7 @@ async def find_coordinator(
 ) -> wire.FindCoordinatorResponse:
     keys = request.coordinator_keys if call.version >= _COORDINATORS_BY_THE_LIST_FROM else [request.key]
     if request.key_type not in _COORDINATED:
-        reason = f"there are no coordinators of type {request.key_type}"
+        reason = f"unknown coordinator type {request.key_type}"
         failed = []
         for key in keys:
             failed.append(
@@ -96,7 +94,7 @@ async def join_group(backend: Backend, request: wire.JoinGroupRequest, call: Cal
         knows_skip_assignment=call.version >= _SKIP_ASSIGNMENT_FROM,
     )
     try:
-        reply: JoinReply = await ask_group(backend, GroupCoordinator.join, asked)
+        reply: JoinReply = await backend.broker.groups.ask(asked)
     except MemberIdRequired as error:
         return wire.JoinGroupResponse(error_code=code_of(error), member_id=error.member_id)
     except AlpacaError as error:
@@ -134,8 +132,8 @@ async def sync_group(backend: Backend, request: wire.SyncGroupRequest, call: Cal
     )
     try:
         if call.version >= _PROTOCOL_NAMED_FROM and None in (request.protocol_type, request.protocol_name):
-            raise InconsistentGroupProtocol("a member must say which protocol it follows")
-        reply: SyncReply = await ask_group(backend, GroupCoordinator.sync, asked)
+            raise InconsistentGroupProtocol("a member must name a protocol type and a protocol")
+        reply: SyncReply = await backend.broker.groups.ask(asked)
     except AlpacaError as error:
         return wire.SyncGroupResponse(error_code=code_of(error))
     return wire.SyncGroupResponse(
@@ -151,9 +149,9 @@ async def heartbeat(backend: Backend, request: wire.HeartbeatRequest, _call: Cal
         instance_id=request.group_instance_id,
     )
     try:
-        await ask_group(backend, GroupCoordinator.heartbeat, asked)
+        await backend.broker.groups.ask(asked)
     except CoordinatorLoading:
-        # Sessions begin anew when the group is loaded, and a client that heard of it could only wait.
+        # Loading the group restarts its sessions, and the client could only retry.
         return wire.HeartbeatResponse()
     except AlpacaError as error:
         return wire.HeartbeatResponse(error_code=code_of(error))
@@ -174,10 +172,10 @@ async def leave_group(
         ]
     asked = LeaveRequest(group=request.group_id, members=tuple(leaving))
     try:
-        reply: LeaveReply = await ask_group(backend, GroupCoordinator.leave, asked)
+        reply: LeaveReply = await backend.broker.groups.ask(asked)
         results = [(each, each.error) for each in reply.members]
     except UnknownMember as error:
-        # Not even the group is there: that is each member's error, not the request's.
+        # An unknown group is an error of each member, not of the request.
         results = [(each, error) for each in leaving]  # type: ignore[misc]
     except AlpacaError as error:
         return wire.LeaveGroupResponse(error_code=code_of(error))
@@ -210,9 +208,9 @@ async def list_groups(
     if len(request.states_filter) + len(request.types_filter) > _MAX_FILTERS:
         return wire.ListGroupsResponse(error_code=ErrorCode.INVALID_REQUEST)
     asked = ListRequest(states=frozenset(request.states_filter), types=frozenset(request.types_filter))
-    coordinators = backend.broker.coordinators
+    known = backend.broker.groups
     try:
-        listed = await coordinators.list_groups(await coordinators.group_ids())
+        listed = await known.list_groups(await known.group_ids())
         listed += await unlisted_share_groups(backend, {each.group for each in listed})
     except AlpacaError as error:
         return wire.ListGroupsResponse(error_code=code_of(error))
@@ -248,11 +246,11 @@ async def delete_groups(
 
 async def _described(backend: Backend, group: str, call: Call) -> wire.DescribedGroup:
     try:
-        found = await ask_group(backend, GroupCoordinator.describe, DescribeRequest(group=group))
+        found = await backend.broker.groups.ask(DescribeRequest(group=group))
         if not isinstance(found, GroupDescription):
-            raise GroupIdNotFound(f"group {group!r} does not follow the classic protocol")
+            raise GroupIdNotFound(f"group {group!r} does not use the classic protocol")
     except GroupIdNotFound as error:
-        # Earlier versions know no error for this: what is not there is dead.
+        # Earlier versions have no error for this: an unknown group is Dead.
         if call.version < _NOT_FOUND_FROM:
             return wire.DescribedGroup(group_id=group, group_state=_DEAD)
         return wire.DescribedGroup(

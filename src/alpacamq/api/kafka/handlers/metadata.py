@@ -1,4 +1,4 @@
-"""Metadata and DescribeTopicPartitions: which topics there are and who leads their partitions."""
+"""Metadata and DescribeTopicPartitions: topics, their partitions and leaders."""
 
 from collections.abc import Coroutine, Iterable, Iterator
 from heapq import merge
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _MAX_DESCRIBED_PARTITIONS = 2000
 _NO_LEADER = -1
-# Topics and partitions that are described at once, without a stop.
+# Topics and partitions described without a stop.
 _AT_ONCE = 200
 _SORTED_AT_ONCE = 1000
 
@@ -48,7 +48,7 @@ def metadata(
         return _response(backend, [_described(backend, topic) for topic in image.topics.values()])
     if len(request.topics) > _AT_ONCE:
         return _in_slices(backend, request, call)
-    # As Kafka does: each is described once, however often it is named.
+    # Without duplicates, as in Kafka.
     entries = list({(entry.name, entry.topic_id): entry for entry in request.topics}.values())
     found = [_find(image, entry) for entry in entries]
     if sum(topic.partitions for topic in found if topic is not None) > _AT_ONCE or (
@@ -67,7 +67,7 @@ def metadata(
 async def describe_topic_partitions(
     backend: Backend, request: DescribeTopicPartitionsRequest, call: Call
 ) -> DescribeTopicPartitionsResponse:
-    """Pages through partitions by name and index, so that no response grows with the cluster."""
+    """Return a page of partitions by name and index, so that responses do not grow with the cluster."""
     image = backend.broker.topics.image
     after = "" if request.cursor is None else request.cursor.topic_name
     wanted: set[str] = set()
@@ -112,7 +112,7 @@ async def describe_topic_partitions(
 
 
 async def _sorted(names: Iterable[str], call: Call) -> Iterator[str]:
-    """The names in order, sorted a few at a time."""
+    """Return the names in order, sorted in slices."""
     runs: list[list[str]] = []
     rest = iter(names)
     while run := list(islice(rest, _SORTED_AT_ONCE)):
@@ -123,7 +123,7 @@ async def _sorted(names: Iterable[str], call: Call) -> Iterator[str]:
 
 
 async def _in_slices(backend: Backend, request: MetadataRequest, call: Call) -> MetadataResponse:
-    """Describe many topics, and create those that are missing if the client wants that.
+    """Describe topics, and create missing ones if the client allows it.
 
     A topic that cannot be created gets the reason as its error.
     """
@@ -158,9 +158,9 @@ def _may_create(backend: Backend, request: MetadataRequest) -> bool:
 
 
 async def _created(backend: Backend, name: str) -> tuple[Topic | None, ErrorCode | None]:
-    """The topic, which another client may have created meanwhile, or why there is none."""
+    """Create a topic unless another client has; return it, or the error."""
     try:
-        check_topic_name(name)  # which most names fail that are no topic's
+        check_topic_name(name)  # which invalid names fail
         return await backend.broker.topics.create_unless_there(name), None
     except AlpacaError as error:
         return None, code_of(error)
@@ -176,7 +176,7 @@ def _unknown(entry: MetadataRequestTopic, refusal: ErrorCode | None = None) -> M
     by_id = entry.name is None
     return MetadataResponseTopic(
         error_code=refusal or (ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        name=entry.name or "",  # versions before 12 cannot say that there is no name
+        name=entry.name or "",  # versions before 12 cannot encode a missing name
         topic_id=entry.topic_id,
     )
 
@@ -205,9 +205,9 @@ async def _described_in_slices(backend: Backend, topic: Topic, call: Call) -> Me
 
 
 def _shown(backend: Backend, topic: Topic) -> range:
-    """The partitions of a topic, none while they are made. Those being recovered are there, without a leader.
+    """Return the partitions of a topic, none during its creation. Those in recovery have no leader.
 
-    A topic that has fewer partitions for a while, or none, makes groups of older clients rebalance.
+    A topic that temporarily has fewer partitions, or none, makes groups of older clients rebalance.
     """
     topics = backend.broker.topics
     is_there = topics.is_recovering or topics.partitions_of(topic.name)
@@ -216,7 +216,7 @@ def _shown(backend: Backend, topic: Topic) -> range:
 
 def _topic(topic: Topic, partitions: list[MetadataResponsePartition]) -> MetadataResponseTopic:
     return MetadataResponseTopic(
-        # While its partitions are being made, clients are to ask again.
+        # During the creation of its partitions, clients retry.
         error_code=ErrorCode.NONE if partitions else ErrorCode.LEADER_NOT_AVAILABLE,
         name=topic.name,
         topic_id=topic.id,
@@ -252,7 +252,7 @@ def _paged(backend: Backend, partition: Partition) -> DescribeTopicPartitionsRes
         leader_epoch=partition.leader_epoch,
         replica_nodes=[backend.node_id],
         isr_nodes=[backend.node_id],
-        # Not null, which the schema allows: Kafka's own client fails on it.
+        # Not null, although the schema allows it: Kafka's own client fails on it.
         eligible_leader_replicas=[],
         last_known_elr=[],
     )

@@ -1,4 +1,4 @@
-"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: about positions in partitions."""
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords."""
 
 import asyncio
 from collections import Counter
@@ -34,7 +34,7 @@ _READ_COMMITTED = 1
 
 
 class Timestamp(IntEnum):
-    """Timestamps that stand for a place in the log instead."""
+    """Special timestamps that stand for a position in the log."""
 
     LATEST = -1
     EARLIEST = -2
@@ -92,7 +92,7 @@ async def delete_records(
 
 
 async def _count_named(request: ListOffsetsRequest, call: Call) -> Counter[tuple[str, int]]:
-    """How often each partition is named."""
+    """Count how often each partition is named."""
     named: Counter[tuple[str, int]] = Counter()
     for topic in request.topics:
         await call.pause()
@@ -120,20 +120,19 @@ async def _listed(
 async def _located(
     backend: Backend, partition: Partition, timestamp_ms: int, limit: int
 ) -> tuple[int, int, int]:
-    """Offset, timestamp and leader epoch of a moment before `limit`; -1 for what it does not have."""
-    log = partition.log
+    """Return offset, timestamp and leader epoch of a timestamp before `limit`; -1 for missing values."""
     if timestamp_ms == Timestamp.LATEST:
         return limit, -1, partition.leader_epoch
     if timestamp_ms in (Timestamp.EARLIEST, Timestamp.EARLIEST_LOCAL):
-        return log.start_offset, -1, log.epochs.span_at(log.start_offset)[0]
+        return partition.start_offset, -1, partition.epoch_at(partition.start_offset)
     loop = asyncio.get_running_loop()
     threads = backend.broker.work_threads
     if timestamp_ms >= 0:
-        found = await loop.run_in_executor(threads, log.offset_for_timestamp, timestamp_ms, limit)
+        found = await loop.run_in_executor(threads, partition.offset_for_timestamp, timestamp_ms, limit)
     elif timestamp_ms == Timestamp.MAX_TIMESTAMP:
-        found = await loop.run_in_executor(threads, log.max_timestamp, limit)
+        found = await loop.run_in_executor(threads, partition.max_timestamp, limit)
     else:
-        found = None  # a place that this log does not have, such as a remote tier
+        found = None  # not supported by this log, such as a remote tier
     return (-1, -1, -1) if found is None else (found.offset, found.timestamp_ms, found.leader_epoch)
 
 
@@ -154,7 +153,7 @@ async def _deleted(
     try:
         partition = backend.broker.topics.partition(name, index)
         if not partition.config.deletes_old:
-            raise PolicyViolation(f"topic {name!r} is compacted: its records are deleted by tombstones only")
+            raise PolicyViolation(f"topic {name!r} is compacted: delete records with tombstones")
         offset = partition.high_watermark if wanted.offset == _TO_HIGH_WATERMARK else wanted.offset
         if not 0 <= offset <= partition.high_watermark:
             raise OffsetOutOfRange(
@@ -163,4 +162,4 @@ async def _deleted(
         await delete_before(partition, offset, backend.broker.work_threads)
     except AlpacaError as error:
         return DeleteRecordsPartitionResult(partition_index=index, error_code=code_of(error))
-    return DeleteRecordsPartitionResult(partition_index=index, low_watermark=partition.log.start_offset)
+    return DeleteRecordsPartitionResult(partition_index=index, low_watermark=partition.start_offset)

@@ -1,14 +1,14 @@
-"""Share groups of KIP-932: the heartbeat of their members, describing and deleting them.
+"""ShareGroupHeartbeat and ShareGroupDescribe (KIP-932); deleting groups of any kind.
 
-A group that uses topics as queues over another API has no members, and is a share group all the same.
+A group that uses topics as queues over another API has no members, but is a share group too.
 """
 
 from collections.abc import Collection
 
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
-from alpacamq.coordinator.groups import GroupCoordinator
-from alpacamq.coordinator.messages import DeleteGroupRequest, DescribeRequest, ListedGroup
+from alpacamq.coordinator.groups import DescribeRequest
+from alpacamq.coordinator.messages import DeleteGroupRequest, ListedGroup
 from alpacamq.coordinator.share.group import ASSIGNOR
 from alpacamq.coordinator.share.messages import (
     SHARE_PROTOCOL,
@@ -25,7 +25,6 @@ from alpacamq.protocol.messages import share_groups as wire
 from alpacamq.queues.messages import QueueId
 
 from .consumer_groups import MAX_TOPICS, described_assignment
-from .coordination import ask_group
 
 
 async def share_group_heartbeat(
@@ -35,7 +34,7 @@ async def share_group_heartbeat(
     if len(topics or ()) > MAX_TOPICS:
         return wire.ShareGroupHeartbeatResponse(
             error_code=ErrorCode.INVALID_REQUEST,
-            error_message=f"a member may name {MAX_TOPICS} topics at most",
+            error_message=f"a member must not name more than {MAX_TOPICS} topics",
         )
     asked = ShareHeartbeatRequest(
         group=request.group_id,
@@ -47,7 +46,7 @@ async def share_group_heartbeat(
         client_host=call.client_host,
     )
     try:
-        reply: ShareHeartbeatReply = await ask_group(backend, GroupCoordinator.share_heartbeat, asked)
+        reply: ShareHeartbeatReply = await backend.broker.groups.ask(asked)
     except AlpacaError as error:
         return wire.ShareGroupHeartbeatResponse(error_code=code_of(error), error_message=text_of(error))
     assignment = None
@@ -77,12 +76,12 @@ async def share_group_describe(
 
 
 async def queue_topics(backend: Backend, group: str) -> list[str]:
-    """The topics that a group uses as queues, over whichever API."""
+    """Return the topics that a group uses as queues, over any API."""
     return sorted(queue.topic for queue in await backend.broker.queues.queues() if queue.group == group)
 
 
 async def unlisted_share_groups(backend: Backend, known: Collection[str]) -> list[ListedGroup]:
-    """Groups that use topics as queues and are not known otherwise."""
+    """Return groups that exist only because they use topics as queues."""
     names = {queue.group for queue in await backend.broker.queues.queues()}
     return [
         ListedGroup(
@@ -93,9 +92,9 @@ async def unlisted_share_groups(backend: Backend, known: Collection[str]) -> lis
 
 
 async def find_share_group(backend: Backend, group: str) -> ShareGroupDescription:
-    """The share group of this name, or GroupIdNotFound."""
+    """Return the share group of this name; raise GroupIdNotFound."""
     try:
-        found = await ask_group(backend, GroupCoordinator.describe, DescribeRequest(group=group))
+        found = await backend.broker.groups.ask(DescribeRequest(group=group))
         if isinstance(found, ShareGroupDescription):
             return found
     except GroupIdNotFound:
@@ -113,15 +112,15 @@ async def find_share_group(backend: Backend, group: str) -> ShareGroupDescriptio
 
 
 async def delete_group(backend: Backend, group: str) -> None:
-    """End a group of any kind without members; with a share group go its queues."""
+    """Delete a group of any kind without members, and the queues of a share group."""
     topics: list[str] = []
     try:
-        found = await ask_group(backend, GroupCoordinator.describe, DescribeRequest(group=group))
+        found = await backend.broker.groups.ask(DescribeRequest(group=group))
     except GroupIdNotFound:
         if not (topics := await queue_topics(backend, group)):
             raise
     else:
-        await ask_group(backend, GroupCoordinator.delete_group, DeleteGroupRequest(group=group))
+        await backend.broker.groups.ask(DeleteGroupRequest(group=group))
         if isinstance(found, ShareGroupDescription):
             topics = await queue_topics(backend, group)
     for topic in topics:

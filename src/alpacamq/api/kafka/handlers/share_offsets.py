@@ -1,4 +1,4 @@
-"""Where share groups are in their partitions: describing that, beginning elsewhere, forgetting a topic."""
+"""DescribeShareGroupOffsets, AlterShareGroupOffsets and DeleteShareGroupOffsets."""
 
 from collections.abc import Sequence
 from uuid import UUID
@@ -59,7 +59,7 @@ async def delete_share_group_offsets(
             backend.broker.topics.image.topic(topic.topic_name)
             await backend.broker.queues.delete(QueueId(request.group_id, topic.topic_name))
         except GroupIdNotFound:
-            pass  # it has never been there, or is no more
+            pass  # the topic or the queue does not exist
         except AlpacaError as error:
             failure = error
         responses.append(
@@ -98,7 +98,7 @@ async def _described_group(
 async def _described_topic(
     backend: Backend, group: str, name: str, wanted: Sequence[int] | None, call: Call
 ) -> wire.DescribeShareGroupOffsetsResponseTopic:
-    """The partitions wanted of one topic, or all the group has been in."""
+    """Return the requested partitions of a topic, or all that the group has used."""
     try:
         stats = (await backend.broker.queues.describe(QueueId(group, name))).partitions
     except (GroupIdNotFound, UnknownTopic):
@@ -167,10 +167,10 @@ async def _altered(
 
 def _check_offset(backend: Backend, name: str, wanted: wire.AlterShareGroupOffsetsRequestPartition) -> None:
     partition = backend.broker.topics.partition(name, wanted.partition_index)
-    start, end = partition.log.start_offset, partition.high_watermark
+    start, end = partition.start_offset, partition.high_watermark
     if not start <= wanted.start_offset <= end:
         raise OffsetOutOfRange(
-            f"offset {wanted.start_offset} of {partition.identity} lies outside {start} to {end}"
+            f"offset {wanted.start_offset} of {partition.identity} is outside of {start} to {end}"
         )
 
 

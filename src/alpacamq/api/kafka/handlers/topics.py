@@ -57,7 +57,7 @@ async def delete_topics(backend: Backend, request: DeleteTopicsRequest, call: Ca
         try:
             if name is None:
                 name = _name_of(backend, entry)
-            backend.broker.topics.image.topic(name)  # most names that cannot be deleted are no topic's
+            backend.broker.topics.image.topic(name)  # such names usually do not exist
             topic = await backend.broker.topics.delete(name)
             results.append(DeletableTopicResult(name=name, topic_id=topic.id))
         except AlpacaError as error:
@@ -98,12 +98,10 @@ async def _create(backend: Backend, wanted: CreatableTopic, *, dry_run: bool) ->
     check_settings_count(wanted.configs)
     if wanted.assignments:
         if partitions != BY_DEFAULT or replication_factor != BY_DEFAULT:
-            raise InvalidRequest(
-                "give either an assignment or the numbers of partitions and replicas, not both"
-            )
+            raise InvalidRequest("an assignment excludes numbers of partitions and replicas")
         _check_replicas(backend, [a.broker_ids for a in wanted.assignments])
         if sorted(a.partition_index for a in wanted.assignments) != list(range(len(wanted.assignments))):
-            raise InvalidReplication("an assignment must name every partition from 0 on once")
+            raise InvalidReplication("an assignment must contain every partition from 0 on once")
         partitions = len(wanted.assignments)
     overrides = {config.name: config.value for config in wanted.configs if config.value is not None}
     return await backend.broker.topics.create(
@@ -127,7 +125,9 @@ def _check_added(backend: Backend, entry: CreatePartitionsTopic) -> None:
 def _check_replicas(backend: Backend, assigned: Sequence[Sequence[int]]) -> None:
     most = backend.broker.settings.limits.max_partitions
     if len(assigned) > most:
-        raise InvalidReplication(f"{len(assigned)} partitions are assigned; this broker holds {most} at most")
+        raise InvalidReplication(
+            f"{len(assigned)} partitions are assigned; the limit of this broker is {most}"
+        )
     for replicas in assigned:
         if list(replicas) != [backend.node_id]:
             raise InvalidReplication(
@@ -155,5 +155,5 @@ def _created(backend: Backend, topic: Topic) -> CreatableTopicResult:
 
 def _name_of(backend: Backend, entry: DeleteTopicState) -> str:
     if (topic := backend.broker.topics.image.topic_by_id(entry.topic_id)) is None:
-        raise UnknownTopicId(f"no topic has the id {entry.topic_id}")
+        raise UnknownTopicId(f"unknown topic id {entry.topic_id}")
     return topic.name

@@ -1,20 +1,19 @@
-"""Transactions: an identity for a producer, what its transaction holds, how it ends, and looking at them."""
+"""InitProducerId, requests that change transactions, and those that list and describe them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
-from alpacamq.coordinator.transactions.coordinator import TransactionCoordinator
 from alpacamq.coordinator.transactions.transaction import (
+    AddPartitions,
+    DescribeTransaction,
     EndProtocol,
     EndTransaction,
     InitProducer,
     ListTransactions,
-    PartitionsVerified,
     ProducerIdentity,
-    Transaction,
-    TransactionPartitions,
     TransactionState,
+    VerifyPartitions,
 )
 from alpacamq.model.errors import AlpacaError, InvalidGroupId, InvalidRequest, ProducerFenced
 from alpacamq.model.ids import TopicName, TopicPartition
@@ -23,11 +22,9 @@ from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import transactions as wire
 from alpacamq.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 
-from .coordination import ask_transaction
-
 NO_PRODUCER = ProducerIdentity(-1, -1)
 
-# The first versions whose clients know PRODUCER_FENCED; those before know another word for it.
+# The first versions whose clients know PRODUCER_FENCED; earlier ones know another error code.
 _FENCED_FROM_IN_INIT = 4
 _FENCED_FROM = 2
 _BATCHED_FROM = 4
@@ -61,7 +58,7 @@ async def init_producer_id(
                 timeout_ms=request.transaction_timeout_ms,
                 recovering=None if recovering == NO_PRODUCER else recovering,
             )
-            producer = await ask_transaction(backend, TransactionCoordinator.init_producer_id, asked)
+            producer = await backend.broker.transactions.ask(asked)
     except AlpacaError as error:
         return InitProducerIdResponse(error_code=_code(error, call, _FENCED_FROM_IN_INIT))
     return InitProducerIdResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)
@@ -96,13 +93,13 @@ async def add_offsets_to_txn(
 ) -> wire.AddOffsetsToTxnResponse:
     try:
         if not request.group_id:
-            raise InvalidGroupId("a group id cannot be empty")
-        asked = TransactionPartitions(
+            raise InvalidGroupId("group id must not be empty")
+        asked = AddPartitions(
             transactional_id=request.transactional_id,
             producer=ProducerIdentity(request.producer_id, request.producer_epoch),
-            partitions=(await backend.broker.coordinators.offsets_partition(request.group_id),),
+            partitions=(await backend.broker.groups.offsets_partition(request.group_id),),
         )
-        await ask_transaction(backend, TransactionCoordinator.add_partitions, asked)
+        await backend.broker.transactions.ask(asked)
     except AlpacaError as error:
         return wire.AddOffsetsToTxnResponse(error_code=_code(error, call, _FENCED_FROM))
     return wire.AddOffsetsToTxnResponse()
@@ -116,7 +113,7 @@ async def end_txn(backend: Backend, request: wire.EndTxnRequest, call: Call) -> 
         protocol=EndProtocol.NEW_EPOCH if call.version >= _NEW_EPOCH_FROM else EndProtocol.CLASSIC,
     )
     try:
-        producer = await backend.broker.coordinators.end_transaction(asked)
+        producer = await backend.broker.transactions.end(asked)
     except AlpacaError as error:
         return wire.EndTxnResponse(error_code=_code(error, call, _FENCED_FROM))
     return wire.EndTxnResponse(producer_id=producer.producer_id, producer_epoch=producer.epoch)
@@ -168,22 +165,19 @@ async def list_transactions(
         running_longer_than_ms=request.duration_filter if request.duration_filter >= 0 else None,
     )
     try:
-        found: list[tuple[Transaction, ...]] = await backend.broker.coordinators.ask_every_transaction_shard(
-            lambda machine, ticket, now_ms: machine.list(asked, ticket, now_ms)
-        )
+        found = await backend.broker.transactions.find(asked)
     except AlpacaError as error:
         return wire.ListTransactionsResponse(error_code=code_of(error), unknown_state_filters=unknown)
     listed = []
-    for of_shard in found:
-        for each in of_shard:
-            await call.pause()
-            listed.append(
-                wire.ListedTransaction(
-                    transactional_id=each.transactional_id,
-                    producer_id=each.producer.producer_id,
-                    transaction_state=STATE_NAMES[each.state],
-                )
+    for each in found:
+        await call.pause()
+        listed.append(
+            wire.ListedTransaction(
+                transactional_id=each.transactional_id,
+                producer_id=each.producer.producer_id,
+                transaction_state=STATE_NAMES[each.state],
             )
+        )
     return wire.ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=listed)
 
 
@@ -198,7 +192,7 @@ async def describe_producers(
         for index in topic.partition_indexes:
             await call.pause()
             if (topic.name, index) not in seen:
-                # Each once, however often it is named: an answer may be much larger than its question.
+                # Without duplicates: a response may be much larger than its request.
                 seen.add((topic.name, index))
                 partitions.append(await _producers_of(backend, topic.name, index, call))
         topics.append(wire.DescribeProducersTopicResult(name=topic.name, partitions=partitions))
@@ -208,7 +202,7 @@ async def describe_producers(
 async def _added(
     backend: Backend, wanted: wire.AddPartitionsToTxnTransaction, call: Call
 ) -> list[wire.AddPartitionsToTxnTopicResult]:
-    """Add a producer's partitions, all or none, or verify them; a result for each."""
+    """Add or verify the partitions of a producer, all or none; return a result for each."""
     codes: dict[TopicPartition, ErrorCode] = {}
     any_unknown = False
     for topic in wanted.topics:
@@ -223,22 +217,24 @@ async def _added(
     if any_unknown:
         return await _results(wanted.topics, codes, call)
     partitions = tuple(codes)
-    asked = TransactionPartitions(
-        transactional_id=wanted.transactional_id,
-        producer=ProducerIdentity(wanted.producer_id, wanted.producer_epoch),
-        partitions=partitions,
-    )
+    producer = ProducerIdentity(wanted.producer_id, wanted.producer_epoch)
     codes = dict.fromkeys(partitions, ErrorCode.NONE)
     try:
         if wanted.verify_only:
-            verified: PartitionsVerified = await ask_transaction(
-                backend, TransactionCoordinator.verify_partitions, asked
+            verified = await backend.broker.transactions.ask(
+                VerifyPartitions(
+                    transactional_id=wanted.transactional_id, producer=producer, partitions=partitions
+                )
             )
             known = call.version >= _ABORTABLE_FROM
             absent = ErrorCode.TRANSACTION_ABORTABLE if known else ErrorCode.INVALID_TXN_STATE
             codes.update(dict.fromkeys(verified.absent, absent))
         else:
-            await ask_transaction(backend, TransactionCoordinator.add_partitions, asked)
+            await backend.broker.transactions.ask(
+                AddPartitions(
+                    transactional_id=wanted.transactional_id, producer=producer, partitions=partitions
+                )
+            )
     except AlpacaError as error:
         codes = dict.fromkeys(partitions, _code(error, call, _FENCED_FROM))
     return await _results(wanted.topics, codes, call)
@@ -265,8 +261,8 @@ async def _marked(backend: Backend, marker: wire.WritableTxnMarker, partition: T
     try:
         backend.broker.topics.partition(*partition)
         if partition.topic == TRANSACTIONS_TOPIC:
-            raise InvalidRequest(f"topic {partition.topic!r} holds no transactions of producers")
-        await backend.broker.coordinators.write_marker(
+            raise InvalidRequest(f"topic {partition.topic!r} is internal and cannot be part of a transaction")
+        await backend.broker.transactions.write_marker(
             partition,
             marker.producer_id,
             marker.producer_epoch,
@@ -282,13 +278,13 @@ async def _producers_of(
     backend: Backend, name: str, index: int, call: Call
 ) -> wire.DescribeProducersPartitionResult:
     try:
-        log = backend.broker.topics.partition(name, index).log
+        partition = backend.broker.topics.partition(name, index)
     except AlpacaError as error:
         return wire.DescribeProducersPartitionResult(
             partition_index=index, error_code=code_of(error), error_message=text_of(error)
         )
     producers = []
-    for producer_id, state in log.producers.copy().items():
+    for producer_id, state in partition.producers().items():
         await call.pause()
         producers.append(
             wire.ProducerState(
@@ -296,7 +292,7 @@ async def _producers_of(
                 producer_epoch=state.epoch,
                 last_sequence=state.batches[-1].last_sequence if state.batches else -1,
                 last_timestamp=state.updated_ms,
-                current_txn_start_offset=_or_none(log.transactions.open_offset(producer_id)),
+                current_txn_start_offset=_or_none(partition.open_transaction(producer_id)),
             )
         )
     return wire.DescribeProducersPartitionResult(partition_index=index, active_producers=producers)
@@ -304,10 +300,7 @@ async def _producers_of(
 
 async def _described(backend: Backend, transactional_id: str) -> wire.DescribedTransaction:
     try:
-        known: Transaction = await backend.broker.coordinators.ask_transaction(
-            transactional_id,
-            lambda machine, ticket, now_ms: machine.describe(transactional_id, ticket, now_ms),
-        )
+        known = await backend.broker.transactions.ask(DescribeTransaction(transactional_id=transactional_id))
     except AlpacaError as error:
         return wire.DescribedTransaction(transactional_id=transactional_id, error_code=code_of(error))
     return wire.DescribedTransaction(
@@ -335,7 +328,7 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> list[wire.DescribedTransa
 
 
 def _code(error: AlpacaError, call: Call, fenced_from: int) -> ErrorCode:
-    """The error in a word that clients of this version know."""
+    """Return an error code that clients of this version know."""
     if isinstance(error, ProducerFenced) and call.version < fenced_from:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return code_of(error)

@@ -1,4 +1,4 @@
-"""What members say of the records they hold: from acknowledgement batches to settlements."""
+"""Converts acknowledgement batches of share consumers to settlements."""
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -11,13 +11,13 @@ from alpacamq.queues.messages import Action, QueueId, Settlement
 from alpacamq.telemetry.tracing import ClientApi
 
 MAX_ACKNOWLEDGED = 1_000_000
-# So many are settled at a time: others have their turn in between.
+# Settled per call, so that other requests get their turn in between.
 _AT_ONCE = 500
 _CHECKED_AT_ONCE = 128
 
 RENEW = 4
 ACTIONS: Mapping[int, Action] = {
-    0: Action.ACK,  # a gap: the client found no record here, and nobody will
+    0: Action.ACK,  # a gap: there is no record at this offset
     1: Action.ACK,
     2: Action.RELEASE,
     3: Action.REJECT,
@@ -27,7 +27,7 @@ REASON = "rejected by a share consumer"
 
 
 def check_count(topics: Iterable[ShareTopic]) -> Generator[None, None, None]:
-    """InvalidRequest if more records are acknowledged than one request may; stops in between."""
+    """Raise InvalidRequest for too many acknowledged records; with stops in between."""
     count = 0
     for topic in topics:
         for each in topic.partitions:
@@ -37,11 +37,11 @@ def check_count(topics: Iterable[ShareTopic]) -> Generator[None, None, None]:
                 for batch in each.acknowledgement_batches[start : start + _CHECKED_AT_ONCE]:
                     count += max(batch.last_offset - batch.first_offset + 1, 0)
     if count > MAX_ACKNOWLEDGED:
-        raise InvalidRequest(f"a request may acknowledge {MAX_ACKNOWLEDGED} records at most, not {count}")
+        raise InvalidRequest(f"a request must not acknowledge more than {MAX_ACKNOWLEDGED} records: {count}")
 
 
 def check_batches(batches: Sequence[AcknowledgementBatch], *, may_renew: bool) -> Generator[None, None, None]:
-    """InvalidRequest unless the batches are in order and say one thing of each offset; stops in between."""
+    """Raise InvalidRequest unless batches are in order with one type per offset; with stops in between."""
     after = 0
     for number, batch in enumerate(batches):
         if not number % _CHECKED_AT_ONCE:
@@ -49,13 +49,13 @@ def check_batches(batches: Sequence[AcknowledgementBatch], *, may_renew: bool) -
         first, last, types = batch.first_offset, batch.last_offset, batch.acknowledge_types
         if not after <= first <= last:
             raise InvalidRequest(
-                f"offsets {first} to {last} are acknowledged where something from {after} on should be"
+                f"batch of offsets {first} to {last} is out of order: expected {after} or later"
             )
         if len(types) not in (1, last - first + 1):
-            raise InvalidRequest(f"offsets {first} to {last} are acknowledged in {len(types)} ways")
+            raise InvalidRequest(f"batch of offsets {first} to {last} has {len(types)} acknowledgement types")
         for kind in set(types):
             if kind not in ACTIONS or (kind == RENEW and not may_renew):
-                raise InvalidRequest(f"there is no acknowledgement of type {kind} here")
+                raise InvalidRequest(f"unsupported acknowledgement type {kind}")
         after = last + 1
 
 
@@ -68,7 +68,7 @@ async def settle(
     member_id: str,
     lock_ms: int,
 ) -> AlpacaError | None:
-    """Settle what the batches name, all of it that the member holds; the first thing that was wrong."""
+    """Settle the acknowledged records that the member holds; return the first error."""
     if batches[-1].last_offset >= partition.high_watermark:
         return NotAcquired(f"{partition.identity} has no offset {batches[-1].last_offset} yet")
     wrong: list[AlpacaError] = []

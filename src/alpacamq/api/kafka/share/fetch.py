@@ -1,7 +1,7 @@
-"""One share fetch: acquires records of the session's partitions, and waits while there are too few.
+"""One ShareFetch: acquires records of the session's partitions, and waits if there are too few.
 
-First records are acquired, by number and by the size they probably have; then the batches that hold them are
-found. What turns out not to fit goes back as if it had never been acquired.
+Records are acquired by number and estimated size first; then their batches are located. Records that do not
+fit are released without counting a delivery.
 """
 
 import asyncio
@@ -38,17 +38,17 @@ from .sessions import PartitionKey, ShareSession
 
 
 def find_shared(broker: Broker, topic_id: TopicId, index: int) -> Partition:
-    """A partition that may be shared, or what is wrong with it."""
+    """Return a partition that may be shared; raise an error for any other."""
     if (partition := broker.topics.find(topic_id.bytes, index)) is None:
         if (topic := broker.topics.image.topic_by_id(topic_id)) is None:
-            raise UnknownTopicId(f"no topic has the id {topic_id}")
+            raise UnknownTopicId(f"unknown topic id {topic_id}")
         raise UnknownTopic(f"topic {topic.name!r} has no partition {index}")
     if partition.identity.topic in INTERNAL_TOPICS:
         raise PolicyViolation(f"topic {partition.identity.topic!r} is internal and cannot be shared")
     return partition
 
 
-# Records this close together, by the partition's average, are sent as one piece.
+# Records this close together, by the partition's average, are sent as one slice.
 NEAR_BYTES = 16 << 10
 
 
@@ -70,15 +70,14 @@ class Covering:
 
 
 def average_bytes(partition: Partition) -> int:
-    """About what a record takes on disk; at least 1."""
-    log = partition.log
-    return max(log.size_bytes // max(log.end_offset - log.start_offset, 1), 1)
+    """Return the average size of a record on disk; at least 1."""
+    return max(partition.size_bytes // max(partition.end_offset - partition.start_offset, 1), 1)
 
 
 def cover(
     partition: Partition, offsets: Sequence[int], max_bytes: int, max_slices: int, *, at_least_one: bool
 ) -> Covering:
-    """Batches for as many of the ascending offsets as fit; none of them may be before the log's start."""
+    """Return batches for as many of the ascending offsets as fit; none may be before the start of the log."""
     covering = Covering()
     near = NEAR_BYTES // average_bytes(partition) + 1
     room = max_bytes
@@ -100,15 +99,15 @@ def cover(
 
 
 async def verify(covering: Covering, partition: Partition, executor: Executor) -> None:
-    """Check bytes that come from an earlier life of the broker; DamagedLog if they are not as written."""
+    """Verify bytes that were written before the last start of the broker; DamagedLog if corrupt."""
     loop = asyncio.get_running_loop()
     for part in covering.slices:
         if not part.verified:
-            await loop.run_in_executor(executor, partition.log.verify, part)
+            await loop.run_in_executor(executor, partition.verify, part)
 
 
 def ranges(acquired: Sequence[Acquired], most: int) -> list[AcquiredRange]:
-    """Acquired records in ascending order as ranges of at most `most` offsets."""
+    """Return acquired records in ascending order as ranges of at most `most` offsets."""
     found: list[AcquiredRange] = []
     for entry in acquired:
         if found:
@@ -125,39 +124,39 @@ def ranges(acquired: Sequence[Acquired], most: int) -> list[AcquiredRange]:
 
 
 def _last_near(offsets: Sequence[int], at: int, near: int) -> int:
-    """The last of the offsets that follow each other closely from the one at `at` on."""
+    """Return the index of the last offset that is close to its predecessor, from `at` on."""
     while at + 1 < len(offsets) and offsets[at + 1] - offsets[at] <= near:
         at += 1
     return offsets[at]
 
 
 def _batch_end(partition: Partition, offset: int) -> int:
-    """The offset after the batch that holds `offset`."""
+    """Return the offset after the batch that holds `offset`."""
     batch = partition.read(offset, 1, partition.high_watermark, at_least_one=True)
     if batch is None:
-        return offset + 1  # nothing of it is there to be read, which the next read will say
+        return offset + 1  # nothing can be read; the next read reports it
     batch.release()
     return batch.next_offset
 
 
 log = get_logger(__name__)
 
-# The member has to settle something first, or the queue is just being loaded.
+# The member must settle records first, or the queue is being loaded.
 _PASSING = (TooManyInFlight, CoordinatorLoading, CoordinatorUnavailable)
 MAX_RECORDS = 100_000
-# So many are acquired at a time: others have their turn in between.
+# Acquired per call, so that other requests get their turn in between.
 ACQUIRED_AT_ONCE = 1000
 MAX_WAIT_MS = 300_000
-# A slice keeps its file open until it is sent. What does not fit waits for the next fetch.
+# A slice keeps its file open until it is sent. More records are left to the next fetch.
 MAX_SLICES = 128
-# Others may be faster at what we were woken for. So that nobody asks in a circle, there are pauses then.
+# Another member may acquire the records that woke us. A pause prevents a busy loop.
 MIN_PAUSE_SECONDS = 0.002
 MAX_PAUSE_SECONDS = 0.1
 
 
 @dataclass(slots=True)
 class Taken:
-    """What one partition gave, or why it could not."""
+    """The records of one partition, or its error."""
 
     key: PartitionKey
     acquired: list[Acquired] = field(default_factory=list)
@@ -165,7 +164,7 @@ class Taken:
     error: AlpacaError | None = None
 
     def shared(self, batch_size: int) -> PartitionShared:
-        """How the client is told."""
+        """Return the response for the partition."""
         if self.error is not None:
             return PartitionShared(self.key[1], code_of(self.error), text_of(self.error))
         return PartitionShared(
@@ -174,7 +173,7 @@ class Taken:
 
 
 class SharedFetch:
-    """A fetch under way."""
+    """A fetch in progress."""
 
     def __init__(
         self,
@@ -192,14 +191,14 @@ class SharedFetch:
         self._start = Start(config.auto_offset_reset)
         self._enough_bytes = max(min(request.min_bytes, request.max_bytes), 1)
         self._max_bytes = request.max_bytes
-        # Records that were acquired early must not be given to others while we wait for more.
+        # The locks of records acquired early must not expire while we wait for more.
         self._wait_ms = min(max(request.max_wait_ms, 0), MAX_WAIT_MS, self._lock_ms // 2)
         self._records_left = min(request.max_records, MAX_RECORDS)
         self._probable_bytes = 0
         self._taken: dict[PartitionKey, Taken] = {}
 
     async def run(self) -> list[Taken]:
-        """What there is, once it is enough or the client's patience is over."""
+        """Return records once there are enough, or after max_wait_ms."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._wait_ms / 1000
         pause_seconds = 0.0
@@ -223,7 +222,7 @@ class SharedFetch:
         )
 
     async def _sources(self) -> dict[TopicId, list[Partition]]:
-        """The session's partitions by topic; those that cannot be shared are noted with the reason."""
+        """Return the session's partitions by topic, and note the errors of those that cannot be shared."""
         sources: dict[TopicId, list[Partition]] = {}
         for key in list(self._session.partitions):
             await self._work.pause()
@@ -236,11 +235,11 @@ class SharedFetch:
         return sources
 
     async def _acquire_all(self) -> dict[QueueId, tuple[int, ...]]:
-        """Take what there is; where there may be more."""
+        """Acquire available records; return the partitions that may have more."""
         places: dict[QueueId, tuple[int, ...]] = {}
         for topic_id, partitions in (await self._sources()).items():
             if not partitions or not self._session.is_open:
-                continue  # of a session that has ended, everything has been given back already
+                continue  # the session has ended, and its records are released already
             queue = QueueId(self._group, partitions[0].identity.topic)
             places[queue] = tuple(partition.identity.partition for partition in partitions)
             if self._records_left <= 0 or self._probable_bytes >= self._max_bytes:
@@ -249,14 +248,14 @@ class SharedFetch:
                 while await self._acquire(topic_id, queue, partitions):
                     await self._work.pause()
             except _PASSING:
-                continue  # as if there were nothing: clients take what they are told for more than that
+                continue  # as if there were no records: clients treat an error as more than temporary
             except AlpacaError as error:
                 for index in places[queue]:
                     self._taken[topic_id, index].error = error
         return places
 
     async def _acquire(self, topic_id: TopicId, queue: QueueId, partitions: Sequence[Partition]) -> bool:
-        """Take a few records of a topic; whether there may be more, and room for them."""
+        """Acquire a few records of a topic; return whether there may be more that fit."""
         record_bytes = max(average_bytes(partition) for partition in partitions)
         room = (self._max_bytes - self._probable_bytes) // record_bytes + 1
         wanted = min(self._records_left, room, ACQUIRED_AT_ONCE)
@@ -281,7 +280,7 @@ class SharedFetch:
         )
 
     async def _read_all(self) -> list[Taken]:
-        """Find the batches of everything acquired, and leave out partitions with nothing to say."""
+        """Locate the batches of all acquired records; partitions without records or errors are left out."""
         room, slices = self._max_bytes, MAX_SLICES
         found: list[Taken] = []
         try:
@@ -310,20 +309,20 @@ class SharedFetch:
             self._broker.queues.sent(queue, taken.acquired, Origin(ClientApi.KAFKA, self._member_id))
 
     async def _read(self, taken: Taken, room: int, slices: int, *, at_least_one: bool) -> None:
-        """Find the batches of one partition's records, and give back what they do not hold."""
+        """Locate the batches of one partition's records, and release records that they do not contain."""
         acquired = sorted(taken.acquired)
         taken.acquired = []
-        taken.error = None  # that there could not be more is no reason to keep back what there is
+        taken.error = None  # an error after some records does not hold those back
         try:
             partition = find_shared(self._broker, *taken.key)
         except AlpacaError as error:
             taken.error = error  # deleted meanwhile, and its queues with it
             return
         begin = next(
-            (place for place, entry in enumerate(acquired) if entry.offset >= partition.log.start_offset),
+            (place for place, entry in enumerate(acquired) if entry.offset >= partition.start_offset),
             len(acquired),
         )
-        await self._settle(partition, acquired[:begin], Action.DROP)  # deleted by retention meanwhile
+        await self._settle(partition, acquired[:begin], Action.DISCARD)  # deleted by retention meanwhile
         acquired = acquired[begin:]
         try:
             offsets = [entry.offset for entry in acquired]
@@ -335,7 +334,7 @@ class SharedFetch:
             taken.covering = Covering()
             first, end = error.offsets or (0, 0)
             lost = [entry for entry in acquired if first <= entry.offset < end]
-            await self._settle(partition, lost, Action.DROP)
+            await self._settle(partition, lost, Action.DISCARD)
             acquired = [entry for entry in acquired if entry not in lost]
         except AlpacaError as error:
             log.error("shared_records_not_read", partition=str(partition.identity), reason=str(error))
@@ -343,10 +342,10 @@ class SharedFetch:
             taken.covering = Covering()
             taken.error = error
         taken.acquired = acquired[: taken.covering.count]
-        await self._settle(partition, acquired[taken.covering.count :], Action.UNDO)
+        await self._settle(partition, acquired[taken.covering.count :], Action.RELEASE_UNSEEN)
 
     async def _settle(self, partition: Partition, entries: Iterable[Acquired], action: Action) -> None:
-        """Give back, or be done with, records that are not sent after all."""
+        """Release or discard records that are not sent."""
         topic, index = partition.identity
         settlements = [
             Settlement(index, entry.offset, action, entry.delivery_count, entry.generation, self._member_id)
@@ -356,5 +355,5 @@ class SharedFetch:
             try:
                 await self._broker.queues.settle_acquired(QueueId(self._group, topic), settlements)
             except AlpacaError as error:
-                # Their locks end all the same.
+                # Their locks expire anyway.
                 log.warning("shared_records_not_given_back", partition=f"{topic}-{index}", reason=str(error))

@@ -1,7 +1,7 @@
-"""ShareFetch and ShareAcknowledge: share consumers take records, and say what became of them.
+"""ShareFetch and ShareAcknowledge.
 
-Acknowledgements come first, whether alone or with a fetch; then records are acquired partition by
-partition, and where there are too few the request waits. All of a session's requests come in order.
+Acknowledgements are processed first, alone or as part of a fetch; then records are acquired partition by
+partition, and the request waits if there are too few. The requests of a session are ordered.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.api.kafka.outbox import Piece
 from alpacamq.api.kafka.turns import Work
 from alpacamq.broker.broker import Broker
-from alpacamq.coordinator.groups import GroupCoordinator
 from alpacamq.coordinator.share.config import DescribeGroupConfigRequest, GroupConfigReply, ShareConfig
 from alpacamq.coordinator.share.messages import ShareTermsRequest
 from alpacamq.model.errors import AlpacaError, InvalidGroupId, InvalidRequest, UnknownMember
@@ -61,19 +60,19 @@ class ShareRequests:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._sessions = ShareSessions(broker.coordinators.give_back)
+        self._sessions = ShareSessions(broker.groups.release_member)
 
     def handle(self, connection: "Connection", header: RequestHeader, frame: memoryview) -> None:
-        """Start on a request; the connection's next one waits for it."""
+        """Start a request; the connection is held meanwhile."""
         answer = connection.reserve()
         frame = connection.kept(frame)
         connection.hold()
         if header.api_key == ApiKey.SHARE_FETCH:
-            work = Work(connection.turns, connection.is_wanted, len(frame))
+            work = connection.work_while_open(frame)
             connection.spawn_while_open(work.drive(self._fetch(connection, answer, header, frame, work)))
         else:
-            # Not given up with the connection: what was acknowledged is not to be delivered again.
-            work = Work(connection.turns, lambda: True, len(frame))
+            # Completed even if the connection closes: acknowledged records must not be delivered again.
+            work = connection.work(frame)
             connection.spawn(work.drive(self._acknowledge(connection, answer, header, frame, work)))
 
     async def _fetch(
@@ -138,7 +137,7 @@ class ShareRequests:
         epoch = request.share_session_epoch
         if epoch == FINAL_EPOCH:
             if request.forgotten_topics_data:
-                raise InvalidRequest("the last request of a share session cannot forget partitions")
+                raise InvalidRequest("the last request of a share session must not forget partitions")
             session = self._sessions.find(key)
             config = await self._config(key)
         else:
@@ -164,7 +163,7 @@ class ShareRequests:
         await work.run(check_count(request.topics))
         epoch = request.share_session_epoch
         if epoch == INITIAL_EPOCH:
-            raise InvalidShareSessionEpoch("a share session begins with a fetch")
+            raise InvalidShareSessionEpoch("a share session must begin with a fetch")
         now = asyncio.get_running_loop().time()
         session = self._sessions.find(key)
         if epoch != FINAL_EPOCH:
@@ -192,7 +191,7 @@ class ShareRequests:
         )
 
     def _session(self, connection: "Connection", key: SessionKey, request: ShareFetchRequest) -> ShareSession:
-        """The session a fetch belongs to, brought up to date."""
+        """Return the updated session of a fetch."""
         now = asyncio.get_running_loop().time()
         wanted = [
             (topic.topic_id, each.partition_index) for topic in request.topics for each in topic.partitions
@@ -205,7 +204,7 @@ class ShareRequests:
             ]
             return self._sessions.proceed(key, request.share_session_epoch, now, wanted, forgotten)
         if any(each.acknowledgement_batches for topic in request.topics for each in topic.partitions):
-            raise InvalidRequest("the first request of a share session has nothing to acknowledge")
+            raise InvalidRequest("the first request of a share session must not acknowledge records")
 
         def hung_up() -> None:
             self._sessions.drop(session)
@@ -215,25 +214,19 @@ class ShareRequests:
         return session
 
     async def _terms(self, key: SessionKey) -> ShareConfig:
-        """The group's settings for one of its members; who is none any more has no session either."""
+        """Return the settings of the group for a member; end the session of a former member."""
         asked = ShareTermsRequest(group=key[0], member_id=key[1])
         try:
-            terms: ShareConfig = await self._broker.coordinators.ask_group(
-                asked.group,
-                lambda machine, ticket, now_ms: GroupCoordinator.share_terms(machine, asked, ticket, now_ms),
-            )
+            terms: ShareConfig = await self._broker.groups.ask(asked)
         except UnknownMember:
             self._sessions.drop_of(key)
             raise
         return terms
 
     async def _config(self, key: SessionKey) -> ShareConfig:
-        """The group's settings for one who may have left it and only settles what it holds."""
+        """Return the settings of the group for a client that may have left and only settles its records."""
         asked = DescribeGroupConfigRequest(group=key[0])
-        reply: GroupConfigReply = await self._broker.coordinators.ask_group(
-            asked.group,
-            lambda machine, ticket, now_ms: GroupCoordinator.describe_config(machine, asked, ticket, now_ms),
-        )
+        reply: GroupConfigReply = await self._broker.groups.ask(asked)
         return reply.config
 
     async def _settle(
@@ -244,7 +237,7 @@ class ShareRequests:
         config: ShareConfig,
         work: Work,
     ) -> Verdicts:
-        """What became of each partition that something is acknowledged of."""
+        """Settle acknowledged records; return the result of each partition."""
         verdicts: Verdicts = {}
         for topic in topics:
             for each in topic.partitions:
@@ -278,9 +271,9 @@ class ShareRequests:
 
 def _session_key(group_id: str | None, member_id: str | None) -> SessionKey:
     if not group_id:
-        raise InvalidGroupId("a group id cannot be empty")
+        raise InvalidGroupId("group id must not be empty")
     if not member_id:
-        raise InvalidRequest("a member of a share group must have an id")
+        raise InvalidRequest("member id must not be empty")
     return group_id, member_id
 
 
@@ -294,7 +287,7 @@ def _by_topic(verdicts: Verdicts) -> Iterator[tuple[TopicId, list[tuple[int, Alp
 def _response(
     header: RequestHeader, config: ShareConfig, verdicts: Verdicts, taken: Sequence[Taken], batch_size: int
 ) -> Generator[None, None, list[Piece]]:
-    """The response as it is sent: bytes, records, bytes, records, …, bytes. Stops in between."""
+    """Encode the response: bytes, records, bytes, records, …, bytes; with stops in between."""
     by_key = {part.key: part for part in taken}
     topics: dict[TopicId, list[tuple[PartitionShared, Taken | None]]] = {}
     for key in {**verdicts, **by_key}:

@@ -1,7 +1,7 @@
-"""Share sessions: what each share consumer fetches from, named once, then only what changes.
+"""Share sessions: a share consumer sends its partitions once, then only changes.
 
-A session is bound to the connection that opened it. When that ends, or the session has to make room for
-another, its member holds nothing any more.
+A session is bound to the connection that opened it. When that closes, or the session is evicted, the
+records of its member are released.
 """
 
 from collections import OrderedDict
@@ -25,19 +25,19 @@ SessionKey = tuple[str, str]
 
 
 class ShareSessionNotFound(AlpacaError):
-    """The session was never opened, or has ended."""
+    """The session does not exist or has ended."""
 
 
 class InvalidShareSessionEpoch(AlpacaError):
-    """Requests of a session come in order; this one is not the next."""
+    """The epoch of a request is not the next of its session."""
 
 
 class ShareSessionLimitReached(AlpacaError):
-    """As many sessions are in use as the broker allows."""
+    """The limit of sessions in use is reached."""
 
 
 class ShareSession:
-    """What one member fetches from, and the topics it may hold records of."""
+    """The partitions that one member fetches from, and the topics that it may hold records of."""
 
     def __init__(self, key: SessionKey, ended: Callable[["ShareSession"], None]) -> None:
         self.key = key
@@ -49,24 +49,24 @@ class ShareSession:
         self._ended = ended
 
     def update(self, added: Iterable[PartitionKey], forgotten: Iterable[PartitionKey]) -> None:
-        """Take in what a request adds and gives up."""
+        """Apply the partitions that a request adds and removes."""
         for key in added:
             self.partitions.setdefault(key)
         for key in forgotten:
             self.partitions.pop(key, None)
 
     def served(self, key: PartitionKey) -> None:
-        """What had records goes last, so that no partition starves another."""
+        """Move partitions with records to the end, so that none starves others."""
         if key in self.partitions:
             self.partitions.move_to_end(key)
 
     def departure(self) -> Departure:
-        """What is to be given back when the session ends."""
+        """The records to release when the session ends."""
         group, member_id = self.key
         return Departure(group=group, member_id=member_id, topics=tuple(sorted(self.topics_held)))
 
     def end(self) -> None:
-        """Tell whoever bound the session to a connection that it is no more."""
+        """Unbind the ended session from its connection."""
         self.is_open = False
         self._ended(self)
 
@@ -89,9 +89,9 @@ class ShareSessions:
         now: float,
         ended: Callable[[ShareSession], None],
     ) -> ShareSession:
-        """Begin a session, instead of the one the member has.
+        """Open a session, replacing the one that the member has.
 
-        What the member holds stays with it: it opens a session anew when it has lost count of the epochs.
+        The member keeps its records: it opens a new session when it has lost track of epochs.
         """
         topics_held: set[str] = set()
         if (former := self._sessions.get(key)) is not None:
@@ -114,7 +114,7 @@ class ShareSessions:
         added: Iterable[PartitionKey] = (),
         forgotten: Iterable[PartitionKey] = (),
     ) -> ShareSession:
-        """The session that a request with this epoch belongs to, brought up to date."""
+        """Return the updated session of a request with this epoch."""
         session = self.find(key)
         if epoch != session.next_epoch:
             raise InvalidShareSessionEpoch(
@@ -127,13 +127,13 @@ class ShareSessions:
         return session
 
     def find(self, key: SessionKey) -> ShareSession:
-        """The member's session, or ShareSessionNotFound."""
+        """Return the session of a member; raise ShareSessionNotFound."""
         if (session := self._sessions.get(key)) is None:
             raise ShareSessionNotFound(f"member {key[1]!r} of group {key[0]!r} has no share session")
         return session
 
     def drop(self, session: ShareSession) -> None:
-        """End a session and let others have what its member holds."""
+        """End a session and release the records of its member."""
         if self._sessions.get(session.key) is session:
             self._remove(session)
             self._give_back(session.departure())
@@ -144,13 +144,13 @@ class ShareSessions:
             self.drop(session)
 
     def close(self, session: ShareSession) -> Departure:
-        """End a session at its member's wish; what it holds is for the caller to give back."""
+        """End a session on request of its member; the caller releases its records."""
         if self._sessions.get(session.key) is session:
             self._remove(session)
         return session.departure()
 
     def _make_room(self, now: float) -> None:
-        """End the session that was not used for longest, if that is long enough."""
+        """Evict the least recently used session if it is idle long enough."""
         idlest = next(iter(self._sessions.values()))
         if now - idlest.used_at < IDLE_SECONDS:
             raise ShareSessionLimitReached(
@@ -173,7 +173,7 @@ class ShareSessions:
         try:
             if len(session.partitions) > MAX_SESSION_PARTITIONS:
                 raise ShareSessionLimitReached(
-                    f"a share session may have {MAX_SESSION_PARTITIONS} partitions at most"
+                    f"a share session must not have more than {MAX_SESSION_PARTITIONS} partitions"
                 )
             while grown > 0 and self._cached_partitions > MAX_CACHED_PARTITIONS:
                 self._make_room(now)

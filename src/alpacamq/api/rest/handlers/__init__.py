@@ -1,1 +1,1 @@
-"""What the JSON API does at each path, a file a noun; each has its routes at the end."""
+"""Handlers of the HTTP API, one module per noun, with their routes at the end."""

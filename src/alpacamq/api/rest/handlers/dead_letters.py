@@ -1,4 +1,4 @@
-"""Moving dead letters back to where they came from."""
+"""Redrives: moving dead letters back to their topics."""
 
 from http import HTTPStatus
 from typing import Annotated
@@ -18,12 +18,13 @@ from alpacamq.model.errors import (
     UnknownTopic,
 )
 from alpacamq.model.topics import INT32_MAX
+from alpacamq.wire.queues import RedriveDescription, RedriveList
 
 from .names import OfTopic, TopicText
 
 
 class Redrive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to move the messages of a dead-letter topic: each to where it came from, or all to one topic."""
+    """How to move the messages of a dead-letter topic: each to its original topic, or all to one."""
 
     target: TopicText | UnsetType = UNSET
     messages_per_second: Annotated[int, Meta(ge=1, le=INT32_MAX)] | UnsetType = UNSET
@@ -36,30 +37,10 @@ class OfTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     id: Annotated[str, Meta(min_length=1, max_length=255)]
 
 
-class RedrivesWanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RedrivesQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which redrives to list."""
 
     topic: Annotated[TopicText, Meta(description="the dead-letter topic")] | UnsetType = UNSET
-
-
-class RedriveDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """A redrive; `state` is running, completed, cancelling, cancelled or failed."""
-
-    id: str
-    source: str
-    target: str | None
-    state: str
-    started: int
-    moved: int
-    to_move: int
-    messages_per_second: int | None
-    failure: str
-
-
-class RedriveList(msgspec.Struct, frozen=True, kw_only=True):
-    """Redrives under way and ended, newest first."""
-
-    redrives: list[RedriveDescription]
 
 
 async def start_redrive(call: Call[OfTopic, Redrive]) -> RedriveDescription:
@@ -73,7 +54,7 @@ async def start_redrive(call: Call[OfTopic, Redrive]) -> RedriveDescription:
     return _shown(task)
 
 
-def list_redrives(call: Call[RedrivesWanted, Nothing]) -> RedriveList:
+def list_redrives(call: Call[RedrivesQuery, Nothing]) -> RedriveList:
     source = None if call.parameters.topic is UNSET else call.parameters.topic
     return RedriveList(redrives=[_shown(each) for each in call.backend.broker.queues.redrives(source)])
 
@@ -91,7 +72,7 @@ def _task(backend: Backend, task_id: str) -> RedriveTask:
     for task in backend.broker.queues.redrives():
         if task.id == task_id:
             return task
-    raise UnknownTask(f"there is no redrive {task_id!r}; the last hundred are kept")
+    raise UnknownTask(f"unknown redrive {task_id!r}; the last hundred are kept")
 
 
 def _shown(task: RedriveTask) -> RedriveDescription:
@@ -112,7 +93,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="POST",
         path="/topics/{topic}/dead-letters/redrive",
-        summary="Move the messages of a dead-letter topic back to where they came from",
+        summary="Move the messages of a dead-letter topic back to their original topics",
         handler=start_redrive,
         parameters=OfTopic,
         body=Redrive,
@@ -125,14 +106,14 @@ ROUTES: tuple[AnyRoute, ...] = (
         path="/redrives",
         summary="List redrives",
         handler=list_redrives,
-        parameters=RedrivesWanted,
+        parameters=RedrivesQuery,
         body=Nothing,
         answers=(RedriveList,),
     ),
     Route(
         method="GET",
         path="/redrives/{id}",
-        summary="Show how far a redrive is",
+        summary="Show the progress of a redrive",
         handler=show_redrive,
         parameters=OfTask,
         body=Nothing,
@@ -142,7 +123,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="DELETE",
         path="/redrives/{id}",
-        summary="Cancel a redrive; what has been moved stays moved",
+        summary="Cancel a redrive; messages that were moved stay moved",
         handler=cancel_redrive,
         parameters=OfTask,
         body=Nothing,

@@ -1,4 +1,4 @@
-"""Messages that wait for their time: looking at them and cancelling them."""
+"""Delayed messages: listing and cancelling them."""
 
 from contextlib import suppress
 from typing import Annotated
@@ -11,16 +11,17 @@ from alpacamq.broker.delay.service import DelayCounts, Waiting
 from alpacamq.model.errors import UnknownDelayed, UnknownTopic
 from alpacamq.model.topics import INTERNAL_TOPICS
 from alpacamq.telemetry.tracing import ClientApi
+from alpacamq.wire.delayed import DelayedMessage, DelayedMessages
 
 from .names import OffsetNumber, OfPartition, OfTopic, PartitionIndex
 
 
-class DelayedWanted(OfTopic, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DelayedQuery(OfTopic, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which delayed messages to list."""
 
     partition: PartitionIndex | UnsetType = UNSET
     after: (
-        Annotated[str, Meta(pattern="^[0-9]{1,10}:[0-9]{1,18}$", description="go on after partition:id")]
+        Annotated[str, Meta(pattern="^[0-9]{1,10}:[0-9]{1,18}$", description="continue after partition:id")]
         | UnsetType
     ) = UNSET
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
@@ -29,36 +30,18 @@ class DelayedWanted(OfTopic, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class OfDelayed(OfPartition, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A delayed message, by its id."""
 
-    offset: Annotated[OffsetNumber, Meta(description="the delayed_id that publishing answered")]
+    offset: Annotated[OffsetNumber, Meta(description="the delayed_id in the response to publishing")]
 
 
-class DelayedMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that waits; `id` is unique within its partition."""
+class DelayTopicsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which topics to list."""
 
-    topic: str
-    partition: int
-    id: int
-    deliver_at: int
-    scheduled: int
-    size_bytes: int
-
-
-class DelayedMessages(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages by partition and id; `next` is what to go on after where there may be more."""
-
-    messages: list[DelayedMessage]
-    next: str | None
-
-
-class DelayTopicsWanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which topics to look at."""
-
-    after: Annotated[str, Meta(description="go on after this name")] = ""
-    limit: Annotated[int, Meta(ge=1, le=1000, description="topics looked at, at most")] = 1000
+    after: Annotated[str, Meta(description="continue after this name")] = ""
+    limit: Annotated[int, Meta(ge=1, le=1000, description="maximum number of topics to check")] = 1000
 
 
 class DelayTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic that messages wait for, and when the first of them is due."""
+    """A topic with delayed messages, and when the first of them is due."""
 
     topic: str
     pending: int
@@ -66,7 +49,7 @@ class DelayTopic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DelayTopics(msgspec.Struct, frozen=True, kw_only=True):
-    """Topics by name; `next` is the name to go on after where there are more to look at."""
+    """Topics by name. If there may be more, `next` is the name to continue after."""
 
     topics: list[DelayTopic]
     next: str | None
@@ -84,50 +67,50 @@ class DelayStats(msgspec.Struct, frozen=True, kw_only=True):
     late_ms_p99: float
 
 
-async def list_delayed(call: Call[DelayedWanted, Nothing]) -> DelayedMessages:
-    wanted, broker = call.parameters, call.backend.broker
-    topic = broker.topics.image.topic(wanted.topic)
+async def list_delayed(call: Call[DelayedQuery, Nothing]) -> DelayedMessages:
+    query, broker = call.parameters, call.backend.broker
+    topic = broker.topics.image.topic(query.topic)
     first, after_id = 0, -1
-    if wanted.after is not UNSET:
-        first, after_id = map(int, wanted.after.split(":"))
+    if query.after is not UNSET:
+        first, after_id = map(int, query.after.split(":"))
     partitions = range(first, topic.partitions)
-    if wanted.partition is not UNSET:
-        broker.topics.partition(wanted.topic, wanted.partition)
-        partitions = range(wanted.partition, wanted.partition + 1)
+    if query.partition is not UNSET:
+        broker.topics.partition(query.topic, query.partition)
+        partitions = range(query.partition, query.partition + 1)
     found: list[DelayedMessage] = []
     for partition in partitions:
         waiting = await broker.delays.waiting(
-            wanted.topic,
+            query.topic,
             partition=partition,
             after_id=after_id if partition == first else -1,
-            limit=wanted.limit - len(found),
+            limit=query.limit - len(found),
         )
         found += map(_shown, waiting)
-        if len(found) >= wanted.limit:
+        if len(found) >= query.limit:
             return DelayedMessages(messages=found, next=f"{found[-1].partition}:{found[-1].id}")
     return DelayedMessages(messages=found, next=None)
 
 
 async def cancel_delayed(call: Call[OfDelayed, Nothing]) -> DelayedMessage:
-    wanted = call.parameters
+    query = call.parameters
     cancelled = await call.backend.broker.delays.cancel(
-        wanted.topic, wanted.partition, wanted.offset, ClientApi.HTTP
+        query.topic, query.partition, query.offset, ClientApi.HTTP
     )
     return _shown(cancelled)
 
 
-async def delay_topics(call: Call[DelayTopicsWanted, Nothing]) -> DelayTopics:
-    broker, wanted = call.backend.broker, call.parameters
+async def delay_topics(call: Call[DelayTopicsQuery, Nothing]) -> DelayTopics:
+    broker, query = call.backend.broker, call.parameters
     names = sorted(
-        name for name in broker.topics.image.topics if name > wanted.after and name not in INTERNAL_TOPICS
+        name for name in broker.topics.image.topics if name > query.after and name not in INTERNAL_TOPICS
     )
     found: list[DelayTopic] = []
-    for name in names[: wanted.limit]:
+    for name in names[: query.limit]:
         with suppress(UnknownTopic):  # deleted meanwhile
             stats = await broker.delays.stats(name)
             if stats.pending:
                 found.append(DelayTopic(topic=name, pending=stats.pending, next_deliver_at=stats.next_due_ms))
-    return DelayTopics(topics=found, next=names[wanted.limit - 1] if len(names) > wanted.limit else None)
+    return DelayTopics(topics=found, next=names[query.limit - 1] if len(names) > query.limit else None)
 
 
 async def delay_stats(call: Call[Nothing, Nothing]) -> DelayStats:
@@ -161,9 +144,9 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path="/topics/{topic}/delayed",
-        summary="List messages that wait for their time",
+        summary="List delayed messages of a topic",
         handler=list_delayed,
-        parameters=DelayedWanted,
+        parameters=DelayedQuery,
         body=Nothing,
         answers=(DelayedMessages,),
         errors=(UnknownTopic,),
@@ -171,7 +154,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="DELETE",
         path="/topics/{topic}/delayed/{partition}/{offset}",
-        summary="Cancel a message that waits for its time",
+        summary="Cancel a delayed message",
         handler=cancel_delayed,
         parameters=OfDelayed,
         body=Nothing,
@@ -181,16 +164,16 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path="/delay/topics",
-        summary="List topics that delayed messages wait for",
+        summary="List topics with delayed messages",
         handler=delay_topics,
-        parameters=DelayTopicsWanted,
+        parameters=DelayTopicsQuery,
         body=Nothing,
         answers=(DelayTopics,),
     ),
     Route(
         method="GET",
         path="/delay/stats",
-        summary="AnalyticsResults of delayed messages",
+        summary="Show statistics of delayed messages",
         handler=delay_stats,
         parameters=Nothing,
         body=Nothing,

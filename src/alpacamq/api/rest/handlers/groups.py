@@ -1,4 +1,4 @@
-"""Groups: which there are, and who is in them."""
+"""Groups: listing, describing and deleting them."""
 
 from http import HTTPStatus
 from itertools import chain
@@ -8,28 +8,50 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from alpacamq.api.rest.coordination import ask_group
-from alpacamq.api.rest.membership import partitions_by_topic
+from alpacamq.api.rest.backend import Backend
+from alpacamq.api.rest.membership import Membership, join_group, member, partitions_by_topic, send_heartbeat
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
-from alpacamq.api.slices import first_names, in_slices
 from alpacamq.broker.broker import Broker
-from alpacamq.coordinator.consumer.messages import ConsumerGroupDescription, ConsumerMemberDescription
-from alpacamq.coordinator.groups import GroupCoordinator
-from alpacamq.coordinator.messages import DeleteGroupRequest, DescribeRequest, GroupDescription
+from alpacamq.broker.slices import first_names, in_slices
+from alpacamq.coordinator.consumer.messages import (
+    JOIN_EPOCH,
+    ConsumerGroupDescription,
+    ConsumerHeartbeatRequest,
+    ConsumerMemberDescription,
+)
+from alpacamq.coordinator.groups import DescribeRequest
+from alpacamq.coordinator.messages import (
+    DeleteGroupRequest,
+    GroupDescription,
+    LeaveReply,
+    LeaveRequest,
+    LeavingMember,
+)
 from alpacamq.coordinator.share.messages import ShareGroupDescription, ShareMemberDescription
 from alpacamq.model.errors import (
+    FencedInstanceId,
+    FencedMemberEpoch,
     GroupIdNotFound,
+    GroupMaxSizeReached,
+    InvalidRegularExpression,
+    InvalidRequest,
     NonEmptyGroup,
+    StaleMemberEpoch,
+    TooManyGroups,
+    UnknownMember,
+    UnreleasedInstanceId,
+    UnsupportedAssignor,
 )
+from alpacamq.model.topics import INT32_MAX
 from alpacamq.queues.messages import QueueId
 
-from .names import OfGroup
+from .names import MemberText, OfGroup, TopicText
 
 QUEUE = "queue"
 
 
 class ListedGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the list. `type` is consumer, classic, share or queue; of a queue, `topics` are known."""
+    """A listed group. `type` is consumer, classic, share or queue; `topics` is set for queues."""
 
     group: str
     type: str
@@ -37,23 +59,23 @@ class ListedGroup(msgspec.Struct, frozen=True, kw_only=True):
     topics: list[str] | UnsetType = UNSET
 
 
-class GroupsWanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class GroupsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which groups to list."""
 
     prefix: Annotated[str, Meta(description="of their names")] = ""
-    after: Annotated[str, Meta(description="go on after this name")] = ""
+    after: Annotated[str, Meta(description="continue after this name")] = ""
     limit: Annotated[int, Meta(ge=1, le=10_000, description="names at most")] = 1000
 
 
 class GroupList(msgspec.Struct, frozen=True, kw_only=True):
-    """Groups by name, which may be that of a group of members and of queues; after `next` there are more."""
+    """Groups by name; one name may occur as a group of members and of queues. More follow after `next`."""
 
     groups: list[ListedGroup]
     next: str | None
 
 
 class MemberDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """A member. Partitions are by topic: what it has, and what it is to have."""
+    """A member, with its current and target partitions by topic."""
 
     member_id: str
     instance_id: str | None
@@ -78,19 +100,19 @@ class GroupAnswer(msgspec.Struct, frozen=True, kw_only=True):
     assignor: str | UnsetType = UNSET
 
 
-async def list_groups(call: Call[GroupsWanted, Nothing]) -> GroupList:
-    broker, wanted = call.backend.broker, call.parameters
+async def list_groups(call: Call[GroupsQuery, Nothing]) -> GroupList:
+    broker, query = call.backend.broker, call.parameters
     by_group: dict[str, list[str]] = {}
     for group, topic in await broker.queues.queues():
         by_group.setdefault(group, []).append(topic)
     names = await first_names(
-        chain(await broker.coordinators.group_ids(), by_group),
-        wanted.limit + 1,
-        prefix=wanted.prefix,
-        after=wanted.after,
+        chain(await broker.groups.group_ids(), by_group),
+        query.limit + 1,
+        prefix=query.prefix,
+        after=query.after,
     )
-    shown = names[: wanted.limit]
-    known = {each.group: each for each in await broker.coordinators.list_groups(shown)}
+    shown = names[: query.limit]
+    known = {each.group: each for each in await broker.groups.list_groups(shown)}
     groups: list[ListedGroup] = []
     async for some in in_slices(shown):
         for name in some:
@@ -100,7 +122,7 @@ async def list_groups(call: Call[GroupsWanted, Nothing]) -> GroupList:
                 groups.append(ListedGroup(group=name, type=QUEUE, topics=sorted(topics)))
     return GroupList(
         groups=sorted(groups, key=attrgetter("group", "type")),
-        next=shown[-1] if len(names) > wanted.limit else None,
+        next=shown[-1] if len(names) > query.limit else None,
     )
 
 
@@ -108,7 +130,7 @@ async def describe_group(call: Call[OfGroup, Nothing]) -> GroupAnswer:
     broker, group = call.backend.broker, call.parameters.group
     queues = sorted(each.topic for each in await _queues_of(broker, group))
     try:
-        found = await ask_group(broker, GroupCoordinator.describe, DescribeRequest(group=group))
+        found = await broker.groups.ask(DescribeRequest(group=group))
     except GroupIdNotFound:
         if not queues:
             raise
@@ -143,7 +165,7 @@ async def delete_group(call: Call[OfGroup, Nothing]) -> None:
     broker, group = call.backend.broker, call.parameters.group
     queues = await _queues_of(broker, group)
     try:
-        await ask_group(broker, GroupCoordinator.delete_group, DeleteGroupRequest(group=group))
+        await broker.groups.ask(DeleteGroupRequest(group=group))
     except GroupIdNotFound:
         if not queues:
             raise
@@ -193,13 +215,13 @@ def _classic_members(found: GroupDescription) -> list[MemberDescription]:
     ]
 
 
-ROUTES: tuple[AnyRoute, ...] = (
+_GROUP_ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path="/groups",
         summary="List groups",
         handler=list_groups,
-        parameters=GroupsWanted,
+        parameters=GroupsQuery,
         body=Nothing,
         answers=(GroupList,),
     ),
@@ -222,5 +244,144 @@ ROUTES: tuple[AnyRoute, ...] = (
         body=Nothing,
         status=HTTPStatus.NO_CONTENT,
         errors=(GroupIdNotFound, NonEmptyGroup),
+    ),
+)
+
+
+class Join(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A new member and its subscription: topics by name, by pattern, or both."""
+
+    topics: Annotated[list[TopicText], Meta(max_length=1000)] | UnsetType = UNSET
+    pattern: (
+        Annotated[str, Meta(min_length=1, max_length=1000, description="a regular expression (RE2)")]
+        | UnsetType
+    ) = UNSET
+    member_id: MemberText | UnsetType = UNSET
+    instance_id: MemberText | UnsetType = UNSET
+    client_id: Annotated[str, Meta(max_length=255)] = ""
+    assignor: Annotated[str, Meta(min_length=1, max_length=255)] | UnsetType = UNSET
+    rebalance_timeout_ms: Annotated[int, Meta(ge=1, le=INT32_MAX)] = 60_000
+
+
+class OfMember(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A heartbeat. With an epoch, a member that missed a change is refused."""
+
+    member_id: MemberText
+    member_epoch: Annotated[int, Meta(ge=0, le=INT32_MAX)] | UnsetType = UNSET
+
+
+class Leave(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A member that leaves."""
+
+    member_id: MemberText
+
+
+class MembershipAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a member and its partitions by topic. It must heartbeat or poll in time."""
+
+    group: str
+    member_id: str
+    member_epoch: int
+    heartbeat_interval_ms: int
+    session_timeout_ms: int
+    assignment: dict[str, list[int]]
+
+
+async def join(call: Call[OfGroup, Join]) -> MembershipAnswer:
+    body = call.body
+    request = ConsumerHeartbeatRequest(
+        group=call.parameters.group,
+        member_epoch=JOIN_EPOCH,
+        member_id="" if body.member_id is UNSET else body.member_id,
+        instance_id=None if body.instance_id is UNSET else body.instance_id,
+        rebalance_timeout_ms=body.rebalance_timeout_ms,
+        subscribed_topics=None if body.topics is UNSET else tuple(body.topics),
+        subscribed_regex=None if body.pattern is UNSET else body.pattern,
+        assignor=None if body.assignor is UNSET else body.assignor,
+        owned={},
+        client_id=body.client_id,
+        client_host=call.request.peer.rpartition(":")[0],
+    )
+    return membership_answer(
+        call.backend, call.parameters.group, await join_group(call.backend.broker, request)
+    )
+
+
+async def heartbeat(call: Call[OfGroup, OfMember]) -> MembershipAnswer:
+    broker, group, body = call.backend.broker, call.parameters.group, call.body
+    epoch = None if body.member_epoch is UNSET else body.member_epoch
+    known = await member(broker, group, body.member_id, epoch)
+    return membership_answer(call.backend, group, await send_heartbeat(broker, group, known))
+
+
+async def leave(call: Call[OfGroup, Leave]) -> None:
+    leaving = LeavingMember(member_id=call.body.member_id)
+    request = LeaveRequest(group=call.parameters.group, members=(leaving,))
+    reply: LeaveReply = await call.backend.broker.groups.ask(request)
+    if (error := reply.members[0].error) is not None:
+        raise error
+
+
+def membership_answer(backend: Backend, group: str, membership: Membership) -> MembershipAnswer:
+    assignment: dict[str, list[int]] = {}
+    for topic, partition in membership.assigned:
+        assignment.setdefault(topic, []).append(partition)
+    return MembershipAnswer(
+        group=group,
+        member_id=membership.member_id,
+        member_epoch=membership.member_epoch,
+        heartbeat_interval_ms=membership.heartbeat_interval_ms,
+        session_timeout_ms=backend.broker.settings.coordination.consumer_groups.session_timeout_ms,
+        assignment=assignment,
+    )
+
+
+_MEMBER_ERRORS = (
+    InvalidRequest,
+    UnknownMember,
+    GroupIdNotFound,
+    StaleMemberEpoch,
+    FencedMemberEpoch,
+    FencedInstanceId,
+)
+
+ROUTES: tuple[AnyRoute, ...] = (
+    *_GROUP_ROUTES,
+    Route(
+        method="POST",
+        path="/groups/{group}/join",
+        summary="Join a group",
+        handler=join,
+        parameters=OfGroup,
+        body=Join,
+        answers=(MembershipAnswer,),
+        errors=(
+            *_MEMBER_ERRORS,
+            TooManyGroups,
+            GroupMaxSizeReached,
+            UnreleasedInstanceId,
+            UnsupportedAssignor,
+            InvalidRegularExpression,
+        ),
+    ),
+    Route(
+        method="POST",
+        path="/groups/{group}/heartbeat",
+        summary="Send a heartbeat and get the assigned partitions",
+        handler=heartbeat,
+        parameters=OfGroup,
+        body=OfMember,
+        answers=(MembershipAnswer,),
+        errors=_MEMBER_ERRORS,
+    ),
+    Route(
+        method="POST",
+        path="/groups/{group}/leave",
+        summary="Leave a group, so that its partitions are reassigned immediately",
+        handler=leave,
+        parameters=OfGroup,
+        body=Leave,
+        status=HTTPStatus.NO_CONTENT,
+        errors=_MEMBER_ERRORS,
     ),
 )

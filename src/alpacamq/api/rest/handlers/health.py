@@ -1,4 +1,4 @@
-"""Whether the broker is well, which version it is, and what it holds in all."""
+"""Health checks, version, addresses, totals and metrics of the broker."""
 
 from contextlib import suppress
 from enum import StrEnum
@@ -10,40 +10,42 @@ from msgspec import Meta
 
 from alpacamq import __version__
 from alpacamq.api.http.messages import PROBLEM_JSON, Response
+from alpacamq.api.metrics.exposition import CONTENT_TYPE
 from alpacamq.api.metrics.stats import all_transactions, stats_of
 from alpacamq.api.rest.backend import Backend
-from alpacamq.api.rest.errors import LINE_END, Degraded, problem_of
+from alpacamq.api.rest.errors import LINE_END, Degraded, MetricsDisabled, problem_of
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.health import ALL, READY, Check, Checks, reads
 from alpacamq.coordinator.transactions.transaction import ListTransactions
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from alpacamq.wire.stats import ClusterDescription, Stats, Version
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All is well: `status` is ok. Where it is not, the answer is a problem with the same `checks`."""
+    """All checks pass: `status` is ok. Otherwise the response is a problem with the same `checks`."""
 
     status: str
     checks: dict[str, Check] = {}
 
 
 class Needs(StrEnum):
-    """What a client of the broker wants to do."""
+    """What a client needs from the broker."""
 
     READS = "reads"
     WRITES = "writes"
 
 
-class ReadyWanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whom the question is asked for."""
+class ReadyQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The requirements of the client."""
 
-    needs: Annotated[Needs, Meta(description="writes: 503 also while only reads are served")] = Needs.READS
+    needs: Annotated[Needs, Meta(description="writes: 503 also while writes are refused")] = Needs.READS
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
-    """`status` is ok, or read-only while `writes` says why they are refused."""
+    """`status` is ok, or read-only with the reason in `writes`."""
 
     status: str
     reads: str
@@ -51,36 +53,11 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     checks: dict[str, Check]
 
 
-class Version(msgspec.Struct, frozen=True, kw_only=True):
-    """Which broker answers."""
-
-    version: str
-    node_id: int
-    cluster_id: str
-
-
-class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """The broker in a few numbers; null where a part cannot answer now."""
-
-    version: str
-    node_id: int
-    uptime_ms: int
-    topics: int
-    partitions: int
-    messages: int
-    size_bytes: int
-    groups: int | None
-    queues: int
-    delayed: int | None
-    open_transactions: int | None
-    requests: int
-
-
 def healthz(call: Call[Nothing, Nothing]) -> Health | Response:
     return _checked(call.backend, ALL)
 
 
-def readyz(call: Call[ReadyWanted, Nothing]) -> Readiness | Response:
+def readyz(call: Call[ReadyQuery, Nothing]) -> Readiness | Response:
     broker = call.backend.broker
     found = {name: check(broker) for name, check in READY.items()}
     can_read, can_write = reads(broker), found["disk"]
@@ -92,7 +69,7 @@ def readyz(call: Call[ReadyWanted, Nothing]) -> Readiness | Response:
 
 
 def livez(_call: Call[Nothing, Nothing]) -> Health:
-    """Whoever can answer is alive: a loop that stands still does not answer."""
+    """Return ok: a blocked event loop would not respond."""
     return Health(status="ok")
 
 
@@ -107,7 +84,7 @@ async def stats(call: Call[Nothing, Nothing]) -> Stats:
     groups = delayed = open_transactions = None
     topics = broker.topics.image.topics
     with suppress(AlpacaError):
-        groups = len(await broker.coordinators.group_ids()) if OFFSETS_TOPIC in topics else 0
+        groups = len(await broker.groups.group_ids()) if OFFSETS_TOPIC in topics else 0
     with suppress(AlpacaError):
         delayed = (await broker.delays.stats()).pending
     with suppress(AlpacaError):
@@ -122,8 +99,8 @@ async def stats(call: Call[Nothing, Nothing]) -> Stats:
         uptime_ms=broker.clock.now_ms() - backend.started_ms,
         topics=len(topics),
         partitions=len(partitions),
-        messages=sum(each.high_watermark - each.log.start_offset for each in partitions),
-        size_bytes=sum(each.log.size_bytes for each in partitions),
+        messages=sum(each.high_watermark - each.start_offset for each in partitions),
+        size_bytes=sum(each.size_bytes for each in partitions),
         groups=groups,
         queues=len(broker.queues.stats()),
         delayed=delayed,
@@ -149,11 +126,27 @@ def _served(check: Check) -> str:
     return "ok" if check.is_ok else f"refused: {check.detail}"
 
 
+def describe_cluster(call: Call[Nothing, Nothing]) -> ClusterDescription:
+    backend = call.backend
+    return ClusterDescription(
+        cluster_id=backend.broker.cluster_id,
+        node_id=backend.broker.settings.node_id,
+        version=__version__,
+        addresses={name: str(address) for name, address in backend.addresses.items()},
+    )
+
+
+async def metrics(call: Call[Nothing, Nothing]) -> Response:
+    if (collector := call.backend.collector) is None:
+        raise MetricsDisabled("metrics are disabled (metrics.enabled = false)")
+    return Response(HTTPStatus.OK, await collector.text(), CONTENT_TYPE)
+
+
 ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path="/healthz",
-        summary="Whether every check of the broker's health passes; 503 if not, with those that fail",
+        summary="Run all health checks; 503 with the failed ones if any fails",
         handler=healthz,
         parameters=Nothing,
         body=Nothing,
@@ -163,9 +156,9 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path="/readyz",
-        summary="Whether the broker has recovered and serves reads, and whether it takes writes; 503 if not",
+        summary="Check that the broker has recovered and serves reads and writes; 503 if not",
         handler=readyz,
-        parameters=ReadyWanted,
+        parameters=ReadyQuery,
         body=Nothing,
         answers=(Readiness,),
         errors=(Degraded,),
@@ -173,7 +166,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path="/livez",
-        summary="Whether the broker runs",
+        summary="Check that the broker runs",
         handler=livez,
         parameters=Nothing,
         body=Nothing,
@@ -182,7 +175,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path="/version",
-        summary="Which broker this is",
+        summary="Show version and identity of the broker",
         handler=version,
         parameters=Nothing,
         body=Nothing,
@@ -191,10 +184,30 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path="/stats",
-        summary="The broker in a few numbers",
+        summary="Show totals of the broker",
         handler=stats,
         parameters=Nothing,
         body=Nothing,
         answers=(Stats,),
+    ),
+    Route(
+        method="GET",
+        path="/cluster",
+        summary="Show the identity of the broker and the addresses of its APIs",
+        handler=describe_cluster,
+        parameters=Nothing,
+        body=Nothing,
+        answers=(ClusterDescription,),
+    ),
+    Route(
+        method="GET",
+        path="/metrics",
+        summary="Metrics for Prometheus",
+        handler=metrics,
+        parameters=Nothing,
+        body=Nothing,
+        answers=(str,),
+        content_type=CONTENT_TYPE,
+        errors=(MetricsDisabled,),
     ),
 )

@@ -5,28 +5,29 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from alpacamq.api.metrics.history import INTERVAL_S, SLOTS, Measure, SeriesKey
 from alpacamq.api.rest.errors import ConflictingInput
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.api.rest.timestamps import TimestampText, parse_epoch_ms
+from alpacamq.broker.sampling import INTERVAL_S
+from alpacamq.telemetry.history import SLOTS, Measure, SeriesKey
 
 from .names import GroupText, TopicText
 
 MAX_POINTS = SLOTS
 
 
-class HistoryWanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which series: those of a topic, a group or a measure, or of the whole broker where none is named."""
+class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which series: those of a topic, a group or a measure, or by default of the whole broker."""
 
     topic: TopicText | UnsetType = UNSET
     group: GroupText | UnsetType = UNSET
-    measure: Annotated[Measure, Meta(description="of every topic and group there is")] | UnsetType = UNSET
-    after: Annotated[TimestampText, Meta(description="only what came after")] | UnsetType = UNSET
-    points: Annotated[int, Meta(ge=1, le=MAX_POINTS, description="at most; each is a mean")] = 300
+    measure: Annotated[Measure, Meta(description="for all topics and groups")] | UnsetType = UNSET
+    after: Annotated[TimestampText, Meta(description="only samples after this time")] | UnsetType = UNSET
+    points: Annotated[int, Meta(ge=1, le=MAX_POINTS, description="maximum number; each is a mean")] = 300
 
 
 class HistorySeries(msgspec.Struct, frozen=True, kw_only=True):
-    """One number over time. Rates are in messages a second; null is where nothing is known."""
+    """A time series. Rates are in messages per second; null is an unknown value."""
 
     measure: Measure
     topic: str | UnsetType = UNSET
@@ -35,18 +36,18 @@ class HistorySeries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Series that share their moments. The broker takes a number every `interval_ms`, for an hour."""
+    """Series with common timestamps. The broker keeps one sample every `interval_ms`, for an hour."""
 
     interval_ms: int
     times: list[int]
     series: list[HistorySeries]
 
 
-def history(call: Call[HistoryWanted, Nothing]) -> HistoryAnswer:
-    wanted, kept = call.parameters, call.backend.history
-    keys = [key for key in kept.series() if _is_wanted(key, wanted)]
-    after_ms = 0 if wanted.after is UNSET else _epoch_ms(wanted.after)
-    found = kept.excerpt(keys, after_ms, wanted.points)
+def history(call: Call[HistoryQuery, Nothing]) -> HistoryAnswer:
+    query, kept = call.parameters, call.backend.broker.sampler.history
+    keys = [key for key in kept.series() if _is_wanted(key, query)]
+    after_ms = 0 if query.after is UNSET else _epoch_ms(query.after)
+    found = kept.excerpt(keys, after_ms, query.points)
     return HistoryAnswer(
         interval_ms=int(INTERVAL_S * 1000),
         times=found.times_ms,
@@ -63,16 +64,16 @@ def _epoch_ms(after: str) -> int:
     try:
         return parse_epoch_ms(after)
     except ValueError:
-        raise ConflictingInput(f"after: there is no {after}", "after") from None
+        raise ConflictingInput(f"after: invalid date {after}", "after") from None
 
 
-def _is_wanted(key: SeriesKey, wanted: HistoryWanted) -> bool:
-    if wanted.topic is wanted.group is wanted.measure is UNSET:
+def _is_wanted(key: SeriesKey, query: HistoryQuery) -> bool:
+    if query.topic is query.group is query.measure is UNSET:
         return not key.topic
     return (
-        wanted.topic in (UNSET, key.topic)
-        and wanted.group in (UNSET, key.group)
-        and wanted.measure in (UNSET, key.measure)
+        query.topic in (UNSET, key.topic)
+        and query.group in (UNSET, key.group)
+        and query.measure in (UNSET, key.measure)
         and bool(key.topic)
     )
 
@@ -81,9 +82,9 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path="/history",
-        summary="Rates and lag of the last hour",
+        summary="Show rates and lag of the last hour",
         handler=history,
-        parameters=HistoryWanted,
+        parameters=HistoryQuery,
         body=Nothing,
         answers=(HistoryAnswer,),
     ),

@@ -1,4 +1,4 @@
-"""Names and numbers as they come in paths, queries and bodies."""
+"""Names and numbers in paths, queries and bodies."""
 
 from typing import Annotated
 
@@ -16,7 +16,7 @@ ReasonText = Annotated[str, Meta(max_length=1024)]
 PartitionIndex = Annotated[int, Meta(ge=0, le=INT32_MAX)]
 OffsetNumber = Annotated[int, Meta(ge=0, le=INT64_MAX)]
 SomeMs = Annotated[int, Meta(ge=0, le=INT64_MAX)]
-# No request waits longer than this for something to happen.
+# The longest wait of a request.
 WaitMs = Annotated[int, Meta(ge=0, le=30_000, description="how long to wait for the first message")]
 
 

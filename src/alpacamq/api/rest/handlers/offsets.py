@@ -1,4 +1,4 @@
-"""How far groups have come: committed offsets and lag, committing, and moving a group elsewhere."""
+"""Offsets of groups: committed offsets and lag, committing and resetting."""
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -7,19 +7,17 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from alpacamq.api.rest.coordination import ask_group
 from alpacamq.api.rest.errors import ConflictingInput, Problem, problem_of
 from alpacamq.api.rest.partition_reading import all_partitions, offset_at_time
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.api.rest.timestamps import Timestamp, epoch_ms
 from alpacamq.broker.broker import Broker
-from alpacamq.broker.tracing.commits import tell_committed
+from alpacamq.broker.tracing.commits import record_commits
 from alpacamq.broker.tracing.partition import Origin
-from alpacamq.coordinator.groups import GroupCoordinator
+from alpacamq.coordinator.groups import DescribeRequest
 from alpacamq.coordinator.messages import (
     NO_GENERATION,
     CommitRequest,
-    DescribeRequest,
     FetchedOffset,
     FetchOffsetsReply,
     FetchOffsetsRequest,
@@ -49,20 +47,20 @@ MAX_OFFSETS = 10_000
 
 
 class Place(StrEnum):
-    """Either end of a partition."""
+    """The start or end of a partition."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
 
 
-class OffsetsWanted(OfGroup, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OffsetsQuery(OfGroup, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which offsets to show."""
 
     topic: TopicText | UnsetType = UNSET
 
 
 class GroupOffset(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a group goes on in a partition, where that ends, and how many messages lie between."""
+    """The committed offset of a group in a partition, the end offset, and the lag."""
 
     topic: str
     partition: int
@@ -73,7 +71,7 @@ class GroupOffset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupOffsets(msgspec.Struct, frozen=True, kw_only=True):
-    """Every offset that a group has committed."""
+    """All committed offsets of a group."""
 
     group: str
     offsets: list[GroupOffset]
@@ -81,7 +79,7 @@ class GroupOffsets(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewOffset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a group is to go on: the offset after the last message that is done."""
+    """An offset to commit: the one after the last processed message."""
 
     topic: TopicText
     partition: PartitionIndex
@@ -90,7 +88,7 @@ class NewOffset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class ResetPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where to begin again, in all partitions or in one: one of to, offset and timestamp."""
+    """A new position, in all partitions or in one: one of to, offset and timestamp."""
 
     partition: PartitionIndex | UnsetType = UNSET
     to: Place | UnsetType = UNSET
@@ -99,23 +97,23 @@ class ResetPlace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Reset(ResetPlace, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a group is to begin again in a topic."""
+    """A new position of a group in a topic."""
 
     topic: TopicText
 
 
 class OffsetChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Offsets to commit, as a member where the group has some; or `reset` for a group that has none."""
+    """Offsets to commit, as a member if the group has members; or `reset` for a group without members."""
 
     offsets: Annotated[list[NewOffset], Meta(min_length=1, max_length=MAX_OFFSETS)] | UnsetType = UNSET
     member_id: MemberText | UnsetType = UNSET
     member_epoch: Annotated[int, Meta(ge=0, le=INT32_MAX)] | UnsetType = UNSET
     reset: Annotated[list[Reset], Meta(min_length=1, max_length=1000)] | UnsetType = UNSET
-    dry_run: Annotated[bool, Meta(description="with reset: only say what the offsets would be")] = False
+    dry_run: Annotated[bool, Meta(description="with reset: only return the new offsets")] = False
 
 
 class OffsetResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one partition."""
+    """The result of one partition."""
 
     topic: str
     partition: int
@@ -124,23 +122,23 @@ class OffsetResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffsetResults(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of each partition, in order, and how many of them failed."""
+    """The result of each partition, in order, and the number of failures."""
 
     offsets: list[OffsetResult]
     errors: int
 
 
-async def show_offsets(call: Call[OffsetsWanted, Nothing]) -> GroupOffsets:
-    broker, wanted = call.backend.broker, call.parameters
-    request = FetchOffsetsRequest(group=wanted.group)
-    reply: FetchOffsetsReply = await ask_group(broker, GroupCoordinator.fetch_offsets, request)
+async def show_offsets(call: Call[OffsetsQuery, Nothing]) -> GroupOffsets:
+    broker, query = call.backend.broker, call.parameters
+    request = FetchOffsetsRequest(group=query.group)
+    reply: FetchOffsetsReply = await broker.groups.ask(request)
     if not reply.offsets:
-        await ask_group(broker, GroupCoordinator.describe, DescribeRequest(group=wanted.group))
+        await broker.groups.ask(DescribeRequest(group=query.group))
     shown = [
-        _shown(broker, each) for each in reply.offsets if wanted.topic is UNSET or each.topic == wanted.topic
+        _shown(broker, each) for each in reply.offsets if query.topic is UNSET or each.topic == query.topic
     ]
     return GroupOffsets(
-        group=wanted.group,
+        group=query.group,
         offsets=sorted(shown, key=lambda each: (each.topic, each.partition)),
         total_lag=sum(each.lag or 0 for each in shown),
     )
@@ -159,28 +157,28 @@ async def change_offsets(call: Call[OfGroup, OffsetChanges]) -> OffsetResults:
 async def commit_offsets(
     broker: Broker,
     group: str,
-    wanted: Sequence[OffsetToCommit],
+    query: Sequence[OffsetToCommit],
     *,
     member_id: str = "",
     member_epoch: int = NO_GENERATION,
 ) -> OffsetResults:
     """Commit as a member, or for a group without members."""
-    unknown = unknown_partitions(broker, wanted)
+    unknown = unknown_partitions(broker, query)
     request = CommitRequest(
         group=group,
-        offsets=tuple(each for each, error in zip(wanted, unknown, strict=True) if error is None),
+        offsets=tuple(each for each, error in zip(query, unknown, strict=True) if error is None),
         member_id=member_id,
         generation=member_epoch,
     )
-    results: PartitionResults = await ask_group(broker, GroupCoordinator.commit, request)
-    tell_committed(broker.topics, request.offsets, results, Origin(ClientApi.HTTP, member_id, group))
-    return offset_results(wanted, unknown, results)
+    results: PartitionResults = await broker.groups.ask(request)
+    record_commits(broker.topics, request.offsets, results, Origin(ClientApi.HTTP, member_id, group))
+    return offset_results(query, unknown, results)
 
 
 async def _commit(call: Call[OfGroup, OffsetChanges], offsets: Sequence[NewOffset]) -> OffsetResults:
     body = call.body
     if (body.member_id is UNSET) != (body.member_epoch is UNSET):
-        raise ConflictingInput("/member_epoch: comes with member_id", "/member_epoch")
+        raise ConflictingInput("/member_epoch: requires member_id", "/member_epoch")
     return await commit_offsets(
         call.backend.broker,
         call.parameters.group,
@@ -192,23 +190,23 @@ async def _commit(call: Call[OfGroup, OffsetChanges], offsets: Sequence[NewOffse
 
 async def _reset(call: Call[OfGroup, OffsetChanges], resets: Sequence[Reset]) -> OffsetResults:
     broker, group = call.backend.broker, call.parameters.group
-    wanted = [
+    query = [
         each
         for at, reset in enumerate(resets)
         for each in await reset_places(broker, reset.topic, reset, f"/reset/{at}")
     ]
     if call.body.dry_run:
         shown = [
-            OffsetResult(topic=each.topic, partition=each.partition, offset=each.offset) for each in wanted
+            OffsetResult(topic=each.topic, partition=each.partition, offset=each.offset) for each in query
         ]
         return OffsetResults(offsets=shown, errors=0)
-    request = ResetOffsetsRequest(group=group, offsets=tuple(wanted))
-    results: PartitionResults = await ask_group(broker, GroupCoordinator.reset_offsets, request)
-    return offset_results(wanted, [None] * len(wanted), results)
+    request = ResetOffsetsRequest(group=group, offsets=tuple(query))
+    results: PartitionResults = await broker.groups.ask(request)
+    return offset_results(query, [None] * len(query), results)
 
 
 async def reset_places(broker: Broker, topic: str, reset: ResetPlace, at: str) -> list[OffsetToCommit]:
-    """The offsets meant; `at` is where in the body this is said."""
+    """Return the new offsets; `at` is the JSON pointer of the position."""
     names = ("to", "offset", "timestamp")
     given = [name for name in names if getattr(reset, name) is not UNSET]
     if len(given) != 1:
@@ -218,23 +216,23 @@ async def reset_places(broker: Broker, topic: str, reset: ResetPlace, at: str) -
         if reset.partition is UNSET
         else [broker.topics.partition(topic, reset.partition)]
     )
-    wanted = []
+    query = []
     for partition in partitions:
-        start, end = partition.log.start_offset, partition.high_watermark
+        start, end = partition.start_offset, partition.high_watermark
         if reset.to is not UNSET:
             offset = start if reset.to is Place.EARLIEST else end
         elif reset.offset is not UNSET:
             offset = reset.offset
             if not start <= offset <= end:
                 raise OffsetOutOfRange(
-                    f"offset {offset} lies outside {start} to {end} of {partition.identity}"
+                    f"offset {offset} is outside of {start} to {end} of {partition.identity}"
                 )
         else:
             assert reset.timestamp is not UNSET
             found = await offset_at_time(broker, partition, epoch_ms(reset.timestamp))
             offset = end if found is None else found
-        wanted.append(OffsetToCommit(topic=topic, partition=partition.identity.partition, offset=offset))
-    return wanted
+        query.append(OffsetToCommit(topic=topic, partition=partition.identity.partition, offset=offset))
+    return query
 
 
 def to_commit(offsets: Iterable[NewOffset]) -> list[OffsetToCommit]:
@@ -244,24 +242,24 @@ def to_commit(offsets: Iterable[NewOffset]) -> list[OffsetToCommit]:
     ]
 
 
-def unknown_partitions(broker: Broker, wanted: Iterable[OffsetToCommit]) -> list[AlpacaError | None]:
-    """What is wrong with partitions that are not there."""
+def unknown_partitions(broker: Broker, query: Iterable[OffsetToCommit]) -> list[AlpacaError | None]:
+    """Return errors for unknown partitions."""
     return [
         None
         if broker.topics.find(each.topic.encode(), each.partition) is not None
-        else UnknownTopic(f"there is no partition {each.partition} of a topic {each.topic!r}")
-        for each in wanted
+        else UnknownTopic(f"unknown partition {each.partition} of topic {each.topic!r}")
+        for each in query
     ]
 
 
 def offset_results(
-    wanted: Sequence[OffsetToCommit], unknown: Sequence[AlpacaError | None], results: PartitionResults
+    query: Sequence[OffsetToCommit], unknown: Sequence[AlpacaError | None], results: PartitionResults
 ) -> OffsetResults:
-    """All of them in order; if every one failed in one way, that is raised."""
+    """Return all results in order; if all failed with the same error, raise it."""
     known = iter(results.partitions)
     errors = [error or next(known).error for error in unknown]
     failed = [error for error in errors if error is not None]
-    if len(failed) == len(wanted) and len({type(error) for error in failed}) == 1:
+    if len(failed) == len(query) and len({type(error) for error in failed}) == 1:
         raise failed[0]
     return OffsetResults(
         offsets=[
@@ -271,7 +269,7 @@ def offset_results(
                 offset=each.offset,
                 error=UNSET if error is None else problem_of(error),
             )
-            for each, error in zip(wanted, errors, strict=True)
+            for each, error in zip(query, errors, strict=True)
         ],
         errors=len(failed),
     )
@@ -293,9 +291,9 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path="/groups/{group}/offsets",
-        summary="Show a group's committed offsets and its lag",
+        summary="Show committed offsets and lag of a group",
         handler=show_offsets,
-        parameters=OffsetsWanted,
+        parameters=OffsetsQuery,
         body=Nothing,
         answers=(GroupOffsets,),
         errors=(GroupIdNotFound,),
@@ -303,7 +301,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="POST",
         path="/groups/{group}/offsets",
-        summary="Commit offsets, or move a group without members elsewhere",
+        summary="Commit offsets, or reset a group without members",
         handler=change_offsets,
         parameters=OfGroup,
         body=OffsetChanges,

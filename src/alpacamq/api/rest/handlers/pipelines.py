@@ -1,4 +1,4 @@
-"""How far data pipelines are: what each of them told last."""
+"""Data pipelines and their latest progress."""
 
 import msgspec
 
@@ -6,18 +6,18 @@ from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.model.errors import DamagedLog, StorageFailed
 from alpacamq.model.pipelines import PipelineProgress, PipelineState
 
-# A pipeline that runs tells so every ten seconds, whatever it does.
+# A running pipeline reports every ten seconds.
 SILENT_AFTER_MS = 60_000
 
 
 class ListedPipeline(PipelineProgress, frozen=True, kw_only=True):
-    """One pipeline. Of one that is `silent` nothing has been heard for a minute, although it was running."""
+    """A pipeline; `silent` if it was running and has not reported for a minute."""
 
     silent: bool
 
 
 class PipelineList(msgspec.Struct, frozen=True, kw_only=True):
-    """Pipelines by name, as they were when they last told."""
+    """Pipelines by name, with their latest reports."""
 
     pipelines: list[ListedPipeline]
 
@@ -39,7 +39,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path="/pipelines",
-        summary="List data pipelines and how far they are",
+        summary="List data pipelines and their progress",
         handler=list_pipelines,
         parameters=Nothing,
         body=Nothing,

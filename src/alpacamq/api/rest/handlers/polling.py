@@ -1,4 +1,4 @@
-"""Polling as a group: a topic as a queue, message by message, or as a member with partitions of its own."""
+"""Polling as a group: leasing messages of a queue, or reading assigned partitions as a member."""
 
 import asyncio
 import re
@@ -9,9 +9,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from alpacamq.api.rest.backend import Backend
-from alpacamq.api.rest.coordination import ask_group
 from alpacamq.api.rest.errors import ConflictingInput
-from alpacamq.api.rest.membership import Membership, heard, member
+from alpacamq.api.rest.membership import Membership, member, send_heartbeat
 from alpacamq.api.rest.message_json import (
     LeasedMessage,
     TopicMessage,
@@ -19,12 +18,16 @@ from alpacamq.api.rest.message_json import (
     leased_message,
     topic_message,
 )
-from alpacamq.api.rest.partition_reading import PartitionReading, SkippedBatch, arrivals, read_fairly
+from alpacamq.api.rest.partition_reading import (
+    PartitionReading,
+    SkippedBatch,
+    read_fairly,
+    waiting_for_records,
+)
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.coordinator.consumer.messages import ConsumerMemberDescription
-from alpacamq.coordinator.groups import GroupCoordinator
 from alpacamq.coordinator.messages import FetchOffsetsReply, FetchOffsetsRequest, OffsetToCommit
 from alpacamq.model.errors import (
     AlpacaError,
@@ -45,7 +48,7 @@ from alpacamq.model.topics import DAY_MS, INT32_MAX, INT64_MAX
 from alpacamq.queues.messages import QueueId, Start
 from alpacamq.telemetry.tracing import ClientApi
 
-from .members import MembershipAnswer, membership_answer
+from .groups import MembershipAnswer, membership_answer
 from .names import MemberText, OfGroup, TopicText, WaitMs
 from .offsets import commit_offsets
 
@@ -57,7 +60,7 @@ _PLACE = re.compile(r"([0-9]+)@([0-9]+)")
 
 
 def write_cursor(positions: Mapping[TopicPartition, int]) -> str:
-    """The positions as text; empty if there are none."""
+    """Format positions as text; empty if there are none."""
     by_topic: dict[str, str] = {}
     for (topic, partition), offset in sorted(positions.items()):
         by_topic[topic] = by_topic.get(topic, topic) + f":{partition}@{offset}"
@@ -65,11 +68,11 @@ def write_cursor(positions: Mapping[TopicPartition, int]) -> str:
 
 
 def read_cursor(cursor: str) -> dict[TopicPartition, int]:
-    """The positions that a well-formed cursor holds."""
+    """Parse a well-formed cursor."""
     positions: dict[TopicPartition, int] = {}
     for partition, offset in _places(cursor):
         if partition in positions:
-            raise ConflictingInput(f"cursor: {partition} is in it twice", "cursor")
+            raise ConflictingInput(f"cursor: duplicate partition {partition}", "cursor")
         positions[partition] = offset
     return positions
 
@@ -85,21 +88,19 @@ MAX_BYTES = 16 << 20
 
 
 class Poll(OfGroup, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """With `topic`: lease messages of it. With `member`: read the partitions which that member has."""
+    """With `topic`: lease its messages. With `member`: read the partitions of that member."""
 
     topic: TopicText | UnsetType = UNSET
     member: MemberText | UnsetType = UNSET
     max: Annotated[int, Meta(ge=1, le=1000, description="messages at most")] = 10
     max_bytes: Annotated[int, Meta(ge=1, le=MAX_BYTES)] = 1 << 20
     wait_ms: WaitMs = 30_000
-    start: Annotated[Start, Meta(description="where the group begins where it has never been")] = (
-        Start.EARLIEST
-    )
+    start: Annotated[Start, Meta(description="where the group starts without an offset")] = Start.EARLIEST
     values: Values = Values.TEXT
     visibility_ms: (
-        Annotated[int, Meta(ge=0, le=DAY_MS, description="of a queue: how long the lease lasts")] | UnsetType
+        Annotated[int, Meta(ge=0, le=DAY_MS, description="of a queue: duration of the lease")] | UnsetType
     ) = UNSET
-    consumer: Annotated[str, Meta(max_length=255, description="of a queue: who holds the messages")] = ""
+    consumer: Annotated[str, Meta(max_length=255, description="of a queue: name of the consumer")] = ""
     member_epoch: (
         Annotated[int, Meta(ge=0, le=INT32_MAX, description="of a member: refuse it if it missed a change")]
         | UnsetType
@@ -110,19 +111,17 @@ class Poll(OfGroup, frozen=True, kw_only=True, forbid_unknown_fields=True):
             Meta(
                 pattern=CURSOR_PATTERN,
                 max_length=12_000,
-                description="of a member: the cursor of the last answer, to read on from there",
+                description="of a member: the cursor of the last response, to continue there",
                 examples=["orders:0@17:1@5"],
             ),
         ]
         | UnsetType
     ) = UNSET
-    commit: Annotated[bool, Meta(description="of a member: commit where the cursor is, before reading")] = (
-        False
-    )
+    commit: Annotated[bool, Meta(description="of a member: commit the cursor before reading")] = False
 
 
 class QueuePoll(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages leased to the one who asked; none if none was there in time."""
+    """Leased messages; none if none was available in time."""
 
     group: str
     topic: str
@@ -130,7 +129,7 @@ class QueuePoll(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemberPoll(MembershipAnswer, frozen=True, kw_only=True):
-    """Messages of a member's partitions, and the cursor to go on with."""
+    """Messages of a member's partitions, and the cursor to continue with."""
 
     messages: list[TopicMessage]
     cursor: str
@@ -138,67 +137,67 @@ class MemberPoll(MembershipAnswer, frozen=True, kw_only=True):
 
 
 async def poll(call: Call[Poll, Nothing]) -> QueuePoll | MemberPoll:
-    wanted = call.parameters
-    if wanted.topic is not UNSET:
-        return await _poll_queue(call, wanted.topic)
-    if wanted.member is UNSET:
+    query = call.parameters
+    if query.topic is not UNSET:
+        return await _poll_queue(call, query.topic)
+    if query.member is UNSET:
         raise ConflictingInput("topic: give one of topic (a queue) and member", "topic")
-    return await _MemberPolling(call.backend, wanted, wanted.member).run()
+    return await _MemberPolling(call.backend, query, query.member).run()
 
 
 async def _poll_queue(call: Call[Poll, Nothing], topic: str) -> QueuePoll:
-    wanted = call.parameters
+    query = call.parameters
     for name in ("member", "member_epoch", "cursor"):
-        if getattr(wanted, name) is not UNSET:
-            raise ConflictingInput(f"{name}: a queue has no members; give it or topic", name)
+        if getattr(query, name) is not UNSET:
+            raise ConflictingInput(f"{name}: must not be combined with topic: a queue has no members", name)
     deliveries = await call.backend.broker.queues.receive(
-        QueueId(wanted.group, topic),
-        consumer=wanted.consumer or call.request.peer,
-        max_messages=wanted.max,
-        visibility_ms=None if wanted.visibility_ms is UNSET else wanted.visibility_ms,
-        wait_ms=wanted.wait_ms,
-        max_bytes=wanted.max_bytes,
-        start=wanted.start,
+        QueueId(query.group, topic),
+        consumer=query.consumer or call.request.peer,
+        max_messages=query.max,
+        visibility_ms=None if query.visibility_ms is UNSET else query.visibility_ms,
+        wait_ms=query.wait_ms,
+        max_bytes=query.max_bytes,
+        start=query.start,
         api=ClientApi.HTTP,
     )
     return QueuePoll(
-        group=wanted.group,
+        group=query.group,
         topic=topic,
-        messages=[leased_message(each, wanted.values) for each in deliveries],
+        messages=[leased_message(each, query.values) for each in deliveries],
     )
 
 
 class _MemberPolling:
-    """One poll of a member, which keeps it a member for as long as it waits."""
+    """One poll of a member, with heartbeats while it waits."""
 
-    def __init__(self, backend: Backend, wanted: Poll, member_id: str) -> None:
+    def __init__(self, backend: Backend, query: Poll, member_id: str) -> None:
         self._backend = backend
         self._broker = backend.broker
-        self._wanted = wanted
+        self._wanted = query
         self._member_id = member_id
-        self._positions = {} if wanted.cursor is UNSET else read_cursor(wanted.cursor)
-        self._epoch = None if wanted.member_epoch is UNSET else wanted.member_epoch
+        self._positions = {} if query.cursor is UNSET else read_cursor(query.cursor)
+        self._epoch = None if query.member_epoch is UNSET else query.member_epoch
         self._skipped: list[SkippedBatch] = []
 
     async def run(self) -> MemberPoll:
-        wanted = self._wanted
-        known = await member(self._broker, wanted.group, self._member_id, self._epoch)
-        # Before the heartbeat: that gives up what others are waiting for.
-        if wanted.commit and self._positions:
+        query = self._wanted
+        known = await member(self._broker, query.group, self._member_id, self._epoch)
+        # Before the heartbeat, which may revoke partitions.
+        if query.commit and self._positions:
             await self._commit(known)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + wanted.wait_ms / 1000
+        deadline = loop.time() + query.wait_ms / 1000
         while True:
-            membership = await heard(self._broker, wanted.group, known)
+            membership = await send_heartbeat(self._broker, query.group, known)
             partitions = self._partitions(membership.assigned)
-            with arrivals(partitions.values()) as arriving:
+            with waiting_for_records(partitions.values()) as waiter:
                 messages = await self._read(membership, partitions)
                 left_seconds = deadline - loop.time()
                 if messages or self._skipped or left_seconds <= 0:
                     return self._answer(membership, messages)
                 interval_seconds = membership.heartbeat_interval_ms / 1000
-                await arriving.wait(min(left_seconds, interval_seconds))
-            known = await member(self._broker, wanted.group, self._member_id)
+                await waiter.wait(min(left_seconds, interval_seconds))
+            known = await member(self._broker, query.group, self._member_id)
 
     async def _commit(self, known: ConsumerMemberDescription) -> None:
         offsets = [
@@ -221,7 +220,7 @@ class _MemberPolling:
     async def _read(
         self, membership: Membership, partitions: Mapping[TopicPartition, Partition]
     ) -> list[TopicMessage]:
-        wanted = self._wanted
+        query = self._wanted
         await self._find_positions(membership, partitions)
         readings = {
             identity: PartitionReading(
@@ -230,24 +229,24 @@ class _MemberPolling:
                 self._in_range(partition, self._positions[identity]),
                 INT64_MAX,
                 committed=True,
-                reader=Origin(ClientApi.HTTP, self._member_id, wanted.group),
+                reader=Origin(ClientApi.HTTP, self._member_id, query.group),
             )
             for identity, partition in partitions.items()
             if identity in self._positions
         }
-        found = await read_fairly(list(readings.values()), wanted.max, wanted.max_bytes)
+        found = await read_fairly(list(readings.values()), query.max, query.max_bytes)
         for identity, reading in readings.items():
             self._positions[identity] = reading.next_offset
             self._skipped += reading.skipped
         return [
-            topic_message(reading.partition.identity.topic, reading.index, record, wanted.values)
+            topic_message(reading.partition.identity.topic, reading.index, record, query.values)
             for reading, record in found
         ]
 
     async def _find_positions(
         self, membership: Membership, partitions: Mapping[TopicPartition, Partition]
     ) -> None:
-        """Where to begin in partitions that the cursor does not tell of: where the group has come to."""
+        """Add the committed offsets of partitions that the cursor does not contain."""
         missing = tuple(each for each in partitions if each not in self._positions)
         if not missing:
             return
@@ -258,22 +257,22 @@ class _MemberPolling:
             member_epoch=membership.member_epoch,
             require_stable=True,
         )
-        reply: FetchOffsetsReply = await ask_group(self._broker, GroupCoordinator.fetch_offsets, request)
+        reply: FetchOffsetsReply = await self._broker.groups.ask(request)
         for identity, committed in zip(missing, reply.offsets, strict=True):
-            if committed.error is None:  # else a transaction is about to decide; later, then
+            if committed.error is None:  # else a transaction that commits the offset is open; retried later
                 offset = committed.offset
                 self._positions[identity] = offset if offset >= 0 else self._start(partitions[identity])
 
     def _in_range(self, partition: Partition, offset: int) -> int:
-        """The offset, or where to begin again if retention has passed it or the log was cut short."""
-        if partition.log.start_offset <= offset <= partition.high_watermark:
+        """Return the offset, or the start position if the log no longer contains it."""
+        if partition.start_offset <= offset <= partition.high_watermark:
             return offset
         return self._start(partition)
 
     def _start(self, partition: Partition) -> int:
         if self._wanted.start is Start.LATEST:
             return partition.last_stable_offset
-        return partition.log.start_offset
+        return partition.start_offset
 
     def _answer(self, membership: Membership, messages: list[TopicMessage]) -> MemberPoll:
         answer = membership_answer(self._backend, self._wanted.group, membership)
@@ -304,7 +303,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path="/groups/{group}/poll",
-        summary="Lease messages of a topic as a queue, or read on as a member",
+        summary="Lease messages of a topic as a queue, or read as a member",
         handler=poll,
         parameters=Poll,
         body=Nothing,

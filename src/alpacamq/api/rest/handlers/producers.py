@@ -1,18 +1,16 @@
-"""Transactional producers: an identity that fences whoever had it before, and whether it still holds."""
+"""Producer ids: initialising producers, and checking that they are not fenced."""
 
-import asyncio
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from alpacamq.api.rest.coordination import ask_transaction
 from alpacamq.api.rest.errors import UnknownProducer
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.broker import Broker
-from alpacamq.coordinator.transactions.coordinator import TransactionCoordinator
 from alpacamq.coordinator.transactions.transaction import (
     PREPARED,
+    DescribeTransaction,
     InitProducer,
     ListTransactions,
     ProducerIdentity,
@@ -26,24 +24,20 @@ from alpacamq.model.errors import (
 )
 from alpacamq.model.topics import INT32_MAX, INT64_MAX
 
-# What a former instance left open is aborted first; that takes a moment.
-_ATTEMPTS = 50
-_PAUSE_SECONDS = 0.1
-
 TransactionalIdText = Annotated[str, Meta(min_length=1, max_length=255)]
 ProducerIdNumber = Annotated[int, Meta(ge=0, le=INT64_MAX)]
 EpochNumber = Annotated[int, Meta(ge=0, le=32767)]
 
 
 class NewProducer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A producer that begins; with a transactional id, any earlier one under that id is fenced."""
+    """A new producer; with a transactional id, earlier producers of that id are fenced."""
 
     transactional_id: TransactionalIdText | UnsetType = UNSET
     timeout_ms: Annotated[int, Meta(ge=1, le=INT32_MAX, description="of its transactions")] = 60_000
 
 
 class ProducerAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The identity to use from now on."""
+    """The producer id and epoch to use."""
 
     producer_id: int
     producer_epoch: int
@@ -57,7 +51,7 @@ class OfProducerId(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Alive(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which instance of the producer asks."""
+    """The epoch of the producer."""
 
     producer_epoch: EpochNumber
 
@@ -87,7 +81,7 @@ async def init_producer(call: Call[Nothing, NewProducer]) -> ProducerAnswer:
     if body.transactional_id is UNSET:
         return ProducerAnswer(producer_id=await broker.producer_ids.new(), producer_epoch=0)
     request = InitProducer(transactional_id=body.transactional_id, timeout_ms=body.timeout_ms)
-    producer = await _initialised(broker, request)
+    producer: ProducerIdentity = await broker.transactions.ask(request)
     return ProducerAnswer(
         producer_id=producer.producer_id,
         producer_epoch=producer.epoch,
@@ -97,11 +91,8 @@ async def init_producer(call: Call[Nothing, NewProducer]) -> ProducerAnswer:
 
 async def heartbeat(call: Call[OfProducerId, Alive]) -> TransactionAnswer:
     producer = ProducerIdentity(call.parameters.id, call.body.producer_epoch)
-    wanted = ListTransactions(producer_ids=frozenset({producer.producer_id}))
-    found: list[tuple[Transaction, ...]] = await call.backend.broker.coordinators.ask_every_transaction_shard(
-        lambda machine, ticket, now_ms: machine.list(wanted, ticket, now_ms)
-    )
-    known = next((each for of_shard in found for each in of_shard), None)
+    query = ListTransactions(producer_ids=frozenset({producer.producer_id}))
+    known = next(iter(await call.backend.broker.transactions.find(query)), None)
     if known is None:
         raise UnknownProducer(f"no transactional id belongs to producer {producer.producer_id}")
     known.check(producer)
@@ -111,7 +102,7 @@ async def heartbeat(call: Call[OfProducerId, Alive]) -> TransactionAnswer:
 async def current_transaction(
     broker: Broker, transactional_id: str, producer: ProducerIdentity
 ) -> Transaction:
-    """The transaction of a producer that may use the id; one that is ending is in the way."""
+    """Return the transaction of a producer; raise ConcurrentTransactions while the last one completes."""
     known = await known_transaction(broker, transactional_id)
     known.check(producer)
     if known.state in PREPARED:
@@ -120,11 +111,8 @@ async def current_transaction(
 
 
 async def known_transaction(broker: Broker, transactional_id: str) -> Transaction:
-    """What is known of a transactional id, or TransactionalIdNotFound."""
-    known: Transaction = await broker.coordinators.ask_transaction(
-        transactional_id, lambda machine, ticket, now_ms: machine.describe(transactional_id, ticket, now_ms)
-    )
-    return known
+    """Return the transaction of an id; raise TransactionalIdNotFound."""
+    return await broker.transactions.ask(DescribeTransaction(transactional_id=transactional_id))
 
 
 def transaction_answer(known: Transaction) -> TransactionAnswer:
@@ -140,24 +128,11 @@ def transaction_answer(known: Transaction) -> TransactionAnswer:
     )
 
 
-async def _initialised(broker: Broker, request: InitProducer) -> ProducerIdentity:
-    for _ in range(_ATTEMPTS):
-        try:
-            producer: ProducerIdentity = await ask_transaction(
-                broker, TransactionCoordinator.init_producer_id, request
-            )
-        except ConcurrentTransactions:
-            await asyncio.sleep(_PAUSE_SECONDS)
-        else:
-            return producer
-    raise ConcurrentTransactions(f"the last transaction of {request.transactional_id!r} is not complete yet")
-
-
 ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="POST",
         path="/producers/init",
-        summary="Get an identity as a producer, for transactions where a transactional id is given",
+        summary="Initialise a producer, transactional if a transactional id is given",
         handler=init_producer,
         parameters=Nothing,
         body=NewProducer,
@@ -167,7 +142,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="POST",
         path="/producers/{id}/heartbeat",
-        summary="Find out whether a transactional producer still holds its id, and where its transaction is",
+        summary="Check that a transactional producer is not fenced, and show its transaction",
         handler=heartbeat,
         parameters=OfProducerId,
         body=Alive,

@@ -1,4 +1,4 @@
-"""Publishing: one message, or up to a thousand in a request."""
+"""Publishing one message, or up to a thousand per request."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
@@ -40,13 +40,13 @@ class NewMessages(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class OneOrMore(NewMessage, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A message, or NewMessages: as one type, so that it is read in one go."""
+    """A message or NewMessages, as one type so that it is parsed once."""
 
     messages: SeveralMessages | UnsetType = UNSET
 
 
 class PublishedMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a message went. One that waits for its time has `delayed_id` and `deliver_at`, no `offset`."""
+    """The position of a published message. A delayed one has `delayed_id` and `deliver_at`, no `offset`."""
 
     topic: str
     partition: int
@@ -58,7 +58,7 @@ class PublishedMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MessageResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one message of several: the fields of PublishedMessage, or `error`."""
+    """The result of one message: the fields of PublishedMessage, or `error`."""
 
     partition: int | UnsetType = UNSET
     timestamp: int | UnsetType = UNSET
@@ -70,7 +70,7 @@ class MessageResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishedMessages(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of each message, in order, and how many of them failed."""
+    """The result of each message, in order, and the number of failures."""
 
     topic: str
     results: list[MessageResult]
@@ -90,7 +90,7 @@ async def publish(call: Call[OfTopic, OneOrMore]) -> PublishedMessage | Publishe
             raise result
         return _published(result)
     if msgspec.structs.replace(body, messages=UNSET) != _ONLY_MESSAGES:
-        raise ConflictingInput("/messages: is given beside fields of a single message", "/messages")
+        raise ConflictingInput("/messages: must not be combined with fields of a single message", "/messages")
     results = await publish_all(call, topic, to_messages(body.messages, now_ms))
     return published_messages(topic, results)
 
@@ -101,7 +101,7 @@ async def publish_all(
     messages: Sequence[Message],
     producer: TransactionalProducer | None = None,
 ) -> list[Published | AlpacaError]:
-    """Publish what a request brings, as part of the trace that the request is part of."""
+    """Publish messages, in the trace context of the request."""
     traceparent = call.request.headers.get("traceparent")
     return await call.backend.broker.publisher.publish(
         topic,
@@ -113,12 +113,12 @@ async def publish_all(
 
 
 def to_messages(messages: Sequence[NewMessage], now_ms: int) -> list[Message]:
-    """The messages meant, in order."""
+    """Convert messages, in order."""
     return [each.to_message(now_ms, f"/messages/{at}") for at, each in enumerate(messages)]
 
 
 def published_messages(topic: str, results: Sequence[Published | AlpacaError]) -> PublishedMessages:
-    """The results of a batch; if all of it failed in one way, that is raised."""
+    """Return the results of a batch; if all failed with the same error, raise it."""
     refused = [result for result in results if isinstance(result, AlpacaError)]
     if len(refused) == len(results) and len({type(error) for error in refused}) == 1:
         raise refused[0]

@@ -1,14 +1,17 @@
-"""A group on a topic as a queue: what it is like and holds, its settings, beginning again, emptying it."""
+"""Queues: describing, configuring, resetting, purging and deleting them."""
 
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
-from alpacamq.api.metrics.stats import LaneStats, QueueTotals, lanes_of, totals_of
+from alpacamq.api.metrics.stats import lanes_of, totals_of
 from alpacamq.api.rest.message_json import StoredMessage, Values, stored_message
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
+from alpacamq.broker.broker import Broker
+from alpacamq.broker.sampling import LaneKey
 from alpacamq.model.errors import (
     GroupIdNotFound,
     InvalidConfig,
@@ -20,39 +23,15 @@ from alpacamq.model.errors import (
     UnknownTopic,
 )
 from alpacamq.queues.messages import DescribeReply, QueueId
+from alpacamq.wire.queues import LaneStats, QueueDescription, QueuePartition, QueueStats, ReliabilityStats
 
-from .names import OfQueue
+from .names import GroupText, OfQueue, TopicText
 from .offsets import ResetPlace, reset_places
 from .topics import SettingValue, setting_text
 
 
-class QueuePartition(msgspec.Struct, frozen=True, kw_only=True):
-    """One partition of a queue. Everything before `start_offset` is done."""
-
-    partition: int
-    start_offset: int
-    end_offset: int
-    oldest_offset: int | None
-    ready: int
-    in_flight: int
-    resting: int
-    dead_lettering: int
-    lanes: dict[str, LaneStats]
-
-
-class QueueDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """A group on a topic; `settings` are those that the group has of its own there."""
-
-    group: str
-    topic: str
-    generation: int
-    settings: dict[str, str]
-    totals: QueueTotals
-    partitions: list[QueuePartition]
-
-
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings that a group has of its own on a topic; null goes back to the topic's."""
+    """Overrides of a topic's settings for a group; null removes one."""
 
     settings: Annotated[
         dict[str, SettingValue | None],
@@ -61,14 +40,14 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class Peek(OfQueue, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much of a queue to look at."""
+    """How many messages of a queue to return."""
 
     limit: Annotated[int, Meta(ge=1, le=1000, description="messages at most")] = 10
     values: Values = Values.TEXT
 
 
 class QueueMessages(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages that are not done, partition by partition, each partition's in order."""
+    """Unprocessed messages, partition by partition, in order within each."""
 
     group: str
     topic: str
@@ -104,12 +83,12 @@ async def purge_queue(call: Call[OfQueue, Nothing]) -> QueueDescription:
 
 
 async def peek_queue(call: Call[Peek, Nothing]) -> QueueMessages:
-    wanted = call.parameters
-    found = await call.backend.broker.queues.peek(_queue(wanted), wanted.limit)
+    query = call.parameters
+    found = await call.backend.broker.queues.peek(_queue(query), query.limit)
     return QueueMessages(
-        group=wanted.group,
-        topic=wanted.topic,
-        messages=[stored_message(partition, record, wanted.values) for partition, record in found],
+        group=query.group,
+        topic=query.topic,
+        messages=[stored_message(partition, record, query.values) for partition, record in found],
     )
 
 
@@ -123,6 +102,7 @@ def _described(reply: DescribeReply) -> QueueDescription:
         topic=reply.queue.topic,
         generation=reply.generation,
         settings=dict(reply.overrides),
+        dead_letter_topic=reply.dead_letter_topic,
         totals=totals_of([reply]),
         partitions=[
             QueuePartition(
@@ -143,10 +123,10 @@ def _described(reply: DescribeReply) -> QueueDescription:
 
 _PATH = "/groups/{group}/queues/{topic}"
 _ERRORS = (GroupIdNotFound, UnknownTopic)
-# Of what makes the queue where there is none.
+# Errors of requests that create a missing queue.
 _MAKING_ERRORS = (*_ERRORS, InvalidGroupId, InvalidRequest, PolicyViolation, TooManyGroups)
 
-ROUTES: tuple[AnyRoute, ...] = (
+_QUEUE_ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path=_PATH,
@@ -160,7 +140,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="PUT",
         path=_PATH,
-        summary="Give a group settings of its own on a topic; makes the queue if there is none",
+        summary="Override settings of a topic for a group; creates the queue if it does not exist",
         handler=configure_queue,
         parameters=OfQueue,
         body=QueueSettings,
@@ -170,7 +150,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="DELETE",
         path=_PATH,
-        summary="Forget a queue; the topic and its messages stay",
+        summary="Delete a queue; the topic and its messages remain",
         handler=delete_queue,
         parameters=OfQueue,
         body=Nothing,
@@ -180,7 +160,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="POST",
         path=f"{_PATH}/reset",
-        summary="Let a queue begin again elsewhere, such as from a point in time",
+        summary="Reset a queue to other offsets, such as those of a timestamp",
         handler=reset_queue,
         parameters=OfQueue,
         body=ResetPlace,
@@ -190,7 +170,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="POST",
         path=f"{_PATH}/purge",
-        summary="Empty a queue: everything there is now is done",
+        summary="Purge a queue: mark all current messages as processed",
         handler=purge_queue,
         parameters=OfQueue,
         body=Nothing,
@@ -200,11 +180,145 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path=f"{_PATH}/messages",
-        summary="Look at the next messages that are not done, without taking them",
+        summary="Show the next unprocessed messages without leasing them",
         handler=peek_queue,
         parameters=Peek,
         body=Nothing,
         answers=(QueueMessages,),
         errors=_ERRORS,
+    ),
+)
+
+
+MAX_QUEUES = 1000
+
+
+class QueuesQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which queues to show."""
+
+    group: GroupText | UnsetType = UNSET
+    topic: TopicText | UnsetType = UNSET
+    limit: Annotated[int, Meta(ge=1, le=MAX_QUEUES, description="queues at most")] = 100
+
+
+def reliability_stats(call: Call[QueuesQuery, Nothing]) -> ReliabilityStats:
+    found = matching_queues(call.backend.broker, call.parameters)
+    return ReliabilityStats(
+        totals=totals_of(found),
+        queues=[
+            QueueStats(group=each.queue.group, topic=each.queue.topic, totals=totals_of([each]))
+            for each in found
+        ],
+    )
+
+
+def matching_queues(broker: Broker, query: QueuesQuery) -> list[DescribeReply]:
+    """Return the requested queues, in order, up to the limit."""
+    found = [
+        each
+        for each in broker.queues.stats()
+        if query.group in (UNSET, each.queue.group) and query.topic in (UNSET, each.queue.topic)
+    ]
+    return sorted(found, key=lambda each: each.queue)[: query.limit]
+
+
+class LaneFlow(LaneStats, frozen=True, kw_only=True):
+    """A lane and its rates over the last ten to twenty seconds; null on the first request."""
+
+    enqueued_per_second: float | None
+    delivered_per_second: float | None
+
+
+class PartitionLanes(msgspec.Struct, frozen=True, kw_only=True):
+    """The lanes of one partition of a queue."""
+
+    group: str
+    topic: str
+    partition: int
+    lanes: dict[str, LaneFlow]
+
+
+class PriorityStats(msgspec.Struct, frozen=True, kw_only=True):
+    """The lanes of these queues together, and of each partition of each queue."""
+
+    lanes: dict[str, LaneFlow]
+    partitions: list[PartitionLanes]
+
+
+def priority_stats(call: Call[QueuesQuery, Nothing]) -> PriorityStats:
+    found = matching_queues(call.backend.broker, call.parameters)
+    partitions = _with_rates(call.backend.broker, found)
+    return PriorityStats(
+        lanes={
+            name: LaneFlow(
+                **msgspec.structs.asdict(lane),
+                enqueued_per_second=_sum(
+                    each.lanes[name].enqueued_per_second for each in partitions if name in each.lanes
+                ),
+                delivered_per_second=_sum(
+                    each.lanes[name].delivered_per_second for each in partitions if name in each.lanes
+                ),
+            )
+            for name, lane in lanes_of(part for each in found for part in each.partitions).items()
+        },
+        partitions=partitions,
+    )
+
+
+def _with_rates(broker: Broker, queues: Iterable[DescribeReply]) -> list[PartitionLanes]:
+    by_place = {
+        (*queue.queue, partition.partition): lanes_of([partition])
+        for queue in queues
+        for partition in queue.partitions
+    }
+    lanes = {
+        LaneKey(*place, name): lane for place, of_place in by_place.items() for name, lane in of_place.items()
+    }
+    rates, now = broker.lane_rates, broker.clock.monotonic()
+    enqueued = rates.enqueued.per_second({key: lane.enqueued_total for key, lane in lanes.items()}, now)
+    delivered = rates.delivered.per_second({key: lane.delivered_total for key, lane in lanes.items()}, now)
+    return [
+        PartitionLanes(
+            group=group,
+            topic=topic,
+            partition=partition,
+            lanes={
+                name: LaneFlow(
+                    **msgspec.structs.asdict(lane),
+                    enqueued_per_second=enqueued[LaneKey(group, topic, partition, name)],
+                    delivered_per_second=delivered[LaneKey(group, topic, partition, name)],
+                )
+                for name, lane in of_place.items()
+            },
+        )
+        for (group, topic, partition), of_place in by_place.items()
+    ]
+
+
+def _sum(rates: Iterable[float | None]) -> float | None:
+    """Add up known rates; None if none is known."""
+    known = [rate for rate in rates if rate is not None]
+    return round(sum(known), 3) if known else None
+
+
+ROUTES: tuple[AnyRoute, ...] = (
+    *_QUEUE_ROUTES,
+    Route(
+        method="GET",
+        path="/reliability/stats",
+        summary="Show statistics of deliveries, acknowledgements, retries and dead letters",
+        handler=reliability_stats,
+        parameters=QueuesQuery,
+        body=Nothing,
+        answers=(ReliabilityStats,),
+    ),
+    Route(
+        method="GET",
+        path="/priority/stats",
+        summary="Show statistics of priority lanes",
+        handler=priority_stats,
+        parameters=QueuesQuery,
+        body=Nothing,
+        answers=(PriorityStats,),
     ),
 )

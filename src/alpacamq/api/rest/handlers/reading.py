@@ -1,4 +1,4 @@
-"""Reading topics as the logs they are: by offset or by time, one partition or all of them."""
+"""Reads topics as logs, by offset or timestamp, from one partition or all; searches messages by key."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from alpacamq.api.rest.backend import Backend
 from alpacamq.api.rest.errors import ConflictingInput
-from alpacamq.api.rest.message_json import StoredMessage, Values, stored_message
+from alpacamq.api.rest.message_json import Base64Bytes, StoredMessage, Values, stored_message
 from alpacamq.api.rest.partition_reading import (
     PartitionReading,
     SkippedBatch,
@@ -35,14 +35,14 @@ _PLACE = re.compile(r"([0-9]{1,10}):([0-9]{1,19})")
 
 
 class Start(StrEnum):
-    """Where to begin."""
+    """Start positions."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
 
 
 class Isolation(StrEnum):
-    """Whether records of transactions that are open, or were aborted, are read too."""
+    """Whether records of open and aborted transactions are included."""
 
     READ_COMMITTED = "read_committed"
     READ_UNCOMMITTED = "read_uncommitted"
@@ -58,19 +58,21 @@ OffsetPlaces = Annotated[
 ]
 MessageLimit = Annotated[int, Meta(ge=1, le=1000, description="messages at most")]
 ByteLimit = Annotated[
-    int, Meta(ge=1, le=MAX_BYTES, description="bytes of them at most; one message is always read")
+    int, Meta(ge=1, le=MAX_BYTES, description="maximum number of bytes; at least one message is returned")
 ]
 
 
 class PartitionPlace(OfPartition, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where to begin in a partition (one of offset, timestamp and start), and how much to read."""
+    """The start in a partition (one of offset, timestamp and start), and limits."""
 
     offset: OffsetNumber | UnsetType = UNSET
-    timestamp: Annotated[Timestamp, Meta(description="begin with the first message of then")] | UnsetType = (
+    timestamp: Annotated[Timestamp, Meta(description="start at the first message since then")] | UnsetType = (
         UNSET
     )
     start: Start | UnsetType = UNSET
-    until: Annotated[Timestamp, Meta(description="end before the first message of then")] | UnsetType = UNSET
+    until: Annotated[Timestamp, Meta(description="end before the first message since then")] | UnsetType = (
+        UNSET
+    )
     limit: MessageLimit = 100
     max_bytes: ByteLimit = 1 << 20
     wait_ms: WaitMs = 0
@@ -79,14 +81,16 @@ class PartitionPlace(OfPartition, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class TopicPlace(OfTopic, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where to begin in each partition (one of offsets, timestamp and start), and how much to read."""
+    """The start in each partition (one of offsets, timestamp and start), and limits."""
 
     offsets: OffsetPlaces | UnsetType = UNSET
-    timestamp: Annotated[Timestamp, Meta(description="begin with the first message of then")] | UnsetType = (
+    timestamp: Annotated[Timestamp, Meta(description="start at the first message since then")] | UnsetType = (
         UNSET
     )
     start: Start | UnsetType = UNSET
-    until: Annotated[Timestamp, Meta(description="end before the first message of then")] | UnsetType = UNSET
+    until: Annotated[Timestamp, Meta(description="end before the first message since then")] | UnsetType = (
+        UNSET
+    )
     limit: MessageLimit = 100
     max_bytes: ByteLimit = 1 << 20
     wait_ms: WaitMs = 0
@@ -95,9 +99,9 @@ class TopicPlace(OfTopic, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class PartitionMessages(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages in order. Go on at `next_offset`; at `end_offset` there is nothing more.
+    """Messages in order. Continue at `next_offset`; `end_offset` is the end of the partition.
 
-    `skipped` is there if batches were passed over that nobody can read.
+    `skipped` lists unreadable batches, if there are any.
     """
 
     topic: str
@@ -110,7 +114,7 @@ class PartitionMessages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicMessages(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages of several partitions by time, each partition's in order. Offsets are by partition."""
+    """Messages of several partitions by timestamp, in order within each. Offsets are by partition."""
 
     topic: str
     messages: list[StoredMessage]
@@ -120,58 +124,58 @@ class TopicMessages(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_partition(call: Call[PartitionPlace, Nothing]) -> PartitionMessages:
-    backend, wanted = call.backend, call.parameters
+    backend, query = call.backend, call.parameters
     reader = Origin(ClientApi.HTTP, call.request.peer)
-    partition = backend.broker.topics.partition(wanted.topic, wanted.partition)
-    _check_one_start(wanted, "offset")
-    offset = wanted.offset
+    partition = backend.broker.topics.partition(query.topic, query.partition)
+    _check_one_start(query, "offset")
+    offset = query.offset
     if offset is UNSET:
-        offset = await _first_offset(backend, partition, wanted)
-    reading = await _reading(backend, partition, offset, wanted, reader)
+        offset = await _first_offset(backend, partition, query)
+    reading = await _reading(backend, partition, offset, query, reader)
     messages: list[StoredMessage] = []
 
     async def read() -> bool:
-        page = await reading.read(wanted.limit, wanted.max_bytes)
-        messages.extend(stored_message(reading.index, record, wanted.values) for record in page.records)
+        page = await reading.read(query.limit, query.max_bytes)
+        messages.extend(stored_message(reading.index, record, query.values) for record in page.records)
         return bool(messages or reading.skipped)
 
-    await read_or_wait(read, [partition], wanted.wait_ms)
+    await read_or_wait(read, [partition], query.wait_ms)
     return PartitionMessages(
-        topic=wanted.topic,
-        partition=wanted.partition,
+        topic=query.topic,
+        partition=query.partition,
         messages=messages,
         next_offset=reading.next_offset,
         end_offset=reading.end_offset,
-        start_offset=partition.log.start_offset,
+        start_offset=partition.start_offset,
         skipped=skipped_of([reading]),
     )
 
 
 async def read_topic(call: Call[TopicPlace, Nothing]) -> TopicMessages:
-    backend, wanted = call.backend, call.parameters
-    _check_one_start(wanted, "offsets")
+    backend, query = call.backend, call.parameters
+    _check_one_start(query, "offsets")
     reader = Origin(ClientApi.HTTP, call.request.peer)
     topics = backend.broker.topics
-    if wanted.offsets is UNSET:
+    if query.offsets is UNSET:
         readings = [
-            await _reading(backend, each, await _first_offset(backend, each, wanted), wanted, reader)
-            for each in all_partitions(backend.broker, wanted.topic)
+            await _reading(backend, each, await _first_offset(backend, each, query), query, reader)
+            for each in all_partitions(backend.broker, query.topic)
         ]
     else:
         readings = [
-            await _reading(backend, topics.partition(wanted.topic, index), offset, wanted, reader)
-            for index, offset in places(wanted.offsets).items()
+            await _reading(backend, topics.partition(query.topic, index), offset, query, reader)
+            for index, offset in places(query.offsets).items()
         ]
     messages: list[StoredMessage] = []
 
     async def read() -> bool:
-        found = await read_fairly(readings, wanted.limit, wanted.max_bytes)
-        messages.extend(stored_message(part.index, record, wanted.values) for part, record in found)
+        found = await read_fairly(readings, query.limit, query.max_bytes)
+        messages.extend(stored_message(part.index, record, query.values) for part, record in found)
         return bool(messages) or any(each.skipped for each in readings)
 
-    await read_or_wait(read, [each.partition for each in readings], wanted.wait_ms)
+    await read_or_wait(read, [each.partition for each in readings], query.wait_ms)
     return TopicMessages(
-        topic=wanted.topic,
+        topic=query.topic,
         messages=messages,
         next_offsets={str(each.index): each.next_offset for each in readings},
         end_offsets={str(each.index): each.end_offset for each in readings},
@@ -180,48 +184,132 @@ async def read_topic(call: Call[TopicPlace, Nothing]) -> TopicMessages:
 
 
 async def _reading(
-    backend: Backend, partition: Partition, offset: int, wanted: PartitionPlace | TopicPlace, reader: Origin
+    backend: Backend, partition: Partition, offset: int, query: PartitionPlace | TopicPlace, reader: Origin
 ) -> PartitionReading:
     before_offset = INT64_MAX
-    if wanted.until is not UNSET:
-        found = await offset_at_time(backend.broker, partition, epoch_ms(wanted.until))
+    if query.until is not UNSET:
+        found = await offset_at_time(backend.broker, partition, epoch_ms(query.until))
         before_offset = INT64_MAX if found is None else found
-    committed = wanted.isolation is Isolation.READ_COMMITTED
+    committed = query.isolation is Isolation.READ_COMMITTED
     return PartitionReading(backend, partition, offset, before_offset, committed=committed, reader=reader)
 
 
-async def _first_offset(backend: Backend, partition: Partition, wanted: PartitionPlace | TopicPlace) -> int:
-    if wanted.timestamp is not UNSET:
-        found = await offset_at_time(backend.broker, partition, epoch_ms(wanted.timestamp))
+async def _first_offset(backend: Backend, partition: Partition, query: PartitionPlace | TopicPlace) -> int:
+    if query.timestamp is not UNSET:
+        found = await offset_at_time(backend.broker, partition, epoch_ms(query.timestamp))
         return partition.high_watermark if found is None else found
-    if wanted.start is Start.LATEST:
-        committed = wanted.isolation is Isolation.READ_COMMITTED
+    if query.start is Start.LATEST:
+        committed = query.isolation is Isolation.READ_COMMITTED
         return partition.last_stable_offset if committed else partition.high_watermark
-    return partition.log.start_offset
+    return partition.start_offset
 
 
-def _check_one_start(wanted: PartitionPlace | TopicPlace, by_offset: str) -> None:
+def _check_one_start(query: PartitionPlace | TopicPlace, by_offset: str) -> None:
     names = (by_offset, "timestamp", "start")
-    given = [name for name in names if getattr(wanted, name) is not UNSET]
+    given = [name for name in names if getattr(query, name) is not UNSET]
     if len(given) > 1:
         raise ConflictingInput(f"give one of {', '.join(names)}, not {' and '.join(given)}", given[1])
 
 
 def places(text: str) -> Mapping[int, int]:
-    """The offsets that a well-formed list has, by partition."""
+    """Parse a well-formed list of offsets."""
     places = {int(index): int(offset) for index, offset in _PLACE.findall(text)}
     if len(places) != text.count(",") + 1:
-        raise ConflictingInput("offsets: a partition is named twice", "offsets")
+        raise ConflictingInput("offsets: duplicate partition", "offsets")
     return places
 
 
 _ERRORS = (UnknownTopic, OffsetOutOfRange, DamagedLog, StorageFailed)
 
+
+# Read per request; the response says where to continue.
+MAX_SEARCHED_RECORDS = 50_000
+MAX_SEARCHED_BYTES = 32 << 20
+_STEP_RECORDS = 1000
+_STEP_BYTES = 1 << 20
+
+
+class KeyQuery(OfTopic, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The key, as text or as bytes, and the start offsets."""
+
+    key: Annotated[str, Meta(max_length=65_536)] | UnsetType = UNSET
+    key_base64: Base64Bytes | UnsetType = UNSET
+    offsets: OffsetPlaces | UnsetType = UNSET
+    limit: Annotated[int, Meta(ge=1, le=1000, description="messages at most")] = 100
+    values: Values = Values.TEXT
+
+
+class FoundMessages(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages with the key, partition by partition. More may follow from `next_offsets` on."""
+
+    topic: str
+    messages: list[StoredMessage]
+    looked_at: int
+    next_offsets: dict[str, int]
+    end_offsets: dict[str, int]
+    skipped: list[SkippedBatch] | UnsetType = UNSET
+
+
+async def find_messages(call: Call[KeyQuery, Nothing]) -> FoundMessages:
+    backend, query = call.backend, call.parameters
+    key = _key(query)
+    partitions = all_partitions(backend.broker, query.topic)
+    starts = {each.identity.partition: each.start_offset for each in partitions}
+    if query.offsets is not UNSET:
+        starts = dict(places(query.offsets))
+    readings = [
+        PartitionReading(
+            backend, backend.broker.topics.partition(query.topic, index), offset, INT64_MAX, committed=True
+        )
+        for index, offset in starts.items()
+    ]
+    messages: list[StoredMessage] = []
+    looked_at = size_bytes = 0
+    for reading in readings:
+        while (
+            reading.next_offset < reading.end_offset
+            and len(messages) < query.limit
+            and looked_at < MAX_SEARCHED_RECORDS
+            and size_bytes < MAX_SEARCHED_BYTES
+        ):
+            at = reading.next_offset
+            page = await reading.read(_STEP_RECORDS, _STEP_BYTES)
+            # A range without matching messages counts too: it was read.
+            looked_at += max(len(page.records), reading.next_offset - at)
+            size_bytes += page.size_bytes
+            for record in page.records:
+                if record.key != key:
+                    continue
+                messages.append(stored_message(reading.index, record, query.values))
+                if len(messages) == query.limit:
+                    reading.next_offset = record.offset + 1
+                    break
+            if reading.next_offset == at:
+                break  # the limit is reached
+    return FoundMessages(
+        topic=query.topic,
+        messages=messages,
+        looked_at=looked_at,
+        next_offsets={str(each.index): each.next_offset for each in readings},
+        end_offsets={str(each.index): each.end_offset for each in readings},
+        skipped=skipped_of(readings),
+    )
+
+
+def _key(query: KeyQuery) -> bytes:
+    if (query.key is UNSET) == (query.key_base64 is UNSET):
+        raise ConflictingInput("give one of key and key_base64", "key")
+    if query.key is not UNSET:
+        return query.key.encode()
+    assert query.key_base64 is not UNSET
+    return query.key_base64
+
+
 ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path="/topics/{topic}/messages",
-        summary="Read messages of all partitions, without taking them from anybody",
+        summary="Read messages of all partitions, without leasing or committing",
         handler=read_topic,
         parameters=TopicPlace,
         body=Nothing,
@@ -231,11 +319,21 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path="/topics/{topic}/partitions/{partition}/messages",
-        summary="Read messages of a partition, without taking them from anybody",
+        summary="Read messages of a partition, without leasing or committing",
         handler=read_partition,
         parameters=PartitionPlace,
         body=Nothing,
         answers=(PartitionMessages,),
         errors=_ERRORS,
+    ),
+    Route(
+        method="GET",
+        path="/topics/{topic}/messages/find",
+        summary="Search messages by key",
+        handler=find_messages,
+        parameters=KeyQuery,
+        body=Nothing,
+        answers=(FoundMessages,),
+        errors=(UnknownTopic, OffsetOutOfRange, DamagedLog, StorageFailed),
     ),
 )

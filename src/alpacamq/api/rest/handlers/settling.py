@@ -1,4 +1,4 @@
-"""Settling leased messages by their receipts: acknowledge, retry, set aside, keep longer."""
+"""Settles leased messages by receipt: ack, nack, reject and extend."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -22,7 +22,7 @@ Receipt = Annotated[str, Meta(max_length=1024)]
 
 
 class Receipts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Deliveries that are done, by one `receipt` or by up to a thousand `receipts`."""
+    """Processed deliveries, by one `receipt` or up to a thousand `receipts`."""
 
     receipt: Receipt | UnsetType = UNSET
     receipts: Annotated[list[Receipt], Meta(min_length=1, max_length=MAX_RECEIPTS)] | UnsetType = UNSET
@@ -36,33 +36,33 @@ class Receipts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Failed(Receipts, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Deliveries that failed: to be tried again after the queue's backoff, or after `delay_ms`."""
+    """Failed deliveries, retried after the queue's backoff, or after `delay_ms`."""
 
     delay_ms: Annotated[int, Meta(ge=0, le=DAY_MS)] | UnsetType = UNSET
     reason: ReasonText = ""
 
 
 class Rejected(Receipts, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Deliveries not to be tried again: dead letters from now on."""
+    """Rejected deliveries, which become dead letters."""
 
     reason: ReasonText = ""
 
 
 class Extended(Receipts, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Deliveries to keep for `timeout_ms` from now; 0 gives them back."""
+    """Deliveries whose leases end in `timeout_ms` from now; 0 releases them."""
 
     timeout_ms: Annotated[int, Meta(ge=0, le=DAY_MS)]
 
 
 class SettledMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one receipt."""
+    """The result of one receipt."""
 
     receipt: str
     error: Problem | UnsetType = UNSET
 
 
 class SettledMessages(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of each receipt, in order, and how many failed. A single one that fails is an error."""
+    """The result of each receipt, in order, and the number of failures. A single failure is an error."""
 
     results: list[SettledMessage]
     errors: int
@@ -122,7 +122,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="POST",
         path="/messages/ack",
-        summary="Acknowledge messages: they are done",
+        summary="Acknowledge messages as processed",
         handler=ack,
         parameters=Nothing,
         body=Receipts,
@@ -132,7 +132,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="POST",
         path="/messages/nack",
-        summary="Give back messages that failed, to be tried again later",
+        summary="Return failed messages for a later retry",
         handler=nack,
         parameters=Nothing,
         body=Failed,
@@ -142,7 +142,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="POST",
         path="/messages/reject",
-        summary="Set messages aside as dead letters",
+        summary="Reject messages: move them to the dead-letter topic",
         handler=reject,
         parameters=Nothing,
         body=Rejected,
@@ -152,7 +152,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="POST",
         path="/messages/visibility",
-        summary="Keep messages longer, or give them back",
+        summary="Extend leases, or release messages",
         handler=extend,
         parameters=Nothing,
         body=Extended,

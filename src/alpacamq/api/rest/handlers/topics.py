@@ -1,4 +1,4 @@
-"""Topics: which there are, what they are like, making, changing and deleting them."""
+"""Topics: listing, describing, creating, changing and deleting them."""
 
 from http import HTTPStatus
 from itertools import islice
@@ -28,19 +28,17 @@ from .names import OfTopic, TopicText
 SettingValue = str | int | float | bool
 
 
-class TopicsWanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TopicsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which topics to list."""
 
     prefix: Annotated[str, Meta(description="of their names")] = ""
-    internal: Annotated[bool, Meta(description="whether those are listed that only the broker writes to")] = (
-        False
-    )
-    after: Annotated[str, Meta(description="go on after this name")] = ""
+    internal: Annotated[bool, Meta(description="whether to include internal topics")] = False
+    after: Annotated[str, Meta(description="continue after this name")] = ""
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
 
 
 class ListedTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the list; `messages` and `size_bytes` are of all partitions."""
+    """A listed topic; `messages` and `size_bytes` cover all partitions."""
 
     name: str
     topic_id: str
@@ -51,14 +49,14 @@ class ListedTopic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicList(msgspec.Struct, frozen=True, kw_only=True):
-    """Topics by name; `next` is the name to go on after where there are more."""
+    """Topics by name. If there are more, `next` is the name to continue after."""
 
     topics: list[ListedTopic]
     next: str | None
 
 
 class PartitionDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a partition begins and ends: as a log, for readers of what is committed, and in bytes."""
+    """Offsets and size of a partition."""
 
     partition: int
     leader: int
@@ -70,7 +68,7 @@ class PartitionDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic, the settings it has, and which of them are its own."""
+    """A topic with its settings, and the names of those that override defaults."""
 
     name: str
     topic_id: str
@@ -81,7 +79,7 @@ class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A topic to make."""
+    """A topic to create."""
 
     name: TopicText
     partitions: Annotated[int, Meta(ge=1, le=INT32_MAX)] | UnsetType = UNSET
@@ -92,7 +90,7 @@ class NewTopic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class SettingChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings to change; null gives one back its default."""
+    """Settings to change; null restores the default."""
 
     settings: Annotated[
         dict[str, SettingValue | None], Meta(max_length=100, examples=[{"retention.ms": None}])
@@ -100,24 +98,24 @@ class SettingChanges(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class PartitionCount(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How many partitions a topic is to have."""
+    """The new number of partitions of a topic."""
 
     partitions: Annotated[int, Meta(ge=1, le=INT32_MAX)]
 
 
-def list_topics(call: Call[TopicsWanted, Nothing]) -> TopicList:
-    wanted = call.parameters
+def list_topics(call: Call[TopicsQuery, Nothing]) -> TopicList:
+    query = call.parameters
     topics = call.backend.broker.topics.image.topics
     names = sorted(
         name
         for name in topics
-        if name.startswith(wanted.prefix)
-        and name > wanted.after
-        and (wanted.internal or name not in INTERNAL_TOPICS)
+        if name.startswith(query.prefix)
+        and name > query.after
+        and (query.internal or name not in INTERNAL_TOPICS)
     )
     return TopicList(
-        topics=[_listed(call.backend, topics[name]) for name in islice(names, wanted.limit)],
-        next=names[wanted.limit - 1] if len(names) > wanted.limit else None,
+        topics=[_listed(call.backend, topics[name]) for name in islice(names, query.limit)],
+        next=names[query.limit - 1] if len(names) > query.limit else None,
     )
 
 
@@ -128,18 +126,18 @@ def _listed(backend: Backend, topic: Topic) -> ListedTopic:
         topic_id=str(topic.id),
         partitions=topic.partitions,
         internal=topic.is_internal,
-        messages=sum(each.high_watermark - each.log.start_offset for each in partitions),
-        size_bytes=sum(each.log.size_bytes for each in partitions),
+        messages=sum(each.high_watermark - each.start_offset for each in partitions),
+        size_bytes=sum(each.size_bytes for each in partitions),
     )
 
 
 async def create_topic(call: Call[Nothing, NewTopic]) -> TopicDescription:
-    wanted = call.body
+    query = call.body
     topic = await call.backend.broker.topics.create(
-        wanted.name,
-        partitions=BY_DEFAULT if wanted.partitions is UNSET else wanted.partitions,
-        replication_factor=BY_DEFAULT if wanted.replication_factor is UNSET else wanted.replication_factor,
-        overrides={name: setting_text(value) for name, value in wanted.settings.items()},
+        query.name,
+        partitions=BY_DEFAULT if query.partitions is UNSET else query.partitions,
+        replication_factor=BY_DEFAULT if query.replication_factor is UNSET else query.replication_factor,
+        overrides={name: setting_text(value) for name, value in query.settings.items()},
     )
     return _described(call.backend, topic)
 
@@ -164,7 +162,7 @@ async def change_settings(call: Call[OfTopic, SettingChanges]) -> TopicDescripti
             elif setting in SETTINGS:
                 overrides.pop(setting, None)
             else:
-                check_setting(setting, "")  # raises, and names the nearest there is
+                check_setting(setting, "")  # raises InvalidConfig with the closest known name
         return overrides
 
     return _described(call.backend, await call.backend.broker.topics.configure(name, changed))
@@ -178,7 +176,7 @@ async def add_partitions(call: Call[OfTopic, PartitionCount]) -> TopicDescriptio
 
 def _check_changeable(name: str) -> None:
     if name in INTERNAL_TOPICS:
-        raise PolicyViolation(f"topic {name!r} is the broker's own and cannot be changed")
+        raise PolicyViolation(f"topic {name!r} is internal and cannot be changed")
 
 
 def _described(backend: Backend, topic: Topic) -> TopicDescription:
@@ -201,15 +199,15 @@ def _partition(backend: Backend, partition: Partition) -> PartitionDescription:
         partition=partition.identity.partition,
         leader=backend.broker.settings.node_id,
         leader_epoch=partition.leader_epoch,
-        start_offset=partition.log.start_offset,
+        start_offset=partition.start_offset,
         end_offset=partition.high_watermark,
         last_stable_offset=partition.last_stable_offset,
-        size_bytes=partition.log.size_bytes,
+        size_bytes=partition.size_bytes,
     )
 
 
 def setting_text(value: SettingValue) -> str:
-    """A setting's value the way it is written in files."""
+    """Format the value of a setting."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
@@ -221,7 +219,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         path="/topics",
         summary="List topics",
         handler=list_topics,
-        parameters=TopicsWanted,
+        parameters=TopicsQuery,
         body=Nothing,
         answers=(TopicList,),
     ),
@@ -256,7 +254,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="DELETE",
         path="/topics/{topic}",
-        summary="Delete a topic and everything in it",
+        summary="Delete a topic and all its messages",
         handler=delete_topic,
         parameters=OfTopic,
         body=Nothing,
@@ -276,7 +274,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="POST",
         path="/admin/topics/{topic}/partitions",
-        summary="Add partitions to a topic, so that it has as many as given",
+        summary="Add partitions to a topic, up to the given number",
         handler=add_partitions,
         parameters=OfTopic,
         body=PartitionCount,

@@ -1,4 +1,4 @@
-"""Traces: what happened to a message, from being published to being done with."""
+"""Traces: the events of a message from publishing to acknowledgement."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,6 @@ from alpacamq.api.rest.errors import ConflictingInput, UnknownTrace
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.api.rest.timestamps import TimestampText, parse_epoch_us
 from alpacamq.telemetry.tracing import (
-    Attribute,
     Page,
     RecorderStats,
     Status,
@@ -22,6 +21,8 @@ from alpacamq.telemetry.tracing import (
     TraceStore,
     TraceSummary,
 )
+from alpacamq.wire import traces as wire
+from alpacamq.wire.traces import TraceStep
 
 from .names import OffsetNumber, PartitionIndex, TopicText
 
@@ -40,15 +41,15 @@ Cursor = Annotated[
     str,
     Meta(
         pattern=r"^[lm][0-9]{0,17}\.([0-9]{1,17}\.[0-9a-f]{32}|\.)$",
-        description="the cursor of the last answer",
+        description="the cursor of the last response",
     ),
 ]
 Limit = Annotated[int, Meta(ge=1, le=1000, description="traces at most")]
-From = Annotated[TimestampText, Meta(description="traces of which something happened then or later")]
-To = Annotated[TimestampText, Meta(description="traces that began before then")]
+From = Annotated[TimestampText, Meta(description="traces with events at this time or later")]
+To = Annotated[TimestampText, Meta(description="traces that began before this time")]
 
 
-class TracesWanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TracesQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which traces to list, newest first."""
 
     limit: Limit = 50
@@ -59,8 +60,8 @@ class TracesWanted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     cursor: Cursor | UnsetType = UNSET
 
 
-class TraceSearch(TracesWanted, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which traces to find: those that everything given here is true of."""
+class TraceSearch(TracesQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which traces to find: those that match all given fields."""
 
     partition: PartitionIndex | UnsetType = UNSET
     offset: OffsetNumber | UnsetType = UNSET
@@ -74,53 +75,27 @@ class OfTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     trace_id: TraceId
 
 
-class TraceOverview(msgspec.Struct, frozen=True, kw_only=True):
-    """A trace in short. The place is the message's first; one that waits for its time has no offset yet."""
+class TraceOverview(wire.TraceOverview, frozen=True, kw_only=True):
+    """A trace in short, with the first position of its message. A delayed message has no offset yet."""
 
-    trace_id: str
-    topic: str
-    partition: int | None
-    offset: int | None
-    started_at: str
-    ended_at: str
-    duration_ms: float
-    events: int
     status: Status
 
 
 class TraceList(msgspec.Struct, frozen=True, kw_only=True):
-    """Traces, newest first; `cursor` is what to go on with where there may be more."""
+    """Traces, newest first. If there may be more, `cursor` is the cursor to continue with."""
 
     traces: list[TraceOverview]
     cursor: str | None
 
 
-class TraceStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened, and when."""
+class TraceTimeline(wire.TraceTimeline, frozen=True, kw_only=True):
+    """A trace from its first event to its last; `status` is the current state of the message."""
 
-    at: str
-    name: str
-    span_id: str
-    parent_span_id: str | None
-    topic: str
-    partition: int | None
-    offset: int | None
-    group: str | None
-    consumer: str | None
-    api: str = msgspec.field(name="door")
-    attributes: dict[str, Attribute]
-
-
-class TraceTimeline(msgspec.Struct, frozen=True, kw_only=True):
-    """A trace from its first step to its last; `status` is where the message is now."""
-
-    trace_id: str
     status: Status
-    events: list[TraceStep]
 
 
 class TraceStats(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of traces. Totals count since the broker started."""
+    """Statistics of tracing. Totals count since the broker started."""
 
     enabled: bool
     ring_size: int = 0
@@ -138,31 +113,31 @@ class TraceStats(msgspec.Struct, frozen=True, kw_only=True):
     export_dropped_events_total: int = 0
 
 
-async def list_traces(call: Call[TracesWanted, Nothing]) -> TraceList:
-    wanted = call.parameters
-    return await _found(call.backend, wanted, _filter(wanted))
+async def list_traces(call: Call[TracesQuery, Nothing]) -> TraceList:
+    query = call.parameters
+    return await _found(call.backend, query, _filter(query))
 
 
 async def search_traces(call: Call[TraceSearch, Nothing]) -> TraceList:
-    wanted = call.parameters
-    found = _filter(wanted)
-    if wanted.offset is not UNSET and (wanted.partition is UNSET or wanted.topic is UNSET):
-        raise ConflictingInput("offset: needs topic and partition beside it", "offset")
+    query = call.parameters
+    found = _filter(query)
+    if query.offset is not UNSET and (query.partition is UNSET or query.topic is UNSET):
+        raise ConflictingInput("offset: requires topic and partition", "offset")
     found = msgspec.structs.replace(
         found,
-        partition=_or_none(wanted.partition),
-        offset=_or_none(wanted.offset),
-        key=_or_none(wanted.key),
-        trace_id=_or_none(wanted.trace_id),
+        partition=_or_none(query.partition),
+        offset=_or_none(query.offset),
+        key=_or_none(query.key),
+        trace_id=_or_none(query.trace_id),
     )
-    return await _found(call.backend, wanted, found)
+    return await _found(call.backend, query, found)
 
 
 async def show_trace(call: Call[OfTrace, Nothing]) -> TraceTimeline:
     trace_id = call.parameters.trace_id
     events = await _asked(call.backend, lambda store: store.events(trace_id))
     if not events:
-        raise UnknownTrace(f"no trace {trace_id} is known; it may be older than what is kept of traces")
+        raise UnknownTrace(f"unknown trace {trace_id}; it may have been deleted by retention")
     summary = TraceSummary(events[0])
     for event in events[1:]:
         summary.add(event)
@@ -178,33 +153,33 @@ async def trace_stats(call: Call[Nothing, Nothing]) -> TraceStats:
     return TraceStats(enabled=True, passed_over_total=tracing.passed_over, **msgspec.structs.asdict(stats))
 
 
-async def _found(backend: Backend, wanted: TracesWanted, found: TraceFilter) -> TraceList:
+async def _found(backend: Backend, query: TracesQuery, found: TraceFilter) -> TraceList:
     page: Page = await _asked(
-        backend, lambda store: store.find(found, wanted.limit, _or_none(wanted.cursor))
+        backend, lambda store: store.find(found, query.limit, _or_none(query.cursor))
     ) or Page(traces=[])
     return TraceList(traces=[_overview(each) for each in page.traces], cursor=page.cursor)
 
 
 async def _asked(backend: Backend, question: Callable[[TraceStore], T]) -> T | None:
-    """The answer of the store, found in a thread; None where tracing is switched off."""
+    """Query the store in a thread; None if tracing is disabled."""
     tracing = backend.broker.tracing
     return None if tracing is None else await tracing.ask(question)
 
 
-def _filter(wanted: TracesWanted) -> TraceFilter:
+def _filter(query: TracesQuery) -> TraceFilter:
     return TraceFilter(
-        topic=_or_none(wanted.topic),
-        status=_or_none(wanted.status),
-        from_us=None if wanted.since is UNSET else _epoch_us(wanted.since, "from"),
-        to_us=None if wanted.until is UNSET else _epoch_us(wanted.until, "to"),
+        topic=_or_none(query.topic),
+        status=_or_none(query.status),
+        from_us=None if query.since is UNSET else _epoch_us(query.since, "from"),
+        to_us=None if query.until is UNSET else _epoch_us(query.until, "to"),
     )
 
 
-def _epoch_us(moment: str, field: str) -> int:
+def _epoch_us(timestamp: str, field: str) -> int:
     try:
-        return parse_epoch_us(moment)
+        return parse_epoch_us(timestamp)
     except ValueError:
-        raise ConflictingInput(f"{field}: there is no {moment}", field) from None
+        raise ConflictingInput(f"{field}: invalid date {timestamp}", field) from None
 
 
 def _or_none(value: T | UnsetType) -> T | None:
@@ -218,8 +193,8 @@ def _overview(summary: TraceSummary) -> TraceOverview:
         topic=summary.topic,
         partition=None if place is None else place.partition,
         offset=None if place is None else place.offset,
-        started_at=_moment(summary.started_us),
-        ended_at=_moment(summary.ended_us),
+        started_at=_timestamp(summary.started_us),
+        ended_at=_timestamp(summary.ended_us),
         duration_ms=(summary.ended_us - summary.started_us) / 1000,
         events=summary.events,
         status=summary.status,
@@ -228,7 +203,7 @@ def _overview(summary: TraceSummary) -> TraceOverview:
 
 def _step(event: TraceEvent) -> TraceStep:
     return TraceStep(
-        at=_moment(event.at_us),
+        at=_timestamp(event.at_us),
         name=event.name,
         span_id=event.span_id,
         parent_span_id=event.parent_span_id or None,
@@ -242,13 +217,13 @@ def _step(event: TraceEvent) -> TraceStep:
     )
 
 
-def _moment(at_us: int) -> str:
-    """RFC 3339, to the microsecond."""
+def _timestamp(at_us: int) -> str:
+    """Format a timestamp as RFC 3339 with microseconds."""
     try:
-        moment = datetime.fromtimestamp(at_us // 1_000_000, UTC)
+        timestamp = datetime.fromtimestamp(at_us // 1_000_000, UTC)
     except (ValueError, OverflowError, OSError):
         return _EPOCH_TEXT
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{at_us % 1_000_000:06}Z"
+    return f"{timestamp:%Y-%m-%dT%H:%M:%S}.{at_us % 1_000_000:06}Z"
 
 
 ROUTES: tuple[AnyRoute, ...] = (
@@ -257,7 +232,7 @@ ROUTES: tuple[AnyRoute, ...] = (
         path="/traces",
         summary="List traces of messages, newest first",
         handler=list_traces,
-        parameters=TracesWanted,
+        parameters=TracesQuery,
         body=Nothing,
         answers=(TraceList,),
     ),
@@ -273,7 +248,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path="/traces/stats",
-        summary="AnalyticsResults of tracing",
+        summary="Stats of tracing",
         handler=trace_stats,
         parameters=Nothing,
         body=Nothing,
@@ -282,7 +257,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
         path="/traces/{trace_id}",
-        summary="Show what happened to a message",
+        summary="Show the events of a trace",
         handler=show_trace,
         parameters=OfTrace,
         body=Nothing,

@@ -1,21 +1,20 @@
-"""Transactions: writing to several partitions and committing offsets, all of it or nothing."""
+"""Transactions: publishing to several partitions and committing offsets atomically; listing them."""
 
 from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from alpacamq.api.rest.coordination import ask_group, ask_transaction
+from alpacamq.api.metrics.stats import State, TransactionStats, all_transactions, stats_of
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.publishing import TransactionalProducer
-from alpacamq.coordinator.groups import GroupCoordinator
 from alpacamq.coordinator.messages import NO_GENERATION, PartitionResults, TxnCommitRequest
-from alpacamq.coordinator.transactions.coordinator import TransactionCoordinator
 from alpacamq.coordinator.transactions.transaction import (
+    AddPartitions,
     EndProtocol,
     EndTransaction,
+    ListTransactions,
     ProducerIdentity,
-    TransactionPartitions,
     TransactionState,
 )
 from alpacamq.model.errors import (
@@ -63,7 +62,7 @@ from .publishing import (
 
 
 class Producer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A transactional producer, with the identity it was last answered."""
+    """A transactional producer with its latest id and epoch."""
 
     transactional_id: TransactionalIdText
     producer_id: ProducerIdNumber
@@ -82,7 +81,7 @@ class TransactionalMessages(Producer, frozen=True, kw_only=True, forbid_unknown_
 
 
 class AddedPartition(Producer, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A partition to make part of a transaction before anything is written to it."""
+    """A partition to add to a transaction before writing to it."""
 
     topic: TopicText
     partition: PartitionIndex
@@ -98,11 +97,11 @@ class TransactionalOffsets(Producer, frozen=True, kw_only=True, forbid_unknown_f
 
 
 async def begin(call: Call[Nothing, Producer]) -> TransactionAnswer:
-    """A transaction begins with what is first written in it: here is only looked whether it can."""
+    """Check that a transaction can begin; it begins with the first write."""
     body = call.body
     known = await current_transaction(call.backend.broker, body.transactional_id, body.identity)
     if known.state is TransactionState.ONGOING:
-        raise InvalidTransactionState(f"a transaction of {body.transactional_id!r} is open already")
+        raise InvalidTransactionState(f"transactional id {body.transactional_id!r} has an open transaction")
     return transaction_answer(known)
 
 
@@ -121,33 +120,33 @@ async def publish(call: Call[Nothing, TransactionalMessages]) -> PublishedMessag
 async def add_partition(call: Call[Nothing, AddedPartition]) -> TransactionAnswer:
     broker, body = call.backend.broker, call.body
     partition = broker.topics.partition(body.topic, body.partition)
-    request = TransactionPartitions(
+    request = AddPartitions(
         transactional_id=body.transactional_id, producer=body.identity, partitions=(partition.identity,)
     )
-    await ask_transaction(broker, TransactionCoordinator.add_partitions, request)
+    await broker.transactions.ask(request)
     return transaction_answer(await current_transaction(broker, body.transactional_id, body.identity))
 
 
 async def add_offsets(call: Call[Nothing, TransactionalOffsets]) -> OffsetResults:
     broker, body = call.backend.broker, call.body
-    joining = TransactionPartitions(
+    joining = AddPartitions(
         transactional_id=body.transactional_id,
         producer=body.identity,
-        partitions=(await broker.coordinators.offsets_partition(body.group),),
+        partitions=(await broker.groups.offsets_partition(body.group),),
     )
-    await ask_transaction(broker, TransactionCoordinator.add_partitions, joining)
-    wanted = to_commit(body.offsets)
-    unknown = unknown_partitions(broker, wanted)
+    await broker.transactions.ask(joining)
+    query = to_commit(body.offsets)
+    unknown = unknown_partitions(broker, query)
     request = TxnCommitRequest(
         producer_id=body.producer_id,
         producer_epoch=body.producer_epoch,
         group=body.group,
-        offsets=tuple(each for each, error in zip(wanted, unknown, strict=True) if error is None),
+        offsets=tuple(each for each, error in zip(query, unknown, strict=True) if error is None),
         member_id="" if body.member_id is UNSET else body.member_id,
         generation=NO_GENERATION if body.member_epoch is UNSET else body.member_epoch,
     )
-    results: PartitionResults = await ask_group(broker, GroupCoordinator.txn_commit, request)
-    return offset_results(wanted, unknown, results)
+    results: PartitionResults = await broker.groups.ask(request)
+    return offset_results(query, unknown, results)
 
 
 async def commit(call: Call[Nothing, Producer]) -> ProducerAnswer:
@@ -167,12 +166,12 @@ async def _ended(call: Call[Nothing, Producer], *, committed: bool) -> ProducerA
         protocol=EndProtocol.NEW_EPOCH,
     )
     try:
-        producer = await broker.coordinators.end_transaction(request)
+        producer = await broker.transactions.end(request)
     except InvalidTransactionState:
         known = await known_transaction(broker, body.transactional_id)
         if known.producer != body.identity or known.state is TransactionState.ONGOING:
             raise
-        producer = known.producer  # begun, but nothing was written
+        producer = known.producer  # begun without writes
     return ProducerAnswer(
         transactional_id=body.transactional_id,
         producer_id=producer.producer_id,
@@ -189,11 +188,55 @@ _ERRORS = (
     ConcurrentTransactions,
 )
 
+
+class TransactionsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which transactions to list."""
+
+    transactional_id: TransactionalIdText | UnsetType = UNSET
+    producer_id: ProducerIdNumber | UnsetType = UNSET
+    state: State | UnsetType = UNSET
+    after: Annotated[str, Meta(description="continue after this transactional id")] = ""
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+class TransactionList(msgspec.Struct, frozen=True, kw_only=True):
+    """Transactions by id. If there are more, `next` is the id to continue after."""
+
+    transactions: list[TransactionAnswer]
+    next: str | None
+
+
+async def list_transactions(call: Call[TransactionsQuery, Nothing]) -> TransactionList:
+    query = call.parameters
+    request = ListTransactions(
+        states=frozenset() if query.state is UNSET else frozenset({TransactionState(query.state.value)}),
+        producer_ids=frozenset() if query.producer_id is UNSET else frozenset({query.producer_id}),
+        id_matches=None if query.transactional_id is UNSET else query.transactional_id.__eq__,
+    )
+    found = sorted(
+        (
+            each
+            for each in await all_transactions(call.backend.broker, request)
+            if each.transactional_id > query.after
+        ),
+        key=lambda each: each.transactional_id,
+    )
+    shown = found[: query.limit]
+    return TransactionList(
+        transactions=[transaction_answer(each) for each in shown],
+        next=shown[-1].transactional_id if len(found) > len(shown) else None,
+    )
+
+
+async def transaction_stats(call: Call[Nothing, Nothing]) -> TransactionStats:
+    return stats_of(await all_transactions(call.backend.broker, ListTransactions()))
+
+
 ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="POST",
         path="/transactions/begin",
-        summary="See that a transaction can begin",
+        summary="Check that a transaction can begin",
         handler=begin,
         parameters=Nothing,
         body=Producer,
@@ -203,7 +246,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="POST",
         path="/transactions/publish",
-        summary="Publish messages that are read once the transaction is committed",
+        summary="Publish messages in a transaction",
         handler=publish,
         parameters=Nothing,
         body=TransactionalMessages,
@@ -213,7 +256,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="POST",
         path="/transactions/add-partition",
-        summary="Make a partition part of a transaction",
+        summary="Add a partition to a transaction",
         handler=add_partition,
         parameters=Nothing,
         body=AddedPartition,
@@ -223,7 +266,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="POST",
         path="/transactions/offsets",
-        summary="Commit a group's offsets together with a transaction",
+        summary="Commit offsets of a group in a transaction",
         handler=add_offsets,
         parameters=Nothing,
         body=TransactionalOffsets,
@@ -233,7 +276,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="POST",
         path="/transactions/commit",
-        summary="Commit a transaction; answers the identity for the next one",
+        summary="Commit a transaction; returns the producer id and epoch for the next one",
         handler=commit,
         parameters=Nothing,
         body=Producer,
@@ -243,11 +286,29 @@ ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="POST",
         path="/transactions/abort",
-        summary="Abort a transaction; answers the identity for the next one",
+        summary="Abort a transaction; returns the producer id and epoch for the next one",
         handler=abort,
         parameters=Nothing,
         body=Producer,
         answers=(ProducerAnswer,),
         errors=_ERRORS,
+    ),
+    Route(
+        method="GET",
+        path="/transactions",
+        summary="List transactions",
+        handler=list_transactions,
+        parameters=TransactionsQuery,
+        body=Nothing,
+        answers=(TransactionList,),
+    ),
+    Route(
+        method="GET",
+        path="/transactions/stats",
+        summary="Stats of transactions",
+        handler=transaction_stats,
+        parameters=Nothing,
+        body=Nothing,
+        answers=(TransactionStats,),
     ),
 )

@@ -1,4 +1,4 @@
-// Messages that wait for their time, by topic; each can be cancelled.
+// Delayed messages by topic; each can be cancelled.
 
 import { get, path, send } from "../api.js";
 import { h, show } from "../dom.js";
@@ -13,19 +13,19 @@ export function delayed(view, _, query) {
   const body = h("div", { class: "stack" });
   show(view.main, chosen ? trail(["Delayed", "#/delayed"], [chosen]) : null, heading(chosen ? "Delayed messages" : "Delayed", h("a", { class: "button", href: toProduce(chosen ?? "") }, "Produce")), body);
   const load = async (signal) => {
-    const [figures, { topics }, listed] = await Promise.all([
+    const [totals, { topics }, listed] = await Promise.all([
       get("/delay/stats", {}, signal),
       get("/delay/topics", {}, signal),
       chosen ? get(path`/topics/${chosen}/delayed`, { limit: LIMIT }, signal) : null,
     ]);
-    return { figures, topics, listed };
+    return { totals, topics, listed };
   };
-  const draw = ({ figures, topics, listed }) => [
+  const draw = ({ totals, topics, listed }) => [
     stats(
-      stat("Waiting", format.brief(figures.pending)),
-      stat("Next in", figures.next_deliver_at ? format.span(Math.max(figures.next_deliver_at - Date.now(), 0)) : "–"),
-      stat("Delivered", format.brief(figures.delivered_total), { note: figures.delivered_total ? `99 % within ${format.span(figures.late_ms_p99)} of their time` : null }),
-      stat("Cancelled", format.brief(figures.cancelled_total)),
+      stat("Waiting", format.brief(totals.pending)),
+      stat("Next in", totals.next_deliver_at ? format.span(Math.max(totals.next_deliver_at - Date.now(), 0)) : "–"),
+      stat("Delivered", format.brief(totals.delivered_total), { note: totals.delivered_total ? `99 % within ${format.span(totals.late_ms_p99)} of their time` : null }),
+      stat("Cancelled", format.brief(totals.cancelled_total)),
     ),
     listed ? messageTable(listed) : byTopic(topics),
   ];
@@ -43,7 +43,7 @@ export function delayed(view, _, query) {
           { label: "", cell: (row) => button("Cancel", () => cancel(row), { tone: "quiet", title: `Cancel message ${row.id}` }) },
         ],
         messages.toSorted((one, other) => one.deliver_at - other.deliver_at),
-        { key: (row) => `${row.partition}/${row.id}`, label: "Delayed messages", empty: "Nothing waits for its time here." },
+        { key: (row) => `${row.partition}/${row.id}`, label: "Delayed messages", empty: "No delayed messages in this topic." },
       ),
       next ? h("p", { class: "note" }, `${LIMIT} of them are shown.`) : null,
     );
@@ -59,7 +59,7 @@ export function delayed(view, _, query) {
 }
 
 function byTopic(topics) {
-  if (!topics.length) return empty("Nothing waits for its time.");
+  if (!topics.length) return empty("No delayed messages.");
   return card(
     "By topic",
     table(

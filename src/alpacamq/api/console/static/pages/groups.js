@@ -1,4 +1,4 @@
-// Groups: which there are, and one of them with its members, offsets and lag over time.
+// The list of groups, and one group with its members, offsets and lag over time.
 
 import { get, path } from "../api.js";
 import { chart } from "../chart.js";
@@ -99,7 +99,7 @@ function members(described) {
       { label: "Id", kind: "wide", cell: (row) => h("code", null, row.member_id) },
     ],
     described.members,
-    { key: (row) => row.member_id, label: "Members", empty: "Nobody is in this group now." },
+    { key: (row) => row.member_id, label: "Members", empty: "No members." },
   );
 }
 
@@ -115,6 +115,6 @@ function offsetTable(places) {
       { label: "", kind: "wide", cell: (row) => bar([["lag", row.lag ?? 0, "tone-3"]], largest) },
     ],
     places,
-    { key: (row) => `${row.topic}/${row.partition}`, label: "Offsets", empty: "No offsets are committed." },
+    { key: (row) => `${row.topic}/${row.partition}`, label: "Offsets", empty: "No committed offsets." },
   );
 }

@@ -1,4 +1,4 @@
-// The message browser: a topic from either end, from an offset or a timestamp on, or by key; page by page.
+// The message browser: pages of a topic from either end, from an offset or a timestamp, or by key.
 
 import { get, path, Unreachable } from "../api.js";
 import { h, show } from "../dom.js";
@@ -73,7 +73,7 @@ async function browse(view, topic, wanted, form, found) {
   }
 }
 
-/** Where to read, and where the pages before and after begin: offsets by partition. */
+/** Return the offsets by partition where to read, and where the previous and next pages begin. */
 async function read(topic, wanted, all, signal) {
   const parts = wanted.partition === "" ? all : all.filter((part) => String(part.partition) === wanted.partition);
   if (!parts.length) throw new Error(`there is no partition ${wanted.partition}`);
@@ -118,7 +118,7 @@ async function startsAt(topic, wanted, parts, signal) {
   const timestamp = new Date(wanted.at).getTime();
   if (Number.isNaN(timestamp)) throw new Error(`${wanted.at || "nothing"} is not a timestamp`);
   const starts = {};
-  // One message each is enough to know where that is.
+  // One message per partition is enough to know the offset.
   for (const { partition } of parts) {
     const answer = await get(path`/topics/${topic}/partitions/${partition}/messages`, { timestamp, limit: 1, max_bytes: 1 }, signal);
     starts[partition] = answer.messages[0]?.offset ?? answer.next_offset;
@@ -148,9 +148,9 @@ function drawn(view, topic, wanted, { messages: list, earlier, later, note }) {
   const pager = h(
     "nav",
     { class: "pager", "aria-label": "Pages of messages" },
-    earlier ? h("a", { class: "button", href: to(earlier) }, "← Earlier") : h("span", { class: "note" }, wanted.by === "key" ? "" : "This is the beginning."),
+    earlier ? h("a", { class: "button", href: to(earlier) }, "← Earlier") : h("span", { class: "note" }, wanted.by === "key" ? "" : "Beginning of the topic."),
     note ? h("span", { class: "note" }, note) : null,
-    later ? h("a", { class: "button", href: to(later) }, wanted.by === "key" ? "Look on →" : "Later →") : h("span", { class: "note" }, "This is the end."),
+    later ? h("a", { class: "button", href: to(later) }, wanted.by === "key" ? "Continue →" : "Later →") : h("span", { class: "note" }, "End of the topic."),
   );
   return [messageList(topic, list, { open: wanted.open, nothing: "No messages here." }), pager];
 }

@@ -1,4 +1,4 @@
-// The broker at a glance: is it well, how much comes and goes, what it holds.
+// Overview of the broker: health, rates and totals.
 
 import { get, Problem } from "../api.js";
 import { chart, sparkline } from "../chart.js";
@@ -17,7 +17,7 @@ export function overview(view) {
   show(view.main, heading("Overview", health), body);
 
   const load = async (signal) => {
-    const [figures, well, rates, byTopic, consumed, delays] = await Promise.all([
+    const [totals, well, rates, byTopic, consumed, delays] = await Promise.all([
       get("/stats", {}, signal),
       checked(signal),
       history({}, seconds, signal),
@@ -25,11 +25,11 @@ export function overview(view) {
       history({ measure: "consumed" }, seconds, signal, 40),
       get("/delay/stats", {}, signal),
     ]);
-    return { figures, well, rates, byTopic, consumed, delays };
+    return { totals, well, rates, byTopic, consumed, delays };
   };
 
-  const draw = ({ figures, well, rates, byTopic, consumed, delays }) => {
-    show(health, badge(well.isWell ? "healthy" : "degraded", well.isWell ? "good" : "bad"), h("span", { class: "note" }, `version ${figures.version}, up ${format.span(figures.uptime_ms)}`));
+  const draw = ({ totals, well, rates, byTopic, consumed, delays }) => {
+    show(health, badge(well.isWell ? "healthy" : "degraded", well.isWell ? "good" : "bad"), h("span", { class: "note" }, `version ${totals.version}, up ${format.span(totals.uptime_ms)}`));
     const published = values(rates, "published");
     const taken = values(rates, "consumed");
     const lag = values(rates, "lag");
@@ -45,10 +45,10 @@ export function overview(view) {
         stat("Waiting", format.brief(latest(lag)), { note: "messages that groups have not done", chart: sparkline(lag, "tone-3") }),
       ),
       card(
-        h("span", { class: "split" }, "Messages a second", choice("Window", WINDOWS, seconds, change)),
+        h("span", { class: "split" }, "Messages per second", choice("Window", WINDOWS, seconds, change)),
         chart({
           id: "flow",
-          title: "Messages a second",
+          title: "Messages per second",
           times: rates.times,
           unit: format.rate,
           series: [
@@ -58,15 +58,15 @@ export function overview(view) {
         }),
       ),
       stats(
-        stat("Topics", format.brief(figures.topics), { href: "#/topics", note: `${format.brief(figures.partitions)} partitions` }),
-        stat("Messages", format.brief(figures.messages), { href: "#/topics", note: format.bytes(figures.size_bytes) }),
-        stat("Groups", format.brief(figures.groups), { href: "#/groups" }),
-        stat("Queues", format.brief(figures.queues), { href: "#/queues" }),
+        stat("Topics", format.brief(totals.topics), { href: "#/topics", note: `${format.brief(totals.partitions)} partitions` }),
+        stat("Messages", format.brief(totals.messages), { href: "#/topics", note: format.bytes(totals.size_bytes) }),
+        stat("Groups", format.brief(totals.groups), { href: "#/groups" }),
+        stat("Queues", format.brief(totals.queues), { href: "#/queues" }),
         stat("Delayed", format.brief(delays.pending), {
           href: "#/delayed",
           note: delays.next_deliver_at ? `next in ${format.span(Math.max(delays.next_deliver_at - Date.now(), 0))}` : null,
         }),
-        stat("Transactions", format.brief(figures.open_transactions), { note: "open" }),
+        stat("Transactions", format.brief(totals.open_transactions), { note: "open" }),
       ),
       card("Busiest topics", busiest(byTopic, consumed)),
     ];
@@ -100,6 +100,6 @@ function busiest(published, consumed) {
       { label: "", kind: "wide", cell: (row) => sparkline(row.consumed, "tone-2") },
     ],
     rows,
-    { key: (row) => row.topic, label: "Busiest topics", empty: ["No topics yet. ", h("a", { href: "#/produce" }, "Publish a message"), " to make one."] },
+    { key: (row) => row.topic, label: "Busiest topics", empty: ["No topics yet. ", h("a", { href: "#/produce" }, "Publish a message"), " to create one."] },
   );
 }

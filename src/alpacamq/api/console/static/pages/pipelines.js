@@ -1,4 +1,4 @@
-// Data pipelines: what each of them last told of its progress.
+// Data pipelines and their latest progress.
 
 import { get } from "../api.js";
 import { h, show } from "../dom.js";
@@ -17,7 +17,7 @@ export function pipelines(view) {
     (found) =>
       found.pipelines.length
         ? found.pipelines.map(shown)
-        : empty("No pipeline has told of itself yet. They do when they run: ", h("code", null, "alpacactl pipeline run FILE")),
+        : empty("No pipeline has reported yet. Start one with ", h("code", null, "alpacactl pipeline run FILE")),
   );
   return "Pipelines";
 }
@@ -37,7 +37,7 @@ function shown(pipeline) {
       [isOver ? "Ended" : "Heard of", format.ago(pipeline.updated)],
       isOver ? ["Ran for", format.span(pipeline.updated - pipeline.started)] : null,
     ]),
-    pipeline.silent ? h("p", { class: "refused" }, "Nothing has been heard of it for over a minute: it may have been killed.") : null,
+    pipeline.silent ? h("p", { class: "refused" }, "No report for over a minute: the pipeline may have been killed.") : null,
     pipeline.error ? h("p", { class: "refused" }, pipeline.error) : null,
   );
 }

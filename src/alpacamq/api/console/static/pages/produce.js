@@ -1,4 +1,4 @@
-// Publishing a message by hand.
+// A form for publishing a message.
 
 import { get, path, send } from "../api.js";
 import { h, show } from "../dom.js";
@@ -68,7 +68,7 @@ export function produce(view, _, query) {
     if (lane.value) message.priority = lane.value;
     if (Number(delay.value) > 0) message.delay_ms = Math.round(Number(delay.value) * Number(unit.value));
     const fields = JSON.stringify(message).slice(1);
-    // As it was typed: JavaScript would round long numbers.
+    // As typed: JavaScript would round long numbers.
     return form === "json" ? `{"value":${checked(value.value)}${fields === "}" ? "" : ","}${fields}` : `{${fields}`;
   }
 
@@ -81,7 +81,7 @@ export function produce(view, _, query) {
       h(
         "form",
         { class: "produce", on: { submit: publish } },
-        field("Topic", topic, "One that is not there yet is made."),
+        field("Topic", topic, "Created if it does not exist."),
         known,
         field("Key", key, "Messages with the same key stay in order."),
         h("div", { class: "field" }, h("span", { class: "split" }, h("label", { for: "value" }, "Value"), forms), Object.assign(value, { id: "value" })),
@@ -94,7 +94,7 @@ export function produce(view, _, query) {
   );
   get("/topics", { limit: 1000 }, view.signal).then(
     ({ topics }) => show(known, topics.map(({ name }) => h("option", { value: name }))),
-    () => {}, // names to choose from are a convenience
+    () => {}, // suggestions are optional
   );
   return "Produce";
 }

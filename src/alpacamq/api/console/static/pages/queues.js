@@ -1,4 +1,4 @@
-// Queues: what each group still has to do on a topic, lane by lane, and what it gave up on.
+// The list of queues, one queue with its lanes, and dead letters.
 
 import { get, path, send } from "../api.js";
 import { chart } from "../chart.js";
@@ -12,13 +12,13 @@ import { badge, bar, button, card, choice, confirm, heading, stat, stats, table,
 const LANES = ["critical", "high", "normal", "low", "background"];
 const PEEKED = 20;
 const LETTERS = 50;
-// The group that looks after dead letters where nobody else does.
+// The default group of queues, which redrives use.
 const KEEPER = "queue";
 
-const held = (figures) => [
-  ["ready", figures.ready],
-  ["in flight", figures.in_flight, "in-flight"],
-  ["resting", figures.resting],
+const held = (totals) => [
+  ["ready", totals.ready],
+  ["in flight", totals.in_flight, "in-flight"],
+  ["resting", totals.resting],
 ];
 
 export function queues(view) {
@@ -52,10 +52,10 @@ export function queue(view, { group, topic }) {
   const where = path`/groups/${group}/queues/${topic}`;
   const body = h("div", { class: "stack" });
   const purge = async () => {
-    const isSure = await confirm(`Purge ${topic} for ${group}?`, "Everything that waits or is in flight is done for this group. The messages stay in the topic.", "Purge");
+    const isSure = await confirm(`Purge ${topic} for ${group}?`, "All messages that are ready or in flight are marked as processed for this group. They remain in the topic.", "Purge");
     if (!isSure) return;
     await send("POST", `${where}/purge`);
-    toast("The queue is empty.");
+    toast("The queue was purged.");
     again();
   };
   show(
@@ -65,15 +65,14 @@ export function queue(view, { group, topic }) {
     body,
   );
   const load = async (signal) => {
-    const [described, lanes, rates, settings] = await Promise.all([
+    const [described, lanes, rates] = await Promise.all([
       get(where, {}, signal),
       get("/priority/stats", { group, topic }, signal),
       history({ group, topic }, seconds, signal),
-      get(path`/topics/${topic}`, {}, signal),
     ]);
-    const letters = settings.settings["queue.dead.letter.topic"] || `${topic}.dlq`;
+    const letters = described.dead_letter_topic;
     const [dead, peeked] = await Promise.all([
-      countDeadLetters(letters, signal),
+      letters ? countDeadLetters(letters, signal) : 0,
       isPeeking ? get(`${where}/messages`, { limit: PEEKED }, signal) : null,
     ]);
     return { described, lanes: lanes.lanes, rates, letters, dead, peeked };
@@ -94,7 +93,7 @@ export function queue(view, { group, topic }) {
         stat("In flight", format.brief(totals.in_flight)),
         stat("Resting", format.brief(totals.resting), { note: "before a retry" }),
         stat("Acknowledged", format.brief(totals.acked_total)),
-        stat("Delivered again", format.brief(totals.redelivered_total), { note: `${format.brief(totals.expired_leases_total)} timed out` }),
+        stat("Redelivered", format.brief(totals.redelivered_total), { note: `${format.brief(totals.expired_leases_total)} timed out` }),
         stat("Dead letters", format.brief(dead), { href: dead ? toDeadLetters(letters) : null, tone: dead ? "bad" : null, note: letters }),
       ),
       card("Lanes", laneBars(lanes)),
@@ -114,7 +113,7 @@ export function queue(view, { group, topic }) {
         "details",
         { class: "card fold", on: { toggle: peek } },
         h("summary", null, "Peek at the next messages"),
-        peeked ? messageList(topic, peeked.messages, { nothing: "Nothing waits." }) : null,
+        peeked ? messageList(topic, peeked.messages, { nothing: "No messages." }) : null,
       ),
       card("Partitions", partitions(described)),
     ];
@@ -137,7 +136,7 @@ function laneBars(lanes) {
       { label: "Out", kind: "number wide", cell: (name) => format.rate(lanes[name].delivered_per_second) },
     ],
     found,
-    { key: (name) => name, label: "Lanes", empty: "Nothing has been queued yet." },
+    { key: (name) => name, label: "Lanes", empty: "No messages yet." },
   );
 }
 
@@ -156,7 +155,7 @@ function partitions({ topic, partitions: found }) {
   );
 }
 
-/** How many nobody has seen to: redriven ones stay in their topic, as everything does, but are done. */
+/** Count unprocessed dead letters: redriven ones remain in their topic, but are marked as processed. */
 async function countDeadLetters(topic, signal) {
   const [{ topics }, { queues: found }] = await Promise.all([
     get("/topics", { prefix: topic, limit: 1 }, signal),
@@ -170,7 +169,7 @@ export function deadLetters(view, { topic }) {
   const body = h("div", { class: "stack" });
   const redrive = async () => {
     const started = await send("POST", path`/topics/${topic}/dead-letters/redrive`, {});
-    toast(`${format.count(started.to_move)} dead letters go back to where they came from.`);
+    toast(`${format.count(started.to_move)} dead letters are moved back to their topics.`);
     again();
   };
   show(
@@ -190,7 +189,7 @@ export function deadLetters(view, { topic }) {
   };
   const draw = ({ letters, count, redrives }) => [
     redrives.length ? card("Redrives", redrives.slice(0, 5).map((task) => progress(task))) : null,
-    card(`${format.count(count)} waiting`, messageList(topic, letters, { nothing: "No dead letters wait." })),
+    card(`${format.count(count)} waiting`, messageList(topic, letters, { nothing: "No dead letters." })),
   ];
   const progress = (task) => {
     const cancel = async () => {
@@ -201,7 +200,7 @@ export function deadLetters(view, { topic }) {
     return h(
       "div",
       { class: "task", "data-key": task.id },
-      h("span", { class: "split" }, h("span", null, badge(task.state, tone), ` ${format.count(task.moved)} of ${format.count(task.to_move)} moved to ${task.target ?? "where they came from"}`), h("span", { class: "note" }, format.ago(task.started)), task.state === "running" ? button("Stop", cancel, { tone: "quiet" }) : null),
+      h("span", { class: "split" }, h("span", null, badge(task.state, tone), ` ${format.count(task.moved)} of ${format.count(task.to_move)} moved to ${task.target ?? "their topics"}`), h("span", { class: "note" }, format.ago(task.started)), task.state === "running" ? button("Stop", cancel, { tone: "quiet" }) : null),
       h("progress", { max: Math.max(task.to_move, 1), value: task.to_move ? task.moved : 1, "aria-label": "Moved" }),
       task.failure ? h("p", { class: "refused" }, task.failure) : null,
     );

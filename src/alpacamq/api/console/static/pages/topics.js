@@ -1,4 +1,4 @@
-// Topics: which there are, and one of them with its partitions, settings and rates.
+// The list of topics, and one topic with its partitions, settings and rates.
 
 import { get, path } from "../api.js";
 import { chart, sparkline } from "../chart.js";
@@ -63,7 +63,7 @@ export function topics(view) {
           { label: "15 min", kind: "wide", cell: (row) => sparkline(rates(row)) },
         ],
         rows,
-        { key: (row) => row.name, label: "Topics", empty: wanted ? "No topic has such a name." : "No topics yet." },
+        { key: (row) => row.name, label: "Topics", empty: wanted ? "No topic matches." : "No topics yet." },
       ),
       answer.next ? h("p", { class: "note" }, `The first ${format.count(LIMIT)} are shown.`) : null,
     ];
@@ -111,10 +111,10 @@ export function topic(view, { topic: name }) {
         stat("Partitions", format.count(parts.length)),
       ),
       card(
-        h("span", { class: "split" }, "Messages a second", choice("Window", WINDOWS, seconds, change)),
+        h("span", { class: "split" }, "Messages per second", choice("Window", WINDOWS, seconds, change)),
         chart({
           id: "flow",
-          title: "Messages a second",
+          title: "Messages per second",
           times: rates.times,
           unit: format.rate,
           series: [

@@ -1,4 +1,4 @@
-// Traces: the recent ones, those of a message, and the journey of one step by step.
+// Recent traces, traces of a message, and the timeline of one trace.
 
 import { find, path } from "../api.js";
 import { h, show } from "../dom.js";
@@ -32,7 +32,7 @@ export function traces(view, _, query) {
         { label: "Began", kind: "wide", cell: (row) => format.timestamp(Date.parse(row.started_at)) },
       ],
       found?.traces ?? [],
-      { key: (row) => row.trace_id, label: "Traces", empty: isSearch ? "No trace of such a message: it was not sampled, or its trace is no longer kept." : "No traces yet." },
+      { key: (row) => row.trace_id, label: "Traces", empty: isSearch ? "No trace found: the message was not sampled, or its trace was deleted by retention." : "No traces yet." },
     ),
   );
   return "Traces";
@@ -75,7 +75,7 @@ export function trace(view, { trace: id }) {
   view.live(
     body,
     (signal) => find(path`/traces/${id}`, {}, signal),
-    (found) => (found?.events?.length ? journey(found) : empty("There is no such trace, or it is no longer kept.")),
+    (found) => (found?.events?.length ? journey(found) : empty("Unknown trace, or deleted by retention.")),
   );
   return `Trace ${id.slice(0, 16)}`;
 }

@@ -1,0 +1,547 @@
+"""One client connection. Requests are answered one at a time, in order of arrival.
+
+A turn handles all requests of one receive, or those that waited for a response to complete or to be sent;
+its responses go out in one write. A response that is not available immediately is awaited in a task of
+the listener, which is cancelled when the client disconnects. Reading continues meanwhile, up to a limit:
+otherwise a disconnect would go unnoticed.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
+from typing import NamedTuple, cast
+
+from alpacamq.api.listening import BACKLOG, ConnectionLimit, take_address
+from alpacamq.model.address import Address
+from alpacamq.telemetry.logs import get_logger
+from alpacamq.telemetry.metrics import ListenerStats
+
+from .limits import (
+    LINGER_SECONDS,
+    MAX_UNREAD_BYTES,
+    MAX_UNREAD_PORTIONS,
+    MAX_UNSENT_BYTES,
+    MIN_ANSWER_BYTES_PER_SECOND,
+    MIN_BODY_BYTES_PER_SECOND,
+    PORTION_BYTES,
+    RETRY_AFTER_SECONDS,
+    TURN_REQUESTS,
+    HttpLimits,
+    Room,
+)
+from .messages import App, Refused, Request, Response, problem
+from .reader import Arrival, Persistence, Phase, RequestReader
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+_BODILESS = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
+_CONNECTION = {
+    Persistence.KEEP: b"\r\n",
+    Persistence.KEEP_AND_SAY_SO: b"Connection: keep-alive\r\n\r\n",
+    Persistence.CLOSE: b"Connection: close\r\n\r\n",
+}
+# Bodies up to this size are copied behind their head, so that both are one buffer.
+_COPIED_BYTES = 16 << 10
+
+
+class DateLine:
+    """The Date header, formatted once a second."""
+
+    def __init__(self) -> None:
+        self._line = b""
+        self._valid_until = 0.0
+
+    def at(self, now: float) -> bytes:
+        """Return the header line for `now`, a time of the loop's clock."""
+        if now >= self._valid_until:
+            self._valid_until = now + 1.0
+            self._line = f"Date: {formatdate(time.time(), usegmt=True)}\r\n".encode()
+        return self._line
+
+
+def encode(response: Response, persistence: Persistence, date_line: bytes, *, with_body: bool) -> list[bytes]:
+    """Return the buffers to send; ValueError if a header contains invalid characters."""
+    status, body, content_type, headers = response
+    lines = _status_and_type(status, content_type) + date_line
+    for name, value in headers:
+        lines += _header(name, value)
+    if status in _BODILESS:
+        return [lines + _CONNECTION[persistence]]
+    head = b"%bContent-Length: %d\r\n%b" % (lines, len(body), _CONNECTION[persistence])
+    if not with_body:
+        return [head]
+    if len(body) <= _COPIED_BYTES:
+        return [head + body]
+    return [head, body]
+
+
+@lru_cache(maxsize=256)
+def _status_and_type(status: int, content_type: str) -> bytes:
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:
+        phrase = ""
+    lines = f"HTTP/1.1 {status} {phrase}\r\n".encode()
+    return lines if status in _BODILESS else lines + _header("Content-Type", content_type)
+
+
+def _header(name: str, value: str) -> bytes:
+    # A line break from untrusted input would allow response splitting.
+    if not (name.isprintable() and value.isprintable()):
+        raise ValueError(f"{name!r}: {value!r} is not a valid header")
+    return f"{name}: {value}\r\n".encode("latin-1")
+
+
+class Backlog:
+    """The requests of one connection in order of arrival, parsed no further ahead than necessary."""
+
+    def __init__(self, reader: RequestReader) -> None:
+        self.reader = reader
+        self._unread: deque[bytes | memoryview] = deque()
+        self._unread_bytes = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.reader.arrivals or self._unread)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether reading from the client should pause."""
+        return self._unread_bytes > MAX_UNREAD_BYTES or len(self._unread) > MAX_UNREAD_PORTIONS
+
+    def put(self, data: bytes) -> None:
+        """Add received bytes."""
+        if self.reader.has_ended:
+            return
+        size = len(data)
+        self._unread_bytes += size
+        if size <= PORTION_BYTES:
+            self._unread.append(data)
+        else:
+            view = memoryview(data)
+            self._unread.extend(view[at : at + PORTION_BYTES] for at in range(0, size, PORTION_BYTES))
+
+    def next(self, now: float) -> Arrival | None:
+        """Return the next complete request, or None."""
+        arrivals, unread = self.reader.arrivals, self._unread
+        while unread and not arrivals:
+            data = unread.popleft()
+            self._unread_bytes -= len(data)
+            self.reader.feed(data, now)
+        return arrivals.popleft() if arrivals else None
+
+    def refuse(self, refusal: Refused) -> None:
+        """Stop waiting for the rest of a request."""
+        self.reader.end(refusal)
+
+    def abandon(self) -> None:
+        """Drop all requests."""
+        self._unread.clear()
+        self._unread_bytes = 0
+        self.reader.abandon()
+
+
+class Draining:
+    """Samples how fast a client reads its pending responses."""
+
+    __slots__ = ("_began_at", "_began_bytes", "_last_bytes", "_moved_at")
+
+    def __init__(self) -> None:
+        self._last_bytes = 0
+        self._began_bytes = 0
+        self._began_at = self._moved_at = 0.0
+
+    def restart(self) -> None:
+        """Start over: new responses are pending, and the client has read enough of the earlier ones."""
+        self._last_bytes = 0
+
+    def is_too_slow(self, unsent_bytes: int, now: float, grace: float) -> bool:
+        """Return whether the client read nothing for `grace` seconds, or is slower than a minimum rate."""
+        if not unsent_bytes:
+            self._last_bytes = 0
+            return False
+        if not self._last_bytes:
+            self._began_at = self._moved_at = now
+            self._began_bytes = unsent_bytes
+        elif unsent_bytes != self._last_bytes:
+            self._moved_at = now
+        self._last_bytes = unsent_bytes
+        fair = grace + self._began_bytes / MIN_ANSWER_BYTES_PER_SECOND
+        return now - self._moved_at > grace or now - self._began_at > fair
+
+
+log = get_logger(__name__)
+
+_NO_PLACE = problem(503, "too many connections", (("Retry-After", str(RETRY_AFTER_SECONDS)),))
+_INTERNAL_ERROR = problem(500, "internal error; see the log of the broker")
+
+
+class Shared:
+    """State shared by the connections of one listener."""
+
+    def __init__(
+        self, name: str, app: App, limits: HttpLimits, tasks: asyncio.TaskGroup, stats: ListenerStats | None
+    ) -> None:
+        self.app = app
+        # None if metrics are disabled.
+        self.stats = stats
+        self.limits = limits
+        self.tasks = tasks
+        self.room = Room(limits.in_flight_bytes)
+        self.date_line = DateLine()
+        self.connections: set[Connection] = set()
+        self.connection_limit = ConnectionLimit(name, self.connections, limits.max_connections, stats)
+
+
+class Answered(NamedTuple):
+    """A request and its outcome."""
+
+    arrival: Arrival
+    request: Request
+    response: Response
+
+
+class Connection(asyncio.Protocol):
+    """The asyncio protocol of one accepted socket."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, shared: Shared) -> None:
+        self._loop = loop
+        self._shared = shared
+        self._stats = shared.stats
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        # The request that a task is answering.
+        self._task: asyncio.Task[None] | None = None
+        self._answering: Arrival | None = None
+        # Set while pending responses exceed the limit; no further request is started.
+        self._unsent_bytes = 0
+        self._draining = Draining()
+        self._is_paused = False
+        self._turn_is_due = False
+        self._lingers_until: float | None = None
+        self._now = self._active_at = loop.time()
+        self.has_asked = False
+        self.is_closed = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        host, port, *_ = transport.get_extra_info("peername") or ("", 0)  # None: already disconnected
+        self._peer = str(Address(host, port))
+        shared = self._shared
+        self._backlog = Backlog(RequestReader(self._peer, shared.limits.max_body_bytes, shared.room))
+        if not shared.connection_limit.has_place(self._now):
+            self._send(_NO_PLACE, Persistence.CLOSE)
+            self._flush()
+            self._end()
+            self._transport.close()
+            return
+        self._transport.set_write_buffer_limits(MAX_UNSENT_BYTES)
+        shared.connections.add(self)
+        if self._stats is not None:
+            self._stats.opened += 1
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it ended is logged where it is known
+        self._end()
+        self._count_unsent(0)
+        self._leave()
+
+    def _leave(self) -> None:
+        if self in self._shared.connections:
+            self._shared.connections.discard(self)
+            if self._stats is not None:
+                self._stats.shut += 1
+
+    @property
+    def idle_since(self) -> float | None:
+        """When the last response was sent; None while a request is in progress."""
+        is_idle = self._backlog.is_empty and self._backlog.reader.phase is Phase.BETWEEN
+        return self._active_at if is_idle and not (self.is_closed or self._is_busy) else None
+
+    def evict(self) -> None:
+        """Close the connection in favour of another client."""
+        self._end()
+        self._leave()
+        # close() waits until everything is sent, forever if the client does not read.
+        if self._transport.get_write_buffer_size():
+            self._transport.abort()
+        else:
+            self._transport.close()
+
+    def eof_received(self) -> bool:
+        # A client that shuts down its sending side does not wait for more. Complete responses are still sent.
+        self._end()
+        return False
+
+    def pause_writing(self) -> None:
+        self._count_unsent(self._transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        self._count_unsent(0)
+        self._turn()
+
+    def data_received(self, data: bytes) -> None:
+        if self._stats is not None:
+            self._stats.received_bytes += len(data)
+        self._backlog.put(data)
+        self._turn()
+
+    def close(self, reason: str) -> None:
+        """Close after sending complete responses."""
+        if not self.is_closed:
+            log.info("connection_closed", peer=self._peer, reason=reason)
+            self._end()
+            self._transport.close()
+
+    def shut_down(self) -> None:
+        """Close because the broker stops; a client that waits for a response gets 503."""
+        if self._task is not None:
+            self._now = self._loop.time()
+            self._send(problem(503, "the broker is shutting down"), Persistence.CLOSE)
+            self._flush()
+        self.close("the broker is shutting down")
+
+    def check_timeouts(self, now: float) -> None:
+        """Refuse a request that arrives too slowly; close an idle connection or one that does not read."""
+        limits, reader = self._shared.limits, self._backlog.reader
+        idle_timeout = limits.idle_timeout_ms / 1000
+        if self._draining.is_too_slow(self._transport.get_write_buffer_size(), now, idle_timeout):
+            self._abort("the client does not read its responses")
+        if self._lingers_until is not None and now > self._lingers_until:
+            self._abort("the client did not close after the last response")
+        if self.is_closed or self._is_busy or self._is_paused or not self._backlog.is_empty:
+            return
+        if reader.phase is Phase.BETWEEN:
+            if now - self._active_at > idle_timeout:
+                self.close("no request for idle_timeout_ms")
+            return
+        overtime = now - reader.began_at - limits.header_timeout_ms / 1000
+        if overtime > reader.body_bytes / MIN_BODY_BYTES_PER_SECOND:
+            self._backlog.refuse(Refused(408, "the request did not arrive in time"))
+            self._turn()
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether the next request must wait."""
+        return self._task is not None or self._unsent_bytes > 0 or self._lingers_until is not None
+
+    def _turn(self, answered: Answered | None = None) -> None:
+        """Handle requests that are ready and send responses; `answered` is one that was awaited."""
+        self._turn_is_due = False
+        if self.is_closed:
+            return
+        self._now = self._loop.time()
+        try:
+            if answered is not None:
+                self._finish(*answered)
+            self._answer_requests()
+            self._flush()
+            self._review_reading()
+        except Exception:
+            log.exception("connection_crashed", peer=self._peer)
+            self._abort("internal error")
+
+    def _answer_requests(self) -> None:
+        backlog = self._backlog
+        left = TURN_REQUESTS
+        while not self._is_busy and not self.is_closed:
+            if not left:
+                self._take_turn_soon()
+                return
+            left -= 1
+            arrival = backlog.next(self._now)
+            if arrival is None:
+                if backlog.reader.awaits_continue:
+                    backlog.reader.awaits_continue = False
+                    self._out.append(CONTINUE)
+                return
+            self._answer(arrival)
+            if self._out_bytes > MAX_UNSENT_BYTES:
+                self._flush()
+
+    def _answer(self, arrival: Arrival) -> None:
+        request = arrival.what
+        self.has_asked = True
+        if isinstance(request, Refused):
+            self._refuse(request)
+            return
+        try:
+            answer = self._shared.app(request)
+        except Exception as error:  # noqa: BLE001 - a bug costs one request
+            answer = self._failure(request, error)
+        if isinstance(answer, Response):
+            self._finish(arrival, request, answer)
+        else:
+            self._answering = arrival
+            self._task = self._shared.tasks.create_task(self._await_answer(arrival, request, answer))
+
+    async def _await_answer(self, arrival: Arrival, request: Request, answer: Awaitable[Response]) -> None:
+        try:
+            response = await answer
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            response = self._failure(request, error)
+        except Exception as error:  # noqa: BLE001 - a bug costs one request
+            response = self._failure(request, error)
+        self._task = self._answering = None
+        self._turn(Answered(arrival, request, response))
+
+    def _failure(self, request: Request, error: BaseException) -> Response:
+        if isinstance(error, Refused):
+            return error.answer()
+        log.error(
+            "request_failed", peer=self._peer, request=f"{request.method} {request.path}", exc_info=error
+        )
+        return _INTERNAL_ERROR
+
+    def _finish(self, arrival: Arrival, request: Request, response: Response) -> None:
+        self._shared.room.give(arrival.held_bytes)
+        self._send(response, arrival.persistence, with_body=request.method != "HEAD")
+        if arrival.persistence is Persistence.CLOSE:
+            self._linger()
+
+    def _refuse(self, refusal: Refused) -> None:
+        log.info("request_refused", peer=self._peer, status=refusal.status, reason=refusal.detail)
+        self._send(refusal.answer(), Persistence.CLOSE)
+        self._linger()
+
+    def _linger(self) -> None:
+        """Handle no more requests. Closing while the client still sends could destroy its last response."""
+        self._flush()
+        self._backlog.abandon()
+        self._lingers_until = self._now + LINGER_SECONDS
+        if not self._transport.is_closing():
+            self._transport.write_eof()
+
+    def _send(self, response: Response, persistence: Persistence, *, with_body: bool = True) -> None:
+        date_line = self._shared.date_line.at(self._now)
+        try:
+            pieces = encode(response, persistence, date_line, with_body=with_body)
+        except ValueError as error:
+            log.error("answer_not_sent", peer=self._peer, reason=str(error))
+            pieces = encode(_INTERNAL_ERROR, persistence, date_line, with_body=with_body)
+        self._out += pieces
+        self._out_bytes += len(pieces[-1])
+
+    def _flush(self) -> None:
+        if self._out:
+            self._active_at = self._now
+            self._draining.restart()
+            if self._stats is not None:
+                self._stats.sent_bytes += sum(map(len, self._out))
+            self._transport.writelines(self._out)
+            self._out.clear()
+            self._out_bytes = 0
+
+    def _review_reading(self) -> None:
+        """Pause or resume reading, depending on the backlog."""
+        if self.is_closed or self._backlog.is_full == self._is_paused:
+            return
+        self._is_paused = not self._is_paused
+        if self._is_paused:
+            self._transport.pause_reading()
+        else:
+            self._backlog.reader.began_at = self._now  # sending failed
+            self._transport.resume_reading()
+
+    def _take_turn_soon(self) -> None:
+        if not self._turn_is_due:
+            self._turn_is_due = True
+            self._loop.call_soon(self._turn)
+
+    def _count_unsent(self, size: int) -> None:
+        self._shared.room.give(self._unsent_bytes)
+        self._shared.room.occupy(size)
+        self._unsent_bytes = size
+
+    def _abort(self, reason: str) -> None:
+        """Close immediately."""
+        if not self.is_closed:
+            log.info("connection_closed", peer=self._peer, reason=reason)
+        self._end()
+        self._transport.abort()
+
+    def _end(self) -> None:
+        """Start no further request, and release the memory that requests hold."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        self._backlog.abandon()
+        if self._answering is not None:
+            self._shared.room.give(self._answering.held_bytes)
+        if self._task is not None:
+            # Not immediately: a task that never started would leave its coroutine unawaited.
+            self._loop.call_soon(self._task.cancel)
+        self._task = self._answering = None
+
+
+# Interval of checks for slow and idle connections; a fraction of the shortest timeout.
+_MAX_SWEEP_SECONDS = 1.0
+
+
+class HttpListener:
+    """One listening socket and every connection accepted on it."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        limits: HttpLimits,
+        section: str = "http",
+        stats: ListenerStats | None = None,
+    ) -> None:
+        self._host = host
+        self._port = port
+        # The section of its configuration.
+        self._section = section
+        self._limits = limits
+        self._stats = stats
+        self._shared: Shared | None = None
+        self.listening = asyncio.Event()
+
+    def bind(self) -> tuple[str, int]:
+        """Bind the address and return it, with the actual port if 0 was requested. `run` serves clients."""
+        self._socket = take_address(
+            self._host,
+            self._port,
+            f"change {self._section}.listen (--{self._section} HOST:PORT), "
+            f"or disable this API ({self._section}.enabled = false)",
+        )
+        return self._host, self._socket.getsockname()[1]
+
+    async def run(self, app: App) -> None:
+        """Serve until cancelled."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.TaskGroup() as tasks:
+            shared = self._shared = Shared(self._section, app, self._limits, tasks, self._stats)
+            server = await loop.create_server(
+                lambda: Connection(loop, shared), sock=self._socket, backlog=BACKLOG
+            )
+            self.listening.set()
+            try:
+                await self._watch_over(shared)
+            finally:
+                server.close()
+                for connection in list(shared.connections):
+                    connection.shut_down()
+
+    def switch_to(self, app: App) -> None:
+        """Pass all further requests to another app."""
+        assert self._shared is not None, "not running"
+        self._shared.app = app
+
+    async def _watch_over(self, shared: Shared) -> None:
+        """Check for slow and idle connections until cancelled."""
+        loop = asyncio.get_running_loop()
+        shortest_ms = min(self._limits.idle_timeout_ms, self._limits.header_timeout_ms)
+        while True:
+            await asyncio.sleep(min(_MAX_SWEEP_SECONDS, shortest_ms / 4000))
+            now = loop.time()
+            for connection in list(shared.connections):
+                connection.check_timeouts(now)
+            shared.connection_limit.report(now)

@@ -1,0 +1,210 @@
+"""Hosts the group coordinators and connects them with topics and queues."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import msgspec
+
+from alpacamq.coordinator.consumer.messages import ConsumerGroupSettings, TopicSummary
+from alpacamq.coordinator.groups import GroupCoordinator, GroupStats, OffsetsDropped, TopicDeleted
+from alpacamq.coordinator.messages import (
+    CompleteTransactionRequest,
+    GroupRequest,
+    GroupSettings,
+    ListedGroup,
+    ListRequest,
+)
+from alpacamq.coordinator.share.messages import Departure
+from alpacamq.model.errors import AlpacaError
+from alpacamq.model.ids import TopicName, TopicPartition
+from alpacamq.model.state_machine import Outcome
+from alpacamq.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, Topic
+from alpacamq.queues.messages import QueueId
+from alpacamq.telemetry.logs import get_logger
+
+from .partition.leader import Partition
+from .queue.service import Queues
+from .statemachine.host import StateMachineHost
+from .statemachine.topic import HostResources, StateMachineTopic
+from .topics import Topics
+
+log = get_logger(__name__)
+
+MAX_OFFSET = 2**63 - 1
+# Offsets of a deleted topic that are dropped, or looked at, before the event loop gets its turn.
+DROPPED_AT_ONCE = 200
+LOOKED_AT_ONCE = 2000
+LISTED_AT_ONCE = 500
+
+R = TypeVar("R")
+
+
+class CoordinatorSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits and timeouts of groups."""
+
+    groups: GroupSettings = GroupSettings()
+    consumer_groups: ConsumerGroupSettings = ConsumerGroupSettings()
+
+
+class SubscribableTopics:
+    """The topics that consumer groups can subscribe to: all but the internal ones."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+
+    @property
+    def version(self) -> int:
+        return self._topics.image.version
+
+    def names(self) -> Iterable[str]:
+        return [name for name in self._topics.image.topics if name not in INTERNAL_TOPICS]
+
+    def get(self, name: str) -> TopicSummary | None:
+        topic = self._topics.image.topics.get(TopicName(name))
+        return None if topic is None else TopicSummary(topic.id, topic.partitions)
+
+
+class Groups:
+    """Every group of this broker."""
+
+    def __init__(self, resources: HostResources, settings: CoordinatorSettings, queues: Queues) -> None:
+        self._topics = resources.topics
+        self._settings = settings
+        self._queues = queues
+        self._subscribable = SubscribableTopics(resources.topics)
+        self._topics_at_start = dict(resources.topics.image.topics)
+        self._checked: set[TopicPartition] = set()
+        self._machines: StateMachineTopic[GroupCoordinator] = StateMachineTopic(
+            OFFSETS_TOPIC, resources, self._coordinator, perform=self._perform, check=self._trim_offsets
+        )
+        self._tasks: asyncio.TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Run the coordinators until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            tasks.create_task(self._machines.run())
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._tasks = None  # start nothing new while the rest ends
+
+    async def ask(self, request: GroupRequest[R]) -> R:
+        """Return the reply of a group's coordinator, or raise it if it is an error."""
+        return await self._machines.ask(request)
+
+    async def group_ids(self) -> list[str]:
+        """Return the ids of all groups, except in partitions that cannot be loaded."""
+        hosts = [host for host in await self._machines.all() if host.failure is None]
+        return [name for host in hosts for name in (await host.loaded()).group_ids()]
+
+    async def list_groups(self, names: Iterable[str]) -> list[ListedGroup]:
+        """List the groups of these names that exist, a few at a time to let others run."""
+        hosts = await self._machines.all()
+        by_host: list[list[str]] = [[] for _ in hosts]
+        for name in names:
+            by_host[self._machines.index_of(name)].append(name)
+        listed: list[ListedGroup] = []
+        for host, of_host in zip(hosts, by_host, strict=True):
+            for at in range(0, len(of_host), LISTED_AT_ONCE):
+                reply = await host.ask(ListRequest(groups=tuple(of_host[at : at + LISTED_AT_ONCE])))
+                listed += reply.groups
+                await asyncio.sleep(0)
+        return listed
+
+    async def stats(self) -> AsyncIterator[Iterator[GroupStats]]:
+        """Yield the groups that are loaded, a few at a time; to be read before the next await."""
+        for machine in self._machines.machines:
+            names = machine.group_ids()
+            for at in range(0, len(names), LISTED_AT_ONCE):
+                yield machine.stats(names[at : at + LISTED_AT_ONCE])
+                await asyncio.sleep(0)
+
+    def failures(self) -> list[str]:
+        """Describe the partitions that cannot be loaded."""
+        return self._machines.failures()
+
+    async def offsets_partition(self, group: str) -> TopicPartition:
+        """Return the partition that stores a group's offsets."""
+        return (await self._machines.host_of(group)).partition.identity
+
+    async def complete_transaction(self, partition: int, request: CompleteTransactionRequest) -> None:
+        """Apply or drop the offsets of a transaction; returns once that is on disk."""
+        host = (await self._machines.all())[partition]
+        await host.ask(request)
+        await host.partition.flush_to(host.partition.log.end_offset)
+
+    async def topic_deleted(self, topic: str) -> None:
+        """Drop every group's offsets of a topic; returns once that is on disk."""
+        for host in self._machines.started:
+            if (machine := host.machine) is None:
+                host.post(TopicDeleted(topic=topic))
+            else:
+                await self._drop_offsets(host, machine, topic)
+        await self._machines.flush()
+
+    async def settled(self) -> None:
+        """Return once every coordinator is loaded, and its corrections after a power loss are on disk."""
+        await self._machines.settled()
+
+    def release_member(self, departure: Departure) -> None:
+        """Release the messages that a departed share consumer holds."""
+        if self._tasks is not None and departure.topics:
+            self._tasks.create_task(self._release(departure))
+
+    async def _release(self, departure: Departure) -> None:
+        for topic in departure.topics:
+            try:
+                await self._queues.release_consumer(QueueId(departure.group, topic), departure.member_id)
+            except AlpacaError as error:
+                # Its leases expire.
+                log.info("share_member_not_released", group=departure.group, topic=topic, reason=str(error))
+
+    async def _drop_offsets(
+        self, host: StateMachineHost[GroupCoordinator], machine: GroupCoordinator, topic: str
+    ) -> None:
+        """Drop a topic's offsets a few at a time: there may be a million of them."""
+        looked_at = 0
+        for group, count in machine.groups_with_offsets():
+            partitions = machine.partitions_in(group, topic)
+            for at in range(0, len(partitions), DROPPED_AT_ONCE):
+                # If the machine fails meanwhile, the next one is loaded without the deleted topic.
+                host.post(OffsetsDropped(group=group, partitions=partitions[at : at + DROPPED_AT_ONCE]))
+                await asyncio.sleep(0)
+            looked_at += 1 + count
+            if looked_at >= LOOKED_AT_ONCE:
+                looked_at = 0
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the last of them has been handled
+
+    def _coordinator(self, _partition: Partition) -> GroupCoordinator:
+        settings = self._settings
+        return GroupCoordinator(
+            settings.groups, settings.consumer_groups, self._subscribable, lambda: str(uuid4())
+        )
+
+    def _perform(self, _host: StateMachineHost[GroupCoordinator], effects: Iterable[Any]) -> None:
+        for effect in effects:
+            assert isinstance(effect, Departure)
+            self.release_member(effect)
+
+    def _trim_offsets(self, partition: Partition, machine: GroupCoordinator) -> Outcome:
+        # The first load sees the state of an earlier run, which belongs to the topics of that run.
+        is_first = partition.identity not in self._checked
+        topics: Mapping[TopicName, Topic] = self._topics_at_start if is_first else self._topics.image.topics
+        self._checked.add(partition.identity)
+        last_possible: Callable[[TopicPartition], int | None] = partial(self._last_possible_offset, topics)
+        return machine.trim_offsets(last_possible)
+
+    def _last_possible_offset(
+        self, topics: Mapping[TopicName, Topic], partition: TopicPartition
+    ) -> int | None:
+        """Return the largest offset that a group can have reached; None if the partition does not exist."""
+        topic = topics.get(partition.topic)
+        if topic is None or partition.partition >= topic.partitions:
+            return None
+        found = self._topics.find(partition.topic.encode(), partition.partition)
+        return MAX_OFFSET if found is None or found.cut_offset is None else found.cut_offset

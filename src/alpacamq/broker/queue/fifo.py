@@ -1,0 +1,406 @@
+"""Publishes to FIFO queues: a message with a known deduplication id is published once in five minutes.
+
+Deduplication ids are headers of the records. After a restart, the ids of the last five minutes are read
+back when a queue is first published to, so deduplication holds across restarts of the broker.
+"""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import blake2b
+from typing import NamedTuple
+
+from alpacamq.broker.delay.service import DelayedMessage, Delays
+from alpacamq.broker.partition.leader import Partition
+from alpacamq.broker.publishing import Message, Publisher
+from alpacamq.broker.read.record_reader import Limits, RecordReader
+from alpacamq.broker.topics import Topics
+from alpacamq.broker.tracing.partition import Origin
+from alpacamq.model.errors import AlpacaError, RateLimited
+from alpacamq.model.headers import DEDUPLICATION_ID, MESSAGE_ID, ORIGIN_TOPIC, SENT_TIMESTAMP, SEQUENCE_NUMBER
+from alpacamq.model.ids import NO_TIMESTAMP, TopicId
+from alpacamq.model.murmur2 import partition_for_key
+from alpacamq.model.ports import Clock
+from alpacamq.model.records import Header, Record
+from alpacamq.model.topics import Topic
+
+WINDOW_MS = 5 * 60 * 1000
+# Of all queues together, at about 200 bytes each.
+MAX_ENTRIES = 1_000_000
+MAX_PENDING = 10_000
+PAGE_RECORDS = 2000
+PAGE_BYTES = 1 << 20
+
+_POSITION = struct.Struct(">qIq")
+_KEY_BYTES = 16
+
+
+class DeduplicationScope(StrEnum):
+    """Where a deduplication id is unique."""
+
+    QUEUE = "queue"
+    MESSAGE_GROUP = "messageGroup"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FifoMessage:
+    """A message for a FIFO queue; the key of `message` is its group.
+
+    A delayed message has a `message_id` of its own, because it has no offset yet, and carries it and
+    the time it was sent as headers.
+    """
+
+    message: Message
+    deduplication_id: str
+    message_id: str = ""
+
+    @property
+    def group_id(self) -> bytes:
+        assert self.message.key is not None
+        return self.message.key
+
+    def key(self, scope: DeduplicationScope) -> bytes:
+        """Return the key that this message is deduplicated by."""
+        return deduplication_key(self.deduplication_id.encode(), self.group_id, scope)
+
+    def to_publish(self, sequence: int | None) -> Message:
+        """Return the message with the headers from which the window is rebuilt."""
+        added = [Header(DEDUPLICATION_ID, self.deduplication_id.encode())]
+        if sequence is not None:
+            added.append(Header(SEQUENCE_NUMBER, sequence_text(sequence).encode()))
+        headers = (*self.message.headers, *added)
+        return Message(
+            value=self.message.value,
+            key=self.message.key,
+            headers=headers,
+            deliver_at_ms=self.message.deliver_at_ms,
+        )
+
+
+class FifoPublished(NamedTuple):
+    """Time and position of a published message.
+
+    A delayed message has an id, and its sequence number in place of an offset.
+    """
+
+    sent_ms: int
+    partition: int
+    offset: int
+    message_id: str = ""
+
+
+Pending = asyncio.Future[FifoPublished | None]
+
+
+def sequence_text(number: int) -> str:
+    """Format a sequence number with 20 digits, so that numbers sort as text."""
+    return f"{number:020d}"
+
+
+def deduplication_key(deduplication_id: bytes, group_id: bytes, scope: DeduplicationScope) -> bytes:
+    """Return a digest of the id, and of the group where ids are unique per group only.
+
+    A digest, because most of a million ids would be longer.
+    """
+    # Neither can hold a space.
+    whole = deduplication_id
+    if scope is DeduplicationScope.MESSAGE_GROUP:
+        whole = group_id + b" " + deduplication_id
+    return blake2b(whole, digest_size=_KEY_BYTES).digest()
+
+
+class Usage:
+    """Number of entries in all windows."""
+
+    __slots__ = ("entries",)
+
+    def __init__(self) -> None:
+        self.entries = 0
+
+
+class DeduplicationWindow:
+    """Messages published to one queue in the last five minutes, and those being published.
+
+    The first publish with an id claims it, then confirms or abandons the claim. Others with the same id
+    wait for that.
+    """
+
+    def __init__(self, usage: Usage) -> None:
+        self._usage = usage
+        # In order of publishing: the oldest entry is first.
+        self._sent: dict[bytes, bytes] = {}
+        self._claims: dict[bytes, Pending] = {}
+        # Highest sequence number of a delayed message, by partition.
+        self._last_sequences: dict[int, int] = {}
+
+    def find(self, key: bytes, now_ms: int) -> FifoPublished | Pending | None:
+        """Return the result of an earlier publish, or a future of it while that is pending."""
+        self.evict_before(now_ms - WINDOW_MS)
+        if (found := self._sent.get(key)) is not None:
+            sent_ms, partition, offset = _POSITION.unpack_from(found)
+            return FifoPublished(sent_ms, partition, offset, found[_POSITION.size :].decode())
+        return self._claims.get(key)
+
+    def claim(self, key: bytes) -> None:
+        """Mark a message as being published."""
+        self._claims[key] = asyncio.get_running_loop().create_future()
+        self._usage.entries += 1
+
+    def confirm(self, key: bytes, published: FifoPublished) -> None:
+        """Add a claimed message that was published."""
+        self.add(key, published)
+        self._settle(key, published)
+
+    def abandon(self, key: bytes) -> None:
+        """End the claim of a message that was not published."""
+        self._settle(key, None)
+
+    def add(self, key: bytes, published: FifoPublished) -> None:
+        """Add a published message, no older than those added before."""
+        if key not in self._sent:
+            self._usage.entries += 1
+        position = _POSITION.pack(published.sent_ms, published.partition, published.offset)
+        self._sent[key] = position + published.message_id.encode()
+        if published.message_id:
+            last = self._last_sequences.get(published.partition, -1)
+            self._last_sequences[published.partition] = max(last, published.offset)
+
+    def next_sequence(self, partition: int, least: int) -> int:
+        """Return a sequence number for a delayed message, above all earlier ones of its partition."""
+        number = max(self._last_sequences.get(partition, -1) + 1, least)
+        self._last_sequences[partition] = number
+        return number
+
+    def evict_before(self, limit_ms: int) -> None:
+        """Remove messages published at `limit_ms` or earlier."""
+        sent = self._sent
+        while sent:
+            key = next(iter(sent))
+            if _POSITION.unpack_from(sent[key])[0] > limit_ms:
+                return
+            del sent[key]
+            self._usage.entries -= 1
+
+    def clear(self) -> None:
+        """Remove all messages, when the queue is deleted."""
+        self._usage.entries -= len(self._sent)
+        self._sent.clear()
+
+    def _settle(self, key: bytes, published: FifoPublished | None) -> None:
+        self._claims.pop(key).set_result(published)
+        self._usage.entries -= 1
+
+
+class FifoPublisher:
+    """Publishes new messages to FIFO queues, and returns the first result for duplicates."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        publisher: Publisher,
+        delays: Delays,
+        *,
+        clock: Clock,
+        executor: Executor,
+        unpacked_limit_bytes: int,
+    ) -> None:
+        self._topics = topics
+        self._publisher = publisher
+        self._delays = delays
+        self._clock = clock
+        self._executor = executor
+        self._reader = RecordReader(executor, unpacked_limit_bytes)
+        self._windows: dict[TopicId, DeduplicationWindow] = {}
+        self._loading: dict[TopicId, asyncio.Lock] = {}
+        self._usage = Usage()
+        # Their clients may have disconnected; each ends by itself within one write.
+        self._pending: set[asyncio.Task[list[FifoPublished | AlpacaError]]] = set()
+
+    async def publish(
+        self,
+        topic: Topic,
+        messages: Sequence[FifoMessage],
+        *,
+        scope: DeduplicationScope,
+        origin: Origin,
+        traceparent: bytes | None = None,
+    ) -> list[FifoPublished | AlpacaError]:
+        """Return one result per message, in order. RateLimited if too many calls are pending."""
+        if len(self._pending) >= MAX_PENDING:
+            raise RateLimited(f"{MAX_PENDING} requests to FIFO queues wait for the disk.")
+        call = _Call(topic, scope, origin, traceparent)
+        task = asyncio.ensure_future(self._publish(call, messages))
+        self._pending.add(task)
+        task.add_done_callback(self._pending.discard)
+        return await asyncio.shield(task)
+
+    async def _publish(
+        self, call: "_Call", messages: Sequence[FifoMessage]
+    ) -> list[FifoPublished | AlpacaError]:
+        window = await self._window(call.topic, call.scope)
+        keys = [message.key(call.scope) for message in messages]
+        results: dict[int, FifoPublished | AlpacaError] = {}
+        while len(results) < len(messages):
+            claimed: list[int] = []
+            awaited: list[tuple[int, Pending]] = []
+            for index, key in enumerate(keys):
+                if index in results:
+                    continue
+                found = window.find(key, self._clock.now_ms())
+                if found is None:
+                    if self._is_full():
+                        results[index] = RateLimited(
+                            f"More than {MAX_ENTRIES} messages were sent to FIFO queues in five minutes."
+                        )
+                        continue
+                    window.claim(key)
+                    claimed.append(index)
+                elif isinstance(found, FifoPublished):
+                    results[index] = found
+                else:
+                    awaited.append((index, found))
+            if claimed:
+                claims = [(keys[index], messages[index]) for index in claimed]
+                results.update(zip(claimed, await self._publish_claimed(call, window, claims), strict=True))
+            for index, pending in awaited:
+                if (published := await asyncio.shield(pending)) is not None:
+                    results[index] = published
+                # Else the first publish has failed, and the next round claims the id.
+        return [results[index] for index in range(len(messages))]
+
+    async def _publish_claimed(
+        self, call: "_Call", window: DeduplicationWindow, claims: Sequence[tuple[bytes, FifoMessage]]
+    ) -> list[FifoPublished | AlpacaError]:
+        """Publish claimed messages; every claim is settled, whether that succeeds or raises."""
+        open_claims = dict(claims)
+        try:
+            sequences = [self._sequence(call.topic, window, message) for _, message in claims]
+            now_ms = self._clock.now_ms()
+            outcomes = await self._publisher.publish(
+                call.topic.name,
+                [
+                    message.to_publish(sequence)
+                    for (_, message), sequence in zip(claims, sequences, strict=True)
+                ],
+                origin=call.origin,
+                traceparent=call.traceparent,
+            )
+            results: list[FifoPublished | AlpacaError] = []
+            for (key, message), sequence, outcome in zip(claims, sequences, outcomes, strict=True):
+                if isinstance(outcome, AlpacaError):
+                    results.append(outcome)
+                    continue
+                offset = outcome.offset if sequence is None else sequence
+                assert offset is not None
+                published = FifoPublished(now_ms, outcome.partition, offset, message.message_id)
+                del open_claims[key]
+                window.confirm(key, published)
+                results.append(published)
+            return results
+        finally:
+            for key in open_claims:
+                window.abandon(key)
+
+    def _sequence(self, topic: Topic, window: DeduplicationWindow, message: FifoMessage) -> int | None:
+        """Return the sequence number of a delayed message; others have their offset."""
+        if not message.message_id:
+            return None
+        partitions = self._topics.partitions_of(topic.name)
+        if not partitions:
+            return 0  # the topic was deleted meanwhile: publishing fails
+        index = partition_for_key(message.group_id, len(partitions))
+        return window.next_sequence(index, partitions[index].high_watermark)
+
+    def _is_full(self) -> bool:
+        """Return whether one more entry would require to evict one that is younger than five minutes."""
+        if self._usage.entries < MAX_ENTRIES:
+            return False
+        now_ms = self._clock.now_ms()
+        for window in self._windows.values():
+            window.evict_before(now_ms - WINDOW_MS)
+        return self._usage.entries >= MAX_ENTRIES
+
+    async def _window(self, topic: Topic, scope: DeduplicationScope) -> DeduplicationWindow:
+        """Return the window of a queue, read back from its records on first use."""
+        if (window := self._windows.get(topic.id)) is not None:
+            return window
+        async with self._loading.setdefault(topic.id, asyncio.Lock()):
+            if (window := self._windows.get(topic.id)) is None:
+                self._drop_deleted()
+                window = await self._read_back(topic, scope)
+                self._windows[topic.id] = window
+        self._loading.pop(topic.id, None)
+        return window
+
+    def _drop_deleted(self) -> None:
+        image = self._topics.image
+        for topic_id in [known for known in self._windows if image.topic_by_id(known) is None]:
+            self._windows.pop(topic_id).clear()
+
+    async def _read_back(self, topic: Topic, scope: DeduplicationScope) -> DeduplicationWindow:
+        since_ms = self._clock.now_ms() - WINDOW_MS
+        found: list[tuple[FifoPublished, bytes]] = []
+        # Delayed messages first: one that is delivered in between is read twice rather than never.
+        async for message in self._delayed(topic.name):
+            record = Record(-1, NO_TIMESTAMP, message.key, message.value, message.headers)
+            if (entry := entry_of(record, message.partition, scope)) is not None:
+                found.append(entry)
+        for index, partition in enumerate(self._topics.partitions_of(topic.name)):
+            async for record in self._records_since(partition, since_ms):
+                if (entry := entry_of(record, index, scope)) is not None:
+                    found.append(entry)
+        window = DeduplicationWindow(self._usage)
+        for published, key in sorted(found):
+            window.add(key, published)
+        return window
+
+    async def _delayed(self, topic: str) -> AsyncIterator[DelayedMessage]:
+        after_id = -1
+        while page := await self._delays.messages(topic, after_id=after_id, limit=PAGE_RECORDS):
+            for _, message in page:
+                yield message
+            after_id = page[-1][0]
+
+    async def _records_since(self, partition: Partition, since_ms: int) -> AsyncIterator[Record]:
+        end_offset = partition.high_watermark
+        loop = asyncio.get_running_loop()
+        first = await loop.run_in_executor(
+            self._executor, partition.log.offset_for_timestamp, since_ms, end_offset
+        )
+        offset = end_offset if first is None else first.offset
+        limits = Limits(records=PAGE_RECORDS, size_bytes=PAGE_BYTES, before_offset=end_offset)
+        while offset < end_offset:
+            page = await self._reader.read(partition, offset, limits, committed=False)
+            for record in page.records:
+                yield record
+            if page.next_offset <= offset:
+                return
+            offset = page.next_offset
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    topic: Topic
+    scope: DeduplicationScope
+    origin: Origin
+    traceparent: bytes | None
+
+
+def entry_of(record: Record, partition: int, scope: DeduplicationScope) -> tuple[FifoPublished, bytes] | None:
+    """Return result and key of a record that was published to a FIFO queue, None for any other."""
+    headers = {name: value or b"" for name, value in record.headers}
+    deduplication_id = headers.get(DEDUPLICATION_ID)
+    # A dead letter was published to another queue.
+    if deduplication_id is None or record.key is None or ORIGIN_TOPIC in headers:
+        return None
+    key = deduplication_key(deduplication_id, record.key, scope)
+    if (message_id := headers.get(MESSAGE_ID)) is None:
+        return FifoPublished(record.timestamp_ms, partition, record.offset), key
+    try:
+        sent_ms, sequence = int(headers[SENT_TIMESTAMP]), int(headers[SEQUENCE_NUMBER])
+        return FifoPublished(sent_ms, partition, sequence, message_id.decode()), key
+    except (ValueError, KeyError):
+        return None  # not written by FifoPublisher

@@ -1,0 +1,178 @@
+"""Samples the broker for its history: rates of topics and groups, lag of groups, rates of queue lanes."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+from alpacamq.coordinator.messages import FetchOffsetsRequest
+from alpacamq.model.errors import AlpacaError
+from alpacamq.model.ports import Clock
+from alpacamq.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC
+from alpacamq.telemetry.history import History, Measure, Rates, SeriesKey
+from alpacamq.telemetry.logs import get_logger
+
+from .groups import Groups
+from .queue.service import Queues
+from .slices import first_names, in_slices
+from .topics import Topics
+
+log = get_logger(__name__)
+
+INTERVAL_S = 2.0
+# Groups whose offsets are read per sample; each costs tens of microseconds.
+MAX_GROUPS = 200
+_GROUPS_PER_SLICE = 50
+_RATES = (Measure.PUBLISHED, Measure.CONSUMED)
+
+
+class GroupLag(NamedTuple):
+    """Messages after the committed offsets of a group in a topic, and those before, over all partitions."""
+
+    group: str
+    topic: str
+    messages: int
+    reached: int
+
+
+class GroupLags:
+    """Computes the lag of groups from their committed offsets."""
+
+    def __init__(self, topics: Topics, groups: Groups) -> None:
+        self._topics = topics
+        self._groups = groups
+
+    async def group_names(self, limit: int, prefix: str = "") -> list[str]:
+        """Return the first groups by name."""
+        return await first_names(await self._groups.group_ids(), limit, prefix=prefix)
+
+    async def of(self, groups: list[str]) -> list[GroupLag]:
+        """Return the lag of each group in each topic with committed offsets."""
+        found: list[GroupLag] = []
+        async for some in in_slices(groups, _GROUPS_PER_SLICE):
+            for group in some:
+                found += await self._of_group(group)
+        return found
+
+    async def _of_group(self, group: str) -> Iterator[GroupLag]:
+        request = FetchOffsetsRequest(group=group)
+        reply = await self._groups.ask(request)
+        by_topic: dict[str, GroupLag] = {}
+        for each in reply.offsets:
+            partition = self._topics.find(each.topic.encode(), each.partition)
+            if partition is not None:
+                behind = max(partition.high_watermark - each.offset, 0)
+                so_far = by_topic.get(each.topic, GroupLag(group, each.topic, 0, 0))
+                by_topic[each.topic] = so_far._replace(
+                    messages=so_far.messages + behind, reached=so_far.reached + each.offset
+                )
+        return (lag for _, lag in sorted(by_topic.items()))
+
+
+class LaneKey(NamedTuple):
+    """A lane of one partition of a queue."""
+
+    group: str
+    topic: str
+    partition: int
+    lane: str
+
+
+class LaneRates:
+    """Rates at which queue lanes fill and empty."""
+
+    def __init__(self) -> None:
+        self.enqueued: Rates[LaneKey] = Rates()
+        self.delivered: Rates[LaneKey] = Rates()
+
+
+class CounterKey(NamedTuple):
+    """A counter of a topic, or of a group on a topic as a consumer or as a queue."""
+
+    measure: Measure
+    topic: str
+    group: str = ""
+    is_queue: bool = False
+
+
+class Sampler:
+    """Adds a sample to the history every few seconds."""
+
+    def __init__(self, topics: Topics, queues: Queues, lags: GroupLags, clock: Clock) -> None:
+        self.history = History()
+        self._topics = topics
+        self._queues = queues
+        self._lags = lags
+        self._clock = clock
+        self._counts: Mapping[CounterKey, int] | None = None
+        self._counted_at = 0.0
+
+    async def run(self) -> None:
+        """Sample until cancelled."""
+        while True:
+            try:
+                await self.sample()
+            except Exception:  # a gap in a chart is no reason to stop the broker
+                log.exception("history_sample_failed")
+            await asyncio.sleep(INTERVAL_S)
+
+    async def sample(self) -> None:
+        """Add one sample."""
+        now = self._clock.monotonic()
+        counts: dict[CounterKey, int] = {}
+        levels: Counter[SeriesKey] = Counter({SeriesKey(Measure.LAG): 0})
+        self._sample_topics(counts)
+        self._sample_queues(counts, levels)
+        with suppress(AlpacaError):  # coordinators that are not ready are left out of this sample
+            await self._sample_groups(counts, levels)
+        numbers: dict[SeriesKey, float] = dict(levels)
+        if self._counts is not None and now > self._counted_at:
+            for key, grown in growth(self._counts, counts).items():
+                numbers[key] = grown / (now - self._counted_at)
+        self._counts, self._counted_at = counts, now
+        self.history.record(self._clock.now_ms(), numbers)
+
+    def _sample_topics(self, counts: dict[CounterKey, int]) -> None:
+        for name in self._topics.image.topics:
+            if name not in INTERNAL_TOPICS:
+                written = sum(each.high_watermark for each in self._topics.partitions_of(name))
+                counts[CounterKey(Measure.PUBLISHED, name)] = written
+
+    def _sample_queues(self, counts: dict[CounterKey, int], levels: Counter[SeriesKey]) -> None:
+        for queue in self._queues.stats():
+            group, topic = queue.queue
+            ready = sum(each.ready for each in queue.partitions)
+            in_flight = sum(each.in_flight for each in queue.partitions)
+            resting = sum(each.resting for each in queue.partitions)
+            levels[SeriesKey(Measure.READY, topic, group)] = ready
+            levels[SeriesKey(Measure.IN_FLIGHT, topic, group)] = in_flight
+            _add_lag(levels, topic, group, ready + in_flight + resting)
+            counts[CounterKey(Measure.CONSUMED, topic, group, is_queue=True)] = queue.acked_total
+
+    async def _sample_groups(self, counts: dict[CounterKey, int], levels: Counter[SeriesKey]) -> None:
+        if OFFSETS_TOPIC not in self._topics.image.topics:
+            return
+        for each in await self._lags.of(await self._lags.group_names(MAX_GROUPS)):
+            _add_lag(levels, each.topic, each.group, each.messages)
+            counts[CounterKey(Measure.CONSUMED, each.topic, each.group)] = each.reached
+
+
+def _add_lag(levels: Counter[SeriesKey], topic: str, group: str, messages: int) -> None:
+    levels[SeriesKey(Measure.LAG, topic, group)] += messages
+    levels[SeriesKey(Measure.LAG)] += messages
+
+
+def growth(before: Mapping[CounterKey, int], counts: Mapping[CounterKey, int]) -> Counter[SeriesKey]:
+    """Return how much each topic, and all topics together, have grown in each measure."""
+    found: Counter[SeriesKey] = Counter({SeriesKey(measure): 0 for measure in _RATES})
+    for key, count in counts.items():
+        # A new topic was empty; the start offset of a new group is unknown.
+        known = before.get(key, 0 if key.measure is Measure.PUBLISHED else count)
+        # Never negative: a group may reset its offsets, and a topic may be recreated under the same name.
+        grown = max(count - known, 0)
+        found[SeriesKey(key.measure, key.topic)] += grown
+        found[SeriesKey(key.measure)] += grown
+        if key.measure is Measure.PUBLISHED:
+            found[SeriesKey(Measure.CONSUMED, key.topic)] += 0
+    return found

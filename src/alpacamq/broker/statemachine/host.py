@@ -1,0 +1,453 @@
+"""Runs one state machine on one partition of an internal topic.
+
+Requests are gathered for a turn of the event loop and given to the machine as one batch. The records it
+returns are appended as one record batch; replies and effects follow once those records, and all before
+them, are as durable as the topic promises. If records cannot be written, memory is ahead of the log: the
+machine is discarded and rebuilt, and every pending request fails with CoordinatorUnavailable.
+
+Snapshots are taken in slices between events. Changes made meanwhile are appended to the snapshot, so that
+it ends up equal to the log up to an offset.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from time import monotonic
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from alpacamq.broker.partition.leader import Append, Partition
+from alpacamq.model.batch import read_header
+from alpacamq.model.errors import AlpacaError, CoordinatorLoading, CoordinatorUnavailable
+from alpacamq.model.records import Record, write_batch
+from alpacamq.model.state_machine import Change, Outcome, Pending, Request, StateMachine
+from alpacamq.telemetry.logs import get_logger
+
+from .replay import replay
+from .snapshots import BLOCK_CHANGES, StateSnapshots, encode_block
+
+log = get_logger(__name__)
+
+# A snapshot is due after this many records or this long after the first of them. A state larger
+# than that many records is written as often as it changes once over, about so many bytes a record.
+SNAPSHOT_RECORDS = 10_000
+SNAPSHOT_RECORD_BYTES = 64
+SNAPSHOT_MS = 5 * 60_000
+# How long a snapshot may hold the event loop at a time, and how many entries are taken between looks at the
+# clock.
+SLICE_SECONDS = 0.0005
+_SLICE_ENTRIES = 32
+RELOAD_SECONDS = 1.0
+MAX_RELOAD_SECONDS = 60.0
+LOAD_SECONDS = 5.0
+# Requests that are handled in one turn of the event loop at most.
+MAX_REQUESTS = 1000
+
+
+class SnapshotInProgress:
+    """A snapshot that is being taken: entries so far, and what the machine has changed meanwhile."""
+
+    def __init__(self, entries: Iterator[Change]) -> None:
+        self._entries = entries
+        self._blocks: list[bytes] = []
+        self._later_blocks: list[bytes] = []
+        self._later: list[Change] = []
+        self.count = 0
+        self.is_complete = False
+
+    def changed(self, changes: list[Change]) -> None:
+        """Put behind the entries what the machine has just written."""
+        self._later += changes
+        if len(self._later) >= BLOCK_CHANGES:
+            self._close_later()
+
+    def take_some(self) -> None:
+        """Take entries until they end or the slice is over."""
+        ends_at = monotonic() + SLICE_SECONDS
+        block: list[Change] = []
+        for change in self._entries:
+            block.append(change)
+            if len(block) >= BLOCK_CHANGES or (len(block) % _SLICE_ENTRIES == 0 and monotonic() >= ends_at):
+                break
+        else:
+            self.is_complete = True
+        self.count += len(block)
+        if block:
+            self._blocks.append(encode_block(block))
+
+    def blocks(self) -> list[bytes]:
+        """The whole snapshot; it stands for the end of the log as it is now."""
+        self._close_later()
+        return self._blocks + self._later_blocks
+
+    def _close_later(self) -> None:
+        for at in range(0, len(self._later), BLOCK_CHANGES):
+            self._later_blocks.append(encode_block(self._later[at : at + BLOCK_CHANGES]))
+        self._later.clear()
+
+
+class Now(Protocol):
+    """The clock of a machine: steady, or the wall clock where timestamps are compared with it."""
+
+    def now_ms(self) -> int: ...
+
+
+class Batching(NamedTuple):
+    """Limits the requests of one batch by weight."""
+
+    weigh: Callable[[Any], int]
+    max_weight: int
+
+
+M = TypeVar("M", bound=StateMachine)
+R = TypeVar("R")
+
+
+class StateMachineHost(Generic[M]):
+    """One machine and the partition that stores it."""
+
+    def __init__(
+        self,
+        partition: Partition,
+        make: Callable[[], M],
+        snapshots: StateSnapshots,
+        clock: Now,
+        executor: Executor,
+        *,
+        perform: Callable[[Sequence[Any]], None] | None = None,
+        read: Callable[[Any], None] | None = None,
+        check: Callable[[M], Outcome] | None = None,
+        batching: Batching | None = None,
+    ) -> None:
+        """Give durable effects to `perform` and reads to `read`.
+
+        `check` runs in a thread after a load and corrects what a crash has left inconsistent.
+        """
+        self.partition = partition
+        self._make = make
+        self._snapshots = snapshots
+        self._clock = clock
+        self._executor = executor
+        self._perform = perform
+        self._read = read
+        self._check = check
+        self._batching = batching
+        self._machine: M | None = None
+        self._gathered: deque[Pending] = deque()
+        self._posted_once: set[Request[Any]] = set()
+        self._in_flight: deque[list[Outcome]] = deque()
+        self._pending: set[asyncio.Future[Any]] = set()
+        self._has_been_loaded = False
+        # The reason the last load failed, if it did.
+        self.failure: str | None = None
+        self._reload_seconds = RELOAD_SECONDS
+        self._posted_before_load: list[Request[Any]] = []
+        self._changed = asyncio.Event()
+        self._loaded = asyncio.Event()
+        self._wake_at_ms: int | None = None
+        self._records_since_snapshot = 0
+        self._snapshot_due_ms: int | None = None
+        self._snapshot_entries = 0
+        self._snapshot: SnapshotInProgress | None = None
+        self._is_writing_snapshot = False
+
+    async def ask(self, request: Request[R]) -> R:
+        """Return the reply to a request, or raise it if it is an error. Cancelling withdraws the request."""
+        await self.loaded()
+        reply = self.submit(request)
+        try:
+            answer = await reply
+        except asyncio.CancelledError:
+            self.cancel(reply)
+            raise
+        if isinstance(answer, AlpacaError):
+            raise answer.with_traceback(None)
+        return answer
+
+    def submit(self, request: Request[R]) -> "asyncio.Future[R | AlpacaError]":
+        """Add a request to the next batch. The future's result is the reply, or an AlpacaError."""
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._pending.add(reply)
+        reply.add_done_callback(self._pending.discard)
+        self._gather(Pending(request, reply))
+        return reply
+
+    def cancel(self, reply: "asyncio.Future[Any]") -> None:
+        """Withdraw a request. A reply that is already on its way still becomes the future's result."""
+        self._pending.discard(reply)
+        for at, pending in enumerate(self._gathered):
+            if pending.reply_to is reply:
+                del self._gathered[at]
+                return
+        if self._machine is not None:
+            self._machine.cancel(reply)
+            self._plan()
+
+    def post(self, event: Request[Any]) -> None:
+        """Give the machine an event that has no reply; kept until the machine is loaded."""
+        if self._machine is None:
+            self._posted_before_load.append(event)
+        else:
+            self._gather(Pending(event, None))
+
+    def post_once(self, event: Request[Any]) -> None:
+        """Post an event unless an equal one is in the next batch; dropped while the machine is loaded.
+
+        For events that a machine finds out by itself when it is loaded.
+        """
+        if self._machine is not None and event not in self._posted_once:
+            self._posted_once.add(event)
+            self._gather(Pending(event, None))
+
+    def wake(self) -> None:
+        """Compute the time to sleep again: the clock was set."""
+        self._changed.set()
+
+    @property
+    def machine(self) -> M | None:
+        """The machine, for reading only; None while it is loaded."""
+        return self._machine
+
+    @property
+    def is_taking_snapshot(self) -> bool:
+        return self._snapshot is not None
+
+    async def loaded(self) -> M:
+        """Return the machine, waiting for a load that takes a short time; else CoordinatorLoading.
+
+        Raises CoordinatorUnavailable at once where loading has failed.
+        """
+        if self._machine is not None:
+            return self._machine
+        if self.failure is not None:
+            raise CoordinatorUnavailable(f"{self.partition.identity} cannot be loaded: {self.failure}")
+        try:
+            async with asyncio.timeout(LOAD_SECONDS):
+                return await self.wait_until_loaded()
+        except TimeoutError:
+            raise CoordinatorLoading(f"{self.partition.identity} is being loaded") from None
+
+    async def wait_until_loaded(self) -> M:
+        """Return the machine, however long it takes to load."""
+        while self._machine is None:
+            await self._loaded.wait()
+        return self._machine
+
+    def _gather(self, pending: Pending) -> None:
+        if not self._gathered:
+            asyncio.get_running_loop().call_soon(self._handle_gathered)
+        self._gathered.append(pending)
+
+    def _handle_gathered(self) -> None:
+        self._posted_once.clear()
+        left = MAX_REQUESTS
+        while left > 0 and (batch := self._next_batch(left)):
+            left -= len(batch)
+            self._handle(batch)
+        if self._gathered:
+            asyncio.get_running_loop().call_soon(self._handle_gathered)
+
+    def _next_batch(self, limit: int) -> list[Pending]:
+        batch: list[Pending] = []
+        weight = 0
+        while self._gathered and len(batch) < limit:
+            if self._batching is not None:
+                weight += self._batching.weigh(self._gathered[0].request)
+                if batch and weight > self._batching.max_weight:
+                    break
+            batch.append(self._gathered.popleft())
+        return batch
+
+    def _handle(self, batch: Sequence[Pending]) -> None:
+        if self._machine is None:
+            unavailable = CoordinatorUnavailable(f"{self.partition.identity} is being loaded again")
+            for request, reply in batch:
+                if isinstance(reply, asyncio.Future):
+                    if not reply.done():
+                        reply.set_result(unavailable)
+                else:
+                    self._posted_before_load.append(request)
+            return
+        try:
+            outcome = self._machine.handle(batch, self._clock.now_ms())
+        except Exception as error:
+            # A bug, and it may have left the state half changed: the log has the truth.
+            log.exception("coordinator_crashed", partition=str(self.partition.identity))
+            self._fail(CoordinatorUnavailable(f"internal error: {error!r}"))
+            return
+        self._apply(outcome)
+
+    async def run(self) -> None:
+        """Load the machine, tick it when it is due, rebuild it when it fails, until cancelled."""
+        while True:
+            try:
+                await self._step()
+            except Exception as error:
+                log.exception("coordinator_crashed", partition=str(self.partition.identity))
+                self._fail(CoordinatorUnavailable(f"internal error: {error!r}"))
+
+    async def _step(self) -> None:
+        if self._machine is None:
+            await self._load()
+            return
+        is_due = self._wake_at_ms is not None and self._wake_at_ms <= self._clock.now_ms()
+        if is_due:
+            self._apply(self._machine.tick(self._clock.now_ms()))
+        if self._snapshot is not None:
+            self._continue_snapshot(self._snapshot)
+        elif self._machine is not None and self._is_snapshot_due():
+            self._snapshot = SnapshotInProgress(self._machine.snapshot())
+        elif not is_due:
+            await self._sleep()
+            return
+        await asyncio.sleep(0)  # the next may be due already, and others have to have their turn
+
+    async def _sleep(self) -> None:
+        self._changed.clear()
+        snapshot_due_ms = None if self._is_writing_snapshot else self._snapshot_due_ms
+        due = [at_ms for at_ms in (self._wake_at_ms, snapshot_due_ms) if at_ms is not None]
+        seconds = max(min(due) - self._clock.now_ms(), 0) / 1000 if due else None
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    async def _load(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._has_been_loaded:
+            await asyncio.sleep(self._reload_seconds)
+        self._has_been_loaded = True
+        try:
+            machine, records, corrections = await loop.run_in_executor(self._executor, self._rebuild)
+        except (AlpacaError, OSError) as error:
+            if self.failure != str(error):  # said once, not at every attempt
+                log.error("coordinator_not_loaded", partition=str(self.partition.identity), reason=str(error))
+            self.failure = str(error)
+            self._reload_seconds = min(2 * self._reload_seconds, MAX_RELOAD_SECONDS)
+            return
+        self.failure, self._reload_seconds = None, RELOAD_SECONDS
+        self._machine = machine
+        self._loaded.set()
+        self._records_since_snapshot = records
+        log.info("coordinator_loaded", partition=str(self.partition.identity), records=records)
+        self._apply(corrections)
+        self._apply(machine.loaded(self._clock.now_ms()))
+        posted, self._posted_before_load = self._posted_before_load, []
+        for event in posted:
+            self.post(event)
+
+    def _rebuild(self) -> tuple[M, int, Outcome]:
+        """Return a machine rebuilt from the log, the number of records replayed, and corrections."""
+        machine = self._make()
+        offset = 0
+        if (snapshot := self._snapshots.newest(self.partition.log.end_offset)) is not None:
+            offset, changes = snapshot
+            for key, value in changes:
+                machine.replay(key, value)
+        count = 0
+        for record in replay(self.partition.log, offset):
+            if record.key is not None:
+                machine.replay(record.key, record.value)
+                count += 1
+        return machine, count, Outcome() if self._check is None else self._check(machine)
+
+    def _apply(self, outcome: Outcome) -> None:
+        if outcome.reads and self._read is not None:
+            for read in outcome.reads:
+                self._read(read)
+        if outcome.changes:
+            self._append(outcome)
+        elif self._in_flight:
+            # Its replies depend on records that are not durable yet.
+            self._in_flight[-1].append(outcome)
+        else:
+            self._deliver(outcome)
+        self._plan()
+
+    def _append(self, outcome: Outcome) -> None:
+        now_ms = self._clock.now_ms()
+        batch = write_batch([Record(i, now_ms, *change) for i, change in enumerate(outcome.changes)])
+        outcomes = [outcome]
+        append = Append(batch, read_header(batch), lambda: self._appended(append, outcomes))
+        self._in_flight.append(outcomes)
+        self.partition.stage(append)
+        self.partition.commit()
+        self._records_since_snapshot += len(outcome.changes)
+        if self._snapshot is not None:
+            self._snapshot.changed(outcome.changes)
+
+    def _appended(self, append: Append, outcomes: list[Outcome]) -> None:
+        if not any(entry is outcomes for entry in self._in_flight):
+            return  # the machine these records belonged to has failed meanwhile
+        if isinstance(append.outcome, AlpacaError):
+            self._fail(append.outcome)
+            return
+        # Records become durable in order; a refusal, which comes at once, ends the machine above.
+        assert self._in_flight[0] is outcomes
+        self._in_flight.popleft()
+        for outcome in outcomes:
+            self._deliver(outcome)
+
+    def _deliver(self, outcome: Outcome) -> None:
+        for reply, answer in outcome.replies:
+            if isinstance(reply, asyncio.Future) and not reply.done():
+                reply.set_result(answer)
+        if outcome.effects and self._perform is not None:
+            self._perform(outcome.effects)
+
+    def _fail(self, error: AlpacaError) -> None:
+        log.error("coordinator_failed", partition=str(self.partition.identity), reason=str(error))
+        self._machine = self._snapshot = None
+        self._loaded.clear()
+        self._in_flight.clear()
+        unavailable = CoordinatorUnavailable(f"{self.partition.identity}: {error}")
+        for reply in self._pending:
+            if not reply.done():
+                reply.set_result(unavailable)
+        self._changed.set()
+
+    def _plan(self) -> None:
+        """Wake `run` if something is due earlier than it thinks."""
+        if self._machine is None:
+            return
+        due_ms = self._machine.next_deadline_ms
+        if due_ms is not None and (self._wake_at_ms is None or due_ms < self._wake_at_ms):
+            self._changed.set()
+        self._wake_at_ms = due_ms
+        if self._records_since_snapshot and self._snapshot_due_ms is None:
+            self._snapshot_due_ms = self._clock.now_ms() + SNAPSHOT_MS
+            self._changed.set()
+        if self._records_since_snapshot >= max(SNAPSHOT_RECORDS, self._snapshot_entries):
+            self._changed.set()
+
+    def _is_snapshot_due(self) -> bool:
+        if not self._records_since_snapshot or self._is_writing_snapshot:
+            return False
+        if self._records_since_snapshot >= max(SNAPSHOT_RECORDS, self._snapshot_entries):
+            return True
+        return self._snapshot_due_ms is not None and self._snapshot_due_ms <= self._clock.now_ms()
+
+    def _continue_snapshot(self, snapshot: SnapshotInProgress) -> None:
+        snapshot.take_some()
+        if not snapshot.is_complete:
+            return
+        # Between events the state is what the log says up to its end, durable or not. Should a crash
+        # take some of that, the snapshot reaches beyond the log and is not used.
+        offset = self.partition.log.end_offset
+        blocks = snapshot.blocks()
+        self._snapshot = None
+        self._records_since_snapshot = 0
+        self._snapshot_due_ms = None
+        self._snapshot_entries = max(snapshot.count, sum(map(len, blocks)) // SNAPSHOT_RECORD_BYTES)
+        # Nobody waits for the disk here: the machine has deadlines to keep meanwhile.
+        self._is_writing_snapshot = True
+        loop = asyncio.get_running_loop()
+        writing = loop.run_in_executor(self._executor, self._snapshots.write, offset, blocks)
+        writing.add_done_callback(self._snapshot_written)
+
+    def _snapshot_written(self, writing: "asyncio.Future[None]") -> None:
+        self._is_writing_snapshot = False
+        if not writing.cancelled() and (error := writing.exception()) is not None:
+            log.warning("snapshot_failed", partition=str(self.partition.identity), reason=str(error))
+        self._changed.set()

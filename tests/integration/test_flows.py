@@ -1,0 +1,192 @@
+"""ARCHITECTURE.md lists the modules that each main flow passes: here each flow runs under a tracer."""
+
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import boto3
+import httpx
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.flows import Flow, TracedBroker
+from tests.waiting import eventually
+
+ARCHITECTURE = Path(__file__).parents[2] / "ARCHITECTURE.md"
+TOPICS = ("produced", "fetched", "queued", "delayed", "streamed")
+# Vocabulary: every module uses these packages.
+LEFT_OUT = ("model", "telemetry", "wire")
+# Until what a flow leaves behind, such as a delayed flush, is over.
+QUIET_S = 0.3
+RUNS = 3
+
+
+class Clients:
+    """Clients of one broker, each made when a flow first uses it."""
+
+    def __init__(self, broker: TracedBroker) -> None:
+        self.broker = broker
+        self.http = httpx.Client(base_url=f"http://{broker.addresses['http']}")
+        for topic in TOPICS:
+            self.http.post("/topics", json={"name": topic, "partitions": 1}).raise_for_status()
+        self._kafka = {"bootstrap.servers": broker.addresses["kafka"]}
+        self.fired = 0
+
+    @cached_property
+    def producer(self) -> Producer:
+        return Producer(self._kafka)
+
+    @cached_property
+    def consumer(self) -> Consumer:
+        consumer = Consumer(
+            {**self._kafka, "group.id": "flow", "enable.auto.commit": False, "fetch.wait.max.ms": 30_000}
+        )
+        consumer.assign([TopicPartition("fetched", 0, 0)])
+        return consumer
+
+    @cached_property
+    def sqs(self) -> Any:
+        return boto3.client(
+            "sqs",
+            endpoint_url=f"http://{self.broker.addresses['sqs']}",
+            region_name="us-east-1",
+            aws_access_key_id="key",
+            aws_secret_access_key="secret",  # noqa: S106 - the broker checks none
+        )
+
+    @cached_property
+    def queue(self) -> Any:
+        return self.sqs.create_queue(QueueName="flow-sqs")["QueueUrl"]
+
+    def close(self) -> None:
+        if "consumer" in self.__dict__:
+            self.consumer.close()
+        self.http.close()
+
+    def nothing(self) -> None:
+        """Prepare nothing."""
+
+    def produce(self, topic: str = "produced") -> None:
+        self.producer.produce(topic, b"value")
+        self.producer.flush()
+
+    def produce_fetched(self) -> None:
+        self.produce("fetched")
+
+    def produce_queued(self) -> None:
+        self.produce("queued")
+
+    def fetch(self) -> None:
+        assert eventually(lambda: self.consumer.poll(1)) is not None
+
+    def receive_and_ack(self) -> None:
+        answer = self.http.get("/groups/workers/poll", params={"topic": "queued", "max": 10}).json()
+        receipts = [message["receipt"] for message in answer["messages"]]
+        self.http.post("/messages/ack", json={"receipts": receipts}).raise_for_status()
+
+    def delay(self) -> None:
+        self.fired += 1
+        body = {"value": "later", "delay_ms": 20}
+        self.http.post("/topics/delayed/messages", json=body).raise_for_status()
+        eventually(lambda: self.broker.delivered_messages() >= self.fired)
+
+    def send(self) -> None:
+        self.sqs.send_message(QueueUrl=self.queue, MessageBody="hello")
+
+    def receive_and_delete(self) -> None:
+        (message,) = self.sqs.receive_message(QueueUrl=self.queue)["Messages"]
+        self.sqs.delete_message(QueueUrl=self.queue, ReceiptHandle=message["ReceiptHandle"])
+
+
+FLOWS: dict[str, tuple[Callable[[Clients], None], Callable[[Clients], None]]] = {
+    "produce": (Clients.nothing, Clients.produce),
+    "fetch": (Clients.produce_fetched, Clients.fetch),
+    "queue receive and ack": (Clients.produce_queued, Clients.receive_and_ack),
+    "delayed message": (Clients.nothing, Clients.delay),
+    "SQS receive and delete": (Clients.send, Clients.receive_and_delete),
+}
+
+
+@pytest.fixture
+def clients(tmp_path: Path) -> Iterator[Clients]:
+    broker = TracedBroker(tmp_path / "data")
+    broker.start()
+    clients = Clients(broker)
+    yield clients
+    clients.close()
+    broker.stop()
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_the_modules_of_a_flow_are_those_that_the_architecture_lists(
+    clients: Clients, name: str, pytestconfig: pytest.Config
+) -> None:
+    prepare, run = FLOWS[name]
+    # A fetch waits at the broker for records: it is traced from the produce that answers it.
+    traces_all = name == "fetch"
+    for _ in range(2):
+        prepare(clients)
+        run(clients)
+    runs: list[list[str]] = []
+    for _ in range(RUNS):
+        if not traces_all:
+            prepare(clients)
+        time.sleep(QUIET_S)
+        with clients.broker.traced() as flow:
+            if traces_all:
+                prepare(clients)
+            run(clients)
+            time.sleep(QUIET_S)
+        runs.append(shown(flow))
+    # What is not in every run is background work that happened to come along.
+    check(name, [module for module in runs[0] if all(module in each for each in runs)], pytestconfig)
+
+
+def test_the_modules_of_a_spark_micro_batch_are_those_that_the_architecture_lists(
+    clients: Clients, pytestconfig: pytest.Config
+) -> None:
+    from alpacamq_spark.source import AlpacaSource
+
+    clients.produce("streamed")
+    options = {"kafka.bootstrap.servers": clients.broker.addresses["kafka"], "subscribe": "streamed"}
+    source = AlpacaSource({**options, "startingOffsets": "earliest"})
+    reader: Any = source.streamReader(source.schema())
+    start = reader.initialOffset()
+    flow = Flow()
+    sys.setprofile(flow)
+    threading.setprofile(flow)
+    try:
+        end = reader.latestOffset() if not hasattr(reader, "reportLatestOffset") else None
+        if end is None:
+            end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        for partition in reader.partitions(start, end):
+            assert [*reader.read(partition)]
+        reader.commit(end)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    reader.stop()
+    check("Spark micro-batch", shown(flow), pytestconfig)
+
+
+def shown(flow: Flow) -> list[str]:
+    modules = [name.removeprefix("alpacamq.") for name in flow.modules]
+    return [name for name in modules if name.partition(".")[0] not in LEFT_OUT]
+
+
+def check(name: str, modules: list[str], config: pytest.Config) -> None:
+    """Compare with the table row of the flow, or write it."""
+    text = ARCHITECTURE.read_text()
+    row = re.compile(rf"^\| {re.escape(name)} \| (\d+) \| (.*) \|$", re.MULTILINE)
+    listed = " → ".join(f"`{module}`" for module in modules)
+    if config.getoption("--rewrite-transcripts"):
+        ARCHITECTURE.write_text(row.sub(lambda _: f"| {name} | {len(modules)} | {listed} |", text))
+        return
+    found = row.search(text)
+    assert found is not None, f"ARCHITECTURE.md has no row for {name}"
+    assert set(found[2].replace("`", "").split(" → ")) == set(modules)
