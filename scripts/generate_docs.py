@@ -24,9 +24,9 @@ BLOCK = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOT
 MEANINGS: Mapping[State | None, str] = {
     State.AVAILABLE: "ready to be delivered",
     State.ACQUIRED: "leased to a consumer until its deadline",
-    State.BACKOFF: "failed, in backoff before the next delivery",
-    State.MOVING: "being moved to the dead-letter topic",
-    None: "acknowledged or archived, not delivered again to this group",
+    State.BACKOFF: "failed, available again when its backoff ends",
+    State.MOVING: "being moved to another topic: dead letter or redrive",
+    None: "acknowledged or moved, not delivered again to this group",
 }
 
 

@@ -1,4 +1,4 @@
-"""The real broker as a subprocess: started, watched, stopped and killed the way an operator would."""
+"""The real broker as a subprocess, which tests start, watch, stop and kill."""
 
 import contextlib
 import os
@@ -22,15 +22,15 @@ STOP_S = 30.0
 KAFKA = re.compile(r"kafka\s+(\S+:\d+)")
 HTTP = re.compile(r"http\s+(\S+:\d+)")
 SQS = re.compile(r"sqs\s+(\S+:\d+)")
-# For brokers that several tests share: messages of years ago are not deleted for their age meanwhile.
+# For brokers that several tests share: retention does not delete old messages meanwhile.
 KEPT = "[log]\nretention_check_ms = 3600000\n"
-# The last line it prints once it takes connections.
+# The last line it prints once it accepts connections.
 READY = re.compile(r"Ctrl-C stops it")
 ANY_PORT = "127.0.0.1:0"
 
 
 class Output:
-    """The lines a process has written so far, and waiting for one to come."""
+    """The lines a process has written so far; can wait for a line."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.lines: list[str] = []
@@ -51,11 +51,11 @@ class Output:
         self._stream.close()
 
     def find(self, pattern: str | re.Pattern[str]) -> re.Match[str] | None:
-        """The first line so far that matches."""
+        """Return the first match among the lines so far."""
         return next(filter(None, (re.search(pattern, line) for line in list(self.lines))), None)
 
     def wait_for(self, pattern: str | re.Pattern[str], *, within_s: float) -> re.Match[str]:
-        """The match of the first line that has one; fails at the deadline or when the stream ends without."""
+        """Wait for a line that matches; fails at the deadline or when the stream ends."""
         deadline = time.monotonic() + within_s
         with self._changed:
             while (match := self.find(pattern)) is None:
@@ -66,7 +66,7 @@ class Output:
             return match
 
     def has(self, pattern: str | re.Pattern[str], *, within_s: float) -> bool:
-        """Whether a line matches by the deadline."""
+        """Return whether a line matches by the deadline."""
         try:
             self.wait_for(pattern, within_s=within_s)
         except AssertionError:
@@ -82,7 +82,7 @@ class Output:
 
 
 class Broker:
-    """One broker on one data directory; it keeps its addresses when it is started again."""
+    """One broker on one data directory; it keeps its addresses across restarts."""
 
     def __init__(
         self,
@@ -96,10 +96,10 @@ class Broker:
         open_files_limit: int | None = None,
     ) -> None:
         self.data_dir = data_dir
-        # What the system lets the process have open.
+        # Limit of open files of the process.
         self.open_files_limit = open_files_limit
         self.kafka = kafka
-        # HOST:PORT; where an API is switched off, what was asked for.
+        # HOST:PORT; if an API is disabled, the configured value.
         self.http_address = http
         self.sqs_address = sqs
         self.config = config
@@ -120,7 +120,7 @@ class Broker:
 
     @property
     def errors(self) -> Output:
-        """What it logs."""
+        """The log of the broker."""
         assert self._errors is not None, "the broker was never started"
         return self._errors
 
@@ -150,7 +150,7 @@ class Broker:
             command += ["--config", str(file)]
         if self.open_files_limit is not None:
             command = ["sh", "-c", f'ulimit -n {self.open_files_limit} && exec "$@"', "sh", *command]
-        # A test run that dies without its clean-up must not leave brokers behind.
+        # A test run that dies without its clean-up must leave no brokers running.
         if setpriv := shutil.which("setpriv"):
             command = [setpriv, "--pdeathsig", "KILL", *command]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ALPACAMQ_")}
@@ -167,7 +167,7 @@ class Broker:
         self._errors = Output(self._process.stderr)
 
     def start(self) -> Self:
-        """Start and wait until it takes connections."""
+        """Start it and wait until it accepts connections."""
         self.spawn()
         self.wait_until_ready()
         return self
@@ -192,14 +192,14 @@ class Broker:
         return self.exit_code()
 
     def exit_code(self) -> int:
-        """Wait for the process to end by itself."""
+        """Wait for the process to end by itself; return its exit code."""
         code = self.process.wait(STOP_S)
         self.output.drain()
         self.errors.drain()
         return code
 
     def stop(self) -> None:
-        """Shut down cleanly; anything else fails."""
+        """Shut down cleanly; fails on any exit code but 0."""
         code = self.signal(signal.SIGTERM)
         assert code == 0, f"exit code {code} after SIGTERM:\n{self.errors.text()}"
 
@@ -209,7 +209,7 @@ class Broker:
         self.exit_code()
 
     def end(self) -> None:
-        """Make sure that nothing is left running, whatever happened before."""
+        """Kill the process if it is still running."""
         if self.is_running:
             with contextlib.suppress(ProcessLookupError):
                 self.kill()
@@ -224,7 +224,7 @@ class Broker:
 
 
 def lasting_address(random: Random) -> str:
-    """An address to keep across restarts: the system takes no port of this range for outgoing connections."""
+    """Return an address to keep across restarts, from a range that is not used for outgoing connections."""
     while True:
         port = random.randrange(12_000, 32_000)
         with socket.socket() as probe:

@@ -1,4 +1,4 @@
-"""Brokers for tests, each stopped by its own pid whatever the test did, and options of our own."""
+"""Brokers for tests, each ended by its own pid, and command line options of the test suite."""
 
 import os
 import re
@@ -15,16 +15,16 @@ from alpacamq.model.topics import MAX_NAME_LENGTH
 
 from .brokers import Broker
 
-# How long an example takes says nothing on a machine that does other things too.
+# Durations of examples mean nothing on a busy machine.
 settings.register_profile("whole", deadline=None)
 settings.register_profile("check", deadline=None, max_examples=10, stateful_step_count=20)
 settings.load_profile("whole")
-# A shell ignores SIGINT in what it runs in the background, and children inherit that.
+# A shell ignores SIGINT in background processes, and children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-# Workers of a parallel run are told how wide its terminal is; what commands print must not depend on that.
+# Workers of a parallel run get the width of its terminal; the output of commands must not depend on it.
 os.environ.pop("COLUMNS", None)
-# A broker that runs in a thread of the tests must not write into what a command prints meanwhile.
+# A broker in a thread of the tests must not write into the output of a command.
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
 
 NewBroker = Callable[..., Broker]
@@ -32,13 +32,13 @@ NewBroker = Callable[..., Broker]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--rewrite-transcripts", action="store_true", help="write what happens into the transcripts"
+        "--rewrite-transcripts", action="store_true", help="write actual results into the transcripts"
     )
-    parser.addoption("--screenshots", action="store_true", help="take the pictures of the console anew")
+    parser.addoption("--screenshots", action="store_true", help="retake the screenshots of the console")
 
 
 class _FailuresAtOnce:
-    """Names a failure when it happens: a run that is cut off never gets to its summary."""
+    """Prints a failure when it happens: an interrupted run never gets to its summary."""
 
     def __init__(self, terminal: pytest.TerminalReporter) -> None:
         self._terminal = terminal
@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def new_broker(tmp_path: Path) -> Iterator[NewBroker]:
-    """Make brokers on directories under the test's own; not started yet."""
+    """Create brokers on directories below the test's own, without starting them."""
     made: list[Broker] = []
 
     def make(name: str = "data", **options: str) -> Broker:
@@ -73,7 +73,7 @@ def new_broker(tmp_path: Path) -> Iterator[NewBroker]:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A topic name of the test's own, fit for a broker that several tests share."""
+    """A topic name unique to the test, for a broker that several tests share."""
     module = request.node.path.stem.removeprefix("test_")
     name = request.node.name.removeprefix("test_")
     return re.sub(r"[^a-zA-Z0-9_-]+", "-", f"{module}-{name}")[:MAX_NAME_LENGTH]

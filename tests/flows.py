@@ -1,4 +1,4 @@
-"""Runs each main flow through a broker in this process and lists the modules of ours that it passes."""
+"""Runs each main flow through a broker in this process and lists the modules it passes."""
 
 import asyncio
 import sys
@@ -22,12 +22,12 @@ from alpacamq.node.config import KafkaConfig, NodeConfig
 
 SOURCE = Path(__file__).parent.parent / "src"
 TIMEOUT_S = 60
-# Work that goes on whatever clients do.
+# Background work that is independent of clients.
 BACKGROUND = ("alpacamq.telemetry.event_loop", "alpacamq.broker.sampling", "alpacamq.telemetry.history")
 
 
 class Flow:
-    """The modules of ours in the order of their first call, on the threads that are traced."""
+    """The modules in the order of their first call, on the traced threads."""
 
     def __init__(self) -> None:
         self.modules: dict[str, None] = {}
@@ -51,7 +51,7 @@ def _module(path: str) -> str | None:
 
 
 class TracedBroker:
-    """A broker with all of its APIs on the event loop of a thread of its own."""
+    """A broker with all of its APIs on the event loop of its own thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

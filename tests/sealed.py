@@ -1,4 +1,4 @@
-"""Values that prove themselves: a number, filling that follows from it, and a checksum over both."""
+"""Self-checking values: a number, padding derived from it, and a checksum over both."""
 
 from struct import Struct
 from zlib import crc32
@@ -10,15 +10,15 @@ _FILLING = bytes(range(256)) * 17
 
 
 def seal(number: int, size: int = 100) -> bytes:
-    """The value of `size` bytes that carries `number`."""
+    """Return a value of `size` bytes that carries `number`."""
     shift = number % 251
     body = _NUMBER.pack(number) + _FILLING[shift : shift + size - OVERHEAD_BYTES]
     return body + _CHECKSUM.pack(crc32(body))
 
 
 def unseal(value: bytes) -> int:
-    """The number in a sealed value; fails when a single bit of it has changed."""
+    """Return the number in a sealed value; fails if a single bit has changed."""
     body, checksum = value[: -_CHECKSUM.size], value[-_CHECKSUM.size :]
-    assert _CHECKSUM.unpack(checksum)[0] == crc32(body), f"a value came back changed: {value!r}"
+    assert _CHECKSUM.unpack(checksum)[0] == crc32(body), f"a value has changed: {value!r}"
     number: int = _NUMBER.unpack_from(body)[0]
     return number

@@ -1,4 +1,4 @@
-"""A snapshot that is taken while its machine goes on: one entry after each event."""
+"""A snapshot taken while its machine runs: one entry after each event."""
 
 from collections.abc import Iterator
 from typing import Protocol
@@ -21,7 +21,7 @@ class SlowSnapshot:
         self._later: list[Change] = []
 
     def after_event(self, machine: Machine, changes: list[Change]) -> list[Change] | None:
-        """Take one more entry; the whole snapshot where that was the last."""
+        """Take one more entry; return the whole snapshot if it was the last."""
         if self._entries is None:
             self._entries = machine.snapshot()
             self._taken, self._later = [], []
@@ -34,5 +34,5 @@ class SlowSnapshot:
         return self._taken + self._later
 
     def give_up(self) -> None:
-        """The machine is another from now on."""
+        """Discard the snapshot, because the machine is replaced."""
         self._entries = None

@@ -1,4 +1,4 @@
-"""What a broker has on disk, read without the broker."""
+"""Reads a broker's files without the broker."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +9,7 @@ from alpacamq.model.records import Record, read_records
 
 
 class StoredBatch(NamedTuple):
-    """One batch and where it lies."""
+    """One batch and its position."""
 
     file: Path
     position: int
@@ -21,23 +21,23 @@ class StoredBatch(NamedTuple):
 
 
 def segments(data_dir: Path, topic: str, partition: int = 0) -> list[Path]:
-    """The partition's segment files, oldest first."""
+    """Return the partition's segment files, oldest first."""
     return sorted(data_dir.glob(f"partitions/{topic}-{partition}.*/*.log"))
 
 
 def batches(data_dir: Path, topic: str, partition: int = 0) -> Iterator[StoredBatch]:
-    """Every whole batch of a partition in order."""
+    """Yield every whole batch of a partition in order."""
     for file in segments(data_dir, topic, partition):
         yield from batches_in(file)
 
 
 def batches_in(file: Path) -> Iterator[StoredBatch]:
-    """Every whole batch of one segment."""
+    """Yield every whole batch of one segment."""
     return split(file.read_bytes(), file)
 
 
 def split(data: bytes, file: Path) -> Iterator[StoredBatch]:
-    """Every whole batch of `data`, which is what `file` holds or what a client was sent."""
+    """Yield every whole batch of `data`, the content of `file` or a response to a client."""
     position = 0
     while position + HEADER_BYTES <= len(data):
         header = read_header(data, position)

@@ -1,4 +1,4 @@
-"""Who may import whom, and what the pure packages may not touch."""
+"""Rules for imports between packages, and for pure packages."""
 
 import ast
 import sys
@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "cli": {"model", "client", "wire", "telemetry"},
     "node": {"model", "telemetry", "log", "broker", "api", "client", "cli", *PURE},
 }
-# Ours, but beyond the broker: loaded when a verb of the command line needs it.
+# Ours, but outside the broker: loaded when a command of the CLI needs it.
 LATER = "alpacamq_spark"
 IMPURE_MODULES = {"asyncio", "socket", "os", "time", "random", "threading"}
 
@@ -37,7 +37,7 @@ def package_of(module: Path) -> str:
 
 
 def imports(module: Path) -> Iterator[str]:
-    """Absolute dotted names of what a module imports."""
+    """Yield the absolute dotted names that a module imports."""
     here = ["alpacamq", *module.relative_to(OURS).with_suffix("").parts]
     if module.name == "__init__.py":
         here.pop()
@@ -66,7 +66,7 @@ def test_a_module_imports_only_what_its_package_may(module: Path) -> None:
 
 
 @pytest.mark.parametrize("module", modules(), ids=lambda path: str(path.relative_to(OURS)))
-def test_a_module_says_what_it_owns(module: Path) -> None:
+def test_every_module_has_a_docstring(module: Path) -> None:
     assert ast.get_docstring(ast.parse(module.read_text())), f"{module} has no docstring"
 
 
@@ -81,22 +81,22 @@ def dotted(module: Path) -> str:
 
 
 def graph() -> dict[str, set[str]]:
-    """The modules that each module imports."""
+    """Return the modules that each module imports."""
     names = {dotted(module) for module in modules()}
     found: dict[str, set[str]] = {}
     for module in modules():
         imported = found.setdefault(dotted(module), set())
         for name in imports(module):
-            # `from package import name`: a module, or a name in the package's own module.
+            # `from package import name`: a module, or a name in the package's __init__.
             owner = name if name in names else name.rpartition(".")[0]
             if owner in names and owner != dotted(module):
                 imported.add(owner)
     return found
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_there_are_no_import_cycles() -> None:
     left = graph()
-    # Remove what imports nothing that is left, until nothing can be removed: a circle stays.
+    # Remove modules that import no remaining one, until none can be removed: a cycle remains.
     while free := [name for name, imported in left.items() if not imported & left.keys()]:
         for name in free:
             del left[name]
@@ -128,7 +128,7 @@ def test_only_the_log_reads_files_by_descriptor() -> None:
                 assert node.attr not in ("pread", "preadv"), f"{module}:{node.lineno} reads past the disk"
 
 
-def test_only_the_command_line_reaches_for_spark_and_not_before_a_verb_runs() -> None:
+def test_only_the_cli_imports_spark_and_only_when_a_command_runs() -> None:
     for module in modules():
         tree = ast.parse(module.read_text())
         if any(name.startswith("alpacamq_spark") for name in imports(module)):

@@ -28,12 +28,12 @@ START = DOCS / "guide" / "getting-started.md"
 OPERATIONS = DOCS / "guide" / "operations.md"
 REPAIR = DOCS / "guide" / "repair.md"
 TROUBLES = DOCS / "guide" / "troubleshooting.md"
-# Its examples need Spark, or are pipelines; tests/spark runs them.
+# Examples that need Spark, or are pipelines; tests/spark runs them.
 PIPELINES = DOCS / "guide" / "pipelines.md"
 SITE = sorted([README, *DOCS.rglob("*.md")])
 GUIDE = [page for page in SITE if page != PIPELINES]
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
-# Where pages say that the APIs are.
+# The addresses of the APIs in the pages.
 KAFKA, HTTP, SQS = "localhost:9092", "localhost:8080", "localhost:9324"
 ANY_PORTS = {f"ALPACAMQ_{api}_LISTEN": "127.0.0.1:0" for api in ("KAFKA", "HTTP", "SQS")}
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -41,7 +41,7 @@ LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 SPACES = re.compile(r" +")
 EXAMPLE_S = 60
 SPARK_S = 300
-# Commands that no example can run, by how their lines begin, and where what they do is tested.
+# Commands that no example can run, by the beginning of their lines, with the reason.
 ELSEWHERE: Mapping[str, str] = {
     "make ": "the targets that are named exist; each is short, and most are what the tests themselves do",
     ". .venv/bin/activate": "examples run with the commands of the environment on their path",
@@ -69,7 +69,7 @@ class Example:
     def pattern(self) -> str:
         """Return the output as a regular expression, in which … matches any text.
 
-        How many spaces part columns follows from what is in them.
+        The number of spaces between columns depends on their content.
         """
         return re.escape(columns(self.output)).replace("…", ".*")
 
@@ -136,7 +136,7 @@ def run_examples(page: Path, tools: set[str], broker: Broker, directory: Path) -
                 "ALPACACTL_BROKER": broker.address,
                 "ALPACACTL_HTTP": broker.http_address,
                 "ALPACACTL_CONFIG": str(directory / "alpacactl.toml"),
-                "COLUMNS": "0",  # as wide as it takes, whatever terminal the tests run in
+                "COLUMNS": "0",  # unlimited width
             },
         )
         where = f"{page.name}:{example.line}"

@@ -1,4 +1,4 @@
-"""Setting up: what scripts/setup does on machines that are not ours, and what the lock files hold."""
+"""Installation: scripts/setup on various machines, and the content of the lock files."""
 
 import os
 import re
@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 TOOLS = ("cat", "cksum", "dirname", "rm", "mkdir", "ln")
-# Stands in for uv: notes how it was called, and makes an environment whose Python is this one.
+# A fake uv that records its calls and creates an environment with this Python.
 UV = f"""#!/bin/sh
 echo "$@" >>"$(dirname "$0")/../uv.calls"
 if [ "$1" = venv ]; then
@@ -23,7 +23,7 @@ fi
 
 
 class Machine:
-    """A copy of what setting up needs, and a PATH that holds only what a test puts there."""
+    """A copy of the files that the installation needs, and a PATH with only the commands of a test."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -43,7 +43,7 @@ class Machine:
         (self._bin / name).chmod(0o755)
 
     def add_python(self, name: str, changed: str = "") -> None:
-        """The Python of these tests under `name`, after it has run the line `changed`."""
+        """Add the Python of these tests as `name`, after it has run the line `changed`."""
         site = self.home / f"{name}.site"
         site.mkdir()
         executable = str(self._bin / name)
@@ -70,20 +70,20 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def test_a_machine_without_python_is_told_the_line_to_type(machine: Machine) -> None:
+def test_the_error_without_python_names_the_command_to_install_it(machine: Machine) -> None:
     refused = machine.set_up()
     assert refused.returncode == 1
     assert "sudo apt-get install python3 python3-venv" in refused.stderr
 
 
-def test_a_python_that_is_too_old_is_named(machine: Machine) -> None:
+def test_the_error_for_an_old_python_names_its_version(machine: Machine) -> None:
     machine.add_python("python3", "sys.version_info = (3, 9, 2, 'final', 0)")
     refused = machine.set_up()
     assert refused.returncode == 1
     assert "needs Python 3.11 or newer; python3 here is 3.9" in refused.stderr
 
 
-def test_a_python_without_venv_is_told_the_line_to_type(machine: Machine) -> None:
+def test_the_error_without_venv_names_the_command_to_install_it(machine: Machine) -> None:
     machine.add_python("python3", "sys.modules['ensurepip'] = None")
     refused = machine.set_up()
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -99,7 +99,7 @@ def test_a_newer_python_under_its_own_name_is_found(machine: Machine, name: str)
     assert machine.set_up().returncode == 0
 
 
-def test_a_name_that_does_not_work_is_passed_over(machine: Machine) -> None:
+def test_a_python_that_does_not_run_is_skipped(machine: Machine) -> None:
     machine.add_command("python3", "#!/bin/sh\necho 'command not found' >&2\nexit 127\n")
     machine.add_python("python3.12")
     machine.add_command("uv", UV)
@@ -108,7 +108,7 @@ def test_a_name_that_does_not_work_is_passed_over(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("packages", ["run", "dev"])
-def test_packages_come_from_the_lock_with_their_hashes(machine: Machine, packages: str) -> None:
+def test_packages_are_installed_from_the_lock_with_hashes(machine: Machine, packages: str) -> None:
     machine.add_python("python3")
     machine.add_command("uv", UV)
     assert machine.set_up(packages).returncode == 0
@@ -124,7 +124,7 @@ def test_the_second_call_does_nothing(machine: Machine) -> None:
     machine.set_up("dev")
     before = machine.uv_calls
     assert machine.set_up("dev").returncode == 0
-    assert machine.set_up("run").returncode == 0  # part of what was installed
+    assert machine.set_up("run").returncode == 0  # a subset of the installed packages
     assert machine.uv_calls == before
 
 
@@ -138,7 +138,7 @@ def test_a_changed_lock_file_is_installed_into_the_same_environment(machine: Mac
     assert [call.split()[0] for call in machine.uv_calls] == ["venv", "pip", "pip", "pip", "pip"]
 
 
-def test_an_environment_that_was_moved_is_made_anew(machine: Machine) -> None:
+def test_a_moved_environment_is_recreated(machine: Machine) -> None:
     machine.add_python("python3")
     machine.add_command("uv", UV)
     machine.set_up()
@@ -147,7 +147,7 @@ def test_an_environment_that_was_moved_is_made_anew(machine: Machine) -> None:
     assert [call.split()[0] for call in machine.uv_calls].count("venv") == 2
 
 
-def test_a_failed_installation_is_tried_again(machine: Machine) -> None:
+def test_a_failed_installation_is_retried(machine: Machine) -> None:
     machine.add_python("python3")
     machine.add_command("uv", UV + "[ $1 = venv ]\n")
     assert machine.set_up().returncode != 0
@@ -156,7 +156,7 @@ def test_a_failed_installation_is_tried_again(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("script", ["scripts/setup", ".ci/run"])
-def test_scripts_can_be_run(script: str) -> None:
+def test_scripts_are_executable(script: str) -> None:
     assert os.access(ROOT / script, os.X_OK)
 
 
@@ -165,7 +165,7 @@ def lock_files() -> list[Path]:
 
 
 def locked(path: Path) -> dict[str, str]:
-    """Versions by package."""
+    """Return versions by package."""
     return dict(re.findall(r"^([a-z0-9.-]+)==([^ ;\\]+)", path.read_text(), re.MULTILINE))
 
 
@@ -188,6 +188,6 @@ def test_the_lock_files_hold_every_declared_dependency() -> None:
         assert wanted <= locked(ROOT / "requirements" / f"{name}.lock").keys()
 
 
-def test_what_is_tested_is_what_runs() -> None:
+def test_runtime_versions_equal_the_tested_ones() -> None:
     run, dev = (locked(ROOT / "requirements" / f"{name}.lock") for name in ("run", "dev"))
     assert run.items() <= dev.items()

@@ -1,4 +1,4 @@
-"""The documentation as a site: it builds strictly, loads nothing from elsewhere, and leads to every page."""
+"""The documentation site builds strictly, loads nothing from other hosts, and links every page."""
 
 import re
 import subprocess
@@ -15,7 +15,7 @@ from alpacamq.queues.chunks import NEXT_STATES
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PICTURES = sorted((DOCS / "images").glob("*.svg"))
-# Markup and styles that make a browser fetch something. Links are for people.
+# Markup and styles that make a browser load something. Links are not followed by themselves.
 LOADED = re.compile(
     r"""<(?:script|img|iframe|link)\b[^>]*?\b(?:src|href)=["']?(?:https?:)?//|@import|url\(["']?https?:"""
 )
@@ -36,7 +36,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def navigation(entry: object) -> Iterator[str]:
-    """The pages that the navigation names, at any depth."""
+    """Yield the pages in the navigation, at any depth."""
     match entry:
         case str():
             yield entry
@@ -54,20 +54,20 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert sorted(named) == sorted(pages | {"repository/ARCHITECTURE.md"})
 
 
-def test_the_site_has_every_page_and_what_they_link_to(site: Path) -> None:
+def test_the_site_has_every_page_and_every_linked_file(site: Path) -> None:
     for page in DOCS.rglob("*.md"):
         assert (site / page.relative_to(DOCS)).with_suffix(".html").exists()
     assert (site / "repository" / "ARCHITECTURE.html").exists()
     assert (site / "repository" / "examples" / "pipelines" / "archive.toml").exists()
 
 
-def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
+def test_the_site_loads_nothing_from_other_hosts(site: Path) -> None:
     for path in [*site.rglob("*.html"), *site.rglob("*.css")]:
         found = LOADED.search(path.read_text())
         assert found is None, f"{path.relative_to(site)}: {found and found[0]}"
 
 
-def test_a_link_that_leads_nowhere_ends_the_build(tmp_path: Path) -> None:
+def test_a_broken_link_fails_the_build(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts" / "build_site.py").write_text((ROOT / "scripts" / "build_site.py").read_text())
@@ -86,7 +86,7 @@ def test_a_link_that_leads_nowhere_ends_the_build(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.stem)
-def test_a_picture_is_told_in_words_and_readable_in_the_dark(picture: Path) -> None:
+def test_a_picture_has_a_description_and_a_dark_variant(picture: Path) -> None:
     root = ET.parse(picture).getroot()  # noqa: S314 - our own
     for part in ("title", "desc"):
         told = root.find(f"{SVG}{part}")
@@ -97,7 +97,7 @@ def test_a_picture_is_told_in_words_and_readable_in_the_dark(picture: Path) -> N
     assert any(picture.name in page.read_text() for page in DOCS.rglob("*.md"))
 
 
-def test_the_picture_of_states_shows_the_transitions_of_the_code() -> None:
+def test_the_state_diagram_shows_the_transitions_of_the_code() -> None:
     root = ET.parse(DOCS / "images" / "queue-states.svg").getroot()  # noqa: S314 - our own
     drawn = {path.get("id") for path in root.iter(f"{SVG}path")} - {None}
     assert drawn == {

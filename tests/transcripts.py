@@ -1,8 +1,8 @@
-"""Protocol stories: text files of commands and what each led to, replayed and compared.
+"""Protocol transcripts: text files of commands and their results, replayed and compared.
 
-A step is a command, a line of dashes and the outcome, ended by a blank line. Lines that begin with '#' and
-stand before a command tell the story. `pytest --rewrite-transcripts` writes what happened instead of
-comparing it, to be reviewed as a diff.
+A step is a command, a line of dashes and the result, ended by a blank line. Lines that begin with '#'
+before a command are comments. `pytest --rewrite-transcripts` writes the actual results instead of
+comparing them, to be reviewed as a diff.
 """
 
 from collections.abc import Callable
@@ -14,13 +14,13 @@ RULE = "----"
 
 
 def play(path: Path, act: Callable[[str], str], config: pytest.Config) -> None:
-    """Act out the story at `path`: `act` takes a command and says what it led to."""
+    """Replay the transcript at `path`: `act` takes a command and returns its result."""
     told = path.read_text()
     happened = "\n".join(_step(step, act) for step in told.rstrip("\n").split("\n\n"))
     if config.getoption("--rewrite-transcripts"):
         path.write_text(happened)
     else:
-        assert happened.splitlines() == told.splitlines(), f"the story in {path.name} went otherwise"
+        assert happened.splitlines() == told.splitlines(), f"{path.name} differs"
 
 
 def _step(step: str, act: Callable[[str], str]) -> str:

@@ -1,4 +1,4 @@
-"""Waiting for something to become true: a poll with a deadline, the only place a test pauses."""
+"""Polls for a condition with a deadline; the only place where a test sleeps."""
 
 import time
 from collections.abc import Callable
@@ -10,12 +10,12 @@ PAUSE_S = 0.02
 
 
 def eventually(probe: Callable[[], T], *, within_s: float = 20, what: str = "") -> T:
-    """The first truthy answer of `probe`, or a failure that shows its last one."""
+    """Return the first truthy result of `probe`, or fail with its last one."""
     deadline = time.monotonic() + within_s
     while True:
         answer = probe()
         if answer:
             return answer
         if time.monotonic() > deadline:
-            raise AssertionError(f"{what or probe} did not come true within {within_s} s; last: {answer!r}")
+            raise AssertionError(f"{what or probe} did not become true within {within_s} s; last: {answer!r}")
         time.sleep(PAUSE_S)

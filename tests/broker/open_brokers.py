@@ -1,4 +1,4 @@
-"""Brokers in this process, on directories of a test's own."""
+"""Brokers in this process, each on a directory of its own."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -19,7 +19,7 @@ from alpacamq.telemetry.metrics import Metrics
 
 
 class BreakableDisk(SystemDisk):
-    """The real disk, whose writes to segments can be made to fail."""
+    """The real disk with switchable failures of segment writes."""
 
     full = False
 
@@ -38,7 +38,7 @@ async def running(
     metrics: Metrics | None = None,
     **settings: Any,
 ) -> AsyncIterator[Broker]:
-    """A broker at work on `path`, closed well at the end."""
+    """Run a broker on `path` and close it cleanly at the end."""
     broker = Broker(
         BrokerSettings(node_id=BrokerId(1), data_directory=path / "data", **settings),
         clock=clock,
@@ -57,7 +57,7 @@ async def running(
 
 
 def stored(broker: Broker, topic: str, partition: int = 0) -> list[Record]:
-    """Every record of a partition that is not a marker, aborted or not."""
+    """Return every record of a partition except markers, including aborted ones."""
     records: list[Record] = []
     log = broker.topics.partition(topic, partition).log
     offset = log.start_offset
@@ -77,7 +77,7 @@ def stored(broker: Broker, topic: str, partition: int = 0) -> list[Record]:
 
 
 class SettableClock(SystemClock):
-    """The machine's clock, which a test may put ahead."""
+    """The system clock with an adjustable lead."""
 
     ahead_ms = 0
 
@@ -89,18 +89,18 @@ class SettableClock(SystemClock):
 
 
 async def sent(broker: Broker, topic: str, *values: bytes, **fields: Any) -> None:
-    """Publish messages that must go in."""
+    """Publish messages and assert that they were accepted."""
     for result in await broker.publisher.publish(topic, [Message(value=value, **fields) for value in values]):
         assert isinstance(result, Published), result
 
 
 async def batch_sent(broker: Broker, topic: str, records: Sequence[Record], **fields: Any) -> None:
-    """Append a batch as it is to the first partition."""
+    """Append a batch unchanged to the first partition."""
     await append(broker.topics.partition(topic, 0), write_batch(records, **fields))
 
 
 async def eventually(probe: Callable[[], Awaitable[Any]], *, within_s: float = 10) -> Any:
-    """The first truthy answer of `probe`."""
+    """Return the first truthy result of `probe`."""
     async with asyncio.timeout(within_s):
         while not (answer := await probe()):  # noqa: ASYNC110 - the only place these tests pause
             await asyncio.sleep(0.01)

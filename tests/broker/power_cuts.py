@@ -1,4 +1,4 @@
-"""Restores what the disk of a broker in this process is sure to hold after a power cut."""
+"""Restores the data that a broker's disk surely holds after a power cut."""
 
 import os
 import threading
@@ -22,11 +22,11 @@ class _FileSynced:
 @dataclass(frozen=True, slots=True)
 class _DirectorySynced:
     inode: int
-    names: dict[str, tuple[int, bool]]  # to inode, and whether that is a directory
+    names: dict[str, tuple[int, bool]]  # inode, and whether it is a directory
 
 
 class RecordingDisk(SystemDisk):
-    """The real disk, which remembers what was synced and in which order."""
+    """The real disk, with a record of syncs in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class RecordingDisk(SystemDisk):
 
     @property
     def syncs(self) -> int:
-        """How much has been synced so far, for `restore`."""
+        """The number of syncs so far, for `restore`."""
         return len(self._events)
 
     def open(self, path: Path, *, create: bool = False) -> int:
@@ -48,7 +48,7 @@ class RecordingDisk(SystemDisk):
 
     def sync(self, descriptor: int) -> None:
         with self._lock:
-            # Read first: what another thread writes meanwhile is not promised.
+            # Read before the sync: concurrent writes of another thread are not promised.
             data = self.read(descriptor, self.size(descriptor), 0)
             super().sync(descriptor)
             self._events.append(_FileSynced(os.fstat(descriptor).st_ino, data))
@@ -61,7 +61,7 @@ class RecordingDisk(SystemDisk):
             self._events.append(_DirectorySynced(path.stat().st_ino, names))
 
     def restore(self, root: Path, syncs: int, target: Path) -> None:
-        """Write to `target` what `root` holds after a power cut behind the first `syncs` syncs."""
+        """Write to `target` the content of `root` after a power cut behind the first `syncs` syncs."""
         files: dict[int, bytes] = {}
         directories: dict[int, dict[str, tuple[int, bool]]] = {}
         for event in self._events[:syncs]:

@@ -1,4 +1,4 @@
-"""Steps that tests of queues share."""
+"""Steps shared by tests of queues."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""A clock that jumps: ignored until it lasts, and nothing is deleted, expired or delivered meanwhile."""
+"""Clock jumps are ignored until they last; nothing is deleted, expired or delivered meanwhile."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,7 +25,7 @@ START_MS = FIRST_PLAUSIBLE_MS + 10 * YEAR_MS
 
 
 class MovableClock(SystemClock):
-    """A machine whose wall clock can be set, and whose time can be made to pass."""
+    """A settable wall clock with time that can be advanced."""
 
     def __init__(self) -> None:
         self.set_ahead_ms = 0
@@ -39,7 +39,7 @@ class MovableClock(SystemClock):
 
 
 class FakeClock:
-    """Time that passes when it is told to."""
+    """A clock that advances on request."""
 
     def __init__(self, now_ms: int = START_MS) -> None:
         self.wall_ms = now_ms
@@ -86,7 +86,7 @@ def test_a_jump_is_followed_when_it_has_lasted(
     assert cautious.now_ms() == clock.wall_ms
 
 
-def test_a_jump_that_is_taken_back_never_happened(clock: FakeClock, cautious: CautiousClock) -> None:
+def test_a_jump_that_is_reverted_has_no_effect(clock: FakeClock, cautious: CautiousClock) -> None:
     for _ in range(3):
         clock.wall_ms += 10 * YEAR_MS
         cautious.now_ms()
@@ -96,14 +96,14 @@ def test_a_jump_that_is_taken_back_never_happened(clock: FakeClock, cautious: Ca
         assert cautious.now_ms() == clock.wall_ms
 
 
-def test_every_further_jump_has_to_last_again(clock: FakeClock, cautious: CautiousClock) -> None:
+def test_each_further_jump_is_held_again(clock: FakeClock, cautious: CautiousClock) -> None:
     for _ in range(10):
         clock.wall_ms += YEAR_MS
         clock.advance(HOUR_MS // 2)
         assert cautious.now_ms() == START_MS + clock.passed_ms
 
 
-def test_a_clock_that_had_not_been_set_is_followed_at_once() -> None:
+def test_the_first_setting_of_an_unset_clock_is_followed_at_once() -> None:
     clock = FakeClock(now_ms=12_345)
     cautious = CautiousClock(clock, max_step_ms=600_000, hold_ms=HOUR_MS, purpose="tests")
     clock.wall_ms = START_MS
@@ -118,7 +118,7 @@ def test_a_clock_that_had_not_been_set_is_followed_at_once() -> None:
         pytest.param(-HOUR_MS, True, id="the clock was ahead before"),
     ],
 )
-def test_a_start_compares_with_the_time_of_the_last_run(*, down_ms: int, follows: bool) -> None:
+def test_the_clock_at_start_is_compared_with_the_last_recorded_time(*, down_ms: int, follows: bool) -> None:
     clock = FakeClock(START_MS + down_ms)
     cautious = CautiousClock(clock, max_step_ms=600_000, hold_ms=HOUR_MS, purpose="tests")
     cautious.resume(START_MS)
@@ -129,7 +129,7 @@ def test_a_start_compares_with_the_time_of_the_last_run(*, down_ms: int, follows
     assert cautious.now_ms() == clock.wall_ms
 
 
-def test_a_clock_that_is_set_back_makes_nothing_new_look_old(clock: FakeClock) -> None:
+def test_setting_the_clock_back_does_not_age_new_records(clock: FakeClock) -> None:
     retention = RetentionClock(clock, max_step_ms=600_000, hold_ms=HOUR_MS, purpose="tests")
     clock.wall_ms -= YEAR_MS
     assert retention.now_ms() == START_MS - YEAR_MS
@@ -139,11 +139,11 @@ def test_a_clock_that_is_set_back_makes_nothing_new_look_old(clock: FakeClock) -
     assert retention.now_ms() == START_MS
 
 
-async def keep_house(broker: Broker) -> None:
-    """One round of what the broker does every half minute, and its threads' work."""
+async def clean_all(broker: Broker) -> None:
+    """Run one round of housekeeping and wait for its threads."""
     housekeeping = Housekeeping(broker.topics.all_partitions, broker.work_threads, broker._retention_clock, 1)
     for partition in list(broker.topics.all_partitions()):
-        await housekeeping.tidy(partition)
+        await housekeeping.clean(partition)
 
 
 def values(broker: Broker, topic: str) -> list[bytes | None]:
@@ -166,13 +166,13 @@ async def test_a_jump_of_ten_years_deletes_nothing_until_it_has_lasted(tmp_path:
             await publish(broker, "old", Message(value=value))
         await publish(broker, "quiet", Message(value=b"in the active segment"))
         clock.set_ahead_ms = 10 * YEAR_MS
-        await keep_house(broker)
+        await clean_all(broker)
         clock.passed_ms += HOUR_MS // 2
-        await keep_house(broker)
+        await clean_all(broker)
         assert values(broker, "old") == sent
         assert values(broker, "quiet") == [b"in the active segment"]
         clock.passed_ms += HOUR_MS
-        await keep_house(broker)
+        await clean_all(broker)
         assert values(broker, "old") == values(broker, "quiet") == []
 
 
@@ -183,25 +183,25 @@ async def test_a_clock_that_is_ten_years_ahead_at_start_deletes_nothing(tmp_path
         await publish(broker, "orders", Message(value=b"kept"))
     clock.set_ahead_ms = 10 * YEAR_MS
     async with a_broker(tmp_path, clock) as broker:
-        await keep_house(broker)
+        await clean_all(broker)
         assert values(broker, "orders") == [b"kept"]
     async with a_broker(tmp_path, clock) as broker:  # nor at the next
-        await keep_house(broker)
+        await clean_all(broker)
         assert values(broker, "orders") == [b"kept"]
 
 
-async def test_time_that_has_passed_while_the_broker_was_down_counts(tmp_path: Path) -> None:
+async def test_downtime_counts_towards_retention(tmp_path: Path) -> None:
     clock = MovableClock()
     async with a_broker(tmp_path, clock) as broker:
         await broker.topics.create("orders", partitions=1)
         await publish(broker, "orders", Message(value=b"old by then"))
     clock.set_ahead_ms = 20 * DAY_MS
     async with a_broker(tmp_path, clock) as broker:
-        await keep_house(broker)
+        await clean_all(broker)
         assert values(broker, "orders") == []
 
 
-async def test_a_jump_delivers_no_delayed_message_and_leaves_new_ones_their_delay(tmp_path: Path) -> None:
+async def test_a_jump_does_not_change_the_due_time_of_delayed_messages(tmp_path: Path) -> None:
     clock = MovableClock()
     async with a_broker(tmp_path, clock) as broker:
         await broker.topics.create("orders", partitions=1)
@@ -210,7 +210,7 @@ async def test_a_jump_delivers_no_delayed_message_and_leaves_new_ones_their_dela
         await schedule(broker, b"in an hour", HOUR_MS)
         assert len(await broker.delays.waiting("orders")) == 2
         assert values(broker, "orders") == []
-    # The broker finds the clock right again: what was scheduled meanwhile is not ten years late.
+    # After a restart the clock is right again: messages scheduled meanwhile are not ten years late.
     clock.set_ahead_ms = 0
     async with a_broker(tmp_path, clock) as broker:
 
@@ -237,7 +237,7 @@ async def schedule(broker: Broker, value: bytes, delay_ms: int) -> None:
     )
 
 
-async def test_timestamps_of_the_far_future_neither_keep_records_for_ever_nor_delete_them(
+async def test_far_future_timestamps_neither_block_retention_nor_delete_records(
     tmp_path: Path,
 ) -> None:
     clock = MovableClock()
@@ -246,19 +246,19 @@ async def test_timestamps_of_the_far_future_neither_keep_records_for_ever_nor_de
         await broker.topics.create("orders", partitions=1, overrides=settings)
         message = Message(value=b"from 2100", timestamp_ms=clock.now_ms() + 70 * YEAR_MS)
         await publish(broker, "orders", message)
-        await keep_house(broker)
+        await clean_all(broker)
         clock.passed_ms += DAY_MS // 2
-        await keep_house(broker)
+        await clean_all(broker)
         assert values(broker, "orders") == [b"from 2100"]
     async with a_broker(tmp_path, clock) as broker:
-        await keep_house(broker)
+        await clean_all(broker)
         assert values(broker, "orders") == [b"from 2100"]
         clock.passed_ms += DAY_MS
-        await keep_house(broker)
+        await clean_all(broker)
         assert values(broker, "orders") == []
 
 
-async def test_a_jump_expires_no_message_of_a_queue(tmp_path: Path) -> None:
+async def test_a_jump_does_not_expire_queued_messages(tmp_path: Path) -> None:
     clock = MovableClock()
     async with a_broker(tmp_path, clock) as broker:
         await broker.topics.create("jobs", partitions=1, overrides={"queue.ttl.ms": str(DAY_MS)})

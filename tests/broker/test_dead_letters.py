@@ -1,4 +1,4 @@
-"""Dead letters and their way back: each exactly once, whatever is cut when."""
+"""Dead letters and redrive: each message is moved exactly once, whenever a crash happens."""
 
 import asyncio
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ DEAD = QueueId("queue", "orders.dlq")
 
 
 async def reject(broker: Broker, count: int = 10) -> None:
-    """Receive up to so many messages and reject them."""
+    """Receive up to `count` messages and reject them."""
     received = await broker.queues.receive(ORDERS, max_messages=count, wait_ms=5000)
     assert await settle(broker, Action.REJECT, *received) == [None] * len(received)
 
@@ -42,7 +42,7 @@ def letters(broker: Broker, topic: str = "orders.dlq") -> list[Record]:
     return [record for index in partitions for record in stored(broker, topic, index)]
 
 
-async def test_a_dead_letter_is_all_it_was_and_says_where_it_comes_from(tmp_path: Path) -> None:
+async def test_a_dead_letter_keeps_its_content_and_records_its_origin(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=2, overrides={"retention.ms": "-1"})
         kept = (Header("colour", b"red"), Header("none", None))
@@ -71,7 +71,7 @@ async def test_a_dead_letter_is_all_it_was_and_says_where_it_comes_from(tmp_path
         assert stats.start_offset == stats.end_offset
 
 
-async def test_a_message_that_fails_too_often_is_a_dead_letter(tmp_path: Path) -> None:
+async def test_a_message_over_its_delivery_limit_becomes_a_dead_letter(tmp_path: Path) -> None:
     clock = SettableClock()
     async with running(tmp_path, clock=clock) as broker:
         overrides = {"queue.max.deliveries": "3", "queue.dead.letter.topic": "morgue"}
@@ -84,13 +84,13 @@ async def test_a_message_that_fails_too_often_is_a_dead_letter(tmp_path: Path) -
             if attempt < 3:
                 await settle(broker, Action.NACK, received[0])
                 clock.ahead_ms += 5000
-        clock.ahead_ms += 60_000  # the last lease just ends
+        clock.ahead_ms += 60_000  # the last lease expires
         assert await broker.queues.receive(ORDERS) == []
         await eventually(lambda: made(broker, "morgue"))
         await eventually(lambda: settled_all(broker))
         (letter,) = letters(broker, "morgue")
         assert dict(letter.headers)["alpacamq-delivery-count"] == b"3"
-        # In its own queue it is delivered as often as it takes.
+        # In the dead-letter queue there is no delivery limit.
         morgue = QueueId("queue", "morgue")
         for _ in range(6):
             (delivery,) = await broker.queues.receive(morgue, visibility_ms=1000)
@@ -98,7 +98,7 @@ async def test_a_message_that_fails_too_often_is_a_dead_letter(tmp_path: Path) -
         assert delivery.delivery_count == 6
 
 
-async def test_a_move_repeated_after_a_crash_is_recognised(
+async def test_a_move_repeated_after_a_crash_is_not_duplicated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path) as broker:
@@ -108,7 +108,7 @@ async def test_a_move_repeated_after_a_crash_is_recognised(
         await sent(broker, "orders", *(b"%d" % number for number in range(20, 40)), partition=1)
         with monkeypatch.context() as patch:
             patch.setattr(moves, "MovesDone", lambda moves: RecordsArrived(topic="", partition=0))  # noqa: ARG005
-            patch.setattr(moves, "MAX_MOVES_AT_ONCE", 3)  # repeated, they will come in other batches
+            patch.setattr(moves, "MAX_BATCH_MOVES", 3)  # after the crash they are batched differently
             await reject(broker, count=25)
             await eventually(lambda: arrived(broker, 25))
     async with running(tmp_path) as broker:
@@ -123,10 +123,10 @@ async def arrived(broker: Broker, count: int, topic: str = "orders.dlq") -> bool
     return len(letters(broker, topic)) == count
 
 
-async def test_leases_that_end_while_nobody_runs_become_dead_letters_with_the_first_load(
+async def test_leases_that_expire_while_the_broker_is_down_become_dead_letters_on_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ids that dead letters are written under are there before queues are loaded."""
+    """Producer ids for dead letters are reserved before queues are loaded."""
     failures: list[object] = []
     monkeypatch.setattr(StateMachineHost, "_fail", lambda _self, error: failures.append(error))
     clock = SettableClock()
@@ -141,7 +141,7 @@ async def test_leases_that_end_while_nobody_runs_become_dead_letters_with_the_fi
     assert failures == []
 
 
-async def test_a_move_cut_off_before_it_was_made_is_made_after_the_restart(
+async def test_a_move_interrupted_by_a_crash_is_completed_after_the_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(
@@ -153,7 +153,7 @@ async def test_a_move_cut_off_before_it_was_made_is_made_after_the_restart(
     async with running(tmp_path) as broker:
         await sent(broker, "orders", b"a", b"b", b"c")
         with monkeypatch.context() as patch:
-            patch.setattr(moves.DlqWriter, "_make", never)
+            patch.setattr(moves.DlqWriter, "_move", never)
             await reject(broker)
     async with running(tmp_path) as broker:
         await eventually(lambda: settled_all(broker))
@@ -161,8 +161,8 @@ async def test_a_move_cut_off_before_it_was_made_is_made_after_the_restart(
         assert await broker.queues.receive(ORDERS) == []
 
 
-class FussyDisk(BreakableDisk):
-    """A disk that can refuse writes to files of one topic."""
+class RefusingDisk(BreakableDisk):
+    """A disk that can refuse writes to the files of one topic."""
 
     refused = "nothing"
 
@@ -185,7 +185,7 @@ async def test_a_full_disk_delays_dead_letters_and_loses_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(moves, "RETRY_SECONDS", 0.01)
-    disk = FussyDisk()
+    disk = RefusingDisk()
     async with running(tmp_path, disk=disk) as broker:
         await broker.topics.create("orders.dlq", partitions=1)
         await sent(broker, "orders", b"a", b"b", b"c")
@@ -207,7 +207,7 @@ async def test_a_dead_letter_may_be_larger_than_a_message(tmp_path: Path) -> Non
         assert [record.value for record in letters(broker)] == [b"x" * 900]
 
 
-async def test_a_compacted_dead_letter_topic_keeps_what_has_no_key(tmp_path: Path) -> None:
+async def test_a_compacted_dead_letter_topic_keeps_messages_without_a_key(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1)
         await broker.topics.create("orders.dlq", partitions=1, overrides={"cleanup.policy": "compact"})
@@ -217,7 +217,7 @@ async def test_a_compacted_dead_letter_topic_keeps_what_has_no_key(tmp_path: Pat
         assert [record.key for record in letters(broker)] == [b"orders-0-0", b"orders-0-1"]
 
 
-def test_long_names_are_cut_and_stay_different() -> None:
+def test_long_names_are_truncated_and_stay_distinct() -> None:
     one, two = "x" * MAX_NAME_LENGTH, "x" * (MAX_NAME_LENGTH - 1) + "y"
     names = {dead_letter_topic(one, ""), dead_letter_topic(two, "")}
     assert len(names) == 2
@@ -285,7 +285,7 @@ async def with_dead_letters(broker: Broker, count: int = 3) -> None:
     await eventually(lambda: settled_all(broker))
 
 
-async def test_redrive_brings_messages_back_as_they_were(tmp_path: Path) -> None:
+async def test_redrive_restores_messages_unchanged(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await with_dead_letters(broker)
         before = {record.value: record for record in letters(broker, "orders")}
@@ -303,7 +303,7 @@ async def test_redrive_brings_messages_back_as_they_were(tmp_path: Path) -> None
         assert await broker.queues.receive(DEAD) == []
 
 
-async def test_redrive_goes_where_it_is_told_and_leaves_what_comes_later(tmp_path: Path) -> None:
+async def test_redrive_to_a_target_skips_messages_that_arrive_after_its_start(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await with_dead_letters(broker, count=10)
         await broker.topics.create("elsewhere", partitions=1)
@@ -315,7 +315,7 @@ async def test_redrive_goes_where_it_is_told_and_leaves_what_comes_later(tmp_pat
         assert values(await broker.queues.receive(DEAD, wait_ms=5000)) == [b"later"]
 
 
-async def test_redrive_leaves_what_does_not_say_where_it_came_from(tmp_path: Path) -> None:
+async def test_redrive_leaves_messages_without_a_recorded_origin(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await with_dead_letters(broker)
         await sent(broker, "orders.dlq", b"foundling")
@@ -326,28 +326,28 @@ async def test_redrive_leaves_what_does_not_say_where_it_came_from(tmp_path: Pat
         assert (foundling.record.value, foundling.delivery_count) == (b"foundling", 1)
 
 
-async def test_dead_letters_whose_way_leads_nowhere_any_more_stay_where_they_are(
+async def test_dead_letters_stay_in_their_topic_if_the_redrive_target_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make, may_go_on = moves.DlqWriter._make, asyncio.Event()
+    move, may_continue = moves.DlqWriter._move, asyncio.Event()
 
-    async def make_late(
+    async def move_late(
         mover: moves.DlqWriter, wanted: Sequence[Move], host: StateMachineHost[QueueEngine]
     ) -> int:
-        await may_go_on.wait()
-        return await make(mover, wanted, host)
+        await may_continue.wait()
+        return await move(mover, wanted, host)
 
-    async def are_on_their_way() -> bool:
+    async def are_moving() -> bool:
         return sum(each.dead_lettering for each in (await broker.queues.describe(DEAD)).partitions) == 3
 
     async with running(tmp_path) as broker:
         await with_dead_letters(broker)
         await broker.topics.create("elsewhere", partitions=1)
-        monkeypatch.setattr(moves.DlqWriter, "_make", make_late)
+        monkeypatch.setattr(moves.DlqWriter, "_move", move_late)
         task = await broker.queues.start_redrive("orders.dlq", target="elsewhere")
-        await eventually(are_on_their_way)
+        await eventually(are_moving)
         await broker.topics.delete("elsewhere")
-        may_go_on.set()
+        may_continue.set()
         await ended(broker, task)
         await eventually(lambda: settled_all(broker, DEAD))
         received = await broker.queues.receive(DEAD, wait_ms=5000)
@@ -356,7 +356,7 @@ async def test_dead_letters_whose_way_leads_nowhere_any_more_stay_where_they_are
         assert (await ended(broker, await broker.queues.start_redrive("orders.dlq"))).moved == 3
 
 
-async def test_redrive_can_be_stopped_and_bounded(tmp_path: Path) -> None:
+async def test_redrive_can_be_cancelled_and_limited(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await with_dead_letters(broker, count=6)
         task = await broker.queues.start_redrive("orders.dlq", messages_per_second=1)
@@ -377,7 +377,7 @@ async def test_redrive_can_be_stopped_and_bounded(tmp_path: Path) -> None:
         pytest.param("orders.dlq", "orders.dlq", InvalidRequest, id="into itself"),
     ],
 )
-async def test_redrives_that_make_no_sense_are_refused(
+async def test_invalid_redrives_are_refused(
     tmp_path: Path, source: str, target: str | None, error: type[Exception]
 ) -> None:
     async with running(tmp_path) as broker:

@@ -1,11 +1,11 @@
-"""Batches of Kafka clients with records for later among them."""
+"""Batches of Kafka clients that contain delayed records."""
 
 from pathlib import Path
 
 import pytest
 
 from alpacamq.broker.broker import Broker
-from alpacamq.broker.delay.split import may_hold_delays, part
+from alpacamq.broker.delay.split import may_hold_delays, split_delayed
 from alpacamq.broker.partition.leader import append
 from alpacamq.model.batch import TRANSACTIONAL, Codec, read_header
 from alpacamq.model.errors import InvalidDelay, InvalidRecord, OutOfOrderSequence
@@ -23,48 +23,48 @@ def record(offset: int, due_ms: int | None, timestamp_ms: int = NOW_MS) -> Recor
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_what_is_left_keeps_its_places_and_its_sequences(codec: Codec) -> None:
+def test_immediate_records_keep_their_offsets_and_sequences(codec: Codec) -> None:
     records = [record(0, None), record(1, NOW_MS + 5), record(2, NOW_MS - 5), record(3, NOW_MS + 9)]
     batch = write_batch(records, codec=codec, producer_id=9, producer_epoch=0, base_sequence=100)
     assert may_hold_delays(memoryview(batch), read_header(batch))
-    parted = part(batch, read_header(batch), NOW_MS, 1 << 20)
-    assert parted is not None
-    assert parted.later == [(NOW_MS + 5, records[1]), (NOW_MS + 9, records[3])]
-    left, header = parted.now
+    split = split_delayed(batch, read_header(batch), NOW_MS, 1 << 20)
+    assert split is not None
+    assert split.delayed == [(NOW_MS + 5, records[1]), (NOW_MS + 9, records[3])]
+    left, header = split.immediate
     assert list(read_records(left)) == [records[0], records[2]]
     assert (header.last_offset_delta, header.record_count, header.codec) == (3, 2, codec)
     assert (header.producer_id, header.base_sequence) == (9, 100)
 
 
-def test_a_batch_that_is_all_for_later_leaves_its_range_behind() -> None:
+def test_a_fully_delayed_batch_leaves_a_placeholder() -> None:
     batch = write_batch([record(0, NOW_MS + 5), record(1, NOW_MS + 5)], codec=Codec.ZSTD)
-    parted = part(batch, read_header(batch), NOW_MS, 1 << 20)
-    assert parted is not None
-    _, header = parted.now
+    split = split_delayed(batch, read_header(batch), NOW_MS, 1 << 20)
+    assert split is not None
+    _, header = split.immediate
     assert header.is_control
     assert header.last_offset_delta == 1
 
 
-def test_a_batch_without_delays_is_left_alone() -> None:
+def test_a_batch_without_delays_is_not_split() -> None:
     batch = write_batch([record(0, None), record(1, NOW_MS)])
-    assert part(batch, read_header(batch), NOW_MS, 1 << 20) is None
+    assert split_delayed(batch, read_header(batch), NOW_MS, 1 << 20) is None
     plain = write_batch([record(0, None)])
     assert not may_hold_delays(memoryview(plain), read_header(plain))
 
 
 @pytest.mark.parametrize("value", [b"", b"soon", b"-5", b"1e9", b" 17", b"9" * 30, None])
-def test_a_time_that_is_none_is_refused(value: bytes | None) -> None:
+def test_an_invalid_due_time_is_refused(value: bytes | None) -> None:
     batch = write_batch([Record(0, NOW_MS, None, None, (Header(DELIVER_AT, value),))])
     with pytest.raises(InvalidDelay, match="record 0 of the batch has alpacamq-deliver-at="):
-        part(batch, read_header(batch), NOW_MS, 1 << 20)
+        split_delayed(batch, read_header(batch), NOW_MS, 1 << 20)
 
 
-def test_a_transaction_holds_nothing_for_later() -> None:
+def test_delayed_records_in_a_transaction_are_refused() -> None:
     batch = write_batch(
         [record(0, NOW_MS + 5)], attributes=TRANSACTIONAL, producer_id=9, producer_epoch=0, base_sequence=0
     )
     with pytest.raises(InvalidRecord, match="cannot be part of a transaction"):
-        part(batch, read_header(batch), NOW_MS, 1 << 20)
+        split_delayed(batch, read_header(batch), NOW_MS, 1 << 20)
 
 
 def batch_of(broker: Broker, delays_ms: list[int | None], sequence: int) -> bytearray:
@@ -76,7 +76,7 @@ def batch_of(broker: Broker, delays_ms: list[int | None], sequence: int) -> byte
     return write_batch(records, producer_id=9, producer_epoch=0, base_sequence=sequence)
 
 
-async def test_a_batch_sent_again_after_a_crash_half_way_is_neither_delayed_nor_delivered_twice(
+async def test_a_batch_retried_after_a_crash_half_way_is_not_duplicated(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path) as broker:
@@ -84,7 +84,7 @@ async def test_a_batch_sent_again_after_a_crash_half_way_is_neither_delayed_nor_
         partition = broker.topics.partition("orders", 0)
         batch = batch_of(broker, [None, 80, 60_000], 0)
         await broker.delayed_batches.without_delayed(partition, batch, read_header(batch))
-        # Here it crashes: what was left of the batch is not in the partition.
+        # The crash happens here: the immediate records are not in the partition.
     async with running(tmp_path) as broker:
         partition = broker.topics.partition("orders", 0)
 
@@ -96,7 +96,7 @@ async def test_a_batch_sent_again_after_a_crash_half_way_is_neither_delayed_nor_
         await append(partition, bytearray(data))
         assert [record.value for record in stored(broker, "orders")] == [b"1", b"0"]
         assert (await broker.delays.stats()).pending == 1
-        # And again, when all of it is known.
+        # Once more, when the whole batch is known.
         data, _ = await broker.delayed_batches.without_delayed(partition, batch, read_header(batch))
         assert (await append(partition, bytearray(data))).duplicate
         assert (await broker.delays.stats()).pending == 1

@@ -1,4 +1,4 @@
-"""One partition as its leader: when appends are acknowledged and become visible."""
+"""The leader of a partition: when appends are acknowledged and become visible."""
 
 import asyncio
 import threading
@@ -23,7 +23,7 @@ from .open_brokers import eventually
 
 
 class CountingDisk(SystemDisk):
-    """The real disk, with syncs counted, held back or made to fail."""
+    """The real disk, with syncs that are counted, held or failing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,14 +61,14 @@ async def partition_of(broker: Broker, **overrides: str) -> Partition:
     return broker.topics.partition("t", 0)
 
 
-async def test_an_append_is_visible_at_once_where_fsync_comes_later(broker: Broker) -> None:
+async def test_an_append_is_visible_at_once_if_fsync_is_deferred(broker: Broker) -> None:
     partition = await partition_of(broker)
     await append(partition, batch())
     assert partition.high_watermark == 1
     assert partition.log.flushed_offset == 0
 
 
-async def test_an_append_is_visible_only_once_durable_where_every_batch_is_synced(broker: Broker) -> None:
+async def test_an_append_is_visible_only_once_durable_if_every_batch_is_synced(broker: Broker) -> None:
     partition = await partition_of(broker, flush_messages="1")
     data = batch()
     done = asyncio.Event()
@@ -82,7 +82,7 @@ async def test_an_append_is_visible_only_once_durable_where_every_batch_is_synce
 
 async def test_producers_that_wait_together_share_one_sync(broker: Broker, disk: CountingDisk) -> None:
     partition = await partition_of(broker, flush_messages="1")
-    await append(partition, batch())  # with the first, the names of new files are synced, too
+    await append(partition, batch())  # the first one also syncs the names of new files
     before = disk.syncs
     await asyncio.gather(*(append(partition, batch()) for _ in range(100)))
     # The first append starts a sync at once; all others wait for it and share the next.
@@ -102,7 +102,7 @@ async def test_after_a_failed_sync_nothing_is_acknowledged(broker: Broker, disk:
     assert partition.high_watermark == 1
 
 
-async def test_other_partitions_go_on_when_one_is_in_doubt(broker: Broker, disk: CountingDisk) -> None:
+async def test_a_failed_sync_does_not_affect_other_partitions(broker: Broker, disk: CountingDisk) -> None:
     await broker.topics.create("pair", partitions=2, overrides={"flush.messages": "1"})
     one, other = (broker.topics.partition("pair", index) for index in (0, 1))
     disk.failing = True
@@ -112,9 +112,7 @@ async def test_other_partitions_go_on_when_one_is_in_doubt(broker: Broker, disk:
     assert (await append(other, batch())).base_offset == 0
 
 
-async def test_what_is_flushed_on_demand_is_on_disk_whatever_the_topic_says(
-    broker: Broker, disk: CountingDisk
-) -> None:
+async def test_flush_to_ignores_the_flush_settings_of_the_topic(broker: Broker, disk: CountingDisk) -> None:
     partition = await partition_of(broker, flush_ms=str(2**63 - 1))
     await append(partition, batch())
     before = disk.syncs
@@ -125,7 +123,7 @@ async def test_what_is_flushed_on_demand_is_on_disk_whatever_the_topic_says(
     assert disk.syncs - before == 1
 
 
-async def test_a_flush_on_demand_that_begins_during_another_waits_for_the_next(broker: Broker) -> None:
+async def test_flush_to_during_a_flush_waits_for_the_next_one(broker: Broker) -> None:
     partition = await partition_of(broker)
     await append(partition, batch())
     first = asyncio.create_task(partition.flush_to(1))
@@ -136,7 +134,7 @@ async def test_a_flush_on_demand_that_begins_during_another_waits_for_the_next(b
     await first
 
 
-async def test_a_flush_on_demand_fails_with_the_sync(broker: Broker, disk: CountingDisk) -> None:
+async def test_flush_to_fails_if_the_sync_fails(broker: Broker, disk: CountingDisk) -> None:
     partition = await partition_of(broker)
     await append(partition, batch())
     disk.failing = True
@@ -147,7 +145,7 @@ async def test_a_flush_on_demand_fails_with_the_sync(broker: Broker, disk: Count
         await partition.flush_to(1)
 
 
-async def test_a_flush_on_demand_ends_with_the_topic(broker: Broker) -> None:
+async def test_flush_to_fails_when_the_topic_is_deleted(broker: Broker) -> None:
     partition = await partition_of(broker)
     await append(partition, batch())
     flushing = asyncio.create_task(partition.flush_to(2))
@@ -157,7 +155,7 @@ async def test_a_flush_on_demand_ends_with_the_topic(broker: Broker) -> None:
         await flushing
 
 
-async def test_whoever_waits_for_a_deleted_topic_is_told(broker: Broker) -> None:
+async def test_deleting_a_topic_wakes_its_watchers(broker: Broker) -> None:
     partition = await partition_of(broker)
     woken: list[int] = []
     partition.watch("reader", woken.append)
@@ -185,7 +183,7 @@ async def test_records_lost_in_a_crash_begin_a_new_leader_epoch(tmp_path: Path) 
     await broker.close()
     segment = next(partition.log.directory.glob("*.log"))
     with segment.open("ab") as file:
-        file.write(bytes(partition.log.size_bytes // 2)[:70])  # what a crash leaves of a third batch
+        file.write(bytes(partition.log.size_bytes // 2)[:70])  # the torn remainder of a third batch
     again = Broker(settings)
     again.open()
     try:
@@ -218,8 +216,8 @@ async def test_a_stop_with_a_partition_whose_flush_failed_is_not_clean(
     directory.close()
 
 
-async def test_flushes_that_are_due_get_a_thread_although_producers_wait_for_theirs(tmp_path: Path) -> None:
-    """Or a topic that is synced with every batch could keep others from being synced for ever."""
+async def test_periodic_flushes_are_not_starved_by_waiting_producers(tmp_path: Path) -> None:
+    """Else a topic that syncs every batch could delay the sync of others forever."""
     order: list[str] = []
     may_sync = threading.Event()
 

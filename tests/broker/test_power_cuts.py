@@ -1,4 +1,4 @@
-"""A power cut between any two syncs leaves what was promised: a transaction or a move is done or not done."""
+"""A power cut between any two syncs keeps all promises: a transaction or a move is done or not done."""
 
 import asyncio
 import threading
@@ -41,7 +41,7 @@ SOURCE = TopicPartition(TopicName("source"), 0)
 
 
 class Cuts:
-    """The data directories that power cuts from now on leave, one for each sync."""
+    """The data directories after a power cut at each sync from now on."""
 
     def __init__(self, disk: RecordingDisk, path: Path) -> None:
         self._disk = disk
@@ -50,11 +50,11 @@ class Cuts:
         self._done: list[tuple[int, int]] = []
 
     def done(self, number: int) -> None:
-        """Step `number` has been acknowledged: cuts from now on keep it."""
+        """Note that step `number` was acknowledged: later cuts must keep it."""
         self._done.append((self._disk.syncs, number))
 
     def __iter__(self) -> Iterator[tuple[Path, list[int]]]:
-        """Where the directory of each cut is, and the steps that were acknowledged before it."""
+        """Yield the directory of each cut, and the steps acknowledged before it."""
         for syncs in range(self._first, self._disk.syncs + 1):
             target = self._path / f"cut-{syncs}"
             target.mkdir()
@@ -63,7 +63,7 @@ class Cuts:
 
 
 async def test_a_transaction_is_committed_everywhere_or_nowhere(tmp_path: Path) -> None:
-    """Records in two topics that are never flushed on their own, and an offset."""
+    """Covers records in two topics without flush settings, and an offset."""
     disk = RecordingDisk()
     async with running(tmp_path, disk=disk) as broker:
         for topic in ("source", "left", "right"):
@@ -100,7 +100,7 @@ async def test_a_dead_letter_is_in_its_queue_or_in_the_dead_letter_topic(tmp_pat
             received = await broker.queues.receive(ORDERS, max_messages=2, wait_ms=5000)
             assert await settle(broker, Action.REJECT, *received) == [None, None]
             await eventually(partial(is_moved, broker, ORDERS))
-            # The queue's own state is on disk now, and says that they were moved.
+            # The queue's own state is on disk now and records the moves.
             await flushed(broker, "__queue_state")
         for path, _ in cuts:
             async with running(path) as restarted:
@@ -135,10 +135,10 @@ async def test_a_redriven_message_is_in_the_dead_letter_topic_or_back(tmp_path: 
             assert sorted(left + back) == [b"%d" % number for number in range(4)], path
 
 
-async def test_groups_and_queues_do_not_skip_what_takes_the_place_of_lost_records(
+async def test_groups_and_queues_do_not_skip_records_that_reuse_lost_offsets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their state is flushed on its own, so it may be ahead of the records."""
+    """Their state is flushed separately, so it may be ahead of the records."""
     disk = RecordingDisk()
     async with running(tmp_path, disk=disk) as broker:
         await broker.topics.create("orders", partitions=1, overrides=NEVER_FLUSHED)
@@ -153,7 +153,7 @@ async def test_groups_and_queues_do_not_skip_what_takes_the_place_of_lost_record
         path = restored(disk, tmp_path)
     power_comes_back(monkeypatch)
     async with running(path) as restarted:
-        # Before anything is loaded, as a producer does that has not noticed.
+        # Before anything is loaded, like a producer that has not noticed the restart.
         await sent(restarted, "orders", b"new", b"new")
         assert await committed_offset(restarted, TopicPartition(TopicName("orders"), 0)) == 1
         received = await restarted.queues.receive(ORDERS, max_messages=3, wait_ms=5000)
@@ -164,10 +164,10 @@ async def test_groups_and_queues_do_not_skip_what_takes_the_place_of_lost_record
         assert await again.queues.receive(ORDERS, max_messages=3) == []
 
 
-async def test_a_transaction_that_was_open_when_the_power_went_is_aborted(
+async def test_a_transaction_open_at_a_power_loss_is_aborted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Records in it may be gone: its producer must not commit the rest."""
+    """Some of its records may be lost: its producer must not commit the rest."""
     disk = RecordingDisk()
     async with running(tmp_path, disk=disk) as broker:
         for topic in ("source", "left", "right"):
@@ -183,7 +183,7 @@ async def test_a_transaction_that_was_open_when_the_power_went_is_aborted(
         assert await committed(restarted, "left") == await committed(restarted, "right") == []
 
 
-async def test_a_transaction_that_was_open_when_the_broker_was_killed_goes_on(tmp_path: Path) -> None:
+async def test_a_transaction_open_at_a_kill_continues(tmp_path: Path) -> None:
     disk = RecordingDisk()
     async with running(tmp_path, disk=disk) as broker:
         for topic in ("source", "left", "right"):
@@ -201,7 +201,7 @@ async def test_a_transaction_that_was_open_when_the_broker_was_killed_goes_on(tm
 async def test_a_power_loss_is_remembered_until_it_is_settled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill before that is no reason to forget it."""
+    """A kill before the settlement does not clear it."""
 
     def last_stop(*then: Callable[[DataDirectory], None]) -> LastStop:
         directory = DataDirectory(tmp_path / "data", SystemDisk(), 1)
@@ -245,21 +245,21 @@ async def test_a_topic_that_was_deleted_just_before_a_crash_leaves_no_offsets(
 ) -> None:
     orders = TopicPartition(TopicName("orders"), 0)
 
-    async def killed(_topic: str) -> None:
-        """Nobody is left to drop the offsets."""
+    async def killed(topic: str) -> None:
+        """Do not drop the offsets."""
 
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1)
         await commit(broker, orders, 2)
-        broker.topics.on_delete = killed
+        broker.topic_deleted = killed  # type: ignore[method-assign]
         await broker.topics.delete("orders")
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1)
         assert await committed_offset(broker, orders) == -1
 
 
-async def test_records_are_on_disk_before_the_log_starts_behind_them(tmp_path: Path) -> None:
-    """Or the offsets of lost ones would be given to records that are hidden by the new start."""
+async def test_records_are_flushed_before_the_log_start_moves_past_them(tmp_path: Path) -> None:
+    """Else new records would get the offsets of lost ones, hidden below the new log start."""
     disk = RecordingDisk()
     async with running(tmp_path, disk=disk) as broker:
         await broker.topics.create("orders", partitions=1, overrides=NEVER_FLUSHED)
@@ -273,7 +273,7 @@ async def test_records_are_on_disk_before_the_log_starts_behind_them(tmp_path: P
                 assert stored(restarted, "orders")[-1].value == b"new", path
 
 
-async def test_lowering_the_flush_interval_holds_for_records_that_wait_already(tmp_path: Path) -> None:
+async def test_lowering_the_flush_interval_applies_to_records_already_appended(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1, overrides=NEVER_FLUSHED)
         await sent(broker, "orders", b"waits for a minute")
@@ -288,7 +288,7 @@ async def test_lowering_the_flush_interval_holds_for_records_that_wait_already(t
 
 
 def restored(disk: RecordingDisk, path: Path) -> Path:
-    """Where a directory is as a power cut now would leave it."""
+    """Return a copy of the directory as a power cut now would leave it."""
     target = path / "restored"
     target.mkdir()
     disk.restore(path / "data", disk.syncs, target / "data")
@@ -296,7 +296,7 @@ def restored(disk: RecordingDisk, path: Path) -> Path:
 
 
 def power_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the machine have been booted since."""
+    """Simulate a reboot of the machine."""
     monkeypatch.setattr(data_directory, "boot_id", lambda: b"another\n")
 
 
@@ -314,7 +314,7 @@ async def commit(broker: Broker, partition: TopicPartition, offset: int) -> None
 
 
 async def copy(broker: Broker, producer: TransactionalProducer, number: int) -> None:
-    """Write a number to two topics, and that it was read from the source, in one transaction."""
+    """Write a number to two topics and commit its source offset, in one transaction."""
     for topic in ("left", "right"):
         (result,) = await broker.publisher.publish(
             topic, [Message(value=b"%d" % number, partition=0)], producer=producer
@@ -346,7 +346,7 @@ async def when_free(step: Callable[[], Awaitable[Any]]) -> None:
 
 
 async def committed(broker: Broker, topic: str) -> list[int]:
-    """What a reader of committed records finds, who gets to the end of the log."""
+    """Return the numbers that a committed reader finds up to the end of the log."""
     partition = broker.topics.partition(topic, 0)
 
     async def is_stable() -> bool:
@@ -371,7 +371,7 @@ async def is_moved(broker: Broker, queue: QueueId) -> bool:
     try:
         described = await broker.queues.describe(queue)
     except GroupIdNotFound:
-        return True  # the cut came before it was first used
+        return True  # the cut was before its first use
     return not any(each.dead_lettering for each in described.partitions)
 
 
@@ -385,12 +385,12 @@ async def flushed(broker: Broker, topic: str) -> None:
 
 
 async def test_a_producer_begins_its_next_transaction_while_the_last_one_is_completed(tmp_path: Path) -> None:
-    """Clients that are refused wait for 20 ms, which is longer than most completions take."""
+    """Refused clients retry after 20 ms, which is longer than most completions take."""
     target = TopicPartition(TopicName("t"), 0)
     may_complete = threading.Event()
 
     class HeldDisk(SystemDisk):
-        """Holds back the flush of the marker, which is the second of the partition."""
+        """Holds the flush of the marker, which is the second of the partition."""
 
         flushes = 0
 

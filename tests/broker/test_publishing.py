@@ -1,4 +1,4 @@
-"""Publishing messages one by one or many at a time, into partitions of a real broker."""
+"""Publishing single messages and many at a time to a real broker."""
 
 import asyncio
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ async def test_a_message_is_in_its_partition_when_publish_returns(tmp_path: Path
         assert record == (0, message.timestamp_ms, b"k", b"v", message.headers)
 
 
-async def test_a_key_goes_where_kafkas_clients_put_it_and_the_keyless_take_turns(tmp_path: Path) -> None:
+async def test_keys_choose_partitions_like_kafka_clients_and_others_are_round_robin(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=3)
         keys = [f"key-{number}".encode() for number in range(20)]
@@ -65,7 +65,7 @@ async def test_a_key_goes_where_kafkas_clients_put_it_and_the_keyless_take_turns
         assert turns == [0, 1, 2, 0, 1, 2]
 
 
-async def test_a_topic_is_made_by_itself_only_where_the_broker_does_that(tmp_path: Path) -> None:
+async def test_topics_are_created_automatically_only_if_enabled(tmp_path: Path) -> None:
     async with running(tmp_path / "yes") as broker:
         together = await asyncio.gather(*(publish(broker, "new", Message(value=b"x")) for _ in range(5)))
         assert len(together) == len(broker.topics.partitions_of("new")) + 2
@@ -74,7 +74,7 @@ async def test_a_topic_is_made_by_itself_only_where_the_broker_does_that(tmp_pat
             await broker.publisher.publish("new", [Message(value=b"x")])
 
 
-async def test_what_is_wrong_with_one_message_does_not_keep_out_the_others(tmp_path: Path) -> None:
+async def test_an_invalid_message_does_not_affect_the_others(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create(
             "orders", partitions=2, overrides={"cleanup.policy": "compact", "max.message.bytes": "1000"}
@@ -139,7 +139,7 @@ async def test_a_topics_own_compression_is_applied(tmp_path: Path, size: int) ->
         assert stored(broker, "orders")[0].value == bytes(size)
 
 
-async def test_the_brokers_timestamps_are_told_where_the_topic_takes_those(tmp_path: Path) -> None:
+async def test_the_result_has_the_brokers_timestamp_with_log_append_time(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create(
             "orders", partitions=1, overrides={"message.timestamp.type": "LogAppendTime"}
@@ -148,7 +148,7 @@ async def test_the_brokers_timestamps_are_told_where_the_topic_takes_those(tmp_p
         assert result.timestamp_ms == stored(broker, "orders")[0].timestamp_ms > 1
 
 
-async def test_a_lane_becomes_a_header_of_which_there_is_one(tmp_path: Path) -> None:
+async def test_a_lane_replaces_an_existing_lane_header(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         message = Message(value=b"x", headers=(Header(LANE, b"low"), Header("a", b"1")), lane=Lane.CRITICAL)
         (result,) = await publish(broker, "orders", message)
@@ -167,14 +167,14 @@ async def test_publishes_of_one_turn_share_one_write(tmp_path: Path) -> None:
     disk = CountingDisk()
     async with running(tmp_path, disk=disk) as broker:
         await broker.topics.create("orders", partitions=1)
-        await publish(broker, "orders", Message(value=b"first"))  # which begins a leader epoch
+        await publish(broker, "orders", Message(value=b"first"))  # starts a leader epoch
         disk.writes = 0
         await asyncio.gather(*(publish(broker, "orders", Message(value=b"x")) for _ in range(50)))
         assert disk.writes == 1
         assert len(stored(broker, "orders")) == 51
 
 
-async def test_a_full_disk_is_told_for_each_message_and_passes(tmp_path: Path) -> None:
+async def test_a_full_disk_fails_each_message_until_there_is_space(tmp_path: Path) -> None:
     disk = BreakableDisk()
     async with running(tmp_path, disk=disk) as broker:
         await broker.topics.create("orders", partitions=1)
@@ -185,7 +185,7 @@ async def test_a_full_disk_is_told_for_each_message_and_passes(tmp_path: Path) -
         assert (await publish(broker, "orders", Message(value=b"z")))[0].offset == 0
 
 
-async def test_a_cancelled_publish_still_goes_in_and_disturbs_nobody(tmp_path: Path) -> None:
+async def test_a_cancelled_publish_is_still_appended_and_affects_no_other(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1, overrides={"flush.messages": "1"})
         doomed = asyncio.create_task(publish(broker, "orders", Message(value=b"x")))
@@ -218,7 +218,7 @@ async def test_a_transaction_spans_publishes_and_restarts_of_the_broker(tmp_path
         assert isinstance(delayed, InvalidDelay)
 
 
-async def test_an_instance_that_was_replaced_cannot_publish(tmp_path: Path) -> None:
+async def test_a_fenced_producer_cannot_publish(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         former = await begun(broker, "t")
         await begun(broker, "t")
@@ -227,7 +227,7 @@ async def test_an_instance_that_was_replaced_cannot_publish(tmp_path: Path) -> N
         assert stored(broker, "orders") == []
 
 
-async def test_a_delayed_message_waits_and_has_an_id_instead_of_an_offset(tmp_path: Path) -> None:
+async def test_a_delayed_message_has_an_id_instead_of_an_offset(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1, overrides={"max.message.bytes": "1000"})
         now_ms = broker.clock.now_ms()
@@ -253,7 +253,7 @@ async def test_a_delayed_message_waits_and_has_an_id_instead_of_an_offset(tmp_pa
         assert [record.value for record in stored(broker, "orders")] == [b"past"]
 
 
-async def test_a_topics_delay_is_for_messages_without_one_of_their_own(tmp_path: Path) -> None:
+async def test_the_delay_of_a_topic_applies_to_messages_without_their_own(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1, overrides={"queue.delay.ms": "60000"})
         now_ms = broker.clock.now_ms()

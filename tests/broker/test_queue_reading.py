@@ -1,4 +1,4 @@
-"""What queues find in the log: lanes, gaps, damage, and the end of a long backlog."""
+"""Queues read the log: lanes, gaps, damage, and the end of a long backlog."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,7 +50,7 @@ def laned(lane: Lane) -> Header:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-async def test_what_compaction_took_from_a_batch_is_not_missed(tmp_path: Path, codec: Codec) -> None:
+async def test_records_removed_by_compaction_are_skipped(tmp_path: Path, codec: Codec) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1)
         records = [Record(offset, 1000, b"k", str(offset).encode()) for offset in (2, 3, 7)]
@@ -63,7 +63,7 @@ async def test_what_compaction_took_from_a_batch_is_not_missed(tmp_path: Path, c
         assert stats.start_offset == 11
 
 
-async def test_a_batch_that_nobody_can_read_is_passed_over(tmp_path: Path) -> None:
+async def test_an_unreadable_batch_is_skipped(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1)
         await sent(broker, "orders", b"before")
@@ -79,7 +79,7 @@ async def test_a_batch_that_nobody_can_read_is_passed_over(tmp_path: Path) -> No
 
 
 async def garbage_sent(broker: Broker, records: Sequence[Record]) -> None:
-    """A batch whose checksum is right and whose records are none."""
+    """Append a batch with a valid checksum and invalid records."""
     batch = write_batch(records)
     batch[HEADER_BYTES:] = b"\xff" * (len(batch) - HEADER_BYTES)
     batch[CRC_AT : CRC_AT + 4] = checksum(batch).to_bytes(4, "big")
@@ -87,7 +87,7 @@ async def garbage_sent(broker: Broker, records: Sequence[Record]) -> None:
 
 
 @pytest.mark.parametrize("ordered", ["none", "key"])
-async def test_a_queue_goes_on_behind_a_flipped_bit(tmp_path: Path, ordered: str) -> None:
+async def test_a_queue_continues_behind_a_flipped_bit(tmp_path: Path, ordered: str) -> None:
     async with running(tmp_path) as broker:
         overrides = {"segment.bytes": "2000", "queue.ordering": ordered}
         await broker.topics.create("orders", partitions=1, overrides=overrides)
@@ -107,7 +107,7 @@ async def test_a_queue_goes_on_behind_a_flipped_bit(tmp_path: Path, ordered: str
         assert [record.offset for _, record in listed] == [0, 1, 3, 4, 5, 6, 7, 8, 9]
 
 
-async def test_a_long_batch_is_unpacked_once_however_few_are_taken_at_a_time(
+async def test_a_long_batch_is_unpacked_once_for_many_small_receives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unpacked = 0
@@ -151,7 +151,7 @@ async def test_an_urgent_message_at_the_end_of_a_long_backlog_is_found(tmp_path:
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["new", "after a restart"])
-async def test_a_receive_that_does_not_wait_finds_what_takes_long_to_unpack(
+async def test_a_receive_without_wait_finds_messages_that_are_slow_to_unpack(
     tmp_path: Path, restarts: bool
 ) -> None:
     async with running(tmp_path) as broker:
@@ -167,9 +167,7 @@ async def test_a_receive_that_does_not_wait_finds_what_takes_long_to_unpack(
 
 
 @pytest.mark.parametrize("ordering", ["none", "key"])
-async def test_a_batch_larger_than_all_that_is_kept_in_memory_is_delivered(
-    tmp_path: Path, ordering: str
-) -> None:
+async def test_a_batch_larger_than_the_cache_is_delivered(tmp_path: Path, ordering: str) -> None:
     async with running(tmp_path, queues=QueueSettings(cache_bytes=64 << 10)) as broker:
         await broker.topics.create("orders", partitions=1, overrides={"queue.ordering": ordering})
         noise = Random(5)
@@ -179,7 +177,7 @@ async def test_a_batch_larger_than_all_that_is_kept_in_memory_is_delivered(
         assert [delivery.record.offset for delivery in received] == [*range(30)]
 
 
-async def test_what_unpacks_to_very_much_is_not_unpacked_on_the_event_loop(
+async def test_highly_compressed_batches_are_not_unpacked_on_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: set[int] = set()
@@ -197,3 +195,24 @@ async def test_what_unpacks_to_very_much_is_not_unpacked_on_the_event_loop(
         assert len(await broker.queues.receive(ORDERS, wait_ms=5000)) == 10
     assert threads
     assert get_ident() not in threads
+
+
+@pytest.mark.parametrize("segment", [0, 1])
+@pytest.mark.parametrize("ordering", ["none", "key"])
+async def test_a_receive_does_not_wait_behind_damage(tmp_path: Path, ordering: str, segment: int) -> None:
+    overrides = {"segment.bytes": "2000", "queue.ordering": ordering}
+    async with running(tmp_path) as broker:
+        await broker.topics.create("orders", partitions=1, overrides=overrides)
+        for number in range(10):
+            await sent(broker, "orders", bytes([65 + number]) * 700)
+        directory = broker.topics.partition("orders", 0).log.directory
+    damaged = sorted(directory.glob("*.log"))[segment]
+    data = bytearray(damaged.read_bytes())
+    data[100] ^= 1
+    damaged.write_bytes(data)
+    async with running(tmp_path) as broker:
+        received: list[Delivery] = []
+        while len(received) < 8:
+            more = await broker.queues.receive(ORDERS, wait_ms=20_000)
+            assert more, "the receive waited although there are messages"
+            received += more

@@ -1,4 +1,4 @@
-"""Queues see what is committed, when it is, and nothing else."""
+"""Queues deliver committed messages only, once they are committed."""
 
 import asyncio
 from pathlib import Path
@@ -11,7 +11,7 @@ from .queue_steps import ORDERS, values, waits
 from .transactions import begun, end
 
 
-async def test_messages_of_an_aborted_transaction_do_not_exist(tmp_path: Path) -> None:
+async def test_messages_of_an_aborted_transaction_are_not_delivered(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1)
         aborted, committed = await begun(broker, "one"), await begun(broker, "two")
@@ -28,7 +28,7 @@ async def test_messages_of_an_aborted_transaction_do_not_exist(tmp_path: Path) -
         assert values(await broker.queues.receive(QueueId("later", "orders"))) == [b"0", b"1", b"2", b"3"]
 
 
-async def test_a_receive_that_waits_is_answered_by_the_commit_and_not_before(tmp_path: Path) -> None:
+async def test_a_waiting_receive_returns_when_the_transaction_commits(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1)
         producer = await begun(broker, "one")

@@ -1,4 +1,4 @@
-"""Topics used as queues: a real broker, its log and its restarts."""
+"""Topics used as queues on a real broker, across restarts."""
 
 import asyncio
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from .open_brokers import BreakableDisk, SettableClock, eventually, running, sen
 from .queue_steps import ORDERS, acknowledge, made, settle, values, waits
 
 
-async def test_what_is_acknowledged_is_not_delivered_again_whatever_restarts(tmp_path: Path) -> None:
+async def test_acknowledged_messages_are_not_redelivered_after_restarts(tmp_path: Path) -> None:
     clock = SettableClock()
     async with running(tmp_path, clock=clock) as broker:
         await broker.topics.create("orders", partitions=1)
@@ -53,7 +53,7 @@ async def test_leases_counts_and_receipts_survive_a_restart(tmp_path: Path) -> N
         assert (await broker.queues.describe(ORDERS)).partitions[delivery.partition].in_flight == 0
 
 
-async def test_a_lease_that_ends_makes_the_message_another_consumers(tmp_path: Path) -> None:
+async def test_a_message_is_redelivered_when_its_lease_expires(tmp_path: Path) -> None:
     clock = SettableClock()
     async with running(tmp_path, clock=clock) as broker:
         await sent(broker, "orders", b"a")
@@ -67,7 +67,7 @@ async def test_a_lease_that_ends_makes_the_message_another_consumers(tmp_path: P
         await acknowledge(broker, second)
 
 
-async def test_a_receive_waits_for_a_message_and_is_answered_when_it_comes(tmp_path: Path) -> None:
+async def test_a_waiting_receive_returns_when_a_message_arrives(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=3)
         receiving = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=20_000))
@@ -76,7 +76,7 @@ async def test_a_receive_waits_for_a_message_and_is_answered_when_it_comes(tmp_p
         assert values(await receiving) == [b"a"]
 
 
-async def test_a_receive_that_waits_notices_new_partitions(tmp_path: Path) -> None:
+async def test_a_waiting_receive_sees_new_partitions(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1)
         receiving = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=20_000))
@@ -86,12 +86,12 @@ async def test_a_receive_that_waits_notices_new_partitions(tmp_path: Path) -> No
         assert values(await receiving) == [b"a"]
 
 
-async def test_a_receive_that_came_while_its_topic_was_being_made_spoils_none_that_wait_later(
+async def test_a_receive_during_creation_of_its_topic_does_not_break_later_ones(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("other", partitions=1)
-        await broker.queues.receive(QueueId("workers", "other"))  # from here on nothing else has to be made
+        await broker.queues.receive(QueueId("workers", "other"))  # creates the internal topic
         making = asyncio.create_task(broker.topics.create("orders", partitions=1))
         while "orders" not in broker.topics.image.topics:  # noqa: ASYNC110 - each turn counts
             await asyncio.sleep(0)
@@ -105,7 +105,7 @@ async def test_a_receive_that_came_while_its_topic_was_being_made_spoils_none_th
             assert values(await waiting) == [b"a"]
 
 
-async def test_a_receive_that_waits_is_told_when_its_topic_is_deleted(tmp_path: Path) -> None:
+async def test_a_waiting_receive_fails_when_its_topic_is_deleted(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders")
         receiving = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=20_000))
@@ -115,7 +115,7 @@ async def test_a_receive_that_waits_is_told_when_its_topic_is_deleted(tmp_path: 
             await receiving
 
 
-async def test_a_topic_made_again_knows_nothing_of_the_receipts_of_the_former(tmp_path: Path) -> None:
+async def test_receipts_of_a_deleted_topic_are_stale_in_its_successor(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1)
         await sent(broker, "orders", b"old")
@@ -129,7 +129,7 @@ async def test_a_topic_made_again_knows_nothing_of_the_receipts_of_the_former(tm
         assert isinstance(refused, StaleReceipt)
 
 
-async def test_what_does_not_fit_is_given_back_and_comes_no_nearer_to_the_dead_letters(
+async def test_messages_over_the_byte_limit_are_released_without_a_delivery_count(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path) as broker:
@@ -144,7 +144,7 @@ async def test_what_does_not_fit_is_given_back_and_comes_no_nearer_to_the_dead_l
         assert {delivery.delivery_count for delivery in seen} == {1}
 
 
-async def test_what_is_past_its_time_is_dropped_and_the_receive_goes_on(tmp_path: Path) -> None:
+async def test_expired_messages_are_dropped_and_the_receive_continues(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1, overrides={"queue.ttl.ms": "60000"})
         long_ago_ms = broker.clock.now_ms() - 100_000
@@ -157,7 +157,7 @@ async def test_what_is_past_its_time_is_dropped_and_the_receive_goes_on(tmp_path
         assert stats.start_offset == 1201
 
 
-async def test_a_clock_that_was_ahead_when_the_broker_started_makes_nothing_old(tmp_path: Path) -> None:
+async def test_a_clock_ahead_at_start_does_not_expire_messages(tmp_path: Path) -> None:
     class WallClock(SystemClock):
         ahead_ms = 86_400_000
 
@@ -172,7 +172,7 @@ async def test_a_clock_that_was_ahead_when_the_broker_started_makes_nothing_old(
         assert values(await broker.queues.receive(ORDERS)) == [b"new"]
 
 
-async def test_a_group_may_have_a_time_of_its_own_and_dead_letters_for_what_is_past_it(
+async def test_a_group_may_override_the_ttl_and_dead_letter_expired_messages(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path) as broker:
@@ -180,7 +180,7 @@ async def test_a_group_may_have_a_time_of_its_own_and_dead_letters_for_what_is_p
         await broker.queues.configure(ORDERS, {"queue.ttl.ms": "60000", "queue.ttl.action": "dead-letter"})
         await sent(broker, "orders", b"old", timestamp_ms=broker.clock.now_ms() - 100_000)
         receiving = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=20_000))
-        dead = QueueId("anybody", "orders.dlq")
+        dead = QueueId("auditors", "orders.dlq")
         await eventually(lambda: made(broker, "orders.dlq"))
         (letter,) = await broker.queues.receive(dead, wait_ms=10_000)
         headers = dict(letter.record.headers)
@@ -191,7 +191,7 @@ async def test_a_group_may_have_a_time_of_its_own_and_dead_letters_for_what_is_p
         assert values(await receiving) == [b"new"]
 
 
-async def test_a_receive_cancelled_while_it_waits_takes_nothing(tmp_path: Path) -> None:
+async def test_a_receive_cancelled_while_waiting_leases_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders")
         receiving = asyncio.create_task(broker.queues.receive(ORDERS, wait_ms=20_000))
@@ -204,7 +204,7 @@ async def test_a_receive_cancelled_while_it_waits_takes_nothing(tmp_path: Path) 
         assert delivery.delivery_count == 1
 
 
-async def test_whenever_a_receive_is_cancelled_its_message_goes_to_the_next(tmp_path: Path) -> None:
+async def test_messages_of_a_cancelled_receive_are_delivered_to_the_next(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         # fsync for every batch: replies take a while.
         await broker.topics.create_internal(
@@ -226,7 +226,7 @@ async def test_whenever_a_receive_is_cancelled_its_message_goes_to_the_next(tmp_
             assert await settle(broker, Action.RELEASE_UNSEEN, delivery) == [None]
 
 
-async def test_settling_tells_what_is_wrong_with_each_receipt(tmp_path: Path) -> None:
+async def test_settle_returns_an_error_for_each_invalid_receipt(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1)
         await broker.topics.create("bills", partitions=1)
@@ -262,7 +262,7 @@ async def test_acknowledgements_of_one_turn_are_one_write(tmp_path: Path) -> Non
         assert disk.writes == 1
 
 
-async def test_a_share_consumer_is_woken_by_what_arrives_and_by_what_comes_back(tmp_path: Path) -> None:
+async def test_a_share_consumer_is_woken_by_new_and_released_messages(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=2)
         assert await broker.queues.acquire(ORDERS, consumer="one", partitions=(1,), max_messages=5) == ()
@@ -283,7 +283,7 @@ async def test_a_share_consumer_is_woken_by_what_arrives_and_by_what_comes_back(
         assert len(await broker.queues.acquire(ORDERS, consumer="two", partitions=(1,), max_messages=5)) == 1
 
 
-async def test_a_queue_is_described_peeked_into_purged_begun_again_and_forgotten(tmp_path: Path) -> None:
+async def test_a_queue_can_be_described_peeked_purged_reset_and_deleted(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         assert await broker.queues.queues() == []
         with pytest.raises(GroupIdNotFound):
@@ -307,7 +307,7 @@ async def test_a_queue_is_described_peeked_into_purged_begun_again_and_forgotten
         assert await broker.queues.queues() == []
 
 
-async def test_a_group_that_starts_at_the_end_sees_only_what_comes_then(tmp_path: Path) -> None:
+async def test_a_group_that_starts_at_the_end_receives_only_later_messages(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1)
         await sent(broker, "orders", b"old")
@@ -317,7 +317,7 @@ async def test_a_group_that_starts_at_the_end_sees_only_what_comes_then(tmp_path
 
 
 @pytest.mark.parametrize("group", ["", "x" * 256, "\udcff"])
-async def test_names_of_groups_that_no_receipt_can_carry_are_refused(tmp_path: Path, group: str) -> None:
+async def test_group_names_that_do_not_fit_a_receipt_are_refused(tmp_path: Path, group: str) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders")
         with pytest.raises(InvalidGroupId):
@@ -326,7 +326,7 @@ async def test_names_of_groups_that_no_receipt_can_carry_are_refused(tmp_path: P
             await broker.queues.receive(ORDERS, max_messages=0)
 
 
-async def test_topics_that_are_not_there_or_not_for_clients_are_refused(tmp_path: Path) -> None:
+async def test_missing_and_internal_topics_are_refused(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         with pytest.raises(UnknownTopic):
             await broker.queues.receive(ORDERS)
@@ -337,7 +337,7 @@ async def test_topics_that_are_not_there_or_not_for_clients_are_refused(tmp_path
             await broker.queues.receive(QueueId("workers", QUEUES_TOPIC))
 
 
-async def test_a_full_disk_refuses_receives_and_counts_none_of_them(tmp_path: Path) -> None:
+async def test_a_full_disk_refuses_receives_without_counting_deliveries(tmp_path: Path) -> None:
     disk = BreakableDisk()
     async with running(tmp_path, disk=disk) as broker:
         await broker.topics.create("orders", partitions=1)

@@ -1,4 +1,4 @@
-"""Receipt handles: what is written is read, and nothing else is."""
+"""Receipt handles: round trip, and refusal of everything else."""
 
 import re
 
@@ -27,7 +27,7 @@ RECEIPTS = st.builds(
 
 
 @given(RECEIPTS)
-def test_a_receipt_comes_back_as_it_was_written(receipt: Receipt) -> None:
+def test_receipts_round_trip(receipt: Receipt) -> None:
     text = write_receipt(receipt)
     assert re.fullmatch(r"[A-Za-z0-9_-]+", text)
     assert read_receipt(text) == receipt
@@ -41,15 +41,15 @@ def test_the_longest_names_fit() -> None:
 
 
 @given(st.one_of(st.text(max_size=1100), st.text("abcABC019-_=", max_size=100)))
-def test_what_is_no_receipt_is_refused(text: str) -> None:
+def test_invalid_receipts_are_refused(text: str) -> None:
     with pytest.raises(InvalidReceipt):
         read_receipt(text)
 
 
 @given(RECEIPTS, st.data())
-def test_a_receipt_that_was_touched_is_refused(receipt: Receipt, data: st.DataObject) -> None:
+def test_an_altered_receipt_is_refused(receipt: Receipt, data: st.DataObject) -> None:
     text = write_receipt(receipt)
-    at = data.draw(st.integers(0, len(text) - 2))  # the last character may hold bits that mean nothing
+    at = data.draw(st.integers(0, len(text) - 2))  # the last character may have unused bits
     other = data.draw(st.sampled_from("aZ0-_+/ é").filter(lambda character: character != text[at]))
     for touched in (text[:at] + other + text[at + 1 :], text[:at], text + other):
         with pytest.raises(InvalidReceipt):

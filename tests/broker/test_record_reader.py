@@ -1,4 +1,4 @@
-"""Reading a partition as records: what is committed, page by page, from anywhere."""
+"""Reading a partition as records: committed messages, in pages, from any offset."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ PRODUCERS = 3
 
 @dataclass
 class Written:
-    """What a reader should see of a partition."""
+    """The records that a reader of a partition should see."""
 
     broker: Broker
     end_offset: int = 0
@@ -67,7 +67,7 @@ class Written:
         return min((min(values) for values in self.open.values()), default=self.end_offset)
 
     def visible(self, offset: int) -> dict[int, bytes]:
-        """What one who reads only what is committed gets from an offset on."""
+        """Return the records that a committed reader gets from an offset on."""
         known = {**self.plain, **self.committed}
         return {at: known[at] for at in sorted(known) if offset <= at < self.stable_offset}
 
@@ -76,8 +76,8 @@ def limits(records: int = 1000, size_bytes: int = 1 << 20, before_offset: int = 
     return Limits(records=records, size_bytes=size_bytes, before_offset=before_offset)
 
 
-async def read_on(reader: RecordReader, broker: Broker, offset: int, wanted: Limits) -> dict[int, bytes]:
-    """Page after page to the end."""
+async def read_all(reader: RecordReader, broker: Broker, offset: int, wanted: Limits) -> dict[int, bytes]:
+    """Read page after page to the end."""
     partition = broker.topics.partition("t", 0)
     found: dict[int, bytes] = {}
     while offset < min(partition.last_stable_offset, wanted.before_offset):
@@ -106,7 +106,7 @@ STEPS = st.lists(
 
 @settings(max_examples=25)
 @given(STEPS, st.integers(1, 5), st.integers(1, 400))
-def test_every_page_from_everywhere_holds_what_is_committed(
+def test_pages_from_any_offset_hold_the_committed_records(
     steps: list[tuple[str, int, int, Codec]], records: int, size_bytes: int
 ) -> None:
     async def story(path: Path) -> None:
@@ -121,15 +121,15 @@ def test_every_page_from_everywhere_holds_what_is_committed(
             reader = RecordReader(broker.work_threads, 1 << 20)
             for offset in range(written.end_offset + 1):
                 wanted = limits(records, size_bytes)
-                assert await read_on(reader, broker, offset, wanted) == written.visible(offset)
+                assert await read_all(reader, broker, offset, wanted) == written.visible(offset)
                 before = {at: value for at, value in written.visible(0).items() if at < offset}
-                assert await read_on(reader, broker, 0, limits(before_offset=offset)) == before
+                assert await read_all(reader, broker, 0, limits(before_offset=offset)) == before
 
     with TemporaryDirectory() as directory:
         asyncio.run(story(Path(directory)))
 
 
-async def test_what_is_not_committed_is_read_by_those_who_ask_for_it(tmp_path: Path) -> None:
+async def test_uncommitted_records_are_read_on_request(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("t", partitions=1)
         written = Written(broker)
@@ -142,7 +142,7 @@ async def test_what_is_not_committed_is_read_by_those_who_ask_for_it(tmp_path: P
         assert page.next_offset == 4
 
 
-async def test_a_batch_that_unpacks_to_much_is_read_all_the_same(tmp_path: Path) -> None:
+async def test_a_highly_compressed_batch_is_read(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("t", partitions=1)
         packed = write_batch([Record(0, 1000, None, bytes(1 << 20))], codec=Codec.ZSTD)
@@ -152,7 +152,7 @@ async def test_a_batch_that_unpacks_to_much_is_read_all_the_same(tmp_path: Path)
         assert [len(record.value or b"") for record in page.records] == [1 << 20]
 
 
-async def test_what_an_earlier_broker_wrote_is_verified_and_read(tmp_path: Path) -> None:
+async def test_data_of_an_earlier_run_is_verified_and_read(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("t", partitions=1)
         await Written(broker).batch(3, Codec.NONE)
@@ -162,7 +162,7 @@ async def test_what_an_earlier_broker_wrote_is_verified_and_read(tmp_path: Path)
         assert [record.offset for record in page.records] == [1, 2]
 
 
-async def test_a_reader_that_is_cancelled_lets_go_of_the_file(tmp_path: Path) -> None:
+async def test_a_cancelled_reader_releases_the_file(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("t", partitions=1)
         batch = write_batch([Record(0, 1000, None, bytes(100_000))])
@@ -174,7 +174,7 @@ async def test_a_reader_that_is_cancelled_lets_go_of_the_file(tmp_path: Path) ->
         await asyncio.sleep(0)
         reading.cancel()
         await asyncio.wait([reading])
-        await broker.topics.delete("t")  # waits for nobody
+        await broker.topics.delete("t")  # does not wait for readers
 
 
 async def test_an_offset_outside_of_the_log_is_refused(tmp_path: Path) -> None:

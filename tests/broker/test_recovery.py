@@ -1,4 +1,4 @@
-"""Starting after a kill: few syncs for many partitions, and each is served as soon as it is ready."""
+"""Start after a kill: few syncs for many partitions, each served as soon as it is ready."""
 
 import asyncio
 import shutil
@@ -28,7 +28,7 @@ from .open_brokers import eventually, running
 
 
 class SyncCountingDisk(SystemDisk):
-    """Counts what waits for the medium, and knows what is open."""
+    """Counts syncs and open files."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class SyncCountingDisk(SystemDisk):
 
 
 class SlowDisk(SystemDisk):
-    """A disk that takes its time for one partition."""
+    """A disk that is slow for one partition."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ def a_batch(value: bytes = b"v") -> bytearray:
 
 
 async def killed(path: Path, topics: Sequence[tuple[str, int]]) -> Path:
-    """The data directory of a broker that was killed with one record in every partition."""
+    """Return the data directory of a broker that was killed with one record in every partition."""
     async with running(path, limits=TopicLimits(max_partitions=10_000)) as broker:
         for name, partitions in topics:
             await broker.topics.create(name, partitions=partitions)
@@ -111,7 +111,7 @@ async def test_partitions_of_a_killed_broker_are_recovered_and_closed_with_few_s
     partitions = list(broker.topics.all_partitions())
     assert [partition.log.end_offset for partition in partitions] == [1] * 300
     assert not any(partition.log.recovered.clean for partition in partitions)
-    # A handful for each time that something was ready, however many partitions those were.
+    # A few for each group of recovered partitions, whatever its size.
     assert disk.syncs < 100
     disk.syncs = 0
     await broker.close()
@@ -142,7 +142,7 @@ async def test_flushes_of_many_partitions_share_their_syncs(tmp_path: Path) -> N
 
 
 class HeldDisk(SystemDisk):
-    """A disk on which syncs can be made to wait."""
+    """A disk with syncs that can be held."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class HeldDisk(SystemDisk):
         super().sync(descriptor)
 
 
-async def test_what_is_due_is_flushed_although_much_before_it_needs_nothing(tmp_path: Path) -> None:
+async def test_a_due_flush_runs_behind_many_that_need_none(tmp_path: Path) -> None:
     disk = HeldDisk()
     async with running(tmp_path, disk=disk) as broker:
         await broker.topics.create("t", partitions=200, overrides={"flush.ms": "3600000"})
@@ -183,7 +183,7 @@ async def test_what_is_due_is_flushed_although_much_before_it_needs_nothing(tmp_
         await eventually(is_flushed)
 
 
-async def test_making_partitions_waits_for_no_sync_but_that_of_the_list_of_topics(tmp_path: Path) -> None:
+async def test_creating_partitions_waits_only_for_the_sync_of_the_metadata_log(tmp_path: Path) -> None:
     disk = SyncCountingDisk()
     async with running(tmp_path, disk=disk) as broker:
         await broker.topics.create("first", partitions=1)
@@ -192,8 +192,8 @@ async def test_making_partitions_waits_for_no_sync_but_that_of_the_list_of_topic
         assert disk.syncs == 1
 
 
-async def test_every_start_after_a_kill_begins_an_epoch_that_no_other_start_gave(tmp_path: Path) -> None:
-    """Even if nothing was written in between: clients have seen the epoch all the same."""
+async def test_every_start_after_a_kill_begins_a_new_leader_epoch(tmp_path: Path) -> None:
+    """Even if nothing was written in between: clients may have seen the epoch."""
     directory = await killed(tmp_path, [("t", 1)])
     epochs = []
     for _ in range(3):
@@ -217,8 +217,8 @@ async def test_every_start_after_a_kill_begins_an_epoch_that_no_other_start_gave
     await broker.close()
 
 
-async def test_a_client_that_was_told_of_an_epoch_without_records_has_lost_none(tmp_path: Path) -> None:
-    """Where its position is that of the last start, it must not be taken for one that was cut."""
+async def test_a_client_at_an_epoch_without_records_has_lost_none(tmp_path: Path) -> None:
+    """A position from the last start must not count as truncated."""
     directory = await killed(tmp_path, [("t", 2)])
     told = []
     for _ in range(2):
@@ -244,7 +244,7 @@ async def test_a_client_that_was_told_of_an_epoch_without_records_has_lost_none(
 
 @asynccontextmanager
 async def recovering(directory: Path, disk: SlowDisk) -> AsyncIterator[tuple[Broker, asyncio.Task[None]]]:
-    """A broker of which one partition is still being recovered."""
+    """Run a broker with one partition still in recovery."""
     broker = a_broker(directory, disk)
     broker.begin()
     work = asyncio.create_task(broker.run())
@@ -271,13 +271,13 @@ async def test_partitions_are_served_while_others_are_recovered(tmp_path: Path) 
             return len(broker.topics.partitions_of("quick")) == 3 and len(ready) >= 60
 
         await eventually(others_are_ready)
-        # What is ready takes records and gives them.
+        # Ready partitions can be written and read.
         for name in ("quick", "slow"):
             partition = broker.topics.partition(name, 0)
             assert broker.topics.find(broker.topics.image.topic(name).id.bytes, 0) is partition
             await append(partition, a_batch(b"after"))
             assert partition.high_watermark == 2
-        # What is not tells clients to come again, which is not what they are told of what does not exist.
+        # Others return a retriable error, distinct from that of a missing partition.
         with pytest.raises(PartitionNotReady) as not_ready:
             broker.topics.partition("slow", 99)
         assert code_of(not_ready.value) is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -298,7 +298,7 @@ async def test_partitions_are_served_while_others_are_recovered(tmp_path: Path) 
 
 
 def described(broker: Broker, topic: str) -> tuple[int, int]:
-    """What clients are told of the first and of the last partition."""
+    """Return the error codes of the first and of the last partition in metadata."""
     request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
     response = metadata(
         Backend(broker=broker, host="h", port=1), request, Call(12, "c", "h", partial(asyncio.sleep, 0))
@@ -308,17 +308,17 @@ def described(broker: Broker, topic: str) -> tuple[int, int]:
     return partitions[0].error_code, partitions[-1].error_code
 
 
-async def test_a_topic_of_which_nothing_is_ready_keeps_its_partitions(tmp_path: Path) -> None:
-    """Older clients take a topic without partitions for one that has changed, and rebalance their group."""
+async def test_metadata_lists_the_partitions_of_a_topic_in_recovery(tmp_path: Path) -> None:
+    """Older clients treat a topic without partitions as changed, and rebalance their group."""
     directory = await killed(tmp_path, [("slow", 1)])
     async with recovering(directory, SlowDisk("slow-0.")) as (broker, _):
         assert described(broker, "slow") == (ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.LEADER_NOT_AVAILABLE)
 
 
-async def test_groups_are_served_before_all_partitions_are(tmp_path: Path) -> None:
+async def test_groups_are_served_before_all_partitions_are_ready(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("slow", partitions=1)
-        await broker.groups.offsets_partition("group")  # makes the internal topic
+        await broker.groups.offsets_partition("group")  # creates the internal topic
         shutil.copytree(tmp_path / "data", tmp_path / "killed")
     disk = SlowDisk("slow-0.")
     async with recovering(tmp_path / "killed", disk) as (broker, recovery):
@@ -326,7 +326,7 @@ async def test_groups_are_served_before_all_partitions_are(tmp_path: Path) -> No
         assert not recovery.done()
 
 
-async def test_a_broker_that_is_told_to_stop_does_not_recover_to_the_end(tmp_path: Path) -> None:
+async def test_stopping_ends_the_recovery_early(tmp_path: Path) -> None:
     async with running(tmp_path / "made") as broker:
         await broker.groups.offsets_partition("group")
         shutil.copytree(tmp_path / "made" / "data", tmp_path / "data")
@@ -339,7 +339,7 @@ async def test_a_broker_that_is_told_to_stop_does_not_recover_to_the_end(tmp_pat
         disk.may_go_on.set()
         await recovery
         assert len(list(broker.topics.all_partitions())) < 409
-        # The rest exists. To delete a topic of which only a part is open would leave the files of the others.
+        # The rest exists. Deleting a partly opened topic would leave the files of its other partitions.
         with pytest.raises(PartitionNotReady):
             broker.topics.partition("slow", 399)
         with pytest.raises(PartitionNotReady, match="stopping"):
@@ -350,7 +350,7 @@ async def test_a_broker_that_is_told_to_stop_does_not_recover_to_the_end(tmp_pat
     await again.close()
 
 
-async def test_a_broker_that_is_told_to_stop_does_not_scan_a_partition_to_the_end(tmp_path: Path) -> None:
+async def test_stopping_ends_the_scan_of_a_partition_early(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("long", partitions=1)
         partition = broker.topics.partition("long", 0)
@@ -359,7 +359,7 @@ async def test_a_broker_that_is_told_to_stop_does_not_scan_a_partition_to_the_en
         shutil.copytree(tmp_path / "data", tmp_path / "killed")
 
     class StoppingDisk(SystemDisk):
-        """Stops the recovery with the first large read."""
+        """Stops the recovery at the first large read."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -385,11 +385,11 @@ async def test_a_broker_that_is_told_to_stop_does_not_scan_a_partition_to_the_en
     await again.close()
 
 
-async def test_partitions_are_recovered_side_by_side_where_the_disk_is_slow(tmp_path: Path) -> None:
+async def test_partitions_are_recovered_in_parallel_on_a_slow_disk(tmp_path: Path) -> None:
     directory = await killed(tmp_path, [("t", 100)])
 
     class WaitingDisk(SystemDisk):
-        """Answers only when two partitions are read at once."""
+        """Blocks until two partitions are read concurrently."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -413,6 +413,6 @@ async def test_a_file_system_that_cannot_be_synced_as_a_whole_is_synced_file_by_
 
     directory = await killed(tmp_path, [("t", 40)])
     broker = a_broker(directory, FailingDisk())
-    broker.open()  # one by one, all is well
+    broker.open()  # falls back to single files
     assert [partition.log.end_offset for partition in broker.topics.all_partitions()] == [1] * 40
     await broker.close()

@@ -32,7 +32,7 @@ class Read(Request[int], frozen=True, kw_only=True):
 
 
 class Wait(Request[None], frozen=True, kw_only=True):
-    """Is never answered."""
+    """A request without a reply."""
 
 
 class Fill(Request[None], frozen=True, kw_only=True):
@@ -44,11 +44,11 @@ class SetDeadline(Request[None], frozen=True, kw_only=True):
 
 
 class Crash(Request[None], frozen=True, kw_only=True):
-    """Meets a bug."""
+    """A request that raises."""
 
 
 class Counters(HandlesOneByOne):
-    """Counts, stores the counts, and can be told to tick."""
+    """Counts, stores the counts, and ticks on request."""
 
     def __init__(self) -> None:
         self.counts: dict[bytes, int] = {}
@@ -137,7 +137,7 @@ class BreakableDisk(SystemDisk):
 
 
 class Host:
-    """A broker with one internal topic and a shard on it."""
+    """A broker with one internal topic and a state machine on it."""
 
     def __init__(self, path: Path, overrides: Mapping[str, str] | None = None) -> None:
         self.path = path
@@ -204,12 +204,12 @@ async def test_a_reply_that_is_an_error_is_raised(host: Host) -> None:
             await add(shard, b"")
 
 
-async def test_many_at_once_are_each_answered_in_order(host: Host) -> None:
+async def test_concurrent_requests_are_answered_in_order(host: Host) -> None:
     async with host.running() as shard:
         assert await asyncio.gather(*(add(shard, b"a") for _ in range(100))) == list(range(1, 101))
 
 
-async def test_a_write_that_fails_is_told_and_leaves_memory_as_the_log_says(host: Host) -> None:
+async def test_a_failed_write_fails_the_request_and_restores_the_state_of_the_log(host: Host) -> None:
     async with host.running() as shard:
         assert await add(shard, b"a") == 1
         host.disk.full = True
@@ -222,9 +222,9 @@ async def test_a_write_that_fails_is_told_and_leaves_memory_as_the_log_says(host
 
 
 async def eventually(probe: Callable[[], object]) -> None:
-    """Let the shard's own task run until something has come true."""
+    """Let the host's task run until `probe` is true."""
     async with asyncio.timeout(20):
-        while not probe():  # noqa: ASYNC110 - what is waited for is on disk or inside the machine
+        while not probe():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0)
 
 
@@ -243,10 +243,10 @@ async def test_after_a_snapshot_only_the_tail_is_replayed(
         assert host.made[-1].replayed < 20
 
 
-async def test_a_snapshot_is_taken_between_events_and_holds_what_they_change(
+async def test_a_snapshot_taken_between_events_includes_their_changes(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_module, "SLICE_SECONDS", 0.0)  # as little as can be at a time
+    monkeypatch.setattr(host_module, "SLICE_SECONDS", 0.0)  # the smallest slices
     names = [b"%05d" % number for number in range(3000)]
 
     async with host.running() as shard:
@@ -256,10 +256,10 @@ async def test_a_snapshot_is_taken_between_events_and_holds_what_they_change(
         monkeypatch.setattr(host_module, "SNAPSHOT_RECORDS", 100)
         shard.wake()
         await eventually(lambda: shard.is_taking_snapshot)
-        monkeypatch.setattr(host_module, "SNAPSHOT_RECORDS", 100_000)  # this is the only one
+        monkeypatch.setattr(host_module, "SNAPSHOT_RECORDS", 100_000)  # no second snapshot
         during = 0
         while shard.is_taking_snapshot:
-            # Entries that were taken already, are still to be taken, and are new.
+            # Entries already taken, still to be taken, and new.
             await add(shard, names[during])
             await add(shard, names[-1 - during])
             await add(shard, b"new %d" % during)
@@ -289,7 +289,7 @@ def newest(snapshots: StateSnapshots, end_offset: int) -> tuple[int, list[Change
     return offset, list(changes)
 
 
-def test_the_last_snapshots_are_kept_and_a_damaged_one_is_passed_over(tmp_path: Path) -> None:
+def test_the_last_snapshots_are_kept_and_a_damaged_one_is_skipped(tmp_path: Path) -> None:
     snapshots = StateSnapshots(SystemDisk(), tmp_path / "s")
     assert snapshots.newest(10) is None
     for offset in range(1, 6):
@@ -300,16 +300,16 @@ def test_the_last_snapshots_are_kept_and_a_damaged_one_is_passed_over(tmp_path: 
     assert newest(snapshots, 10) == (4, [Change(b"k", b"4")])
 
 
-def test_a_snapshot_of_what_a_crash_has_taken_is_not_used(tmp_path: Path) -> None:
+def test_a_snapshot_beyond_the_end_of_the_log_is_removed(tmp_path: Path) -> None:
     snapshots = StateSnapshots(SystemDisk(), tmp_path / "s")
     snapshots.write(5, [encode_block([Change(b"k", b"kept")])])
     snapshots.write(9, [encode_block([Change(b"k", b"lost")])])
     assert newest(snapshots, 8) == (5, [Change(b"k", b"kept")])
-    # Not later either, when the log has grown past it with something else.
+    # Not later either, when the log has grown past it with other records.
     assert newest(snapshots, 20) == (5, [Change(b"k", b"kept")])
 
 
-async def test_a_refusal_reaches_those_who_still_wait_for_earlier_records(tmp_path: Path) -> None:
+async def test_a_refused_write_fails_requests_that_wait_for_earlier_records(tmp_path: Path) -> None:
     host = Host(tmp_path, {"cleanup.policy": "compact", "flush.messages": "1"})
     async with host.running() as shard:
         await add(shard, b"a")
@@ -333,7 +333,7 @@ async def test_the_machine_is_ticked_when_its_deadline_comes(host: Host) -> None
         assert machine.ticks == 1
 
 
-async def test_a_machine_that_is_always_due_leaves_others_their_turns(host: Host) -> None:
+async def test_a_machine_that_is_always_due_does_not_block_the_event_loop(host: Host) -> None:
     async with host.running() as shard:
         await add(shard, b"a")
         machine = host.made[-1]
@@ -352,10 +352,10 @@ async def test_a_machine_that_is_always_due_leaves_others_their_turns(host: Host
 async def test_the_machine_forgets_a_request_that_is_cancelled(host: Host) -> None:
     async with host.running() as shard:
         await shard.loaded()
-        asking = asyncio.create_task(shard.ask(Wait()))
+        request = asyncio.create_task(shard.ask(Wait()))
         await host.made[-1].has_waiter.wait()
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        request.cancel()
+        await asyncio.gather(request, return_exceptions=True)
 
         assert not host.made[-1].waiting
 
@@ -390,7 +390,7 @@ async def test_pending_requests_of_a_machine_that_fails_get_an_error(host: Host)
         assert await add(shard, b"a") == 1
 
 
-async def test_an_event_that_meets_a_bug_has_the_machine_rebuilt(host: Host) -> None:
+async def test_a_machine_that_raises_is_rebuilt(host: Host) -> None:
     async with host.running() as shard:
         await add(shard, b"a")
         shard.post(Crash())
@@ -415,7 +415,7 @@ async def test_equal_events_posted_once_are_handled_once_in_a_batch(host: Host) 
         assert await read(shard, b"a") == 2
 
 
-async def test_a_reply_that_was_on_its_way_reaches_a_request_that_was_cancelled(host: Host) -> None:
+async def test_a_cancelled_request_still_gets_a_reply_already_in_flight(host: Host) -> None:
     host.overrides = {"cleanup.policy": "compact", "flush.messages": "1"}
     async with host.running() as shard:
         machine = await shard.loaded()
@@ -433,3 +433,27 @@ async def test_a_request_that_is_cancelled_before_its_batch_is_not_handled(host:
         await shard.loaded()
         shard.cancel(shard.submit(Add(name=b"a")))
         assert await add(shard, b"a") == 1
+
+
+async def test_a_read_that_fails_has_the_machine_rebuilt(host: Host) -> None:
+    async with host.running() as shard:
+        assert await add(shard, b"a") == 1
+
+        def fail(_effect: object) -> None:
+            raise OSError(5, "EIO")
+
+        shard._read = fail
+        machine = host.made[-1]
+        machine.handle = lambda batch, now_ms: Outcome(reads=["block"])  # type: ignore[method-assign]  # noqa: ARG005
+        with pytest.raises(CoordinatorUnavailable, match="EIO"):
+            await add(shard, b"a")
+        assert await add(shard, b"a") == 2
+
+
+async def test_handled_waits_for_more_than_one_turn_can_handle(host: Host) -> None:
+    async with host.running() as shard:
+        await shard.loaded()
+        for _ in range(2 * host_module.MAX_REQUESTS):
+            shard.post(Add(name=b"a"))
+        await shard.handled()
+        assert host.made[-1].counts == {b"a": 2 * host_module.MAX_REQUESTS}

@@ -1,4 +1,4 @@
-"""The topics of a broker: what survives a restart, and what a failure leaves behind."""
+"""The topics of a broker: restarts, and failed changes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -20,7 +20,7 @@ from .open_brokers import eventually
 
 
 class NoRoomForDirectories(SystemDisk):
-    """The real disk, on which no directory can be made while it is `full`."""
+    """The real disk, which fails to create directories while it is `full`."""
 
     full = False
 
@@ -31,7 +31,7 @@ class NoRoomForDirectories(SystemDisk):
 
 
 class NoDescriptors(SystemDisk):
-    """The real disk, on which nothing can be synced for want of descriptors while it is `short` of them."""
+    """The real disk, which has no descriptors to sync while it is `short`."""
 
     short = False
     postponed = 0
@@ -66,7 +66,7 @@ async def test_topics_and_their_settings_survive_a_restart(tmp_path: Path) -> No
         assert broker.topics.find(topic.id.bytes, 0) is broker.topics.partition("kept", 0)
 
 
-async def test_a_new_topic_never_meets_the_data_of_a_deleted_namesake(tmp_path: Path) -> None:
+async def test_a_recreated_topic_does_not_see_the_data_of_the_deleted_one(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("t", partitions=1)
         await append(broker.topics.partition("t", 0), write_batch([Record(0, 1, None, b"old")]))
@@ -75,7 +75,7 @@ async def test_a_new_topic_never_meets_the_data_of_a_deleted_namesake(tmp_path: 
         assert broker.topics.partition("t", 0).high_watermark == 0
 
 
-async def test_a_topic_that_could_not_be_made_does_not_exist(tmp_path: Path) -> None:
+async def test_a_topic_whose_creation_failed_does_not_exist(tmp_path: Path) -> None:
     disk = NoRoomForDirectories()
     async with running(tmp_path, disk) as broker:
         disk.full = True
@@ -88,7 +88,7 @@ async def test_a_topic_that_could_not_be_made_does_not_exist(tmp_path: Path) -> 
         assert len(broker.topics.partitions_of("t")) == 3
 
 
-async def test_partitions_that_could_not_be_added_are_not_there(tmp_path: Path) -> None:
+async def test_partitions_whose_creation_failed_do_not_exist(tmp_path: Path) -> None:
     disk = NoRoomForDirectories()
     async with running(tmp_path, disk) as broker:
         await broker.topics.create("t", partitions=1)
@@ -112,7 +112,7 @@ async def test_a_dry_run_changes_nothing(tmp_path: Path) -> None:
         assert not broker.topics.image.topic("t").overrides
 
 
-async def test_a_topic_of_our_own_keeps_its_partitions(tmp_path: Path) -> None:
+async def test_an_internal_topic_cannot_grow(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create_internal(OFFSETS_TOPIC, partitions=2, overrides={})
         with pytest.raises(PolicyViolation, match="internal"):
@@ -120,14 +120,14 @@ async def test_a_topic_of_our_own_keeps_its_partitions(tmp_path: Path) -> None:
         assert broker.topics.image.topic(OFFSETS_TOPIC).partitions == 2
 
 
-async def test_a_topic_of_our_own_cannot_be_deleted(tmp_path: Path) -> None:
+async def test_an_internal_topic_cannot_be_deleted(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create_internal(OFFSETS_TOPIC, partitions=1, overrides={})
         with pytest.raises(PolicyViolation, match="internal"):
             await broker.topics.delete(OFFSETS_TOPIC)
 
 
-async def test_producer_ids_are_never_given_twice_not_even_after_a_restart(tmp_path: Path) -> None:
+async def test_producer_ids_are_unique_across_restarts(tmp_path: Path) -> None:
     given: list[int] = []
     for _ in range(3):
         async with running(tmp_path) as broker:
@@ -135,7 +135,7 @@ async def test_producer_ids_are_never_given_twice_not_even_after_a_restart(tmp_p
     assert len(set(given)) == len(given)
 
 
-async def test_a_change_is_carried_to_its_end_although_nobody_waits_for_it(tmp_path: Path) -> None:
+async def test_a_cancelled_change_is_completed(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         changes: list[Coroutine[Any, Any, object]] = [
             broker.topics.create("made", partitions=5),
@@ -156,7 +156,7 @@ async def test_a_change_is_carried_to_its_end_although_nobody_waits_for_it(tmp_p
 async def test_a_change_is_not_refused_because_its_flush_is_postponed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is in the log, so it would take effect at the next start."""
+    """The change is in the log, so it would take effect at the next start."""
     monkeypatch.setattr("alpacamq.broker.partition.group_commit.PATIENCE_SECONDS", -1.0)
     monkeypatch.setattr("alpacamq.broker.partition.group_commit.RETRY_MS", 1)
     disk = NoDescriptors()

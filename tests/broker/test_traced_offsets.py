@@ -1,4 +1,4 @@
-"""Which messages are traced: sampling by offset, and traces that producers began."""
+"""Selection of traced messages: sampling by offset, and traces begun by producers."""
 
 from uuid import UUID
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpacamq.broker.tracing.batches import MAX_TRACED, begins_traced, traced_records
-from alpacamq.broker.tracing.partition import Remembered, TracedOffsets
+from alpacamq.broker.tracing.partition import RememberedOffsets, TracedOffsets
 from alpacamq.model.batch import Codec, read_header
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.records import Header, Record, write_batch
@@ -18,9 +18,9 @@ SAMPLED = Header("traceparent", f"00-{TRACE}-{SPAN}-01".encode())
 NOT_SAMPLED = Header("traceparent", f"00-{TRACE}-{SPAN}-00".encode())
 
 
-def traced(rate: float, partition: int = 0, remembered: Remembered | None = None) -> TracedOffsets:
+def traced(rate: float, partition: int = 0, remembered: RememberedOffsets | None = None) -> TracedOffsets:
     offsets = TracedOffsets(
-        TopicPartition(TopicName("orders"), partition), TOPIC_ID, remembered or Remembered()
+        TopicPartition(TopicName("orders"), partition), TOPIC_ID, remembered or RememberedOffsets()
     )
     offsets.sample(rate)
     return offsets
@@ -37,7 +37,7 @@ def batch(*headers: tuple[Header, ...], codec: Codec = Codec.NONE, value: bytes 
     st.integers(0, 300),
     st.integers(0, 5),
 )
-def test_a_range_samples_what_its_offsets_sample_one_by_one(
+def test_a_range_samples_the_same_offsets_as_single_lookups(
     rate: float, first: int, count: int, partition: int
 ) -> None:
     offsets = traced(rate, partition)
@@ -53,7 +53,7 @@ def test_the_rate_is_kept_exactly(rate: float, expected: int) -> None:
     assert len(traced(rate).sampled(0, 10_000)) == expected
 
 
-def test_a_sampled_message_has_the_same_trace_whenever_it_is_asked_for() -> None:
+def test_a_sampled_message_always_has_the_same_trace() -> None:
     before, after = traced(0.1), traced(0.1)
     contexts = [before.find(offset) for offset in before.sampled(0, 1000)]
     assert contexts == [after.find(offset) for offset in after.sampled(0, 1000)]
@@ -78,8 +78,8 @@ def test_known_offsets_of_a_range_are_those_remembered_in_it(
     assert offsets.known(first, end) == sorted(each for each in model if first <= each < end)
 
 
-def test_what_all_partitions_remember_is_bounded_together() -> None:
-    remembered = Remembered(limit=10)
+def test_remembered_offsets_are_bounded_across_partitions() -> None:
+    remembered = RememberedOffsets(limit=10)
     one, other = traced(0, 0, remembered), traced(0, 1, remembered)
     for offset in range(20):
         one.remember(TRACE, offset)
@@ -90,7 +90,7 @@ def test_what_all_partitions_remember_is_bounded_together() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_a_trace_in_the_first_record_is_found_whatever_the_batch_is_packed_with(codec: Codec) -> None:
+def test_a_trace_in_the_first_record_is_found_with_any_codec(codec: Codec) -> None:
     with_trace = batch((Header("a", b"1"), SAMPLED, Header("b", None)), (), codec=codec)
     assert begins_traced(with_trace, read_header(with_trace))
     for headers in ((), (Header("a", b""),), (NOT_SAMPLED,), (Header("traceparent", b"tea"),)):
@@ -99,19 +99,19 @@ def test_a_trace_in_the_first_record_is_found_whatever_the_batch_is_packed_with(
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_a_packed_batch_that_is_large_is_not_unpacked_for_its_first_record(codec: Codec) -> None:
+def test_a_large_compressed_batch_is_not_unpacked_for_its_first_record(codec: Codec) -> None:
     large = batch(*[()] * 20, codec=codec, value=b"v" * 50_000)
     assert not begins_traced(large, read_header(large))
 
 
 @pytest.mark.parametrize("value", [b"", b"v" * 200, b"v" * 100_000])
-def test_a_trace_behind_a_value_of_any_size_is_found_where_nothing_is_packed(value: bytes) -> None:
+def test_a_trace_behind_a_value_of_any_size_is_found_in_uncompressed_batches(value: bytes) -> None:
     large = batch((SAMPLED,), value=value)
     assert begins_traced(large, read_header(large))
 
 
 @given(st.binary(max_size=200), st.sampled_from(list(Codec)))
-def test_whatever_bytes_follow_a_header_are_looked_at_without_harm(body: bytes, codec: Codec) -> None:
+def test_garbage_behind_a_header_does_not_raise(body: bytes, codec: Codec) -> None:
     data = bytearray(batch((), codec=Codec.NONE)[:61] + body)
     header = read_header(data)._replace(attributes=codec)
     begins_traced(data, header)
@@ -125,5 +125,5 @@ def test_all_records_with_a_trace_are_found_with_their_keys(codec: Codec) -> Non
     ]  # fmt: skip
 
 
-def test_of_one_batch_no_more_are_followed_than_can_be() -> None:
+def test_traced_records_per_batch_are_limited() -> None:
     assert len(traced_records(batch(*[(SAMPLED,)] * 300), 1 << 20)) == MAX_TRACED

@@ -1,4 +1,4 @@
-"""The life of messages as their traces tell it: in a broker at work, and across its restarts."""
+"""Traces of messages in a running broker, and across its restarts."""
 
 import asyncio
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ async def test_a_trace_is_continued_from_the_message(tmp_path: Path) -> None:
         assert len({event.span_id for event in events(broker)}) == 1
 
 
-async def test_the_trace_of_a_call_is_for_messages_that_bring_none(tmp_path: Path) -> None:
+async def test_the_trace_of_a_call_applies_to_messages_without_one(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         other = Header("traceparent", f"00-{'1' * 32}-{SPAN}-01".encode())
         results = await published(
@@ -103,7 +103,7 @@ async def test_the_trace_of_a_call_is_for_messages_that_bring_none(tmp_path: Pat
         "headers do not count",
     ],
 )
-async def test_what_nobody_wants_traced_is_not(
+async def test_unsampled_and_disabled_messages_are_not_traced(
     tmp_path: Path, headers: tuple[Header, ...], settings: dict[str, str]
 ) -> None:
     async with running(tmp_path) as broker:
@@ -115,14 +115,14 @@ async def test_what_nobody_wants_traced_is_not(
         assert broker.tracing.stats().events_total == 0
 
 
-async def test_tracing_can_be_switched_off_for_all(tmp_path: Path) -> None:
+async def test_tracing_can_be_disabled_for_the_broker(tmp_path: Path) -> None:
     async with running(tmp_path, tracing=None) as broker:
         (result,) = await published(broker, Message(value=b"tea", headers=(TRACEPARENT,)))
         await settle(broker, Action.ACK, await broker.queues.receive(ORDERS))
         assert (result.trace_id, broker.tracing) == (None, None)
 
 
-async def test_a_share_of_all_messages_is_sampled(tmp_path: Path) -> None:
+async def test_a_fraction_of_all_messages_is_sampled(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1, overrides={"trace.sample": "0.1"})
         results = await published(broker, *[Message(value=b"tea")] * 100)
@@ -134,11 +134,11 @@ async def test_a_share_of_all_messages_is_sampled(tmp_path: Path) -> None:
         for each in traced:
             assert names(broker, each) == [*PUBLISHED, "consume.fetched", "consume.acked"]
             assert status(broker, each) is Status.ACKED
-        # Nothing was written into the records for that.
+        # Sampling does not change the records.
         assert all(not record.headers for record in stored(broker, "orders"))
 
 
-async def test_settings_hold_from_the_next_message_on(tmp_path: Path) -> None:
+async def test_new_settings_apply_from_the_next_message_on(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1)
         (before,) = await published(broker, Message(value=b"tea"))
@@ -157,7 +157,7 @@ async def test_settings_hold_from_the_next_message_on(tmp_path: Path) -> None:
         (Action.EXTEND, {"delay_ms": 0}, "consume.nacked", Status.PUBLISHED),
     ],
 )
-async def test_what_consumers_do_is_told(
+async def test_settlements_are_recorded(
     tmp_path: Path, action: Action, fields: dict[str, Any], step: str, where: Status
 ) -> None:
     async with running(tmp_path) as broker:
@@ -174,7 +174,7 @@ async def test_what_consumers_do_is_told(
         assert status(broker) is where
 
 
-async def test_a_message_nobody_settles_times_out_and_comes_again_as_another_span(tmp_path: Path) -> None:
+async def test_an_expired_lease_is_recorded_and_the_redelivery_is_a_new_span(tmp_path: Path) -> None:
     clock = SettableClock()
     async with running(tmp_path, clock=clock) as broker:
         await published(broker, Message(value=b"tea", headers=(TRACEPARENT,)))
@@ -217,7 +217,7 @@ async def test_a_rejected_message_keeps_its_trace_through_dead_letters_and_back(
         assert status(broker, trace_id) is Status.ACKED
 
 
-async def test_the_producers_own_header_is_moved_as_it_is(tmp_path: Path) -> None:
+async def test_the_producers_header_is_moved_unchanged(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1)
         await published(broker, Message(value=b"tea", headers=(TRACEPARENT,)))
@@ -228,7 +228,7 @@ async def test_the_producers_own_header_is_moved_as_it_is(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("action", ["drop", "dead-letter"])
-async def test_a_message_past_its_time_to_live_is_told(tmp_path: Path, action: str) -> None:
+async def test_the_expiry_of_a_message_is_recorded(tmp_path: Path, action: str) -> None:
     clock = SettableClock()
     async with running(tmp_path, clock=clock) as broker:
         settings = {"queue.ttl.ms": "1000", "queue.ttl.action": action}
@@ -242,7 +242,7 @@ async def test_a_message_past_its_time_to_live_is_told(tmp_path: Path, action: s
         assert status(broker) is expected
 
 
-async def test_a_delayed_message_is_followed_while_it_waits(tmp_path: Path) -> None:
+async def test_a_delayed_message_is_traced_while_it_is_pending(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1)
         due_ms = broker.clock.now_ms() + 150
@@ -259,7 +259,7 @@ async def test_a_delayed_message_is_followed_while_it_waits(tmp_path: Path) -> N
         assert names(broker)[-2:] == ["consume.fetched", "consume.acked"]
 
 
-async def test_a_sampled_message_keeps_its_trace_when_its_time_comes(tmp_path: Path) -> None:
+async def test_a_sampled_delayed_message_keeps_its_trace_when_delivered(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1, overrides={"trace.sample": "1"})
         (result,) = await published(broker, Message(value=b"tea", deliver_at_ms=broker.clock.now_ms() + 150))
@@ -272,7 +272,7 @@ async def test_a_sampled_message_keeps_its_trace_when_its_time_comes(tmp_path: P
 
 
 @pytest.mark.parametrize("end", ["cancelled", "expired"])
-async def test_a_delayed_message_that_never_comes_is_told(tmp_path: Path, end: str) -> None:
+async def test_the_end_of_an_undelivered_delayed_message_is_recorded(tmp_path: Path, end: str) -> None:
     async with running(tmp_path) as broker:
         due_ms = broker.clock.now_ms() + 3_600_000
         (result,) = await published(
@@ -288,7 +288,7 @@ async def test_a_delayed_message_that_never_comes_is_told(tmp_path: Path, end: s
         assert status(broker) is Status(end)
 
 
-async def test_after_a_restart_deliveries_go_on_in_the_same_trace(tmp_path: Path) -> None:
+async def test_after_a_restart_deliveries_continue_the_same_trace(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1, overrides={"trace.sample": "0.5"})
         results = await published(broker, *[Message(value=b"tea")] * 4)
@@ -302,7 +302,7 @@ async def test_after_a_restart_deliveries_go_on_in_the_same_trace(tmp_path: Path
             assert status(broker, trace_id) is Status.ACKED
 
 
-async def test_a_topic_made_anew_has_none_of_the_traces_of_its_namesake(tmp_path: Path) -> None:
+async def test_a_recreated_topic_has_no_traces_of_the_deleted_one(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1)
         await published(broker, Message(value=b"tea", headers=(TRACEPARENT,)))
@@ -321,7 +321,7 @@ async def test_a_batch_that_is_refused_leaves_no_trace(tmp_path: Path) -> None:
         assert names(broker) == []
 
 
-async def test_what_waits_for_its_flush_is_persisted_when_that_has_ended(tmp_path: Path) -> None:
+async def test_persisted_is_recorded_when_the_flush_has_ended(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1, overrides={"flush.messages": "1"})
         sending = asyncio.create_task(published(broker, Message(value=b"tea", headers=(TRACEPARENT,))))
@@ -331,7 +331,7 @@ async def test_what_waits_for_its_flush_is_persisted_when_that_has_ended(tmp_pat
         assert names(broker) == PUBLISHED
 
 
-async def test_who_reads_a_batch_before_it_has_been_looked_through_is_told_all_the_same() -> None:
+async def test_a_read_before_the_end_of_the_search_is_recorded() -> None:
     told: list[TraceEvent] = []
     looking: Future[list[Traced]] = Future()
 
@@ -343,18 +343,18 @@ async def test_who_reads_a_batch_before_it_has_been_looked_through_is_told_all_t
     identity = TopicPartition(TopicName("orders"), 0)
     traces = PartitionTraces(identity, uuid4(), config, TraceSink(told.append, Slow()))
     batch = write_batch([Record(offset, 1, b"k", b"v", (TRACEPARENT,)) for offset in range(50)])
-    arrival = traces.arrival(batch, read_header(batch), "shop")
-    assert arrival is not None
-    arrival.persisted(100, 150)
+    trace = traces.produce_trace(batch, read_header(batch), "shop")
+    assert trace is not None
+    trace.persisted(100, 150)
     assert traces.may_be_read
     traces.fetched(100, 150, Origin(ClientApi.KAFKA, "bob"))
     assert told == []
     looking.set_result(traced_records(batch, 1 << 20)[:1])
 
-    async def is_told() -> bool:
+    async def is_recorded() -> bool:
         return len(told) == 4
 
-    await eventually(is_told)
+    await eventually(is_recorded)
     assert [event.name for event in told] == [*PUBLISHED, "consume.fetched"]
     assert (told[-1].offset, told[-1].consumer) == (100, "bob")
     assert told[-1].at_us >= told[2].at_us
@@ -362,7 +362,7 @@ async def test_who_reads_a_batch_before_it_has_been_looked_through_is_told_all_t
     assert len(told) == 4
 
 
-async def test_an_offset_without_a_message_is_fetched_by_nobody(tmp_path: Path) -> None:
+async def test_a_sampled_offset_without_a_message_is_not_recorded_as_fetched(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1, overrides={"trace.sample": "1"})
         partition = broker.topics.partition("orders", 0)
@@ -375,7 +375,7 @@ async def test_an_offset_without_a_message_is_fetched_by_nobody(tmp_path: Path) 
         assert (only.events, only.place) == (4, ("orders", 0, 1))
 
 
-async def test_what_is_switched_off_is_not_told_of_deliveries_under_way(tmp_path: Path) -> None:
+async def test_disabling_tracing_stops_recording_of_deliveries_in_flight(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         await broker.topics.create("orders", partitions=1)
         await published(broker, Message(value=b"tea", headers=(TRACEPARENT,)))

@@ -1,4 +1,4 @@
-"""Transactions of a broker in this process."""
+"""Transactions on a broker in this process."""
 
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.publishing import TransactionalProducer
@@ -26,7 +26,7 @@ async def end(broker: Broker, producer: TransactionalProducer, *, committed: boo
 async def end_with_new_epoch(
     broker: Broker, producer: TransactionalProducer, *, committed: bool
 ) -> TransactionalProducer:
-    """End the transaction and return the producer to go on with, once the markers are written."""
+    """End the transaction and return the producer's new identity, once the markers are written."""
     given = await _end(broker, producer, EndProtocol.NEW_EPOCH, committed=committed)
     return TransactionalProducer(
         transactional_id=producer.transactional_id, producer_id=given.producer_id, producer_epoch=given.epoch

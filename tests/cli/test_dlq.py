@@ -117,7 +117,7 @@ def test_a_failed_redrive_is_reported(ctl: Command, broker: Broker, topic: str) 
     ran = ctl("dlq", "redrive", dead_letters, "-o", "json")
     assert ran.code == 1
     assert json.loads(ran.text)["moved"] == 0
-    assert f"topic '{topic}', where they came from, is not there" in ran.errors
+    assert f"topic '{topic}', which they came from, does not exist" in ran.errors
     assert len(ctl.json("dlq", "show", dead_letters)) == 1
 
 

@@ -1,4 +1,4 @@
-"""aiokafka, asyncio's client; each call runs a loop of its own."""
+"""aiokafka, the asyncio client; each call runs its own event loop."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
@@ -20,7 +20,7 @@ REQUEST_TIMEOUT_MS = 3000
 
 
 def blocking(call: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Run to the end, within the deadline, and turn the client's errors into ours."""
+    """Run a call to completion, within the deadline, and convert the client's errors to ours."""
 
     @wraps(call)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:

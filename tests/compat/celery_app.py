@@ -1,8 +1,8 @@
-"""A Celery application whose broker is ours, as a process of its own.
+"""A Celery application that uses our broker, as a process.
 
     BROKER_URL=sqs://key:secret@127.0.0.1:9324// celery -A tests.compat.celery_app worker
 
-Tasks write a line for what happens to them into the file JOURNAL.
+Tasks append a line for each run to the file JOURNAL.
 """
 
 import os
@@ -30,7 +30,7 @@ app.conf.update(
     task_default_queue=QUEUE,
     task_acks_late=True,
     worker_prefetch_multiplier=1,
-    worker_enable_remote_control=False,  # which SQS has nothing for
+    worker_enable_remote_control=False,  # not available with SQS
     worker_send_task_events=False,
     result_backend=None,
     broker_connection_retry_on_startup=True,
@@ -49,7 +49,7 @@ def add(left: int, right: int) -> None:
 
 @app.task(bind=True, max_retries=2)  # type: ignore[untyped-decorator]
 def stubborn(self: Any) -> None:
-    """Succeeds when it is tried for the third time."""
+    """Succeed at the third attempt."""
     note("stubborn", self.request.retries)
     if self.request.retries < 2:
         raise self.retry(countdown=RETRY_S)

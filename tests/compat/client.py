@@ -1,6 +1,6 @@
-"""What the compat tests ask of a client, so that one test states a behaviour for all of them.
+"""The client interface of the compat tests, so that one test states a behaviour for all clients.
 
-Each client has an adapter beside this module that says the same thing in that client's own words.
+Each client has an adapter beside this module that implements it with that client's API.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ ACKS = ("0", "1", "all")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A record as a client writes or reads it; no timestamp means the client's own clock."""
+    """A record as a client writes or reads it; without a timestamp, the client's clock is used."""
 
     value: bytes | None
     key: bytes | None = None
@@ -27,7 +27,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What a client learns of the brokers."""
+    """What a client sees of the brokers."""
 
     id: str
     controller: int
@@ -35,7 +35,7 @@ class Cluster:
 
 
 class Refused(Exception):
-    """The broker said no: Kafka's error number and the words that came with it."""
+    """The broker returned an error: Kafka's error code and the message."""
 
     def __init__(self, code: int, words: str) -> None:
         super().__init__(f"{code}: {words}")
@@ -44,7 +44,7 @@ class Refused(Exception):
 
 
 class Client(Protocol):
-    """Writing and reading."""
+    """Produces and reads."""
 
     name: ClassVar[str]
     sets_timestamps: ClassVar[bool]
@@ -60,7 +60,7 @@ class Client(Protocol):
         acks: str = "all",
         idempotent: bool = False,
     ) -> list[int] | None:
-        """The offsets the broker gave, or None where the client cannot know; Refused when it refused one."""
+        """Return the assigned offsets, or None if the client cannot know them; raises Refused."""
         ...
 
     def read(
@@ -72,20 +72,20 @@ class Client(Protocol):
         start: int = 0,
         reset: str | None = None,
     ) -> list[Record]:
-        """`count` records from `start`; `reset` says where to go when that is out of range."""
+        """Read `count` records from `start`; `reset` decides what happens if that is out of range."""
         ...
 
     def offset_at(self, topic: str, timestamp_ms: int, *, partition: int = 0) -> int | None:
-        """The first offset whose record is not older, or None."""
+        """Return the first offset whose record is not older than a timestamp, or None."""
         ...
 
     def partition_count(self, topic: str) -> int:
-        """From the metadata; Refused when there is no such topic."""
+        """Return the count from the metadata; raises Refused if the topic does not exist."""
         ...
 
 
 class Admin(Client, Protocol):
-    """Managing topics."""
+    """Manages topics."""
 
     def create_topic(
         self,
@@ -106,15 +106,15 @@ class Admin(Client, Protocol):
     def settings(self, topic: str) -> dict[str, str]: ...
 
     def replace_settings(self, topic: str, settings: Mapping[str, str]) -> None:
-        """These and no others: what is not named goes back to its default."""
+        """Replace all settings: those not named get their defaults."""
         ...
 
     def delete_records(self, topic: str, *, before: int, partition: int = 0) -> int:
-        """Where the log starts now."""
+        """Delete records; return the new log start offset."""
         ...
 
     def ends(self, topic: str, *, partition: int = 0) -> tuple[int, int]:
-        """The earliest offset and the one the next record will have."""
+        """Return the first offset and the offset of the next record."""
         ...
 
     def cluster(self) -> Cluster: ...

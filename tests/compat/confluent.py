@@ -21,7 +21,7 @@ from .client import DEADLINE_S, Cluster, Record, Refused
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-# librdkafka finds these out by itself, from the metadata or from the fetch position.
+# librdkafka derives these from the metadata or the fetch position.
 LOCAL_CODES = {
     KafkaError._UNKNOWN_TOPIC: 3,
     KafkaError._UNKNOWN_PARTITION: 3,
@@ -76,7 +76,7 @@ class Confluent:
                 on_delivery=lambda error, message: reports.append((error, message)),
             )
             producer.poll(0)
-        assert producer.flush(DEADLINE_S) == 0, "not every record was reported on"
+        assert producer.flush(DEADLINE_S) == 0, "some records have no delivery report"
         for error, _ in reports:
             if error is not None:
                 raise refused(error)
@@ -153,7 +153,7 @@ class Confluent:
         _result(self._admin.alter_configs([resource])[resource])
 
     def change_settings(self, topic: str, changes: Mapping[str, tuple[str, str | None]]) -> None:
-        """One change each: name → (set, delete, append or subtract; value)."""
+        """Change settings: name → (set, delete, append or subtract; value)."""
         entries = [
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType[operation.upper()])
             for name, (operation, value) in changes.items()
@@ -173,7 +173,7 @@ class Confluent:
         )
 
     def newest(self, topic: str, *, partition: int = 0) -> tuple[int, int]:
-        """Offset and timestamp of the record with the largest timestamp."""
+        """Return offset and timestamp of the record with the largest timestamp."""
         return self._list_offset(topic, partition, OffsetSpec.max_timestamp())
 
     def cluster(self) -> Cluster:
@@ -193,7 +193,7 @@ class Confluent:
         return Consumer(
             {
                 "bootstrap.servers": self._address,
-                # A group is named because the client insists; assign() never joins it.
+                # The client requires a group name; assign() never joins it.
                 "group.id": "none",
                 "enable.auto.commit": False,
                 "check.crcs": True,
@@ -209,7 +209,7 @@ class Confluent:
 
 
 def as_record(message: Message) -> Record:
-    """A consumed message in the tests' words."""
+    """Convert a consumed message to a Record."""
     return Record(
         value=message.value(),
         key=message.key(),

@@ -1,4 +1,4 @@
-"""One broker for all compat tests of a worker, and the clients to try on it."""
+"""One broker for all compat tests of a worker, and the clients to test with it."""
 
 from collections.abc import Iterator
 
@@ -31,7 +31,7 @@ def name_of(kind: type[Client]) -> str:
 
 
 def skip_if_unable(kind: type[Client], compression: str = "none") -> None:
-    """Skip where this machine lacks the client or a library it needs."""
+    """Skip if this machine lacks the client or a library it needs."""
     if kind is Kcat and not kcat.installed():
         pytest.skip("kcat is not installed")
     if kind is KafkaPython and compression == "snappy" and not kafka.codec.has_snappy():
@@ -40,7 +40,7 @@ def skip_if_unable(kind: type[Client], compression: str = "none") -> None:
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker that makes no topic by itself."""
+    """A broker without automatic topic creation."""
     broker = Broker(tmp_path_factory.mktemp("compat") / "data", config=CONFIG)
     try:
         yield broker.start()
@@ -58,14 +58,14 @@ def client(request: pytest.FixtureRequest, broker: Broker) -> Client:
 
 @pytest.fixture(params=ADMINS, ids=name_of)
 def admin(request: pytest.FixtureRequest, broker: Broker) -> Admin:
-    """Each client that can manage topics in turn."""
+    """Each client with an admin API in turn."""
     kind: type[Admin] = request.param
     return kind(broker.address)
 
 
 @pytest.fixture
 def confluent(broker: Broker) -> Confluent:
-    """The client that prepares what the client under test then meets."""
+    """The client that prepares the data for the client under test."""
     return Confluent(broker.address)
 
 

@@ -1,4 +1,4 @@
-"""kafka-python, all Python."""
+"""kafka-python, the pure Python client."""
 
 import re
 import time
@@ -18,7 +18,7 @@ BLOCK_MS = 3000
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Turn the client's errors into ours."""
+    """Convert the client's errors to ours."""
     try:
         yield
     except KafkaError as error:
@@ -139,11 +139,11 @@ class KafkaPython:
         return {name: entry["value"] for name, entry in answer["topic"][topic].items()}
 
     def replace_settings(self, topic: str, settings: Mapping[str, str]) -> None:
-        # This client adds every modified setting to what it sends, so that nothing is reset by accident.
+        # This client sends every modified setting, so that none is reset by accident.
         self._alter(topic, settings, incremental=False)
 
     def change_settings(self, topic: str, changes: Mapping[str, tuple[str, str | None]]) -> None:
-        """One change each: name → (set, delete, append or subtract; value)."""
+        """Change settings: name → (set, delete, append or subtract; value)."""
         self._alter(topic, {name: (how.upper(), value) for name, (how, value) in changes.items()}, True)
 
     def delete_records(self, topic: str, *, before: int, partition: int = 0) -> int:
@@ -160,7 +160,7 @@ class KafkaPython:
         )
 
     def newest(self, topic: str, *, partition: int = 0) -> tuple[int, int]:
-        """Offset and timestamp of the record with the largest timestamp."""
+        """Return offset and timestamp of the record with the largest timestamp."""
         answer = self._list_offset(topic, partition, OffsetSpec.MAX_TIMESTAMP)
         return answer.offset, answer.timestamp
 
@@ -174,14 +174,14 @@ class KafkaPython:
         )
 
     def log_dirs(self, topic: str) -> list[dict[str, Any]]:
-        """Every log directory with what it holds of `topic`."""
+        """Return every log directory with its part of `topic`."""
         with self._admin() as admin:
             (answer,) = admin.describe_log_dirs([topic])
         directories: list[dict[str, Any]] = answer["log_dirs"]
         return directories
 
     def topic_partitions(self, topics: Sequence[str], limit: int = 2000) -> list[tuple[str, int]]:
-        """Every partition by DescribeTopicPartitions, however many pages that takes."""
+        """Return every partition by DescribeTopicPartitions, in as many pages as necessary."""
         found: list[tuple[str, int]] = []
         cursor = None
         with self._admin() as admin:
@@ -199,7 +199,7 @@ class KafkaPython:
     def _alter(self, topic: str, settings: Mapping[str, Any], incremental: bool) -> None:
         resource = ConfigResource(ConfigResourceType.TOPIC, topic, dict(settings))
         with self._admin() as admin:
-            # Unknown names go through to the broker: its answer is what is tested.
+            # Unknown names are sent to the broker: its answer is tested.
             answer = admin.alter_configs([resource], raise_on_unknown=False, incremental=incremental)
         outcome = answer["topic"][topic]
         if outcome != "OK":

@@ -1,4 +1,4 @@
-"""kcat, Debian's command line client on an older librdkafka; it manages no topics."""
+"""kcat, the command line client with an older librdkafka; it has no admin API."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from .client import DEADLINE_S, Record, Refused
 
-# Sizes come before the bytes they count, so that any byte may be in a key or a value.
+# Sizes precede the bytes they count, so that keys and values may contain any byte.
 FORMAT = "%o %T %K %S %k%s%h\x1e"
 _NUMBERS = re.compile(rb"(-?\d+) (-?\d+) (-?\d+) (-?\d+) ")
 _CODES = {
@@ -42,7 +42,7 @@ class Kcat:
         acks: str = "all",
         idempotent: bool = False,
     ) -> list[int] | None:
-        # Partition and headers belong to the command, so each run of records that share them is one.
+        # Partition and headers are command line options, so consecutive records that share them are one run.
         for (partition, headers), group in groupby(
             records, key=lambda record: (record.partition, record.headers)
         ):
@@ -77,7 +77,7 @@ class Kcat:
         return _parse(self._run(command), partition)
 
     def read_as_member(self, topic: str, group: str, *, count: int) -> list[str]:
-        """`count` values from wherever the group has come to."""
+        """Read `count` values from the group's position on."""
         command = [
             "-G",
             group,
@@ -93,7 +93,7 @@ class Kcat:
         return self._run(command).decode().splitlines()
 
     def read_since(self, topic: str, timestamp_ms: int, *, partition: int = 0) -> list[Record]:
-        """Everything from a point in time to the end."""
+        """Read everything from a timestamp to the end."""
         command = ["-C", "-t", topic, "-p", str(partition), "-o", f"s@{timestamp_ms}", "-e", "-f", FORMAT]
         return _parse(self._run(command), partition)
 
@@ -153,5 +153,5 @@ def _parse(out: bytes, partition: int) -> list[Record]:
                 offset=offset,
             )
         )
-    assert at == len(out), f"kcat wrote what no record explains: {out[at:]!r}"
+    assert at == len(out), f"kcat printed unexpected output: {out[at:]!r}"
     return records

@@ -1,9 +1,9 @@
-"""One member of a group as a process of its own, so that it can be killed like any application.
+"""Runs one member of a group as a process, so that it can be killed like any application.
 
     python -m tests.compat.member confluent-kafka 127.0.0.1:9092 GROUP TOPIC --assignor cooperative-sticky
 
-It reads, commits what it has read, and writes a line for all that happens: `owns`, `lost` and `read`.
-A signal makes it leave the group as its client does.
+It reads, commits what it has read, and prints a line for each event: `owns`, `lost` and `read`.
+A signal makes it leave the group in its client's way.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Any
 
 POLL_S = 0.05
-# confluent-kafka knows its assignors by name; this one stands for the group protocol of KIP-848.
+# confluent-kafka selects assignors by name; this one stands for the group protocol of KIP-848.
 KIP_848 = "kip-848"
 
 
@@ -26,7 +26,7 @@ def say(*words: object) -> None:
 
 
 class Report:
-    """What the member owns, told when it changes."""
+    """Prints the partitions the member owns when they change."""
 
     def __init__(self) -> None:
         self._owned: list[int] | None = None
@@ -42,14 +42,14 @@ class Report:
 
 
 class Stop:
-    """Set by the signals that ask the member to leave."""
+    """Set by the signals that tell the member to leave."""
 
     def __init__(self) -> None:
         self.asked = False
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._ask)
+            signal.signal(number, self._set)
 
-    def _ask(self, *_: object) -> None:
+    def _set(self, *_: object) -> None:
         self.asked = True
 
 
@@ -82,7 +82,7 @@ def run_confluent(options: argparse.Namespace) -> None:
             if message.error() is None:
                 say("read", message.partition(), message.offset(), message.value().decode())
         if messages:
-            with contextlib.suppress(KafkaException):  # the partitions are another's by now
+            with contextlib.suppress(KafkaException):  # the partitions have another owner by now
                 consumer.commit(asynchronous=False)
     consumer.close()
 

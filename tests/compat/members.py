@@ -1,4 +1,4 @@
-"""Members of groups, started, watched, stopped and killed the way an operator would."""
+"""Starts, watches, stops and kills members of groups."""
 
 import re
 import shutil
@@ -18,7 +18,7 @@ CLOSING_S = 40.0
 
 
 class Style(NamedTuple):
-    """A client and the way it has its partitions assigned."""
+    """A client and its assignor."""
 
     client: str
     assignor: str
@@ -28,7 +28,7 @@ class Style(NamedTuple):
 
 
 class Member:
-    """One member, a process of its own."""
+    """One member process."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Member:
         command += ["--assignor", style.assignor, "--session-ms", str(session_ms)]
         if instance:
             command += ["--instance", instance]
-        # A test run that dies without its clean-up must not leave members behind.
+        # A test run that dies without its clean-up must leave no members running.
         if setpriv := shutil.which("setpriv"):
             command = [setpriv, "--pdeathsig", "KILL", *command]
         self._process = subprocess.Popen(
@@ -66,29 +66,29 @@ class Member:
         self._end()
 
     def end(self) -> None:
-        """Make sure that nothing is left running."""
+        """Kill the process if it is still running."""
         if self._process.poll() is None:
             self.kill()
 
     @property
     def owned(self) -> tuple[int, ...]:
-        """What it said last that it owns."""
+        """The partitions it reported last."""
         said = [line for line in list(self.output.lines) if line.startswith("owns")]
         return _numbers(said[-1]) if said else ()
 
     @property
     def losses(self) -> list[tuple[int, ...]]:
-        """What it was told to give up, each time something was."""
+        """The partitions it had to give up, each time."""
         given_up = [_numbers(line) for line in list(self.output.lines) if line.startswith("lost")]
         return [partitions for partitions in given_up if partitions]
 
     @property
     def values(self) -> list[str]:
-        """What it has read, in order."""
+        """The values it has read, in order."""
         return [line.split(" ", 3)[3] for line in list(self.output.lines) if line.startswith("read")]
 
-    def story(self) -> str:
-        """Everything it said, for a failure to show."""
+    def full_output(self) -> str:
+        """Return all its output, for failure messages."""
         lines = [line for line in self.output.lines if not line.startswith("read")]
         return "\n".join([*lines, f"({len(self.values)} records)", self._errors.text()])
 
@@ -104,7 +104,7 @@ def _numbers(line: str) -> tuple[int, ...]:
 
 @contextmanager
 def members_of(address: str, group: str, topic: str) -> Iterator[Callable[..., Member]]:
-    """Start members of one group; none is left at the end."""
+    """Start members of one group; all are ended on exit."""
     started: list[Member] = []
 
     def start(style: Style, *, instance: str = "", session_ms: int = 6000) -> Member:
@@ -120,7 +120,7 @@ def members_of(address: str, group: str, topic: str) -> Iterator[Callable[..., M
 
 
 def settled(members: Sequence[Member], partitions: int, *, within_s: float = CLOSING_S) -> None:
-    """Wait until each partition has one owner and each member about its share."""
+    """Wait until each partition has one owner and they are evenly distributed."""
 
     def is_settled() -> bool:
         owned = [partition for member in members for partition in member.owned]
@@ -131,11 +131,11 @@ def settled(members: Sequence[Member], partitions: int, *, within_s: float = CLO
     try:
         eventually(is_settled, within_s=within_s)
     except AssertionError:
-        raise AssertionError("\n\n".join(member.story() for member in members)) from None
+        raise AssertionError("\n\n".join(member.full_output() for member in members)) from None
 
 
 def all_read(members: Sequence[Member], values: Sequence[str], *, within_s: float = CLOSING_S) -> None:
-    """Wait until every value has been read by one of them."""
+    """Wait until every value has been read by a member."""
 
     def missing() -> Counter[str]:
         return Counter(values) - Counter(value for member in members for value in member.values)
@@ -143,5 +143,5 @@ def all_read(members: Sequence[Member], values: Sequence[str], *, within_s: floa
     try:
         eventually(lambda: not missing(), within_s=within_s)
     except AssertionError:
-        stories = "\n\n".join(member.story() for member in members)
+        stories = "\n\n".join(member.full_output() for member in members)
         raise AssertionError(f"not read: {list(missing())[:20]}\n{stories}") from None

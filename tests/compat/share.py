@@ -1,4 +1,4 @@
-"""confluent-kafka's share consumer, and what a test has to set up and look at around it."""
+"""confluent-kafka's share consumer, with set-up and inspection for tests."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ EARLIEST = {"share.auto.offset.reset": "earliest"}
 
 
 class Queue:
-    """A topic that a share group works off, from the beginning unless told otherwise."""
+    """A topic and a share group that reads it, from the beginning by default."""
 
     def __init__(self, address: str, name: str) -> None:
         self.address = address
@@ -43,7 +43,7 @@ class Queue:
         return self
 
     def configure(self, settings: Mapping[str, str]) -> None:
-        """Give the group these settings."""
+        """Set the group's settings."""
         entries = [
             ConfigEntry(name, text, incremental_operation=AlterConfigOpType.SET)
             for name, text in settings.items()
@@ -52,7 +52,7 @@ class Queue:
         self._admin.incremental_alter_configs([resource])[resource].result()
 
     def settings(self) -> dict[str, str]:
-        """What the broker says the group is configured with."""
+        """Return the group's settings from the broker."""
         resource = ConfigResource(ResourceType.GROUP, self.group)
         entries = self._admin.describe_configs([resource])[resource].result()
         return {name: entry.value for name, entry in entries.items()}
@@ -65,7 +65,7 @@ class Queue:
 
     @contextmanager
     def consumer(self, mode: str = "implicit", **options: Any) -> Iterator[ShareConsumer]:
-        """A member of the group."""
+        """Open a member of the group."""
         consumer = ShareConsumer(
             {
                 "bootstrap.servers": self.address,
@@ -81,7 +81,7 @@ class Queue:
             consumer.close()
 
     def places(self) -> dict[int, ShareGroupOffset]:
-        """Where the group is in each partition; nowhere before it is known."""
+        """Return the group's offset in each partition; empty before it has any."""
         with Cluster(parse_address(self.address)) as cluster:
             try:
                 places = share_group_offsets(cluster, self.group)
@@ -92,13 +92,13 @@ class Queue:
         return {place.partition: found for place, found in places.items()}
 
     def is_done(self) -> bool:
-        """Whether nothing is left to do."""
+        """Return whether all messages are done."""
         places = self.places()
         return bool(places) and not any(place.lag for place in places.values())
 
 
 def values_of(messages: Any) -> list[str]:
-    """What a poll brought; an error among it is a failure."""
+    """Return the values of a poll; fails on errors."""
     found = []
     for message in messages:
         assert message.error() is None, message.error()
@@ -107,12 +107,12 @@ def values_of(messages: Any) -> list[str]:
 
 
 def take(consumer: ShareConsumer, within_s: float = 30) -> list[Any]:
-    """What the first poll brings that brings anything; it is not acknowledged."""
+    """Return the result of the first poll with messages; they are not acknowledged."""
     return eventually(lambda: list(consumer.poll(0.5)), within_s=within_s, what="messages")
 
 
 def drain(consumer: ShareConsumer, count: int, within_s: float = 30) -> list[str]:
-    """Poll until so many messages have come, and have them acknowledged: by the next poll, or a commit."""
+    """Poll until `count` messages were received and acknowledged, by the next poll or a commit."""
     values: list[str] = []
 
     def poll() -> bool:
@@ -127,7 +127,7 @@ def drain(consumer: ShareConsumer, count: int, within_s: float = 30) -> list[str
 def settle(
     consumer: ShareConsumer, messages: Any, how: Callable[[str], AcknowledgeType] | None = None
 ) -> None:
-    """Acknowledge messages, each as `how` says of its value, and have that confirmed."""
+    """Acknowledge each message with the type that `how` gives for its value, and wait for confirmation."""
     for message in messages:
         kind = AcknowledgeType.ACCEPT if how is None else how(message.value().decode())
         consumer.acknowledge(message, kind)

@@ -1,4 +1,4 @@
-"""boto3 as it comes, pointed at a broker."""
+"""An unmodified boto3 client for a broker."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ import boto3
 from botocore.config import Config
 
 ACCESS_KEY_ID = "AKIDEXAMPLE"
-SECRET_ACCESS_KEY = "an example of a secret"  # noqa: S105 - it opens nothing
+SECRET_ACCESS_KEY = "an example of a secret"  # noqa: S105 - not a real secret
 REGION = "us-east-1"
 READ_TIMEOUT_S = 30
 
-# boto3 has no types of its own.
+# boto3 has no type annotations.
 Sqs = Any
 Message = dict[str, Any]
 
@@ -27,7 +27,7 @@ def client(address: str, *, secret: str = SECRET_ACCESS_KEY) -> Sqs:
 
 
 def drain(sqs: Sqs, url: str, count: int, **options: Any) -> list[Message]:
-    """So many messages, in as many receives as it takes."""
+    """Receive `count` messages, in as many receives as necessary."""
     messages: list[Message] = []
     while len(messages) < count:
         answer = sqs.receive_message(

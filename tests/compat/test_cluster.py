@@ -1,4 +1,4 @@
-"""What clients learn of the broker itself."""
+"""Descriptions of the broker itself."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def test_every_client_sees_the_same_cluster(admin: Admin, confluent: Confluent, 
     assert cluster == confluent.cluster()
 
 
-def test_the_log_directory_tells_how_much_a_topic_takes(
+def test_the_log_directory_reports_the_size_of_a_topic(
     kafka_python: KafkaPython, broker: Broker, topic: str
 ) -> None:
     kafka_python.create_topic(topic, partitions=2)
@@ -36,7 +36,7 @@ def test_the_log_directory_tells_how_much_a_topic_takes(
     assert 10_000 < sizes[1] < 11_000
 
 
-def test_a_long_list_of_partitions_comes_in_pages(kafka_python: KafkaPython, topic: str) -> None:
+def test_a_long_list_of_partitions_is_paged(kafka_python: KafkaPython, topic: str) -> None:
     first, second = f"{topic}-a", f"{topic}-b"
     kafka_python.create_topic(first, partitions=7)
     kafka_python.create_topic(second, partitions=5)

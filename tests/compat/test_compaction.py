@@ -1,4 +1,4 @@
-"""A compacted log has gaps between offsets; no client may stumble over them."""
+"""A compacted log has gaps between offsets; every client reads across them."""
 
 from collections import Counter
 
@@ -17,14 +17,14 @@ ROUNDS = 30
 
 
 def is_compacted(broker: Broker, topic: str) -> bool:
-    """Whether each key occurs once in the closed segments."""
+    """Return whether each key occurs once in the closed segments."""
     *closed, _ = stored.segments(broker.data_dir, topic)
     try:
         keys = Counter(
             record.key for file in closed for batch in stored.batches_in(file) for record in batch.records()
         )
     except FileNotFoundError:
-        return False  # replaced while we looked
+        return False  # replaced while reading
     return max(keys.values()) == 1
 
 
@@ -43,7 +43,7 @@ def test_a_compacted_topic_is_read_by_every_client(
     for number in range(ROUNDS):
         confluent.produce(
             topic,
-            # Each round changes all keys but one, so that an early record outlives many segments.
+            # Each round changes all keys but one, so that an early record survives many segments.
             [
                 Record(key=b"key-%d" % key, value=b"round %d " % number + b"." * 40)
                 for key in range(KEYS)
@@ -69,7 +69,7 @@ def test_a_compacted_topic_is_read_by_every_client(
         reader = kind(broker.address)
         read = reader.read(topic, count=len(kept))
         assert [(record.offset, record.key, record.value) for record in read] == kept, kind.name
-        # An offset in a gap is a fine place to start.
+        # An offset in a gap is a valid start.
         later = [entry for entry in kept if entry[0] >= 1 + kept[0][0]]
         read = reader.read(topic, start=1, count=len(later))
         assert [(record.offset, record.key, record.value) for record in read] == later, kind.name

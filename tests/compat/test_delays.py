@@ -1,4 +1,4 @@
-"""Records for later, written and read around by every client."""
+"""Delayed records are written, and skipped while pending, by every client."""
 
 import time
 
@@ -10,7 +10,7 @@ from .confluent import Confluent
 HOUR_MS = 3_600_000
 
 
-def test_every_client_passes_over_what_is_for_later_and_reads_what_is_not(
+def test_every_client_skips_pending_delayed_records_and_reads_the_others(
     client: Client, confluent: Confluent, topic: str
 ) -> None:
     confluent.create_topic(topic, settings={"message.delays": "true"})

@@ -1,4 +1,4 @@
-"""Looking at groups and changing where they are, with the admin clients."""
+"""Inspecting groups and changing their offsets, with the admin clients."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ STYLES = [Style("confluent-kafka", "range"), Style("confluent-kafka", "kip-848")
 
 @pytest.fixture
 def start(broker: Broker, confluent: Confluent, topic: str) -> Iterator[Callable[[Style], Member]]:
-    """Start members of a group that is named like the test's topic."""
+    """Start members of a group named like the test's topic."""
     confluent.create_topic(topic, partitions=PARTITIONS)
     with members_of(broker.address, topic, topic) as start:
         yield start
@@ -56,7 +56,7 @@ def python_admin(broker: Broker) -> Iterator[Any]:
 
 @pytest.fixture
 def group(broker: Broker, confluent: Confluent, topic: str) -> str:
-    """A group without members that has come to offset 3 of partition 0, under an unusual name."""
+    """Create a group without members at offset 3 of partition 0, under an unusual name."""
     confluent.create_topic(topic, partitions=PARTITIONS)
     confluent.produce(topic, [Record(value=b"x")] * 10)
     name = f"{topic}/groups can have any name: älpaca"
@@ -80,7 +80,7 @@ def offsets(admin: Any, group: str, *partitions: TopicPartition) -> dict[int, in
 
 
 @pytest.mark.parametrize("style", STYLES, ids=str)
-def test_a_group_is_described_with_its_members_and_what_they_have(
+def test_a_group_is_described_with_its_members_and_assignments(
     start: Callable[[Style], Member], admin: Any, topic: str, style: Style
 ) -> None:
     members = [start(style), start(style)]
@@ -119,7 +119,7 @@ def test_groups_are_listed_by_state_and_type(
 
 
 @pytest.mark.parametrize("style", STYLES, ids=str)
-def test_a_group_with_members_can_be_neither_deleted_nor_moved(
+def test_a_group_with_members_can_be_neither_deleted_nor_reset(
     start: Callable[[Style], Member], admin: Any, topic: str, style: Style
 ) -> None:
     settled([start(style)], PARTITIONS)
@@ -130,7 +130,7 @@ def test_a_group_with_members_can_be_neither_deleted_nor_moved(
     assert [each.error.code() for each in altered.topic_partitions] == [UNKNOWN_MEMBER_ID]
 
 
-def test_a_deleted_group_is_gone_with_its_offsets(admin: Any, group: str, topic: str) -> None:
+def test_deleting_a_group_deletes_its_offsets(admin: Any, group: str, topic: str) -> None:
     admin.delete_consumer_groups([group])[group].result(DEADLINE_S)
 
     assert group not in {line.group_id for line in admin.list_consumer_groups().result(DEADLINE_S).valid}
@@ -138,7 +138,9 @@ def test_a_deleted_group_is_gone_with_its_offsets(admin: Any, group: str, topic:
     assert refusal(admin.delete_consumer_groups([group])[group].result) == GROUP_ID_NOT_FOUND
 
 
-def test_a_group_without_members_can_be_moved(broker: Broker, admin: Any, group: str, topic: str) -> None:
+def test_offsets_of_a_group_without_members_can_be_reset(
+    broker: Broker, admin: Any, group: str, topic: str
+) -> None:
     moved = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 7), TopicPartition(topic, 1, 0)])
 
     admin.alter_consumer_group_offsets([moved])[group].result(DEADLINE_S)
@@ -149,7 +151,7 @@ def test_a_group_without_members_can_be_moved(broker: Broker, admin: Any, group:
         assert [each.offset for each in consumer.committed([TopicPartition(topic, 0)])] == [7]
 
 
-def test_only_partitions_that_are_there_have_offsets(admin: Any, group: str, topic: str) -> None:
+def test_offsets_of_unknown_partitions_are_refused(admin: Any, group: str, topic: str) -> None:
     wanted = [TopicPartition(topic, 0, 1), TopicPartition(topic, 99, 1), TopicPartition("no-such", 0, 1)]
     moved = ConsumerGroupTopicPartitions(group, wanted)
 
@@ -162,7 +164,7 @@ def test_only_partitions_that_are_there_have_offsets(admin: Any, group: str, top
     assert codes == {(topic, 0): 0, (topic, 99): 3, ("no-such", 0): 3}
 
 
-def test_an_offset_comes_back_with_its_metadata(python_admin: Any, group: str, topic: str) -> None:
+def test_an_offset_is_returned_with_its_metadata(python_admin: Any, group: str, topic: str) -> None:
     where = KafkaPythonPartition(topic, 0)
 
     python_admin.alter_group_offsets(group, {where: OffsetAndMetadata(4, "so far", 0)})
@@ -170,7 +172,7 @@ def test_an_offset_comes_back_with_its_metadata(python_admin: Any, group: str, t
     assert python_admin.list_group_offsets({group: None})[group] == {where: OffsetAndMetadata(4, "so far", 0)}
 
 
-def test_kafka_python_moves_resets_and_deletes_offsets(python_admin: Any, group: str, topic: str) -> None:
+def test_kafka_python_alters_resets_and_deletes_offsets(python_admin: Any, group: str, topic: str) -> None:
     first, second = KafkaPythonPartition(topic, 0), KafkaPythonPartition(topic, 1)
 
     def found() -> dict[Any, int]:
@@ -185,7 +187,7 @@ def test_kafka_python_moves_resets_and_deletes_offsets(python_admin: Any, group:
     assert found() == {second: 0}
 
 
-def test_offsets_that_members_read_by_are_not_deleted(
+def test_offsets_of_subscribed_topics_are_not_deleted(
     start: Callable[[Style], Member], python_admin: Any, topic: str
 ) -> None:
     settled([start(STYLES[0])], PARTITIONS)

@@ -1,4 +1,4 @@
-"""Consumers of all clients in groups: sharing partitions, coming and going, and where they go on."""
+"""Consumers of all clients in groups: assignment, membership changes, and committed offsets."""
 
 from collections.abc import Callable, Iterator
 from random import Random
@@ -40,7 +40,7 @@ Start = Callable[..., Member]
 
 @pytest.fixture
 def start(broker: Broker, confluent: Confluent, topic: str) -> Iterator[Start]:
-    """Start members of the test's own group, on a topic of its own."""
+    """Start members of the test's own group, on its own topic."""
     confluent.create_topic(topic, partitions=PARTITIONS)
     with members_of(broker.address, topic, topic) as start:
         yield start
@@ -74,7 +74,7 @@ def test_members_share_the_partitions_and_read_everything_once(
 
 
 @pytest.mark.parametrize("style", STYLES, ids=str)
-def test_what_a_leaving_member_had_goes_to_the_others(
+def test_partitions_of_a_leaving_member_are_reassigned(
     start: Start, confluent: Confluent, topic: str, style: Style
 ) -> None:
     staying, leaving = start(style), start(style)
@@ -83,7 +83,7 @@ def test_what_a_leaving_member_had_goes_to_the_others(
     all_read([staying, leaving], values(0, 100))
 
     leaving.stop()
-    # Well before its session would have ended.
+    # Well before the end of its session.
     settled([staying], PARTITIONS, within_s=5)
     produce(confluent, topic, values(100, 100))
     all_read([staying, leaving], values(0, 200))
@@ -106,7 +106,7 @@ def test_a_killed_member_is_replaced_when_its_session_ends(
 
 
 @pytest.mark.parametrize("style", COOPERATIVE, ids=str)
-def test_a_member_keeps_reading_what_does_not_move(
+def test_a_member_keeps_reading_partitions_that_do_not_move(
     start: Start, confluent: Confluent, topic: str, style: Style
 ) -> None:
     first = start(style)
@@ -117,14 +117,14 @@ def test_a_member_keeps_reading_what_does_not_move(
     third = start(style)
     settled([first, second, third], PARTITIONS)
 
-    # Half of them when there were two members, at most one more when there were three.
+    # Half of them with two members, at most one more with three.
     assert sorted(map(len, first.losses)) in ([2], [1, 2])
     assert all(len(lost) == 1 for lost in second.losses)
     assert not third.losses
 
 
 @pytest.mark.parametrize("style", [*ONE_OF_EACH_CLIENT, Style("confluent-kafka", "kip-848")], ids=str)
-def test_a_static_member_that_restarts_finds_its_partitions_and_disturbs_nobody(
+def test_a_restarted_static_member_gets_its_partitions_without_a_rebalance(
     start: Start, confluent: Confluent, topic: str, style: Style
 ) -> None:
     session_ms = 20_000
@@ -151,7 +151,7 @@ def test_a_static_member_that_restarts_finds_its_partitions_and_disturbs_nobody(
         for style in styles
     ],
 )
-def test_members_go_on_where_they_were_after_the_broker_restarts(
+def test_members_continue_at_their_offsets_after_a_restart_of_the_broker(
     new_broker: NewBroker, topic: str, end: Callable[[Broker], None], style: Style
 ) -> None:
     broker = new_broker(kafka=lasting_address(Random()))
@@ -177,13 +177,13 @@ def test_members_go_on_where_they_were_after_the_broker_restarts(
         newcomer = start(style)
         produce(client, topic, values(200, 100))
         all_read([newcomer], values(200, 100))
-        # A commit that the end of the broker met may be missing, those before it may not.
+        # The last commit may be lost in the broker's restart, earlier ones may not.
         assert len(newcomer.values) <= 200
         assert not set(newcomer.values) & set(values(0, 100))
 
 
 @pytest.mark.skipif(not kcat.installed(), reason="kcat is not installed")
-def test_kcat_reads_as_a_member_and_goes_on_where_it_was(
+def test_kcat_reads_as_a_member_and_continues_at_its_offset(
     broker: Broker, confluent: Confluent, topic: str
 ) -> None:
     confluent.create_topic(topic, partitions=PARTITIONS)

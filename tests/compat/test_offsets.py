@@ -1,4 +1,4 @@
-"""Where a log starts and ends, the newest record, and deleting the oldest."""
+"""Log start and end, the newest record, and deletion of the oldest records."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_an_empty_log_starts_and_ends_at_zero(admin: Admin, topic: str) -> None:
     assert admin.ends(topic) == (0, 0)
 
 
-def test_the_end_is_where_the_next_record_will_be(admin: Admin, topic: str) -> None:
+def test_the_end_is_the_offset_of_the_next_record(admin: Admin, topic: str) -> None:
     admin.create_topic(topic, partitions=2)
     admin.produce(topic, [Record(value=b"x", partition=1)] * 5)
 
@@ -27,7 +27,7 @@ def test_the_end_is_where_the_next_record_will_be(admin: Admin, topic: str) -> N
     assert admin.ends(topic, partition=1) == (0, 5)
 
 
-def test_deleted_records_are_gone_for_every_reader(admin: Admin, topic: str) -> None:
+def test_deleted_records_are_not_returned_to_any_reader(admin: Admin, topic: str) -> None:
     admin.create_topic(topic)
     admin.produce(topic, [Record(value=b"%d" % number) for number in range(10)])
 
@@ -40,7 +40,7 @@ def test_deleted_records_are_gone_for_every_reader(admin: Admin, topic: str) -> 
     assert refusal.value.code == OFFSET_OUT_OF_RANGE
 
 
-def test_everything_can_be_deleted(admin: Admin, topic: str) -> None:
+def test_all_records_can_be_deleted(admin: Admin, topic: str) -> None:
     admin.create_topic(topic)
     admin.produce(topic, [Record(value=b"x")] * 10)
 
@@ -51,7 +51,7 @@ def test_everything_can_be_deleted(admin: Admin, topic: str) -> None:
     assert [record.offset for record in admin.read(topic, start=10, count=1)] == [10]
 
 
-def test_what_is_not_there_cannot_be_deleted(admin: Admin, topic: str) -> None:
+def test_deletion_beyond_the_end_is_refused(admin: Admin, topic: str) -> None:
     admin.create_topic(topic)
     admin.produce(topic, [Record(value=b"x")])
 

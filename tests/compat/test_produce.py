@@ -1,4 +1,4 @@
-"""Writing: every compression, every acknowledgement, and what comes back is what was sent."""
+"""Produce: every compression and acks setting; records are read as they were sent."""
 
 import time
 
@@ -16,7 +16,7 @@ COUNT = 60
 
 
 def varied(count: int) -> list[Record]:
-    """Records with keys and headers, worth compressing."""
+    """Return records with keys and headers that compress well."""
     return [
         Record(
             key=b"key-%d" % (number % 7),
@@ -33,7 +33,7 @@ def content(records: list[Record]) -> list[tuple[bytes | None, bytes | None, obj
 
 @pytest.mark.parametrize("acks", ACKS)
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_records_come_back_as_they_were_sent(
+def test_records_are_read_as_they_were_sent(
     client: Client, confluent: Confluent, broker: Broker, topic: str, compression: str, acks: str
 ) -> None:
     skip_if_unable(type(client), compression)
@@ -78,7 +78,7 @@ def test_two_idempotent_producers_have_different_ids(
     assert len(ids) == len(set(ids)) == 2
 
 
-def test_each_partition_has_offsets_of_its_own(client: Client, confluent: Confluent, topic: str) -> None:
+def test_each_partition_has_its_own_offsets(client: Client, confluent: Confluent, topic: str) -> None:
     confluent.create_topic(topic, partitions=3)
     sent = [Record(value=b"%d" % number, partition=number % 3) for number in range(12)]
 
@@ -92,7 +92,7 @@ def test_each_partition_has_offsets_of_its_own(client: Client, confluent: Conflu
 
 def test_missing_keys_and_values_stay_missing(client: Client, confluent: Confluent, topic: str) -> None:
     confluent.create_topic(topic)
-    # kcat turns every empty key and value into a missing one, so the empty ones are the others' alone.
+    # kcat turns every empty key and value into a missing one, so only the other clients test empty ones.
     sent = [Record(key=b"gone", value=None), Record(key=None, value=b"no key")]
 
     client.produce(topic, sent)
@@ -112,7 +112,7 @@ def test_any_byte_may_be_in_a_value(client: Client, confluent: Confluent, topic:
 
 def test_timestamps_are_the_producers(client: Client, confluent: Confluent, topic: str) -> None:
     if not client.sets_timestamps:
-        pytest.skip("kcat always takes its own clock")
+        pytest.skip("kcat always uses its own clock")
     confluent.create_topic(topic, settings={"retention.ms": "-1"})
     times = [1_600_000_000_000 + 37 * number for number in range(20)]
 
@@ -121,7 +121,7 @@ def test_timestamps_are_the_producers(client: Client, confluent: Confluent, topi
     assert [record.timestamp_ms for record in client.read(topic, count=20)] == times
 
 
-def test_timestamps_are_the_brokers_where_the_topic_says_so(
+def test_timestamps_are_the_brokers_with_log_append_time(
     client: Client, confluent: Confluent, topic: str
 ) -> None:
     confluent.create_topic(topic, settings={"message.timestamp.type": "LogAppendTime"})
@@ -148,7 +148,7 @@ def test_a_topic_can_choose_the_compression_it_stores(
     assert content(client.read(topic, count=COUNT)) == content(varied(COUNT))
 
 
-def test_a_record_larger_than_a_fetch_is_read_all_the_same(
+def test_a_record_larger_than_the_fetch_limit_is_read(
     client: Client, confluent: Confluent, topic: str
 ) -> None:
     confluent.create_topic(topic, settings={"max.message.bytes": "8000000"})

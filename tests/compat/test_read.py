@@ -1,4 +1,4 @@
-"""Reading: by offset, by time, and from where there is nothing."""
+"""Reads by offset, by timestamp, and out of range."""
 
 import pytest
 
@@ -18,7 +18,7 @@ KEEP = {"retention.ms": "-1"}
 
 @pytest.fixture
 def filled(confluent: Confluent, topic: str) -> str:
-    """A topic of 100 records, a second apart."""
+    """Fill a topic with 100 records, one second apart."""
     confluent.create_topic(topic, settings=KEEP)
     confluent.produce(
         topic,
@@ -46,7 +46,7 @@ def test_reading_starts_at_any_offset(client: Client, filled: str, start: int) -
         pytest.param(FIRST_MS + COUNT * STEP_MS, None, id="after the last record"),
     ],
 )
-def test_a_time_leads_to_the_first_record_not_older(
+def test_a_timestamp_maps_to_the_first_record_not_older(
     client: Client, filled: str, timestamp_ms: int, offset: int | None
 ) -> None:
     assert client.offset_at(filled, timestamp_ms) == offset
@@ -60,7 +60,7 @@ def test_kcat_reads_everything_since_a_time(broker: Broker, filled: str) -> None
     assert [record.offset for record in read] == list(range(90, COUNT))
 
 
-def test_a_time_is_found_although_timestamps_go_up_and_down(
+def test_a_timestamp_is_found_among_unordered_timestamps(
     client: Client, confluent: Confluent, topic: str
 ) -> None:
     confluent.create_topic(topic, settings={**KEEP, "segment.bytes": "1024"})
@@ -73,13 +73,13 @@ def test_a_time_is_found_although_timestamps_go_up_and_down(
         assert client.offset_at(topic, FIRST_MS + STEP_MS * asked) == expected
 
 
-def test_out_of_range_goes_to_the_earliest_when_told_so(client: Client, filled: str) -> None:
+def test_out_of_range_resets_to_the_earliest_offset_if_configured(client: Client, filled: str) -> None:
     read = client.read(filled, start=COUNT + 1000, count=COUNT, reset="earliest")
 
     assert [record.offset for record in read] == list(range(COUNT))
 
 
-def test_out_of_range_is_an_error_when_nothing_is_said(client: Client, filled: str) -> None:
+def test_out_of_range_is_an_error_without_a_reset_policy(client: Client, filled: str) -> None:
     with pytest.raises(Refused) as refusal:
         client.read(filled, start=COUNT + 1000, count=1)
 
@@ -96,7 +96,7 @@ def test_below_the_start_of_the_log_is_out_of_range(
     assert [record.offset for record in read] == list(range(30, COUNT))
 
 
-def test_reading_goes_on_across_many_segments(client: Client, confluent: Confluent, topic: str) -> None:
+def test_reading_continues_across_many_segments(client: Client, confluent: Confluent, topic: str) -> None:
     confluent.create_topic(topic, settings={"segment.bytes": "1024"})
     for start in range(0, 300, 10):
         confluent.produce(

@@ -18,14 +18,14 @@ Incremental = Confluent | KafkaPython
 
 @pytest.fixture(params=(Confluent, KafkaPython), ids=name_of)
 def incremental(request: pytest.FixtureRequest, broker: Broker) -> Incremental:
-    """The clients that can change one setting and leave the rest."""
+    """The clients that can change single settings."""
     kind: type[Incremental] = request.param
     return kind(broker.address)
 
 
 @pytest.fixture(params=(Confluent, AioKafka), ids=name_of)
 def replacing(request: pytest.FixtureRequest, broker: Broker) -> Admin:
-    """The clients whose replacement is one; kafka-python fills in what it finds set."""
+    """The clients with a true replacement; kafka-python adds the current settings."""
     kind: type[Admin] = request.param
     return kind(broker.address)
 
@@ -45,7 +45,7 @@ def test_every_setting_is_described(admin: Admin, topic: str) -> None:
     assert settings["retention.ms"] == "604800000"
 
 
-def test_a_replaced_setting_is_in_force_at_once(admin: Admin, topic: str) -> None:
+def test_a_replaced_setting_takes_effect_at_once(admin: Admin, topic: str) -> None:
     admin.create_topic(topic)
 
     admin.replace_settings(topic, {"max.message.bytes": "1500"})
@@ -56,7 +56,7 @@ def test_a_replaced_setting_is_in_force_at_once(admin: Admin, topic: str) -> Non
     assert refusal.value.code == 10
 
 
-def test_replacing_puts_what_is_not_named_back_to_its_default(replacing: Admin, topic: str) -> None:
+def test_replacing_resets_unnamed_settings_to_their_defaults(replacing: Admin, topic: str) -> None:
     replacing.create_topic(topic, settings={"retention.ms": "1000000"})
 
     replacing.replace_settings(topic, {"retention.bytes": "5000000"})
@@ -76,7 +76,7 @@ def test_one_setting_can_be_changed_and_the_rest_stays(incremental: Incremental,
     assert settings["retention.ms"] == "1000000"
 
 
-def test_a_setting_can_go_back_to_its_default(incremental: Incremental, topic: str) -> None:
+def test_a_setting_can_be_reset_to_its_default(incremental: Incremental, topic: str) -> None:
     incremental.create_topic(topic, settings={"retention.ms": "1000000"})
 
     incremental.change_settings(topic, {"retention.ms": ("delete", None)})
@@ -99,10 +99,10 @@ def test_a_list_can_grow_and_shrink(incremental: Incremental, topic: str) -> Non
     [
         pytest.param("retention.milliseconds", "1", id="an unknown setting"),
         pytest.param("retention.ms", "-5", id="a value too small"),
-        pytest.param("cleanup.policy", "shred", id="a value that is no choice"),
+        pytest.param("cleanup.policy", "shred", id="an invalid choice"),
     ],
 )
-def test_a_bad_change_is_refused_and_changes_nothing(
+def test_an_invalid_change_is_refused_and_changes_nothing(
     incremental: Incremental, topic: str, name: str, value: str
 ) -> None:
     incremental.create_topic(topic)
@@ -116,7 +116,7 @@ def test_a_bad_change_is_refused_and_changes_nothing(
     assert incremental.settings(topic) == before
 
 
-def test_a_bad_replacement_is_refused_and_changes_nothing(admin: Admin, topic: str) -> None:
+def test_an_invalid_replacement_is_refused_and_changes_nothing(admin: Admin, topic: str) -> None:
     admin.create_topic(topic)
     before = admin.settings(topic)
 
@@ -127,7 +127,7 @@ def test_a_bad_replacement_is_refused_and_changes_nothing(admin: Admin, topic: s
     assert admin.settings(topic) == before
 
 
-def test_the_settings_of_no_topic_are_refused(replacing: Admin, topic: str) -> None:
+def test_settings_of_an_unknown_topic_are_refused(replacing: Admin, topic: str) -> None:
     with pytest.raises(Refused) as refusal:
         replacing.settings(topic)
 

@@ -1,4 +1,4 @@
-"""Share groups with confluent-kafka's share consumer, unmodified."""
+"""Share groups with confluent-kafka's unmodified share consumer."""
 
 import json
 from collections import Counter
@@ -34,7 +34,7 @@ def numbered(count: int) -> list[str]:
 
 
 def dead_letters(queue: Queue, count: int) -> list[Any]:
-    """So many messages of the dead-letter topic."""
+    """Read `count` messages of the dead-letter topic."""
     consumer = Consumer({"bootstrap.servers": queue.address, "group.id": "none", "enable.auto.commit": False})
     found: list[Any] = []
 
@@ -60,7 +60,7 @@ def test_messages_are_acknowledged_by_polls_and_commits(new_queue: NewQueue) -> 
     eventually(queue.is_done)
 
 
-def test_a_group_begins_at_the_end_unless_told_otherwise(new_queue: NewQueue) -> None:
+def test_a_group_starts_at_the_end_by_default(new_queue: NewQueue) -> None:
     queue = new_queue(settings={})
     queue.publish("before the group")
     with queue.consumer() as consumer:
@@ -88,11 +88,11 @@ def test_members_share_one_partition_and_nothing_is_delivered_twice(new_queue: N
         for consumer in (one, two, three):
             consumer.commit_sync(20)
         assert Counter(chain(*taken)) == Counter(numbered(900))
-        assert all(taken), "each had its share"
+        assert all(taken), "each consumer received some"
     eventually(queue.is_done)
 
 
-def test_accepted_messages_are_done_and_released_ones_come_again(new_queue: NewQueue) -> None:
+def test_released_messages_are_redelivered_and_accepted_ones_are_not(new_queue: NewQueue) -> None:
     queue = new_queue()
     queue.publish(*numbered(6))
     with queue.consumer("explicit") as consumer:
@@ -108,7 +108,7 @@ def test_accepted_messages_are_done_and_released_ones_come_again(new_queue: NewQ
     eventually(queue.is_done)
 
 
-def test_a_rejected_message_is_a_dead_letter(new_queue: NewQueue) -> None:
+def test_a_rejected_message_becomes_a_dead_letter(new_queue: NewQueue) -> None:
     queue = new_queue()
     queue.publish("good", "bad", key=b"k", headers=[("h", b"1")])
     with queue.consumer("explicit") as consumer:
@@ -124,7 +124,7 @@ def test_a_rejected_message_is_a_dead_letter(new_queue: NewQueue) -> None:
     eventually(queue.is_done)
 
 
-def test_a_message_released_too_often_is_a_dead_letter(new_queue: NewQueue) -> None:
+def test_a_message_released_too_often_becomes_a_dead_letter(new_queue: NewQueue) -> None:
     queue = new_queue(queue_max_deliveries="2")
     queue.publish("poison")
     with queue.consumer("explicit") as consumer:
@@ -137,7 +137,7 @@ def test_a_message_released_too_often_is_a_dead_letter(new_queue: NewQueue) -> N
         assert not consumer.poll(0.5)
 
 
-def test_what_nobody_acknowledges_in_time_goes_to_another(new_queue: NewQueue) -> None:
+def test_messages_are_redelivered_when_their_lock_expires(new_queue: NewQueue) -> None:
     queue = new_queue(settings=SHORT_LOCK)
     queue.publish("slow")
     with queue.consumer("explicit") as slow:
@@ -154,7 +154,7 @@ def test_what_nobody_acknowledges_in_time_goes_to_another(new_queue: NewQueue) -
     eventually(queue.is_done)
 
 
-def test_what_a_member_holds_when_it_closes_goes_to_another_at_once(new_queue: NewQueue) -> None:
+def test_messages_of_a_closed_member_are_redelivered_at_once(new_queue: NewQueue) -> None:
     queue = new_queue()
     queue.publish("unfinished")
     with queue.consumer("explicit") as consumer:
@@ -197,7 +197,7 @@ def test_aborted_transactions_are_not_delivered(new_queue: NewQueue) -> None:
     eventually(queue.is_done)
 
 
-def test_a_share_group_is_seen_over_http(new_queue: NewQueue, broker: Broker) -> None:
+def test_a_share_group_is_listed_over_http(new_queue: NewQueue, broker: Broker) -> None:
     queue = new_queue()
     queue.publish("a")
     with queue.consumer() as consumer:
@@ -208,7 +208,7 @@ def test_a_share_group_is_seen_over_http(new_queue: NewQueue, broker: Broker) ->
     assert group["members"][0]["assignment"] == {queue.topic: [0]}
 
 
-def test_a_groups_settings_are_kept_and_bad_ones_refused(new_queue: NewQueue) -> None:
+def test_settings_of_a_group_are_stored_and_invalid_ones_refused(new_queue: NewQueue) -> None:
     queue = new_queue(settings=SHORT_LOCK)
     settings = queue.settings()
     assert settings["share.record.lock.duration.ms"] == "1000"
@@ -219,7 +219,7 @@ def test_a_groups_settings_are_kept_and_bad_ones_refused(new_queue: NewQueue) ->
 
 
 def test_a_queue_survives_a_restart_of_the_broker(new_broker: NewBroker, topic: str) -> None:
-    """What was acknowledged is not delivered again, what was not is, and settings are kept."""
+    """Acknowledged messages are not redelivered, others are, and settings are kept."""
     broker = new_broker()
     broker.start()
     queue = Queue(broker.address, topic).create(settings=SHORT_LOCK)

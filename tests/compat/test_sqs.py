@@ -1,4 +1,4 @@
-"""Queues through boto3, and the same messages through Kafka's clients."""
+"""Queues through boto3, and the same messages through Kafka clients."""
 
 import base64
 import json
@@ -38,7 +38,7 @@ def queue(sqs: Sqs, topic: str) -> str:
     return url
 
 
-def test_what_sqs_sends_a_kafka_consumer_reads(sqs: Sqs, confluent: Confluent, queue: str) -> None:
+def test_a_kafka_consumer_reads_messages_sent_over_sqs(sqs: Sqs, confluent: Confluent, queue: str) -> None:
     attributes = {
         "color": {"DataType": "String", "StringValue": "blau"},
         "count": {"DataType": "Number", "StringValue": "7"},
@@ -54,7 +54,7 @@ def test_what_sqs_sends_a_kafka_consumer_reads(sqs: Sqs, confluent: Confluent, q
     assert {("color", b"blau"), ("count", b"7"), ("photo", b"\x00\x01")} <= set(record.headers)
 
 
-def test_what_a_kafka_producer_writes_sqs_receives(sqs: Sqs, confluent: Confluent, topic: str) -> None:
+def test_sqs_receives_messages_of_a_kafka_producer(sqs: Sqs, confluent: Confluent, topic: str) -> None:
     confluent.create_topic(topic, partitions=2)
     binary = b"\xff\x00 not text"
     confluent.produce(
@@ -82,7 +82,7 @@ def test_what_a_kafka_producer_writes_sqs_receives(sqs: Sqs, confluent: Confluen
     assert by_body.keys() == {""}
 
 
-def test_a_message_says_its_lane_by_an_attribute(sqs: Sqs, queue: str) -> None:
+def test_an_attribute_sets_the_lane_of_a_message(sqs: Sqs, queue: str) -> None:
     lanes = ["background"] * 10 + ["critical"]
     for lane in lanes:
         attributes = {LANE: {"DataType": "String", "StringValue": lane}}
@@ -119,13 +119,11 @@ def test_queues_messages_and_leases_survive_a_kill(new_broker: NewBroker) -> Non
     assert {message["MessageId"] for message in rest} < sent - {held["MessageId"], deleted["MessageId"]}
     again = sqs.send_message(**once)
     assert (again["MessageId"], again["SequenceNumber"]) == (first["MessageId"], first["SequenceNumber"])
-    # The receipt of before is still good.
+    # The receipt from before the kill is still valid.
     sqs.delete_message(QueueUrl=url, ReceiptHandle=held["ReceiptHandle"])
 
 
-def test_order_holds_within_groups_while_consumers_work_side_by_side(
-    broker: Broker, sqs: Sqs, topic: str
-) -> None:
+def test_concurrent_consumers_keep_the_order_within_groups(broker: Broker, sqs: Sqs, topic: str) -> None:
     attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
     url = sqs.create_queue(QueueName=f"{topic[-75:]}.fifo".lstrip("-_"), Attributes=attributes)["QueueUrl"]
     groups, count = "abcde", 30
@@ -148,7 +146,7 @@ def test_order_holds_within_groups_while_consumers_work_side_by_side(
                 VisibilityTimeout=60,
             )
             for message in answer.get("Messages", []):
-                # Before it is deleted: after that the next of its group may be anywhere.
+                # Before it is deleted: after that the next of its group may be delivered to any consumer.
                 done.append(message["Body"])
                 own.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
 
@@ -160,7 +158,7 @@ def test_order_holds_within_groups_while_consumers_work_side_by_side(
         ]
 
 
-def test_signatures_are_checked_where_credentials_are_configured(new_broker: NewBroker) -> None:
+def test_signatures_are_checked_if_credentials_are_configured(new_broker: NewBroker) -> None:
     broker = new_broker(config=SIGNED)
     broker.start()
     sqs = boto.client(broker.sqs_address)
@@ -175,7 +173,7 @@ def test_signatures_are_checked_where_credentials_are_configured(new_broker: New
 
 
 def test_boto3s_resources_work(broker: Broker, sqs: Sqs, topic: str) -> None:
-    """The object-oriented half of boto3 finds attributes and sub-resources in what we answer."""
+    """Test the object-oriented half of boto3, which reads attributes and sub-resources from our answers."""
     resource = boto3.resource(
         "sqs",
         endpoint_url=f"http://{broker.sqs_address}",

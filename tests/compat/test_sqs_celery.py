@@ -1,4 +1,4 @@
-"""Celery runs tasks over the SQS API, with a worker as a process of its own."""
+"""Celery runs tasks over the SQS API, with a worker process."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ COUNTDOWN_S = 2
 
 
 class Worker:
-    """A Celery worker and what its tasks wrote down."""
+    """A Celery worker and the lines its tasks wrote."""
 
     def __init__(self, directory: Path, environment: dict[str, str]) -> None:
         self.journal = directory / "journal"
@@ -33,7 +33,7 @@ class Worker:
             self._process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
 
     def ask(self, statement: str) -> None:
-        """Have another process send a task."""
+        """Send tasks from another process."""
         code = f"import time; from tests.compat.celery_app import *; {statement}"
         subprocess.run([sys.executable, "-c", code], env=self._environment, check=True, timeout=WORKER_S)
 
@@ -64,7 +64,7 @@ def worker(request: pytest.FixtureRequest, broker: Broker, tmp_path: Path) -> It
         worker.stop()
 
 
-def test_tasks_run_are_retried_and_wait_for_their_time(worker: Worker, broker: Broker) -> None:
+def test_tasks_run_are_retried_and_delayed(worker: Worker, broker: Broker) -> None:
     worker.ask(
         "[add.delay(number, 100) for number in range(20)]; stubborn.delay(); "
         f"when.apply_async((time.time(),), countdown={COUNTDOWN_S}); "
@@ -77,7 +77,7 @@ def test_tasks_run_are_retried_and_wait_for_their_time(worker: Worker, broker: B
     eventually(lambda: worker.wrote("add 2"), within_s=WORKER_S)
     eventually(lambda: "when" in worker.journal.read_text(), within_s=WORKER_S)
     lines = worker.journal.read_text().splitlines()
-    assert len(lines) == len(set(lines)) == 25, "every task ran as often as it should"
+    assert len(lines) == len(set(lines)) == 25, "each task ran the expected number of times"
     (waited,) = [float(line.split()[1]) for line in lines if line.startswith("when")]
     assert waited >= COUNTDOWN_S
     sqs = boto.client(broker.sqs_address)

@@ -1,4 +1,4 @@
-"""Managing topics, and the refusals every client must understand."""
+"""Managing topics, and errors that every client must understand."""
 
 from collections.abc import Iterator
 
@@ -34,15 +34,15 @@ def test_a_created_topic_has_its_partitions_and_settings(admin: Admin, topic: st
     assert settings["segment.bytes"] == "67108864"
 
 
-def test_a_topic_without_a_partition_count_gets_the_brokers(admin: Admin, topic: str) -> None:
+def test_a_topic_without_a_partition_count_gets_the_brokers_default(admin: Admin, topic: str) -> None:
     if isinstance(admin, AioKafka):
-        pytest.skip("aiokafka insists on a number")
+        pytest.skip("aiokafka requires a number")
     admin.create_topic(topic, partitions=-1, replication=-1)
 
     assert admin.partition_count(topic) == 3
 
 
-def test_a_name_may_be_as_long_as_kafkas_may(admin: Admin) -> None:
+def test_the_longest_topic_name_of_kafka_is_accepted(admin: Admin) -> None:
     name = f"{admin.name}-".ljust(249, "x")
 
     admin.create_topic(name, partitions=12)
@@ -51,7 +51,7 @@ def test_a_name_may_be_as_long_as_kafkas_may(admin: Admin) -> None:
     assert [record.value for record in admin.read(name, partition=11, count=1)] == [b"x"]
 
 
-def test_a_creation_that_is_only_checked_makes_nothing(admin: Admin, topic: str) -> None:
+def test_a_validate_only_creation_creates_nothing(admin: Admin, topic: str) -> None:
     admin.create_topic(topic, only_check=True)
 
     assert topic not in admin.topics()
@@ -73,11 +73,11 @@ def test_a_creation_that_is_only_checked_makes_nothing(admin: Admin, topic: str)
         ),
         pytest.param(None, 1, 1, {"segment.bytes": "1"}, INVALID_CONFIG, "1024", id="a value too small"),
         pytest.param(
-            None, 1, 1, {"cleanup.policy": "burn"}, INVALID_CONFIG, "compact", id="a value that is no choice"
+            None, 1, 1, {"cleanup.policy": "burn"}, INVALID_CONFIG, "compact", id="an invalid choice"
         ),
     ],
 )
-def test_a_topic_that_cannot_be_is_refused_with_the_reason(
+def test_an_invalid_topic_is_refused_with_the_reason(
     admin: Admin,
     topic: str,
     name: str | None,
@@ -104,7 +104,9 @@ def test_a_topic_cannot_be_created_twice(admin: Admin, topic: str) -> None:
     assert refusal.value.code == TOPIC_EXISTS
 
 
-def test_a_deleted_topic_is_gone_and_its_name_is_free(admin: Admin, broker: Broker, topic: str) -> None:
+def test_a_deleted_topic_does_not_exist_and_its_name_can_be_reused(
+    admin: Admin, broker: Broker, topic: str
+) -> None:
     admin.create_topic(topic)
     admin.produce(topic, [Record(value=b"old")])
 
@@ -115,14 +117,14 @@ def test_a_deleted_topic_is_gone_and_its_name_is_free(admin: Admin, broker: Brok
         admin.partition_count(topic)
     assert refusal.value.code == UNKNOWN_TOPIC
     admin.create_topic(topic)
-    # A client that has not seen the old one: librdkafka remembers for a while that it was gone.
+    # A new client: librdkafka remembers for a while that the old topic did not exist.
     fresh = type(admin)(broker.address)
     assert fresh.ends(topic) == (0, 0)
     fresh.produce(topic, [Record(value=b"new")])
     assert [record.value for record in fresh.read(topic, count=1)] == [b"new"]
 
 
-def test_deleting_what_is_not_there_is_refused(admin: Admin, topic: str) -> None:
+def test_deleting_an_unknown_topic_is_refused(admin: Admin, topic: str) -> None:
     with pytest.raises(Refused) as refusal:
         admin.delete_topic(topic)
 
@@ -142,7 +144,7 @@ def test_partitions_can_be_added_to_a_topic_in_use(admin: Admin, topic: str) -> 
 
 
 @pytest.mark.parametrize("total", [1, 2])
-def test_partitions_cannot_be_taken_away(admin: Admin, topic: str, total: int) -> None:
+def test_partitions_cannot_be_removed(admin: Admin, topic: str, total: int) -> None:
     admin.create_topic(topic, partitions=2)
 
     with pytest.raises(Refused) as refusal:
@@ -152,22 +154,24 @@ def test_partitions_cannot_be_taken_away(admin: Admin, topic: str, total: int) -
     assert admin.partition_count(topic) == 2
 
 
-def test_adding_partitions_to_no_topic_is_refused(admin: Admin, topic: str) -> None:
+def test_adding_partitions_to_an_unknown_topic_is_refused(admin: Admin, topic: str) -> None:
     with pytest.raises(Refused) as refusal:
         admin.add_partitions(topic, 4)
 
     assert refusal.value.code == UNKNOWN_TOPIC
 
 
-def test_an_unknown_topic_is_named_as_such(client: Client, topic: str) -> None:
+def test_an_unknown_topic_is_reported_as_such(client: Client, topic: str) -> None:
     with pytest.raises(Refused) as refusal:
         client.partition_count(topic)
 
     assert refusal.value.code == UNKNOWN_TOPIC
 
 
-def test_writing_to_an_unknown_topic_makes_none(client: Client, confluent: Confluent, topic: str) -> None:
-    # Which error it is differs: kafka-python reports that the metadata never came.
+def test_writing_to_an_unknown_topic_does_not_create_it(
+    client: Client, confluent: Confluent, topic: str
+) -> None:
+    # The error differs: kafka-python reports that the metadata never arrived.
     with pytest.raises(Refused):
         client.produce(topic, [Record(value=b"nowhere")])
 
@@ -190,7 +194,7 @@ def test_a_message_too_large_for_its_topic_is_refused(
 
 @pytest.fixture(scope="module")
 def generous(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker that makes the topics clients ask for."""
+    """A broker with automatic topic creation."""
     config = "[topics]\nauto_create = true\ndefault_partitions = 4\n"
     broker = Broker(tmp_path_factory.mktemp("generous") / "data", config=config)
     try:
@@ -200,7 +204,7 @@ def generous(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 @pytest.mark.parametrize("kind", CLIENTS, ids=name_of)
-def test_writing_to_a_new_topic_makes_it_where_that_is_allowed(
+def test_writing_to_a_new_topic_creates_it_if_enabled(
     generous: Broker, topic: str, kind: type[Client]
 ) -> None:
     skip_if_unable(kind)
@@ -212,7 +216,7 @@ def test_writing_to_a_new_topic_makes_it_where_that_is_allowed(
     assert client.partition_count(topic) == 4
 
 
-def test_a_client_that_asks_not_to_make_a_topic_makes_none(generous: Broker, topic: str) -> None:
+def test_a_client_can_decline_automatic_topic_creation(generous: Broker, topic: str) -> None:
     admin = KafkaPython(generous.address)
 
     with pytest.raises(Refused) as refusal:

@@ -1,4 +1,4 @@
-"""Transactions with unmodified clients: all or nothing, exactly once, and zombies kept out."""
+"""Transactions with unmodified clients: atomicity, exactly once, and fencing of zombies."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
@@ -44,7 +44,7 @@ def write(producer: Any, topic: str, *values: str) -> None:
 
 
 def read_confluent(address: str, topic: str, isolation: str, *, until: str) -> list[str]:
-    """All values before `until`, which is the last in each partition."""
+    """Return all values before `until`, which is the last in each partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": address,
@@ -109,13 +109,13 @@ READERS = [
 
 
 class Transactions:
-    """One transactional producer, whichever client it is."""
+    """One transactional producer of any client."""
 
     def __init__(self, address: str, transactional_id: str) -> None:
         raise NotImplementedError
 
     def write(self, topic: str, *values: str, commit: bool) -> None:
-        """One transaction."""
+        """Run one transaction."""
         raise NotImplementedError
 
 
@@ -179,7 +179,7 @@ WRITERS = [
 
 @pytest.fixture
 def end_of(confluent: Confluent, topic: str) -> Callable[[], str]:
-    """Mark the end of the topic, for readers to know when they have everything."""
+    """Append an end marker to the topic, so that readers know when they have everything."""
     confluent.create_topic(topic, partitions=PARTITIONS)
 
     def mark() -> str:
@@ -193,7 +193,7 @@ def end_of(confluent: Confluent, topic: str) -> Callable[[], str]:
 
 @contextmanager
 def refused() -> Iterator[list[KafkaError]]:
-    """Collects the error that the block must raise."""
+    """Collect the error that the block must raise."""
     errors: list[KafkaError] = []
     with pytest.raises(KafkaException) as raised:
         yield errors
@@ -240,7 +240,7 @@ def test_readers_of_committed_records_wait_for_an_open_transaction(
         producer.commit_transaction(DEADLINE_S)
 
         assert [each.value() for each in consumer.consume(2, DEADLINE_S)] == [b"a", b"end"]
-    assert confluent.ends(topic) == (0, 3)  # the marker has a place of its own
+    assert confluent.ends(topic) == (0, 3)  # the marker has its own offset
 
 
 def test_offsets_are_committed_with_their_transaction_or_not_at_all(
@@ -272,7 +272,7 @@ def test_offsets_are_committed_with_their_transaction_or_not_at_all(
 def test_consume_transform_produce_gives_each_input_one_output(
     broker: Broker, topic: str, confluent: Confluent
 ) -> None:
-    """The application gives up half of its transactions and starts again from what is committed."""
+    """The application aborts half of its transactions and restarts from the committed offsets."""
     outputs = f"{topic}-out"
     confluent.create_topic(topic)
     confluent.create_topic(outputs, partitions=PARTITIONS)
@@ -304,7 +304,7 @@ def test_consume_transform_produce_gives_each_input_one_output(
                     consumer.position(consumer.assignment()), consumer.consumer_group_metadata(), DEADLINE_S
                 )
                 if random.random() < 0.3:
-                    break  # and leave the transaction open: the next instance ends it
+                    break  # leaves the transaction open: the next instance ends it
                 producer.commit_transaction(DEADLINE_S)
                 done += len(messages)
     confluent.produce(outputs, [Record(value=b"end", partition=each) for each in range(PARTITIONS)])
@@ -331,7 +331,7 @@ def test_a_zombie_is_fenced_and_its_transaction_aborted(
 
 
 def test_a_zombie_cannot_write(broker: Broker, topic: str, end_of: Callable[[], str]) -> None:
-    # Without a listener the client would raise its errors wherever it happens to be.
+    # Without a listener the client would raise its errors at arbitrary places.
     zombie = confluent_producer(broker.address, topic, {"error_cb": lambda _: None})
     zombie.begin_transaction()
     write(zombie, topic, "from the zombie")
@@ -346,7 +346,7 @@ def test_a_zombie_cannot_write(broker: Broker, topic: str, end_of: Callable[[], 
     assert read_confluent(broker.address, topic, "read_committed", until=end_of()) == []
 
 
-def test_aiokafka_learns_that_it_is_a_zombie(broker: Broker, topic: str, end_of: Callable[[], str]) -> None:
+def test_a_zombie_with_aiokafka_gets_an_error(broker: Broker, topic: str, end_of: Callable[[], str]) -> None:
     async def run() -> None:
         zombie, successor = (
             AIOKafkaProducer(bootstrap_servers=broker.address, transactional_id=topic) for _ in range(2)
@@ -374,7 +374,7 @@ def test_an_abandoned_transaction_is_aborted_in_time(
     abandoned.begin_transaction()
     write(abandoned, topic, "left alone")
 
-    # Readers get past it only once it is over.
+    # Readers get past it only once it has ended.
     assert read_confluent(broker.address, topic, "read_committed", until=end_of()) == []
     with refused() as errors:
         abandoned.commit_transaction(DEADLINE_S)
@@ -382,7 +382,7 @@ def test_an_abandoned_transaction_is_aborted_in_time(
 
 
 @pytest.mark.parametrize("end", [Broker.stop, Broker.kill], ids=["stop", "kill"])
-def test_a_transaction_goes_on_after_the_broker_restarts(
+def test_a_transaction_continues_after_a_restart_of_the_broker(
     new_broker: NewBroker, topic: str, end: Callable[[Broker], None]
 ) -> None:
     broker = new_broker(kafka=lasting_address(Random()))
@@ -442,7 +442,7 @@ def test_transactions_are_listed_and_described(broker: Broker, topic: str, end_o
         eventually(is_complete)
 
 
-def test_an_administrator_can_end_a_transaction_that_hangs(
+def test_an_administrator_can_abort_a_hanging_transaction(
     broker: Broker, topic: str, end_of: Callable[[], str]
 ) -> None:
     producer = confluent_producer(broker.address, topic)

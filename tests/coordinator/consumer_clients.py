@@ -1,7 +1,7 @@
-"""A consumer group's surroundings, in memory and step by step: topics, a log to rebuild from, and clients.
+"""Hosts a consumer group in memory, with topics, a log and simulated clients.
 
-A client goes by what it was told: it holds a partition from when it takes it until it has stopped reading
-it, and reports truthfully. What is in its hands is what must never be in two hands at once.
+A client owns a partition from when it starts reading it until it has stopped, and reports that truthfully. No
+partition may have two owners at a time.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ from alpacamq.model.state_machine import Change
 
 GROUP = "group"
 SETTINGS = ConsumerGroupSettings(min_heartbeat_interval_ms=3_000)
-# Longer than a session: a client that has had no answer for that long has stopped anyway.
+# Longer than a session: a client without a reply for that long has stopped.
 REBALANCE_TIMEOUT_MS = 40_000
 
 Answer = ConsumerHeartbeatReply | AlpacaError
@@ -51,7 +51,7 @@ class Topics:
         return self._topics.get(name)
 
     def put(self, name: str, partitions: int) -> None:
-        """Let the topic have this many partitions."""
+        """Create a topic, or set its number of partitions."""
         former = self._topics.get(name)
         topic_id = former.id if former is not None else UUID(int=next(self._ids))
         self._topics[name] = TopicSummary(topic_id, partitions)
@@ -63,7 +63,7 @@ class Topics:
 
 
 class Host:
-    """One group and the log it is rebuilt from."""
+    """One group and its log."""
 
     def __init__(self, topics: Topics, settings: ConsumerGroupSettings = SETTINGS) -> None:
         self.topics = topics
@@ -77,7 +77,7 @@ class Host:
         return ConsumerGroup(GROUP, self._settings, lambda: f"generated-{next(self._ids)}")
 
     def ask(self, request: ConsumerHeartbeatRequest) -> Answer:
-        """The group's answer, once its changes are stored."""
+        """Store the changes of a request and return its reply."""
         try:
             changes, reply = self.group.heartbeat(request, self.now_ms, self.topics)
         except AlpacaError as error:
@@ -86,7 +86,7 @@ class Host:
         return reply
 
     def advance(self, ms: int) -> None:
-        """Let time pass, with the group waking whenever it wants to."""
+        """Advance the clock, with a tick at every deadline of the group."""
         until_ms = self.now_ms + ms
         while (due_ms := self.group.next_deadline_ms) is not None and due_ms <= until_ms:
             self.now_ms = max(self.now_ms, due_ms)
@@ -98,12 +98,12 @@ class Host:
         self._rebuild(self.log)
 
     def restart_from_snapshot(self) -> None:
-        """Rebuild the group from what it says it is."""
+        """Rebuild the group from a snapshot."""
         self.log = list(self.group.snapshot())
         self._rebuild(self.log)
 
     def restart_from_compacted(self) -> None:
-        """Rebuild the group from a log that has lost all but the newest record of each key."""
+        """Rebuild the group from a compacted log."""
         newest = {change.key: place for place, change in enumerate(self.log)}
         self.log = [change for place, change in enumerate(self.log) if newest[change.key] == place]
         self._rebuild(self.log)
@@ -116,7 +116,7 @@ class Host:
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """What a client subscribes to."""
+    """The subscription of a client."""
 
     topics: tuple[str, ...] = ()
     regex: str = ""
@@ -124,17 +124,17 @@ class Subscription(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True, kw_only=True)
 class Client:
-    """One consumer process: has one heartbeat under way at most."""
+    """One consumer process, with at most one heartbeat in flight."""
 
     member_id: str
     subscription: Subscription
     instance_id: str | None = None
     assignor: str | None = None
     epoch: int = 0
-    told: Partitions = field(default_factory=dict)
-    holds: Partitions = field(default_factory=dict)
+    assigned: Partitions = field(default_factory=dict)
+    owns: Partitions = field(default_factory=dict)
     reported: Partitions | None = None
-    # Whether an answer may have been missed. It says everything then, and takes nothing new meanwhile.
+    # A reply may have been lost: send all fields, and take no new partitions.
     is_unsure: bool = True
     has_missed_answers: bool = False
     owes_report: bool = False
@@ -146,10 +146,10 @@ class Client:
     must_revoke_by_ms: int | None = None
 
     def heartbeat(self, now_ms: int) -> ConsumerHeartbeatRequest:
-        """The next heartbeat, which is under way then."""
+        """Create the next heartbeat, which is in flight then."""
         is_full = self.is_unsure or self.epoch == 0
-        has_arrived = self.owes_report and self.holds == self.told
-        says_owned = is_full or has_arrived or self.holds != self.reported
+        has_arrived = self.owes_report and self.owns == self.assigned
+        says_owned = is_full or has_arrived or self.owns != self.reported
         says_subscription = is_full or self.has_new_subscription
         self.in_flight = ConsumerHeartbeatRequest(
             group=GROUP,
@@ -160,13 +160,13 @@ class Client:
             subscribed_topics=self.subscription.topics if says_subscription else None,
             subscribed_regex=self.subscription.regex if says_subscription else None,
             assignor=self.assignor if is_full else None,
-            owned=self.holds if says_owned else None,
+            owned=self.owns if says_owned else None,
         )
         self.sent_ms = now_ms
         return self.in_flight
 
-    def farewell(self) -> ConsumerHeartbeatRequest:
-        """Leave, for a while if it is static; it holds nothing then."""
+    def leave_request(self) -> ConsumerHeartbeatRequest:
+        """Give up all partitions and create the request to leave."""
         self.lose_all()
         self.in_flight = self.answer = None
         return ConsumerHeartbeatRequest(
@@ -177,13 +177,13 @@ class Client:
         )
 
     def lose_heartbeat(self) -> None:
-        """Never get an answer to what is under way."""
+        """Lose the heartbeat in flight or its reply."""
         self.has_missed_answers = self.has_missed_answers or self.in_flight is not None
         self.in_flight = self.answer = None
         self.is_unsure = True
 
     def take_answer(self) -> None:
-        """Get the answer to the heartbeat under way."""
+        """Process the reply to the heartbeat in flight."""
         sent, answer = self.in_flight, self.answer
         assert sent is not None
         assert answer is not None
@@ -198,16 +198,16 @@ class Client:
         self.session_ends_ms = self.sent_ms + SETTINGS.session_timeout_ms
         if sent.owned is not None:
             self.reported = sent.owned
-            self.owes_report = self.owes_report and sent.owned != self.told
+            self.owes_report = self.owes_report and sent.owned != self.assigned
         if sent.subscribed_topics is not None:
             asked = Subscription(sent.subscribed_topics, sent.subscribed_regex or "")
             self.has_new_subscription = asked != self.subscription
         if answer.assignment is not None:
-            # Told what it has just reported, a client may find that there is nothing to report.
-            is_news = answer.assignment != self.told and answer.assignment != sent.owned
-            self.owes_report = is_news or (self.owes_report and answer.assignment == self.told)
-            self.told = answer.assignment
-            if minus(self.holds, self.told) and self.must_revoke_by_ms is None:
+            # A client that gets the assignment it has just reported may have nothing to report.
+            is_news = answer.assignment != self.assigned and answer.assignment != sent.owned
+            self.owes_report = is_news or (self.owes_report and answer.assignment == self.assigned)
+            self.assigned = answer.assignment
+            if minus(self.owns, self.assigned) and self.must_revoke_by_ms is None:
                 self.must_revoke_by_ms = self.sent_ms + REBALANCE_TIMEOUT_MS
 
     def subscribe(self, subscription: Subscription) -> None:
@@ -215,19 +215,19 @@ class Client:
         self.subscription = subscription
 
     def revoke(self) -> None:
-        """Stop reading what it was told to give up."""
-        self.holds = common(self.holds, self.told)
+        """Stop reading revoked partitions."""
+        self.owns = common(self.owns, self.assigned)
 
     def adopt(self) -> None:
-        """Begin to read what it was told it has."""
+        """Start reading assigned partitions."""
         if not self.is_unsure:
-            self.holds = union(self.holds, self.told)
+            self.owns = union(self.owns, self.assigned)
 
     def notice(self, now_ms: int) -> None:
-        """Give up on an answer, and on everything, when the group will not have waited any longer."""
+        """Apply the timeouts that the group applies: to replies, sessions and revocations."""
         if self.in_flight is not None and now_ms >= self.sent_ms + SETTINGS.session_timeout_ms:
             self.lose_heartbeat()
-        if self.reported is not None and not minus(self.reported, self.told):
+        if self.reported is not None and not minus(self.reported, self.assigned):
             self.must_revoke_by_ms = None
         is_late = self.must_revoke_by_ms is not None and now_ms >= self.must_revoke_by_ms
         if self.epoch and (is_late or now_ms >= self.session_ends_ms):
@@ -235,8 +235,8 @@ class Client:
             self.lose_all()
 
     def lose_all(self) -> None:
-        """Be no member any more, and hold nothing."""
-        self.told = self.holds = {}
+        """Stop being a member, and give up all partitions."""
+        self.assigned = self.owns = {}
         self.reported = None
         self.owes_report = False
         self.epoch = 0

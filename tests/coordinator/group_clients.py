@@ -1,4 +1,4 @@
-"""Simulated consumers of a classic group: each does what Kafka's own would do with the answers it gets."""
+"""Simulated consumers of a classic group that behave like Kafka's own consumer."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -33,7 +33,7 @@ METADATA = b"\x00\x00\x00\x00\x00\x01\x00\x06orders"
 
 
 def ranges(members: list[str]) -> dict[str, list[int]]:
-    """The partitions in equal runs, in the order of the members' names."""
+    """Assign ranges of partitions, in the order of the names of members."""
     each, more = divmod(PARTITIONS, len(members))
     assignments = {}
     start = 0
@@ -45,7 +45,7 @@ def ranges(members: list[str]) -> dict[str, list[int]]:
 
 
 class Phase(Enum):
-    """What a consumer has to do next."""
+    """The next step of a consumer."""
 
     JOIN = "join"
     SYNC = "sync"
@@ -55,7 +55,7 @@ class Phase(Enum):
 
 @dataclass(eq=False)
 class Consumer:
-    """One process. At most one request of it is on its way."""
+    """One process, with at most one pending request."""
 
     name: str
     instance_id: str | None = None
@@ -65,7 +65,7 @@ class Consumer:
     generation: int = -1
     joined: JoinReply | None = None
     owned: list[int] = field(default_factory=list)
-    ticket: int | None = None
+    handle: int | None = None
     committing: tuple[int, int] | None = None
     committed: list[tuple[int, int]] = field(default_factory=list)
 
@@ -74,16 +74,16 @@ class Consumer:
         return self.instance_id or self.member_id
 
     def act(self, host: GroupHost) -> None:
-        """Do what is to be done next, unless an answer is still to come."""
+        """Send the next request, unless one is pending."""
         self.listen(host)
-        if self.ticket is not None or self.phase is Phase.DEAD:
+        if self.handle is not None or self.phase is Phase.DEAD:
             return
         if self.phase is Phase.JOIN:
-            self.ticket = host.send(self._join())
+            self.handle = host.send(self._join())
         elif self.phase is Phase.SYNC:
-            self.ticket = host.send(self._sync())
+            self.handle = host.send(self._sync())
         else:
-            self.ticket = host.send(
+            self.handle = host.send(
                 HeartbeatRequest(
                     group=GROUP,
                     generation=self.generation,
@@ -95,10 +95,10 @@ class Consumer:
 
     def commit(self, host: GroupHost, partition: int, offset: int) -> None:
         self.listen(host)
-        if self.ticket is not None or self.phase is Phase.DEAD:
+        if self.handle is not None or self.phase is Phase.DEAD:
             return
         self.committing = (partition, offset)
-        self.ticket = host.send(
+        self.handle = host.send(
             CommitRequest(
                 group=GROUP,
                 generation=self.generation,
@@ -110,17 +110,17 @@ class Consumer:
         self.listen(host)
 
     def disconnect(self, host: GroupHost) -> None:
-        """Lose the connection, and the answer with it."""
-        if self.ticket is not None:
-            host.machine.cancel(self.ticket)
-            self.ticket = None
+        """Close the connection and cancel the pending request."""
+        if self.handle is not None:
+            host.machine.cancel(self.handle)
+            self.handle = None
 
     def listen(self, host: GroupHost) -> None:
-        """Take in the answer, if it is there."""
-        if self.ticket is None or self.ticket not in host.answers:
+        """Process the reply, if there is one."""
+        if self.handle is None or self.handle not in host.answers:
             return
-        answer = host.answers[self.ticket]
-        self.ticket = None
+        answer = host.answers[self.handle]
+        self.handle = None
         match answer:
             case JoinReply():
                 assert answer.generation > 0

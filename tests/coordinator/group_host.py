@@ -1,4 +1,4 @@
-"""What a broker does around the group coordinator, in memory: keeps the changes, delivers the replies."""
+"""Hosts a group coordinator in memory: stores its changes and delivers its replies."""
 
 from collections.abc import Callable, Iterable
 from itertools import count
@@ -28,13 +28,13 @@ class NoTopics:
 
 
 def contents(changes: Iterable[Change]) -> dict[bytes, bytes]:
-    """What a compacted log of `changes` comes to."""
+    """Return the contents of a compacted log of `changes`."""
     latest = {change.key: change.value for change in changes}
     return {key: value for key, value in latest.items() if value is not None}
 
 
 class GroupHost:
-    """One shard: its coordinator, its log, its clock and the answers given so far."""
+    """A coordinator with its log and clock, and the replies so far."""
 
     def __init__(self, settings: GroupSettings | None = None) -> None:
         self.now_ms = START_MS
@@ -42,28 +42,28 @@ class GroupHost:
         self.answers: dict[object, object] = {}
         self._settings = settings or GroupSettings()
         self._ids = count(1)
-        self._tickets = count(1)
+        self._handles = count(1)
         self._slow_snapshot = SlowSnapshot()
         self.machine = self._new_machine()
 
     def send(self, request: Request[Any]) -> int:
-        """Bring a request to the coordinator; the ticket is the key of its answer, now or later."""
-        ticket = next(self._tickets)
-        self.take(self.machine.handle([Pending(request, ticket)], self.now_ms))
-        return ticket
+        """Pass a request to the coordinator; return the handle of its reply."""
+        handle = next(self._handles)
+        self.take(self.machine.handle([Pending(request, handle)], self.now_ms))
+        return handle
 
     def ask(self, request: Request[Any]) -> object:
-        """The answer to a request, None as long as there is none."""
+        """Return the reply to a request, None if it is pending."""
         return self.answers.get(self.send(request))
 
-    def refusal(self, request: Request[Any]) -> type[AlpacaError]:
-        """The kind of error that is the answer to a request."""
+    def error_of(self, request: Request[Any]) -> type[AlpacaError]:
+        """Return the type of the error that a request gets."""
         answer = self.ask(request)
         assert isinstance(answer, AlpacaError), answer
         return type(answer)
 
     def advance(self, duration_ms: int) -> None:
-        """Let time pass, with a tick whenever the coordinator asked for one."""
+        """Advance the clock, with a tick at every deadline of the coordinator."""
         end_ms = self.now_ms + duration_ms
         while (due_ms := self.machine.next_deadline_ms) is not None and due_ms <= end_ms:
             self.now_ms = max(self.now_ms, due_ms)
@@ -77,12 +77,12 @@ class GroupHost:
         self.take(self.machine.loaded(self.now_ms))
 
     def compact(self) -> None:
-        """Let a snapshot take the place of the log."""
+        """Replace the log by a snapshot."""
         self.check_log()
         self.log = [*self.machine.snapshot()]
 
     def check_log(self) -> None:
-        """Everything durable is on the log, and what is on the log is all there is."""
+        """Check that the log leads to the state of the coordinator, in every form."""
         durable = contents(self.machine.snapshot())
         assert contents(self._rebuilt(self.log).snapshot()) == durable
         compacted = [Change(key, value) for key, value in contents(self.log).items()]
@@ -96,7 +96,7 @@ class GroupHost:
         if whole is not None:
             assert contents(self._rebuilt(whole).snapshot()) == contents(self.machine.snapshot())
         for reply in outcome.replies:
-            assert reply.to not in self.answers, "a ticket is answered once"
+            assert reply.to not in self.answers, "a request gets one reply"
             self.answers[reply.to] = reply.answer
 
     def _rebuilt(self, log: Iterable[Change]) -> GroupCoordinator:

@@ -1,4 +1,4 @@
-"""The stage on which the stories of groups are played: named clients, one group, one line per event.
+"""Runs transcripts of groups: named clients, one group, one line per event.
 
     join a [protocols=range,sticky] [topics=t,u] [instance=i] [session=10s] [rebalance=60s] [old|handshake]
     sync a [a=0,1 b=2]          heartbeat a       leave a      commit a orders-0=5 [metadata=text]
@@ -7,7 +7,7 @@
     consumer-join a             describe          list         delete-group  disconnect a
     advance 10s                 restart
 
-A client knows its member id and generation from what it was last answered.
+A client takes its member id and generation from the last reply.
 """
 
 import re
@@ -68,33 +68,32 @@ def subscription(topics: Iterable[str]) -> bytes:
 
 
 class Stage:
-    """Acts out one command after the other and says what came of it."""
+    """Runs one command after the other and reports their outcome."""
 
     def __init__(self) -> None:
         self.host = GroupHost()
         self.member_ids: dict[str, str] = {}
         self.generations: dict[str, int] = {}
         self.instances: dict[str, str] = {}
-        self._asked: dict[int, tuple[str, str]] = {}
-        self._told: set[object] = set()
+        self._sent: dict[int, tuple[str, str]] = {}
+        self._reported: set[object] = set()
 
     def act(self, command: str) -> str:
-        """Do it, and tell of every answer that came and every record that was written."""
+        """Run a command; return a line for every reply and every record written."""
         verb, *words = command.split()
         plain = [word for word in words if "=" not in word]
         options = dict(word.split("=", 1) for word in words if "=" in word)
         written = len(self.host.log)
         getattr(self, "_" + verb.replace("-", "_"))(plain, options)
-        lines = [self._tell(ticket) for ticket in self.host.answers if ticket not in self._told]
-        self._told.update(self.host.answers)
+        lines = [self._report(handle) for handle in self.host.answers if handle not in self._reported]
+        self._reported.update(self.host.answers)
         if records := len(self.host.log) - written:
             lines.append(f"{records} written")
         return "\n".join(lines or ["nothing"])
 
     def _send(self, name: str, event: str, request: Request[Any]) -> None:
-        # Answers are told in order of events, so the ticket must be known before its answer comes.
-        ticket = self.host.send(request)
-        self._asked[ticket] = (name, event)
+        handle = self.host.send(request)
+        self._sent[handle] = (name, event)
 
     def _join(self, plain: list[str], options: dict[str, str]) -> None:
         name, flags = plain[0], plain[1:]
@@ -226,9 +225,9 @@ class Stage:
         self._send("admin", "delete_group", DeleteGroupRequest(group=GROUP))
 
     def _disconnect(self, plain: list[str], options: dict[str, str]) -> None:
-        for ticket, (name, _) in self._asked.items():
-            if name == plain[0] and ticket not in self.host.answers:
-                self.host.machine.cancel(ticket)
+        for handle, (name, _) in self._sent.items():
+            if name == plain[0] and handle not in self.host.answers:
+                self.host.machine.cancel(handle)
 
     def _advance(self, plain: list[str], options: dict[str, str]) -> None:
         self.host.advance(milliseconds(plain[0]))
@@ -237,20 +236,20 @@ class Stage:
         self.host.check_log()
         self.host.restart()
 
-    def _tell(self, ticket: object) -> str:
-        assert isinstance(ticket, int)
-        name, event = self._asked[ticket]
-        answer = self.host.answers[ticket]
+    def _report(self, handle: object) -> str:
+        assert isinstance(handle, int)
+        name, event = self._sent[handle]
+        answer = self.host.answers[handle]
         if isinstance(answer, MemberIdRequired | JoinReply | ConsumerHeartbeatReply):
             self.member_ids[name] = answer.member_id
         elif event == "join" and isinstance(answer, UnknownMember):
             del self.member_ids[name]
         if isinstance(answer, JoinReply):
             self.generations[name] = answer.generation
-        return f"{name} <- {event.replace('_', ' ')}: {_said(answer)}"
+        return f"{name} <- {event.replace('_', ' ')}: {_text(answer)}"
 
 
-def _said(answer: object) -> str:
+def _text(answer: object) -> str:
     match answer:
         case Accepted():
             return "ok"

@@ -1,11 +1,11 @@
-"""A share group's surroundings, in memory: topics, and a log to rebuild from."""
+"""Hosts a share group in memory, with its log."""
 
 from collections.abc import Iterable
 
 from alpacamq.coordinator.records import parts_of
 from alpacamq.coordinator.share.config import ShareConfig
 from alpacamq.coordinator.share.group import ShareGroup
-from alpacamq.coordinator.share.messages import Departure, ShareHeartbeatReply, ShareHeartbeatRequest
+from alpacamq.coordinator.share.messages import MemberExpired, ShareHeartbeatReply, ShareHeartbeatRequest
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.state_machine import Change
 
@@ -27,18 +27,18 @@ def beating(member_id: str, epoch: int) -> ShareHeartbeatRequest:
 
 
 class ShareHost:
-    """One share group and the log it is rebuilt from."""
+    """One share group and its log."""
 
     def __init__(self, topics: Topics) -> None:
         self.topics = topics
         self.config = CONFIG
         self.now_ms = 1_000_000
         self.log: list[Change] = []
-        self.departures: list[Departure] = []
+        self.expired: list[MemberExpired] = []
         self.group = self._new_group()
 
     def ask(self, request: ShareHeartbeatRequest) -> Answer:
-        """The group's answer, once its changes are stored."""
+        """Store the changes of a request and return its reply."""
         try:
             changes, reply = self.group.heartbeat(request, self.now_ms, self.topics)
         except AlpacaError as error:
@@ -46,24 +46,24 @@ class ShareHost:
         self.log += changes
         return reply
 
-    def told(self, request: ShareHeartbeatRequest) -> ShareHeartbeatReply:
-        """The answer to what is not refused."""
+    def reply_to(self, request: ShareHeartbeatRequest) -> ShareHeartbeatReply:
+        """Return the reply to a valid request."""
         answer = self.ask(request)
         assert isinstance(answer, ShareHeartbeatReply), answer
         return answer
 
-    def refusal(self, request: ShareHeartbeatRequest) -> type[AlpacaError]:
+    def error_of(self, request: ShareHeartbeatRequest) -> type[AlpacaError]:
         answer = self.ask(request)
         assert isinstance(answer, AlpacaError), answer
         return type(answer)
 
     def advance(self, ms: int) -> None:
-        """Let time pass, with the group waking whenever it wants to."""
+        """Advance the clock, with a tick at every deadline of the group."""
         until_ms = self.now_ms + ms
         while (due_ms := self.group.next_deadline_ms) is not None and due_ms <= until_ms:
             self.now_ms = max(self.now_ms, due_ms)
             self.log += self.group.tick(self.now_ms)
-            self.departures += self.group.take_departures()
+            self.expired += self.group.take_expired_members()
         self.now_ms = until_ms
 
     def restart(self) -> None:
@@ -71,12 +71,12 @@ class ShareHost:
         self._rebuild(self.log)
 
     def restart_from_snapshot(self) -> None:
-        """Rebuild the group from what it says it is."""
+        """Rebuild the group from a snapshot."""
         self.log = [*self.group.snapshot()]
         self._rebuild(self.log)
 
     def restart_from_compacted(self) -> None:
-        """Rebuild the group from a log that has lost all but the newest record of each key."""
+        """Rebuild the group from a compacted log."""
         newest = {change.key: place for place, change in enumerate(self.log)}
         self.log = [change for place, change in enumerate(self.log) if newest[change.key] == place]
         self._rebuild(self.log)

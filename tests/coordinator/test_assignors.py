@@ -1,4 +1,4 @@
-"""The assignors: everything is given once, evenly, and stays where it is if it can."""
+"""The assignors: every partition is assigned once, evenly and with few moves."""
 
 import sys
 from math import ceil
@@ -28,7 +28,7 @@ def members(count: int) -> list[str]:
 def alike(
     names: list[str], topics: Topics, held: dict[str, Partitions] | None = None
 ) -> dict[str, Subscriber]:
-    """Members that all subscribe to all topics."""
+    """Return members that subscribe to all topics."""
     return {name: Subscriber(frozenset(topics), (held or {}).get(name, {})) for name in names}
 
 
@@ -41,7 +41,7 @@ def pairs(partitions: Partitions) -> set[tuple[TopicId, int]]:
 
 
 def moved(before: dict[str, Partitions], after: dict[str, Partitions]) -> int:
-    """How many partitions went from one member to another that both know."""
+    """Count the partitions that moved between members of both assignments."""
     return sum(len(pairs(before.get(name, {})) - pairs(after.get(name, {}))) for name in before)
 
 
@@ -52,7 +52,7 @@ topics_strategy = st.dictionaries(
 
 @st.composite
 def subscribers_strategy(draw: st.DrawFn) -> tuple[dict[str, Subscriber], Topics]:
-    """Members of all sorts, some holding what they may not hold or what others hold too."""
+    """Draw members with arbitrary subscriptions and previous assignments, also invalid ones."""
     topics = draw(topics_strategy)
     known = [*topics, topic(99)]
     held = st.dictionaries(
@@ -70,7 +70,7 @@ def subscribers_strategy(draw: st.DrawFn) -> tuple[dict[str, Subscriber], Topics
 @pytest.mark.parametrize("assign", ASSIGNORS.values(), ids=ASSIGNORS.keys())
 class TestAnyAssignor:
     @given(case=subscribers_strategy())
-    def test_every_partition_somebody_subscribes_to_is_given_once(
+    def test_every_subscribed_partition_is_assigned_once(
         self, assign: Assignor, case: tuple[dict[str, Subscriber], Topics]
     ) -> None:
         subscribers, topics = case
@@ -83,7 +83,7 @@ class TestAnyAssignor:
         assert set(everything) == wanted
 
     @given(case=subscribers_strategy())
-    def test_nobody_is_given_what_it_does_not_subscribe_to(
+    def test_members_get_only_subscribed_topics(
         self, assign: Assignor, case: tuple[dict[str, Subscriber], Topics]
     ) -> None:
         subscribers, topics = case
@@ -132,25 +132,27 @@ class TestUniform:
         assert max(loads) - min(loads) <= 1
 
     @given(topics=topics_strategy, count=st.integers(1, 9))
-    def test_what_is_balanced_stays_as_it_is(self, topics: Topics, count: int) -> None:
+    def test_a_balanced_assignment_does_not_change(self, topics: Topics, count: int) -> None:
         before = uniform(alike(members(count), topics), topics)
         assert uniform(alike(members(count), topics, before), topics) == before
 
     @given(topics=topics_strategy, count=st.integers(1, 9))
-    def test_a_join_moves_only_what_the_new_member_gets(self, topics: Topics, count: int) -> None:
+    def test_a_join_moves_only_partitions_to_the_new_member(self, topics: Topics, count: int) -> None:
         before = uniform(alike(members(count), topics), topics)
         after = uniform(alike([*members(count), "new"], topics, before), topics)
         assert moved(before, after) == load(after["new"]) <= ceil(sum(topics.values()) / (count + 1))
 
     @given(topics=topics_strategy, count=st.integers(2, 9), leaver=st.integers(0, 8))
-    def test_a_leave_moves_only_what_the_member_had(self, topics: Topics, count: int, leaver: int) -> None:
+    def test_a_leave_moves_only_partitions_of_the_leaving_member(
+        self, topics: Topics, count: int, leaver: int
+    ) -> None:
         before = uniform(alike(members(count), topics), topics)
         stay = [name for place, name in enumerate(members(count)) if place != leaver % count]
         after = uniform(alike(stay, topics, before), topics)
         assert all(pairs(before[name]) <= pairs(after[name]) for name in stay)
 
     @given(data=st.data(), topics=topics_strategy, count=st.integers(1, 6))
-    def test_no_fewer_moves_would_balance_an_unbalanced_group(
+    def test_balancing_takes_the_minimal_number_of_moves(
         self, data: st.DataObject, topics: Topics, count: int
     ) -> None:
         names = members(count)
@@ -166,7 +168,7 @@ class TestUniform:
         assert moved(dict(before), after) == fewest
 
     @given(case=subscribers_strategy())
-    def test_with_other_subscriptions_no_single_move_would_make_it_more_even(
+    def test_with_different_subscriptions_no_single_move_improves_the_balance(
         self, case: tuple[dict[str, Subscriber], Topics]
     ) -> None:
         subscribers, topics = case
@@ -176,7 +178,7 @@ class TestUniform:
                 if partitions.keys() & subscriber.topics:
                     assert load(partitions) - load(given_out[taker]) < 2, f"{giver} could give to {taker}"
 
-    def test_who_can_read_little_is_not_crowded_out(self) -> None:
+    def test_members_with_few_topics_get_their_share(self) -> None:
         topics = {topic(1): 2, topic(2): 2}
         both, second = frozenset(topics), frozenset({topic(2)})
         given_out = uniform({"a": Subscriber(both, {}), "b": Subscriber(second, {})}, topics)
@@ -185,7 +187,7 @@ class TestUniform:
 
 class TestRange:
     @given(case=subscribers_strategy())
-    def test_each_member_has_neighbouring_partitions_of_a_topic(
+    def test_each_member_has_consecutive_partitions_of_a_topic(
         self, case: tuple[dict[str, Subscriber], Topics]
     ) -> None:
         subscribers, topics = case
@@ -210,7 +212,7 @@ class TestRange:
         for partitions in range_(alike(members(3), topics), topics).values():
             assert partitions[topic(1)] == partitions[topic(2)]
 
-    def test_a_static_member_keeps_its_place_under_a_new_member_id(self) -> None:
+    def test_a_static_member_keeps_its_partitions_with_a_new_member_id(self) -> None:
         topics = {topic(1): 4}
         everything = frozenset(topics)
         first = {"z": Subscriber(everything, {}, "i1"), "m": Subscriber(everything, {}, "i2")}

@@ -1,4 +1,4 @@
-"""A consumer group's rules, one by one. How members move, the stories tell and the simulation tries."""
+"""Rules of consumer groups, one by one. Transcripts and the simulation cover reconciliation."""
 
 from uuid import UUID
 
@@ -46,7 +46,7 @@ def host() -> Host:
 
 
 def ask(host: Host, request: ConsumerHeartbeatRequest, **changes: object) -> ConsumerHeartbeatReply:
-    """The reply to a request that is not refused."""
+    """Return the reply to a valid request."""
     answer = host.ask(msgspec.structs.replace(request, **changes))
     if isinstance(answer, AlpacaError):
         raise answer
@@ -60,21 +60,23 @@ def ask(host: Host, request: ConsumerHeartbeatRequest, **changes: object) -> Con
         pytest.param(JOIN, {"instance_id": ""}, "instance id", id="empty instance id"),
         pytest.param(JOIN, {"rack_id": ""}, "rack id", id="empty rack id"),
         pytest.param(JOIN, {"rebalance_timeout_ms": -1}, "rebalance timeout", id="join without timeout"),
-        pytest.param(JOIN, {"rebalance_timeout_ms": 0}, "not positive", id="no time at all"),
-        pytest.param(JOIN, {"rebalance_timeout_ms": -5}, "not positive", id="negative timeout"),
-        pytest.param(JOIN, {"owned": None}, "owns no partitions", id="join that does not say what it owns"),
-        pytest.param(JOIN, {"owned": {TOPIC_A: frozenset({0})}}, "owns no", id="join with partitions"),
-        pytest.param(JOIN, {"subscribed_topics": None}, "subscribes to", id="join without subscription"),
-        pytest.param(JOIN, {"subscribed_topics": ("a" * 300_000,)}, "characters", id="too much to store"),
-        pytest.param(BEAT, {"member_id": ""}, "leave its id", id="heartbeat without member id"),
+        pytest.param(JOIN, {"rebalance_timeout_ms": 0}, "must be positive", id="zero timeout"),
+        pytest.param(JOIN, {"rebalance_timeout_ms": -5}, "must be positive", id="negative timeout"),
+        pytest.param(JOIN, {"owned": None}, "owned partitions", id="join without owned partitions"),
         pytest.param(
-            BEAT, {"member_id": "", "member_epoch": -1}, "leave its id", id="leave without member id"
+            JOIN, {"owned": {TOPIC_A: frozenset({0})}}, "owned partitions", id="join with partitions"
         ),
-        pytest.param(BEAT, {"member_epoch": -3}, "has no meaning", id="unknown epoch"),
+        pytest.param(JOIN, {"subscribed_topics": None}, "subscription", id="join without subscription"),
+        pytest.param(JOIN, {"subscribed_topics": ("a" * 300_000,)}, "characters", id="too much to store"),
+        pytest.param(BEAT, {"member_id": ""}, "only in a join", id="heartbeat without member id"),
+        pytest.param(
+            BEAT, {"member_id": "", "member_epoch": -1}, "only in a join", id="leave without member id"
+        ),
+        pytest.param(BEAT, {"member_epoch": -3}, "invalid member epoch", id="unknown epoch"),
         pytest.param(BEAT, {"member_epoch": -2}, "instance id", id="static leave without instance id"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused(
+def test_an_invalid_request_is_rejected(
     host: Host, request_: ConsumerHeartbeatRequest, changes: dict[str, object], text: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=text):
@@ -94,7 +96,7 @@ def test_a_request_that_makes_no_sense_is_refused(
         ({"member_epoch": -2, "instance_id": "i1"}, UnknownMember),
     ],
 )
-def test_what_is_refused_leaves_no_trace(
+def test_a_failed_join_changes_nothing(
     host: Host, changes: dict[str, object], error: type[AlpacaError]
 ) -> None:
     with pytest.raises(error):
@@ -104,27 +106,27 @@ def test_what_is_refused_leaves_no_trace(
     assert host.group.next_deadline_ms is None
 
 
-def test_a_member_that_joins_without_id_is_given_one(host: Host) -> None:
+def test_a_join_without_member_id_gets_one(host: Host) -> None:
     assert ask(host, JOIN, member_id="").member_id == "generated-1"
     assert ask(host, BEAT, member_id="generated-1").member_epoch == 1
 
 
-def test_a_full_group_takes_nobody_in_but_lets_members_join_again() -> None:
+def test_a_full_group_accepts_only_rejoins() -> None:
     host = Host(Topics(a=4), ConsumerGroupSettings(max_members=1))
     ask(host, JOIN)
-    with pytest.raises(GroupMaxSizeReached, match="1 members"):
+    with pytest.raises(GroupMaxSizeReached, match="the limit is 1"):
         ask(host, JOIN, member_id="m2")
     assert ask(host, JOIN).member_epoch == 1
 
 
-def test_a_heartbeat_with_nothing_new_stores_nothing(host: Host) -> None:
+def test_an_unchanged_heartbeat_stores_nothing(host: Host) -> None:
     ask(host, JOIN)
     stored = len(host.log)
     assert ask(host, BEAT).member_epoch == 1
     assert len(host.log) == stored
 
 
-def test_topics_that_nobody_reads_do_not_disturb_the_group(host: Host) -> None:
+def test_changes_of_unsubscribed_topics_do_not_affect_the_group(host: Host) -> None:
     ask(host, JOIN)
     stored = len(host.log)
     host.topics.put("b", 3)
@@ -132,7 +134,7 @@ def test_topics_that_nobody_reads_do_not_disturb_the_group(host: Host) -> None:
     assert len(host.log) == stored
 
 
-def test_a_topic_made_anew_is_another_topic(host: Host) -> None:
+def test_a_recreated_topic_is_another_topic(host: Host) -> None:
     first = ask(host, JOIN).assignment
     host.topics.delete("a")
     host.topics.put("a", 4)
@@ -143,7 +145,7 @@ def test_a_topic_made_anew_is_another_topic(host: Host) -> None:
     assert again.assignment.keys() == {UUID(int=2)}
 
 
-def test_names_and_pattern_add_up(host: Host) -> None:
+def test_names_and_pattern_are_combined(host: Host) -> None:
     host.topics.put("b1", 1)
     host.topics.put("b2", 1)
     host.topics.put("other", 1)
@@ -153,14 +155,14 @@ def test_names_and_pattern_add_up(host: Host) -> None:
     assert [host.group.subscribes(name) for name in ("a", "b2", "other", "b33")] == [True, True, False, False]
 
 
-def test_who_joins_again_subscribes_to_what_it_says_now(host: Host) -> None:
+def test_a_rejoin_replaces_the_subscription(host: Host) -> None:
     host.topics.put("b", 1)
     ask(host, JOIN, subscribed_topics=None, subscribed_regex="a|b")
     ask(host, JOIN)
     assert [host.group.subscribes(name) for name in ("a", "b")] == [True, False]
 
 
-def test_what_a_heartbeat_leaves_out_stays_as_it_was(host: Host) -> None:
+def test_fields_missing_in_a_heartbeat_are_unchanged(host: Host) -> None:
     ask(host, JOIN, rack_id="r1", client_id="c1", client_host="h1", assignor="range", subscribed_regex="z")
     ask(host, BEAT, client_id="c1", client_host="h2")
     assert host.group.describe().members == (
@@ -180,7 +182,7 @@ def test_what_a_heartbeat_leaves_out_stays_as_it_was(host: Host) -> None:
     assert host.group.describe().assignor == "range"
 
 
-def test_the_assignor_most_members_ask_for_is_used(host: Host) -> None:
+def test_the_most_preferred_assignor_is_used(host: Host) -> None:
     ask(host, JOIN, member_id="m1", assignor="range")
     ask(host, JOIN, member_id="m2", assignor="uniform")
     ask(host, JOIN, member_id="m3", assignor="uniform")
@@ -188,7 +190,7 @@ def test_the_assignor_most_members_ask_for_is_used(host: Host) -> None:
     assert host.group.describe().assignor == "uniform"
 
 
-def test_a_member_cannot_become_another_instance(host: Host) -> None:
+def test_a_member_cannot_change_its_instance_id(host: Host) -> None:
     ask(host, JOIN, instance_id="i1")
     with pytest.raises(FencedInstanceId):
         ask(host, JOIN, instance_id="i2")
@@ -196,7 +198,7 @@ def test_a_member_cannot_become_another_instance(host: Host) -> None:
         ask(host, JOIN, instance_id=None)
 
 
-def test_a_static_member_may_come_back_under_its_own_id(host: Host) -> None:
+def test_a_static_member_may_come_back_with_the_same_member_id(host: Host) -> None:
     first = ask(host, JOIN, instance_id="i1")
     ask(host, BEAT, member_epoch=-2, instance_id="i1")
     again = ask(host, JOIN, instance_id="i1")
@@ -204,7 +206,7 @@ def test_a_static_member_may_come_back_under_its_own_id(host: Host) -> None:
 
 
 class TestCommits:
-    def test_a_group_without_members_takes_commits_of_those_without_epoch(self, host: Host) -> None:
+    def test_an_empty_group_accepts_commits_without_epoch(self, host: Host) -> None:
         host.group.validate_commit("", -1)
         with pytest.raises(UnknownMember):
             host.group.validate_commit("", 0)
@@ -212,14 +214,14 @@ class TestCommits:
         with pytest.raises(UnknownMember):
             host.group.validate_commit("", -1)
 
-    def test_a_member_commits_at_its_epoch(self, host: Host) -> None:
+    def test_a_commit_requires_the_epoch_of_the_member(self, host: Host) -> None:
         ask(host, JOIN)
         host.group.validate_commit("m1", 1)
         for epoch in (-1, 0, 2):
             with pytest.raises(StaleMemberEpoch):
                 host.group.validate_commit("m1", epoch)
 
-    def test_one_that_is_away_commits_nothing(self, host: Host) -> None:
+    def test_a_static_member_that_is_away_cannot_commit(self, host: Host) -> None:
         ask(host, JOIN, instance_id="i1")
         ask(host, BEAT, member_epoch=-2, instance_id="i1")
         with pytest.raises(StaleMemberEpoch):
@@ -238,7 +240,7 @@ class TestAdministration:
         with pytest.raises(UnknownMember):
             ask(host, BEAT)
 
-    def test_whoever_is_not_there_cannot_be_removed(self, host: Host) -> None:
+    def test_removing_an_unknown_member_fails(self, host: Host) -> None:
         ask(host, JOIN, instance_id="i1")
         with pytest.raises(UnknownMember):
             host.group.remove("m2", None)
@@ -247,7 +249,7 @@ class TestAdministration:
         with pytest.raises(FencedInstanceId):
             host.group.remove("m2", "i1")
 
-    def test_only_a_group_without_members_can_be_deleted_and_nothing_stays(self, host: Host) -> None:
+    def test_only_an_empty_group_can_be_deleted_with_all_records(self, host: Host) -> None:
         ask(host, JOIN)
         with pytest.raises(NonEmptyGroup):
             host.group.delete()
@@ -275,18 +277,18 @@ class TestStoring:
             ConsumerGroupState.ASSIGNING,
         ]
 
-    def test_keys_tell_groups_apart_whatever_their_names(self, host: Host) -> None:
+    def test_keys_are_unambiguous_for_any_group_name(self, host: Host) -> None:
         ask(host, JOIN, group="a/b")
         assert {parts_of(change.key)[:2] for change in host.log} == {("consumer-group", GROUP)}
 
-    def test_a_snapshot_says_what_the_log_says(self, host: Host) -> None:
+    def test_a_snapshot_equals_the_log(self, host: Host) -> None:
         ask(host, JOIN, instance_id="i1")
         ask(host, JOIN, member_id="m2")
         ask(host, BEAT)
         newest = {change.key: change.value for change in host.log}
         assert dict(host.group.snapshot()) == newest
 
-    def test_records_of_kinds_not_known_yet_are_passed_over(self, host: Host) -> None:
+    def test_records_of_unknown_kinds_are_ignored(self, host: Host) -> None:
         group = ConsumerGroup(GROUP, ConsumerGroupSettings(), str)
         group.replay(("consumer-group", GROUP, "mood", "m1"), b"\x00")
         group.replay(("consumer-group", GROUP, "mood", "m1", "more"), b"\x00")
@@ -297,10 +299,10 @@ class TestStoring:
 @pytest.mark.parametrize(
     ("members", "expected_ms"),
     [
-        pytest.param(1, 500, id="a small group notices a change at once"),
-        pytest.param(100, 1000, id="the larger the group, the less often each reports"),
-        pytest.param(1000, 3000, id="but never less often than the setting says"),
+        pytest.param(1, 500, id="small groups report often"),
+        pytest.param(100, 1000, id="the interval grows with the group"),
+        pytest.param(1000, 3000, id="up to the configured interval"),
     ],
 )
-def test_how_often_members_report_depends_on_their_number(members: int, expected_ms: int) -> None:
+def test_the_heartbeat_interval_depends_on_the_number_of_members(members: int, expected_ms: int) -> None:
     assert ConsumerGroupSettings().interval_ms(members) == expected_ms

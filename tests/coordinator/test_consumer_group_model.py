@@ -1,5 +1,7 @@
-"""Consumer groups under any course of events: clients that come, go, crash and miss answers, topics that
-change, restarts. No partition is ever in two hands, nobody stops without need, and all comes to rest."""
+"""Consumer groups under random events: joins, leaves, crashes, lost replies, topic changes and restarts.
+
+No partition ever has two owners, no member stops reading without need, and the group becomes stable.
+"""
 
 from itertools import count
 from random import Random
@@ -27,7 +29,7 @@ STEPS = 250
 
 
 class Simulation:
-    """A group, its clients, and whatever can happen between them."""
+    """A group, its clients, and random events."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -39,7 +41,7 @@ class Simulation:
         self.ids = count(1)
 
     def run(self) -> None:
-        """Let anything happen, then nothing."""
+        """Run random events, then wait until the group is stable."""
         weights: dict[Callable[[], None], float] = {
             self.exchange_heartbeat: 30,
             self.send_heartbeat: 10,
@@ -62,8 +64,8 @@ class Simulation:
         for action in self.random.choices(list(weights), list(weights.values()), k=STEPS):
             if self.clients or action in (self.start_client, self.restart, self.pass_time):
                 action()
-            self.check_hands()
-        self.come_to_rest()
+            self.check_owners()
+        self.become_stable()
 
     @property
     def some_client(self) -> Client:
@@ -105,16 +107,16 @@ class Simulation:
             client.heartbeat(self.host.now_ms)
 
     def deliver_heartbeat(self) -> None:
-        """Let a heartbeat arrive, sometimes twice.
+        """Deliver a heartbeat, sometimes twice.
 
-        Not twice if the client has reported that it had not yet taken what it might be taking now: the second
-        would look like a report that it never will.
+        Not twice if it reports fewer partitions than are assigned: the client may have taken them since, and
+        the second delivery would confirm that it does not own them.
         """
         client = self.some_client
         sent = client.in_flight
         if sent is not None and client.answer is None:
             self.process(client)
-            may_come_twice = sent.owned is None or not minus(client.told, sent.owned)
+            may_come_twice = sent.owned is None or not minus(client.assigned, sent.owned)
             if may_come_twice and self.random.random() < 0.2:
                 self.process(client)
                 client.has_missed_answers = True
@@ -132,10 +134,10 @@ class Simulation:
         client.lose_heartbeat()
 
     def deliver_late(self) -> None:
-        """Let a heartbeat that its client has given up on arrive after all.
+        """Deliver a heartbeat that its client has abandoned.
 
-        Not one that reported anything: by now that is untrue, and nothing in the protocol could tell. Nor
-        while the client waits for another answer.
+        Not one with owned partitions: these may have changed, which the protocol cannot detect. Nor while
+        another heartbeat of the client is in flight.
         """
         if self.late:
             request = self.late.pop(self.random.randrange(len(self.late)))
@@ -154,7 +156,7 @@ class Simulation:
     def leave(self) -> None:
         client = self.some_client
         self.clients.remove(client)
-        self.host.ask(client.farewell())
+        self.host.ask(client.leave_request())
 
     def crash(self) -> None:
         self.clients.remove(self.some_client)
@@ -163,7 +165,7 @@ class Simulation:
         """Replace a process by a new one, as the same instance if it is static."""
         client = self.some_client
         self.clients.remove(client)
-        self.host.ask(client.farewell())
+        self.host.ask(client.leave_request())
         self.clients.append(self.new_client(next(self.ids), client.subscription, client.instance_id))
 
     def grow_topic(self) -> None:
@@ -202,14 +204,14 @@ class Simulation:
         )
 
     def exchange(self, client: Client) -> None:
-        """A heartbeat there and back, unless one is under way."""
+        """Send a heartbeat and deliver its reply, unless one is in flight."""
         if client.in_flight is None:
             client.heartbeat(self.host.now_ms)
             self.process(client)
             client.take_answer()
 
     def process(self, client: Client) -> None:
-        """Let the group see the client's heartbeat, and see that it takes nothing that is to be kept."""
+        """Pass a heartbeat to the group; check that it does not revoke partitions of the target."""
         assert client.in_flight is not None
         before = self.members()
         client.answer = self.host.ask(client.in_flight)
@@ -223,16 +225,16 @@ class Simulation:
     def members(self) -> dict[str, ConsumerMemberDescription]:
         return {member.member_id: member for member in self.host.group.describe().members}
 
-    def check_hands(self) -> None:
+    def check_owners(self) -> None:
         held: dict[tuple[object, int], str] = {}
         for client in self.clients:
-            for topic, indexes in client.holds.items():
+            for topic, indexes in client.owns.items():
                 for index in indexes:
                     other = held.setdefault((topic, index), client.member_id)
                     assert other == client.member_id, f"{index} is in the hands of both"
 
-    def come_to_rest(self) -> None:
-        """Left alone, the group has everything given out and in hand."""
+    def become_stable(self) -> None:
+        """Check that without further events all partitions are assigned and owned."""
         for client in self.clients:
             if client.in_flight is not None and client.answer is None:
                 self.process(client)
@@ -243,11 +245,11 @@ class Simulation:
                 client.revoke()
                 client.adopt()
                 self.exchange(client)
-                self.check_hands()
-                # One that was given a partition and told to give it up again, and missed both answers, knows
-                # of nothing to confirm. The group removes it after a while, as it must.
+                self.check_owners()
+                # A client that missed both the assignment and the revocation of a partition confirms nothing;
+                # the group removes it after its timeout.
                 if round_ >= 2 and not client.has_missed_answers:
-                    assert client.epoch, "nobody is removed who does as it is told"
+                    assert client.epoch, "a member that follows the protocol is not removed"
             self.wait(SETTINGS.heartbeat_interval_ms)
         for client in self.clients:
             client.adopt()
@@ -257,7 +259,7 @@ class Simulation:
         assert members.keys() == {client.member_id for client in self.clients}
         for client in self.clients:
             member = members[client.member_id]
-            assert client.holds == client.told == member.assignment == member.target_assignment
+            assert client.owns == client.assigned == member.assignment == member.target_assignment
             assert client.epoch == group.epoch
         self.check_shares()
 
@@ -267,7 +269,7 @@ class Simulation:
             frozenset({*client.subscription.topics, *PATTERNS[client.subscription.regex]} & topics.keys())
             for client in self.clients
         ]
-        loads = [load(client.holds) for client in self.clients]
+        loads = [load(client.owns) for client in self.clients]
         assert sum(loads) == sum(topics[name].partitions for name in frozenset().union(*reads))
         if self.assignor is None and len(set(reads)) == 1:
             assert max(loads) - min(loads) <= 1
@@ -278,7 +280,7 @@ def load(partitions: Partitions) -> int:
 
 
 @pytest.mark.parametrize("first_seed", range(0, 200, 20))
-def test_no_partition_is_ever_in_two_hands_and_all_comes_to_rest(first_seed: int) -> None:
+def test_no_partition_has_two_owners_and_the_group_becomes_stable(first_seed: int) -> None:
     for seed in range(first_seed, first_seed + 20):
         try:
             Simulation(seed).run()

@@ -1,4 +1,4 @@
-"""The stories under transcripts/consumer: what the members of a consumer group send and are told."""
+"""Transcripts of consumer groups under transcripts/consumer."""
 
 from pathlib import Path
 
@@ -19,19 +19,19 @@ STORIES = sorted((Path(__file__).parent / "transcripts" / "consumer").glob("*.tx
 
 
 class Narrator:
-    """Acts out commands, remembering what each member was told last."""
+    """Runs commands, and keeps the last assignment of each member."""
 
     def __init__(self) -> None:
         self.host = Host(Topics())
         self.epochs: dict[str, int] = {}
-        self.told: dict[str, Partitions] = {}
+        self.assigned: dict[str, Partitions] = {}
 
     def act(self, command: str) -> str:
         verb, *words = command.split()
         return "\n".join(getattr(self, verb)(*words))
 
     def topics(self, *sizes: str) -> list[str]:
-        """topics a=4 b=0: let `a` have four partitions and `b` be gone."""
+        """topics a=4 b=0: give `a` four partitions and delete `b`."""
         for size in sizes:
             name, _, partitions = size.partition("=")
             if partitions == "0":
@@ -56,14 +56,14 @@ class Narrator:
         )
 
     def beat(self, member: str, *words: str) -> list[str]:
-        """beat m1 [a,b] [owns=a:0,1;b:2] [epoch=…] […]: `owns=told` reports what it was told it has."""
+        """beat m1 [a,b] [owns=a:0,1;b:2] [epoch=…] […]: `owns=assigned` reports the last assignment."""
         epoch = self.epochs[member]
         return self.send(
             member, ConsumerHeartbeatRequest(group=GROUP, member_id=member, member_epoch=epoch), *words
         )
 
     def full(self, member: str, topics: str, *words: str) -> list[str]:
-        """full m1 a,b owns=…: a heartbeat that says everything, as after an answer that did not come."""
+        """full m1 a,b owns=…: a heartbeat with all fields, as after a lost reply."""
         request = ConsumerHeartbeatRequest(
             group=GROUP,
             member_id=member,
@@ -73,7 +73,7 @@ class Narrator:
         return self.send(member, request, topics, *words)
 
     def leave(self, member: str, *words: str) -> list[str]:
-        """leave m1 [instance=…]: with an instance it means to come back."""
+        """leave m1 [instance=…]: a static member may come back."""
         epoch = -2 if words else -1
         return self.send(
             member, ConsumerHeartbeatRequest(group=GROUP, member_id=member, member_epoch=epoch), *words
@@ -86,7 +86,7 @@ class Narrator:
         answer = self.host.ask(request)
         if is_lost:
             return ["the answer is lost"]
-        return [self.hear(member, answer)]
+        return [self.report(member, answer)]
 
     def field(self, member: str, word: str) -> dict[str, object]:
         name, _, value = word.partition("=")
@@ -94,7 +94,7 @@ class Narrator:
             case "lost":
                 return {}
             case "owns":
-                return {"owned": self.told[member] if value == "told" else self.partitions(value)}
+                return {"owned": self.assigned[member] if value == "assigned" else self.partitions(value)}
             case "epoch":
                 return {"member_epoch": int(value)}
             case "regex":
@@ -106,23 +106,23 @@ class Narrator:
             case _:
                 return {"subscribed_topics": tuple(word.split(","))}
 
-    def hear(self, member: str, answer: ConsumerHeartbeatReply | AlpacaError) -> str:
+    def report(self, member: str, answer: ConsumerHeartbeatReply | AlpacaError) -> str:
         if isinstance(answer, AlpacaError):
             return f"{member} <- {type(answer).__name__}: {answer}"
         self.epochs[member] = answer.member_epoch
-        said = f"{member} <- epoch {answer.member_epoch}"
+        text = f"{member} <- epoch {answer.member_epoch}"
         if answer.assignment is not None:
-            self.told[member] = answer.assignment
-            said += f", has {self.text(answer.assignment)}"
+            self.assigned[member] = answer.assignment
+            text += f", has {self.text(answer.assignment)}"
         if answer.heartbeat_interval_ms != SETTINGS.heartbeat_interval_ms:
-            said += f", soon again ({answer.heartbeat_interval_ms} ms)"
-        return said
+            text += f", again in {answer.heartbeat_interval_ms} ms"
+        return text
 
     def advance(self, seconds: str) -> list[str]:
         before = self.members()
         self.host.advance(int(seconds.removesuffix("s")) * 1000)
-        gone = [f"{member} is removed" for member in before if member not in self.members()]
-        return gone or ["nobody is removed"]
+        removed = [f"{member} is removed" for member in before if member not in self.members()]
+        return removed or ["no member is removed"]
 
     def restart(self) -> list[str]:
         self.host.restart()
@@ -143,7 +143,7 @@ class Narrator:
         for member in sorted(group.members, key=lambda each: each.member_id):
             lines.append(
                 f"{member.member_id}: epoch {member.member_epoch}, has {self.text(member.assignment)}, "
-                f"is to have {self.text(member.target_assignment)}"
+                f"target {self.text(member.target_assignment)}"
             )
         return lines
 
@@ -173,5 +173,5 @@ class Narrator:
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.stem)
-def test_story(story: Path, pytestconfig: pytest.Config) -> None:
+def test_transcript(story: Path, pytestconfig: pytest.Config) -> None:
     play(story, Narrator().act, pytestconfig)

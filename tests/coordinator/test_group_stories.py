@@ -1,4 +1,4 @@
-"""The stories of groups and offsets, one file each under transcripts/groups."""
+"""Transcripts of groups and offsets under transcripts/groups."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ STORIES = sorted((Path(__file__).parent / "transcripts" / "groups").glob("*.txt"
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda path: path.stem.replace("_", " "))
-def test_the_story_goes_as_told(story: Path, pytestconfig: pytest.Config) -> None:
+def test_transcript(story: Path, pytestconfig: pytest.Config) -> None:
     stage = Stage()
     play(story, stage.act, pytestconfig)
     stage.host.check_log()

@@ -1,4 +1,4 @@
-"""What the group coordinator refuses, bounds and lists."""
+"""The group coordinator: validation, limits, expiry and lists."""
 
 from typing import Any
 
@@ -70,7 +70,7 @@ def joining(**fields: Any) -> JoinRequest:
 
 
 def member_of(host: GroupHost, **fields: Any) -> JoinReply:
-    """The sole member of a group, synced."""
+    """Join and sync the only member of a group."""
     joined = host.ask(joining(**fields))
     assert isinstance(joined, JoinReply)
     request = SyncRequest(
@@ -103,7 +103,7 @@ def listed(host: GroupHost, request: ListRequest | None = None) -> dict[str, str
 
 
 @pytest.mark.parametrize(
-    ("request_", "refusal"),
+    ("request_", "error_of"),
     [
         pytest.param(joining(group=""), InvalidGroupId, id="a group without a name"),
         pytest.param(joining(session_timeout_ms=999), InvalidSessionTimeout, id="too short a session"),
@@ -114,34 +114,34 @@ def listed(host: GroupHost, request: ListRequest | None = None) -> dict[str, str
         pytest.param(joining(protocol_type=""), InconsistentGroupProtocol, id="no protocol type"),
     ],
 )
-def test_a_join_that_cannot_be_is_refused_and_leaves_no_group(
-    request_: JoinRequest, refusal: type[AlpacaError]
+def test_an_invalid_join_is_rejected_and_creates_no_group(
+    request_: JoinRequest, error_of: type[AlpacaError]
 ) -> None:
     host = GroupHost()
-    assert host.refusal(request_) is refusal
+    assert host.error_of(request_) is error_of
     assert listed(host) == {}
     assert host.machine.next_deadline_ms is None
 
 
 @pytest.mark.parametrize("event", ["sync", "heartbeat"])
-def test_nobody_is_a_member_of_a_group_that_is_not_there(event: str) -> None:
+def test_requests_for_an_unknown_group_fail(event: str) -> None:
     request = {"sync": SyncRequest, "heartbeat": HeartbeatRequest}[event]
     host = GroupHost()
-    assert host.refusal(request(group=GROUP, generation=1, member_id="a")) is UnknownMember
+    assert host.error_of(request(group=GROUP, generation=1, member_id="a")) is UnknownMember
     leaving = LeaveRequest(group=GROUP, members=(LeavingMember(member_id="a"),))
-    assert host.refusal(leaving) is UnknownMember
+    assert host.error_of(leaving) is UnknownMember
 
 
-def test_a_single_consumer_waits_for_nobody_but_the_initial_delay() -> None:
+def test_a_single_consumer_waits_only_for_the_initial_delay() -> None:
     host = GroupHost()
-    ticket = host.send(joining())
+    handle = host.send(joining())
     host.advance(199)
-    assert ticket not in host.answers
+    assert handle not in host.answers
     host.advance(1)
-    assert isinstance(host.answers[ticket], JoinReply)
+    assert isinstance(host.answers[handle], JoinReply)
 
 
-def test_a_leader_that_joins_again_starts_a_rebalance_without_delay() -> None:
+def test_a_leader_that_rejoins_starts_a_rebalance_without_delay() -> None:
     host = GroupHost(NO_DELAY)
     member = member_of(host)
     again = host.ask(joining(member_id=member.member_id))
@@ -149,7 +149,7 @@ def test_a_leader_that_joins_again_starts_a_rebalance_without_delay() -> None:
     assert again.generation == member.generation + 1
 
 
-def test_each_newcomer_to_an_empty_group_extends_the_wait_for_others() -> None:
+def test_each_new_member_of_an_empty_group_extends_the_initial_delay() -> None:
     host = GroupHost()
     first = host.send(joining())
     host.advance(150)
@@ -161,32 +161,32 @@ def test_each_newcomer_to_an_empty_group_extends_the_wait_for_others() -> None:
     assert [answer.generation for answer in answers if isinstance(answer, JoinReply)] == [1, 1]
 
 
-def test_a_sync_that_names_another_protocol_is_refused() -> None:
+def test_a_sync_with_another_protocol_is_rejected() -> None:
     host = GroupHost(NO_DELAY)
     member = member_of(host)
     base = SyncRequest(group=GROUP, generation=1, member_id=member.member_id, protocol_type="consumer")
     assert isinstance(host.ask(base), SyncReply)
     for other in ({"protocol_type": "connect"}, {"protocol_name": "sticky"}):
         request = msgspec.structs.replace(base, **other)
-        assert host.refusal(request) is InconsistentGroupProtocol
+        assert host.error_of(request) is InconsistentGroupProtocol
 
 
-def test_a_full_group_takes_its_own_members_back_but_no_more() -> None:
+def test_a_full_group_accepts_only_rejoins() -> None:
     host = GroupHost(GroupSettings(initial_rebalance_delay_ms=0, max_members=1))
     member = member_of(host)
-    assert host.refusal(joining()) is GroupMaxSizeReached
-    assert host.refusal(joining(require_known_member_id=True)) is GroupMaxSizeReached
-    assert host.refusal(joining(instance_id="i")) is GroupMaxSizeReached
+    assert host.error_of(joining()) is GroupMaxSizeReached
+    assert host.error_of(joining(require_known_member_id=True)) is GroupMaxSizeReached
+    assert host.error_of(joining(instance_id="i")) is GroupMaxSizeReached
     assert isinstance(host.ask(joining(member_id=member.member_id)), JoinReply)
 
 
-def test_ids_are_promised_to_no_more_than_can_become_members() -> None:
+def test_reserved_ids_count_towards_the_member_limit() -> None:
     host = GroupHost(GroupSettings(max_members=3))
     for _ in range(3):
-        assert host.refusal(joining(require_known_member_id=True)) is MemberIdRequired
-    assert host.refusal(joining(require_known_member_id=True)) is GroupMaxSizeReached
+        assert host.error_of(joining(require_known_member_id=True)) is MemberIdRequired
+    assert host.error_of(joining(require_known_member_id=True)) is GroupMaxSizeReached
     host.advance(10_000)
-    assert host.refusal(joining(require_known_member_id=True)) is MemberIdRequired
+    assert host.error_of(joining(require_known_member_id=True)) is MemberIdRequired
 
 
 @pytest.mark.parametrize(
@@ -199,24 +199,24 @@ def test_ids_are_promised_to_no_more_than_can_become_members() -> None:
     ],
     ids=lambda request: type(request).__name__,
 )
-def test_the_number_of_groups_is_bounded(request_: Request[Any]) -> None:
+def test_the_number_of_groups_is_limited(request_: Request[Any]) -> None:
     host = GroupHost(GroupSettings(max_groups=2))
     host.send(committing(group="first"))
     host.send(committing(group="second"))
-    assert host.refusal(request_) is TooManyGroups
+    assert host.error_of(request_) is TooManyGroups
     assert isinstance(host.ask(committing(group="second")), PartitionResults)
 
 
-def test_a_group_that_came_to_nothing_is_forgotten() -> None:
+def test_a_group_without_members_and_offsets_is_deleted() -> None:
     host = GroupHost()
-    assert host.refusal(joining(require_known_member_id=True)) is MemberIdRequired
+    assert host.error_of(joining(require_known_member_id=True)) is MemberIdRequired
     host.advance(3_600_000)
     assert listed(host) == {}
     assert host.log == []
     assert host.machine.next_deadline_ms is None
 
 
-def test_a_group_whose_members_left_without_committing_is_forgotten_also_on_the_log() -> None:
+def test_a_group_whose_members_left_without_commits_is_deleted_from_the_log_too() -> None:
     host = GroupHost(NO_DELAY)
     member_of(host)
     host.advance(3_600_000)
@@ -226,37 +226,37 @@ def test_a_group_whose_members_left_without_committing_is_forgotten_also_on_the_
     assert listed(host) == {}
 
 
-def test_a_commit_for_a_generation_of_a_group_that_is_not_there_is_refused() -> None:
+def test_a_commit_with_a_generation_of_an_unknown_group_is_rejected() -> None:
     host = GroupHost()
-    assert host.refusal(committing(generation=3, member_id="a")) is IllegalGeneration
+    assert host.error_of(committing(generation=3, member_id="a")) is IllegalGeneration
     assert listed(host) == {}
 
 
-def test_a_commit_of_another_generation_is_refused() -> None:
+def test_a_commit_of_another_generation_is_rejected() -> None:
     host = GroupHost(NO_DELAY)
     member = member_of(host)
-    assert host.refusal(committing(generation=9, member_id=member.member_id)) is IllegalGeneration
+    assert host.error_of(committing(generation=9, member_id=member.member_id)) is IllegalGeneration
 
 
 @pytest.mark.parametrize(
-    ("offset", "metadata", "refusal"),
+    ("offset", "metadata", "error_of"),
     [
         pytest.param(5, "ä" * 2048, None, id="metadata as long as allowed"),
         pytest.param(5, "ä" * 2049, OffsetMetadataTooLarge, id="metadata is measured in bytes"),
         pytest.param(-1, "", InvalidRequest, id="a negative offset"),
     ],
 )
-def test_an_offset_is_stored_only_if_it_makes_sense(
-    offset: int, metadata: str, refusal: type[AlpacaError] | None
+def test_invalid_offsets_are_not_stored(
+    offset: int, metadata: str, error_of: type[AlpacaError] | None
 ) -> None:
     host = GroupHost()
     answer = host.ask(committing(offset=offset, metadata=metadata))
     assert isinstance(answer, PartitionResults)
-    assert [type(each.error) for each in answer.partitions] == [refusal or type(None)]
-    assert len(host.log) == (refusal is None)
+    assert [type(each.error) for each in answer.partitions] == [error_of or type(None)]
+    assert len(host.log) == (error_of is None)
 
 
-def test_any_name_can_be_that_of_a_group() -> None:
+def test_any_non_empty_group_id_is_valid() -> None:
     host = GroupHost()
     for offset, name in enumerate(["a", "a/orders", "a\x00", "日本", "offset"]):
         host.send(committing(group=name, offset=offset))
@@ -267,7 +267,7 @@ def test_any_name_can_be_that_of_a_group() -> None:
         assert [each.offset for each in answer.offsets] == [offset]
 
 
-def test_a_commit_keeps_a_member_alive() -> None:
+def test_a_commit_renews_the_session() -> None:
     host = GroupHost(NO_DELAY)
     member = member_of(host)
     for _ in range(3):
@@ -278,24 +278,24 @@ def test_a_commit_keeps_a_member_alive() -> None:
     assert host.ask(beat) == Accepted()
 
 
-def test_the_transactions_of_older_clients_may_commit_without_saying_who_they_are() -> None:
+def test_transactional_commits_of_older_clients_need_no_member_id() -> None:
     host = GroupHost(NO_DELAY)
     member_of(host)
-    assert host.refusal(committing()) is UnknownMember
+    assert host.error_of(committing()) is UnknownMember
     anonymous = TxnCommitRequest(
         producer_id=7, producer_epoch=0, group=GROUP, offsets=committing(offset=8).offsets
     )
     assert isinstance(host.ask(anonymous), PartitionResults)
     stranger = msgspec.structs.replace(anonymous, member_id="who", generation=1)
-    assert host.refusal(stranger) is UnknownMember
+    assert host.error_of(stranger) is UnknownMember
 
 
-def test_a_fenced_producer_commits_no_offsets_and_ends_no_later_transaction() -> None:
+def test_a_fenced_producer_cannot_commit_offsets_or_end_a_later_transaction() -> None:
     host = GroupHost()
     new = TxnCommitRequest(producer_id=7, producer_epoch=2, group=GROUP, offsets=committing(offset=8).offsets)
     host.send(new)
     old = msgspec.structs.replace(new, producer_epoch=1)
-    assert host.refusal(old) is FencedProducer
+    assert host.error_of(old) is FencedProducer
     late = CompleteTransactionRequest(producer_id=7, producer_epoch=1, committed=False)
     host.send(late)
     host.send(msgspec.structs.replace(late, producer_epoch=3, committed=True))
@@ -304,7 +304,7 @@ def test_a_fenced_producer_commits_no_offsets_and_ends_no_later_transaction() ->
     assert [each.offset for each in answer.offsets] == [8]
 
 
-def test_offsets_outlive_their_time_while_a_transaction_may_change_them() -> None:
+def test_offsets_do_not_expire_while_a_transaction_may_change_them() -> None:
     host = GroupHost()
     host.send(committing(offset=1))
     host.advance(1)
@@ -316,15 +316,15 @@ def test_offsets_outlive_their_time_while_a_transaction_may_change_them() -> Non
     assert [each.offset for each in answer.offsets] == [1]
 
 
-def test_members_that_are_no_consumers_keep_all_offsets_from_being_deleted() -> None:
+def test_offsets_cannot_be_deleted_while_subscriptions_are_unknown() -> None:
     host = GroupHost(NO_DELAY)
     member_of(host, protocol_type="connect")
     partitions = (TopicPartition(TopicName("orders"), 0),)
     request = DeleteOffsetsRequest(group=GROUP, partitions=partitions)
-    assert host.refusal(request) is NonEmptyGroup
+    assert host.error_of(request) is NonEmptyGroup
 
 
-def test_a_deleted_topic_takes_its_offsets_with_it() -> None:
+def test_deleting_a_topic_deletes_its_offsets() -> None:
     host = GroupHost()
     offsets = (
         OffsetToCommit(topic="orders", partition=0, offset=1),
@@ -359,7 +359,7 @@ def test_groups_are_listed_by_state_and_type() -> None:
     assert [*listed(host, stable_classic)] == ["classic"]
 
 
-def test_each_group_is_described_in_the_words_of_its_protocol() -> None:
+def test_groups_are_described_by_protocol() -> None:
     host = GroupHost(NO_DELAY)
     member_of(host, group="classic", protocols=(Protocol("range", b"meta"),), client_host="10.0.0.1")
     host.send(consumer_join("modern"))
@@ -371,20 +371,20 @@ def test_each_group_is_described_in_the_words_of_its_protocol() -> None:
     assert isinstance(modern, ConsumerGroupDescription)
 
 
-def test_a_consumer_of_the_new_protocol_commits_and_fetches_under_its_epoch() -> None:
+def test_a_member_of_a_consumer_group_commits_and_fetches_with_its_epoch() -> None:
     host = GroupHost()
     host.send(consumer_join())
     assert isinstance(host.ask(committing(generation=1, member_id="k")), PartitionResults)
-    assert host.refusal(committing(generation=0, member_id="k")) is StaleMemberEpoch
-    assert host.refusal(committing(generation=1, member_id="x")) is UnknownMember
+    assert host.error_of(committing(generation=0, member_id="k")) is StaleMemberEpoch
+    assert host.error_of(committing(generation=1, member_id="x")) is UnknownMember
     fetch = FetchOffsetsRequest(group=GROUP, member_id="k", member_epoch=1)
     assert isinstance(host.ask(fetch), FetchOffsetsReply)
     stale = msgspec.structs.replace(fetch, member_epoch=0)
-    assert host.refusal(stale) is StaleMemberEpoch
+    assert host.error_of(stale) is StaleMemberEpoch
     assert isinstance(host.ask(FetchOffsetsRequest(group=GROUP)), FetchOffsetsReply)
 
 
-def test_the_offsets_of_a_consumer_group_expire_after_its_last_member_left_also_across_restarts() -> None:
+def test_offsets_of_a_consumer_group_expire_after_its_last_member_left_also_across_restarts() -> None:
     host = GroupHost()
     host.send(consumer_join())
     host.send(committing(generation=1, member_id="k"))
@@ -399,21 +399,21 @@ def test_the_offsets_of_a_consumer_group_expire_after_its_last_member_left_also_
     host.check_log()
 
 
-def test_records_of_a_later_version_are_passed_over() -> None:
+def test_records_of_unknown_kinds_are_ignored() -> None:
     host = GroupHost()
     host.machine.replay(key("streams-group", GROUP), b"\x01")
     host.machine.loaded(host.now_ms)
     assert listed(host) == {}
 
 
-def test_a_closed_connection_that_waits_for_nothing_is_no_matter() -> None:
+def test_cancelling_without_a_pending_request_does_nothing() -> None:
     host = GroupHost()
-    ticket = host.send(committing())
-    host.machine.cancel(ticket)
+    handle = host.send(committing())
+    host.machine.cancel(handle)
     host.machine.cancel("unheard of")
 
 
-def test_every_state_leads_to_the_end() -> None:
+def test_dead_is_reachable_from_every_state() -> None:
     def reachable(state: ClassicState) -> set[ClassicState]:
         found = {state}
         while more := {each for known in found for each in NEXT_STATES[known]} - found:

@@ -1,4 +1,4 @@
-"""Classic groups under arbitrary histories: consumers that come, crash, hang and lose connections."""
+"""Classic groups under arbitrary histories: consumers that join, crash, hang and lose connections."""
 
 import msgspec
 from hypothesis import settings
@@ -24,7 +24,7 @@ INSTANCES = st.sampled_from([None, None, "one", "two"])
 
 
 class ClassicGroupModel(RuleBasedStateMachine):
-    """One group, its consumers, and what must hold whatever they do."""
+    """One group, its consumers, and invariants."""
 
     consumers = Bundle("consumers")
 
@@ -102,7 +102,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
             self.log_read = len(self.host.log)
         self.host.restart()
         for consumer in self.alive:
-            consumer.ticket = None
+            consumer.handle = None
 
     def listen(self) -> None:
         for consumer in self.alive:
@@ -110,7 +110,7 @@ class ClassicGroupModel(RuleBasedStateMachine):
             self.note(consumer)
 
     def note(self, consumer: Consumer) -> None:
-        """Take down what a consumer was told."""
+        """Record the generation of a consumer."""
         for partition, offset in consumer.committed:
             self.offsets[partition] = offset
         consumer.committed.clear()

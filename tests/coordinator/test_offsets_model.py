@@ -1,4 +1,4 @@
-"""Committed and pending offsets against a model that orders all commits by when they were made."""
+"""Committed and pending offsets against a model that numbers all commits."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -97,7 +97,7 @@ class OffsetsModel(RuleBasedStateMachine):
             }
 
     @invariant()
-    def exactly_what_a_transaction_can_still_change_is_unstable(self) -> None:
+    def offsets_of_open_transactions_are_unstable(self) -> None:
         partitions = tuple(TopicPartition(TopicName("orders"), number) for number in range(3))
         for group in ("billing", "a/b"):
             request = FetchOffsetsRequest(group=group, partitions=partitions, require_stable=True)

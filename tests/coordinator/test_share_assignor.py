@@ -1,4 +1,4 @@
-"""Sharing partitions: everyone has work, no partition hangs on one member, and little moves."""
+"""The share assignor: every member has partitions, every partition is shared, and few partitions move."""
 
 from uuid import UUID
 
@@ -18,7 +18,7 @@ def members(count: int) -> list[str]:
 
 
 def sharers(assigned: dict[str, Partitions], topic: TopicId, partitions: int) -> list[int]:
-    """How many members each partition of a topic has."""
+    """Count the members of each partition of a topic."""
     held = [each.get(topic, frozenset()) for each in assigned.values()]
     return [sum(index in indexes for indexes in held) for index in range(partitions)]
 
@@ -34,7 +34,7 @@ def sharers(assigned: dict[str, Partitions], topic: TopicId, partitions: int) ->
         pytest.param(10, 4, [1, 1, 1, 1, 1, 1, 1, 1, 2, 2], id="more members than partitions"),
     ],
 )
-def test_how_many_partitions_members_have(member_count: int, partitions: int, expected: list[int]) -> None:
+def test_number_of_partitions_per_member(member_count: int, partitions: int, expected: list[int]) -> None:
     subscribers = {name: frozenset({A}) for name in members(member_count)}
     assigned = assign_shared(subscribers, {A: partitions}, {})
     assert sorted(len(each[A]) for each in assigned.values()) == expected
@@ -70,20 +70,20 @@ def test_every_partition_is_shared_and_every_member_has_work(
 
 
 @given(member_count=st.integers(1, 12), partitions=st.integers(1, 12))
-def test_from_nothing_the_members_loads_differ_by_one_at_most(member_count: int, partitions: int) -> None:
+def test_initial_loads_differ_by_at_most_one(member_count: int, partitions: int) -> None:
     subscribers = {name: frozenset({A}) for name in members(member_count)}
     loads = [len(each[A]) for each in assign_shared(subscribers, {A: partitions}, {}).values()]
     assert max(loads) - min(loads) <= 1
 
 
 @given(member_count=st.integers(1, 12), partitions=st.integers(1, 12))
-def test_what_is_balanced_stays_as_it_is(member_count: int, partitions: int) -> None:
+def test_a_balanced_assignment_does_not_change(member_count: int, partitions: int) -> None:
     subscribers = {name: frozenset({A}) for name in members(member_count)}
     before = assign_shared(subscribers, {A: partitions}, {})
     assert assign_shared(subscribers, {A: partitions}, before) == before
 
 
-def test_a_newcomer_takes_no_more_than_its_share() -> None:
+def test_a_new_member_gets_no_more_than_its_share() -> None:
     subscribers = {name: frozenset({A}) for name in members(4)}
     before = assign_shared(subscribers, {A: 20}, {})
     after = assign_shared({**subscribers, "new": frozenset({A})}, {A: 20}, before)
@@ -92,7 +92,7 @@ def test_a_newcomer_takes_no_more_than_its_share() -> None:
     assert {len(each[A]) for each in after.values()} == {8}
 
 
-def test_a_thousand_members_and_partitions_are_no_trouble() -> None:
+def test_a_thousand_members_and_partitions_are_assigned_quickly() -> None:
     subscribers = {name: frozenset({A}) for name in members(1000)}
     assigned = assign_shared(subscribers, {A: 1000}, {})
     assert {len(each[A]) for each in assigned.values()} == {2}

@@ -1,4 +1,4 @@
-"""What share groups can be configured with, and that it is remembered."""
+"""Settings of share groups: validation, overrides and storage."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_every_setting_has_a_default_of_its_own_kind() -> None:
         assert setting.parse(name, str(value)) == value
 
 
-def test_a_setting_is_set_and_taken_away() -> None:
+def test_an_override_can_be_set_and_removed() -> None:
     configs = GroupConfigs()
     configure(configs, share_record_lock_duration_ms="5000")
     assert configs.share("g").record_lock_duration_ms == 5000
@@ -46,27 +46,32 @@ def test_a_setting_is_set_and_taken_away() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        pytest.param("share.unheard.of", "1", "no setting", id="an unknown setting"),
+        pytest.param("share.unheard.of", "1", "unknown group setting", id="an unknown setting"),
         pytest.param(LOCK, "soon", "whole number", id="not a number"),
-        pytest.param(LOCK, "1", "between 1000", id="too short a lock"),
-        pytest.param(RESET, "by_duration:PT1H", "latest or earliest", id="an unknown beginning"),
+        pytest.param(LOCK, "1", "1000 to", id="too short a lock"),
+        pytest.param(RESET, "by_duration:PT1H", "latest or earliest", id="an unknown reset"),
         pytest.param("share.isolation.level", "read_uncommitted", "read_committed", id="uncommitted records"),
-        pytest.param("share.session.timeout.ms", "4000", "would not be heard", id="no time for heartbeats"),
+        pytest.param(
+            "share.session.timeout.ms",
+            "4000",
+            "must be less than",
+            id="heartbeat interval above the session timeout",
+        ),
     ],
 )
-def test_what_cannot_be_is_refused_and_changes_nothing(name: str, text: str, words: str) -> None:
+def test_an_invalid_setting_is_rejected_and_changes_nothing(name: str, text: str, words: str) -> None:
     configs = GroupConfigs()
     with pytest.raises(InvalidConfig, match=words):
         configs.configure(ConfigureGroupRequest(group="g", overrides={RESET: "earliest", name: text}))
     assert overrides(configs) == {}
 
 
-def test_a_group_needs_a_name() -> None:
+def test_an_empty_group_id_is_rejected() -> None:
     with pytest.raises(InvalidGroupId):
         configure(GroupConfigs(), group="", share_auto_offset_reset="latest")
 
 
-def test_a_replacement_takes_away_what_it_does_not_name() -> None:
+def test_replace_all_removes_other_overrides() -> None:
     configs = GroupConfigs()
     configure(configs, share_auto_offset_reset="earliest")
     configs.configure(ConfigureGroupRequest(group="g", overrides={LOCK: "1000"}, replace_all=True))

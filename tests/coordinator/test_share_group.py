@@ -1,4 +1,4 @@
-"""Share groups: who may join, what members are told, and what a restart leaves."""
+"""Share groups: joins, assignments, expiry and restarts."""
 
 from random import Random
 
@@ -7,7 +7,7 @@ import pytest
 
 from alpacamq.coordinator.share.config import ShareConfig
 from alpacamq.coordinator.share.messages import (
-    Departure,
+    MemberExpired,
     ShareGroupState,
     ShareHeartbeatReply,
     ShareHeartbeatRequest,
@@ -37,105 +37,105 @@ def host() -> ShareHost:
         pytest.param(joining("m" * 300, "a"), id="a member id that is too long"),
         pytest.param(joining("m"), id="no subscription"),
         pytest.param(beating("m", 0), id="joining without a subscription"),
-        pytest.param(beating("m", -2), id="an epoch that has no meaning"),
+        pytest.param(beating("m", -2), id="an invalid epoch"),
         pytest.param(msgspec.structs.replace(joining("m", "a"), rack_id=""), id="an empty rack"),
         pytest.param(joining("m", "x" * 300_000), id="a subscription that is too long"),
     ],
 )
-def test_what_no_member_may_send_is_refused(host: ShareHost, request_: ShareHeartbeatRequest) -> None:
-    assert host.refusal(request_) is InvalidRequest
+def test_an_invalid_request_is_rejected(host: ShareHost, request_: ShareHeartbeatRequest) -> None:
+    assert host.error_of(request_) is InvalidRequest
     assert not host.log
 
 
-def test_an_epoch_that_the_group_has_not_reached_is_fenced(host: ShareHost) -> None:
-    epoch = host.told(joining("m", "a")).member_epoch
-    assert host.refusal(beating("m", epoch + 1)) is FencedMemberEpoch
+def test_an_epoch_beyond_that_of_the_group_is_fenced(host: ShareHost) -> None:
+    epoch = host.reply_to(joining("m", "a")).member_epoch
+    assert host.error_of(beating("m", epoch + 1)) is FencedMemberEpoch
 
 
-def test_an_old_epoch_is_brought_up_to_date(host: ShareHost) -> None:
-    first = host.told(joining("m1", "a"))
-    second = host.told(joining("m2", "a"))
-    reply = host.told(beating("m1", first.member_epoch))
+def test_a_member_with_an_old_epoch_gets_the_current_assignment(host: ShareHost) -> None:
+    first = host.reply_to(joining("m1", "a"))
+    second = host.reply_to(joining("m2", "a"))
+    reply = host.reply_to(beating("m1", first.member_epoch))
     assert reply.member_epoch == second.member_epoch
     assert reply.assignment is not None
 
 
-def test_who_is_no_member_is_told_so(host: ShareHost) -> None:
-    host.told(joining("m1", "a"))
-    assert host.refusal(beating("m2", 1)) is UnknownMember
-    assert host.refusal(beating("m2", -1)) is UnknownMember
+def test_an_unknown_member_gets_an_error(host: ShareHost) -> None:
+    host.reply_to(joining("m1", "a"))
+    assert host.error_of(beating("m2", 1)) is UnknownMember
+    assert host.error_of(beating("m2", -1)) is UnknownMember
 
 
-def test_a_group_has_a_maximum_of_members(host: ShareHost) -> None:
+def test_the_number_of_members_is_limited(host: ShareHost) -> None:
     for number in range(MAX_MEMBERS):
-        host.told(joining(f"m{number}", "a"))
-    assert host.refusal(joining("one more", "a")) is GroupMaxSizeReached
+        host.reply_to(joining(f"m{number}", "a"))
+    assert host.error_of(joining("one more", "a")) is GroupMaxSizeReached
     assert isinstance(host.ask(joining("m0", "b")), ShareHeartbeatReply)
 
 
-def test_a_member_is_told_of_a_topic_that_grows_or_appears(host: ShareHost) -> None:
-    first = host.told(joining("m", "a", "later"))
-    assert host.told(beating("m", first.member_epoch)).assignment is None
+def test_a_member_gets_new_topics_and_partitions(host: ShareHost) -> None:
+    first = host.reply_to(joining("m", "a", "later"))
+    assert host.reply_to(beating("m", first.member_epoch)).assignment is None
     host.topics.put("a", 4)
-    grown = host.told(beating("m", first.member_epoch))
+    grown = host.reply_to(beating("m", first.member_epoch))
     assert grown.assignment is not None
     assert [sorted(indexes) for indexes in grown.assignment.values()] == [[0, 1, 2, 3]]
     host.topics.put("later", 1)
-    assert len(host.told(beating("m", grown.member_epoch)).assignment or ()) == 2
+    assert len(host.reply_to(beating("m", grown.member_epoch)).assignment or ()) == 2
 
 
 def test_internal_topics_are_not_shared(host: ShareHost) -> None:
     host.topics.put("__consumer_offsets", 2)
-    assert host.told(joining("m", "__consumer_offsets")).assignment == {}
+    assert host.reply_to(joining("m", "__consumer_offsets")).assignment == {}
 
 
-def test_a_silent_member_goes_and_what_it_may_hold_is_named(host: ShareHost) -> None:
-    host.told(joining("m", "b", "a"))
+def test_an_expired_member_is_removed_and_reported_with_its_topics(host: ShareHost) -> None:
+    host.reply_to(joining("m", "b", "a"))
     host.advance(CONFIG.session_timeout_ms - 1)
     assert host.members() == ["m"]
     host.advance(1)
     assert host.members() == []
-    assert host.departures == [Departure(group=GROUP, member_id="m", topics=("a", "b"))]
+    assert host.expired == [MemberExpired(group=GROUP, member_id="m", topics=("a", "b"))]
 
 
-def test_a_member_that_leaves_has_settled_its_affairs(host: ShareHost) -> None:
-    epoch = host.told(joining("m", "a")).member_epoch
-    assert host.told(beating("m", -1)).member_epoch == -1
-    assert host.refusal(beating("m", epoch)) is UnknownMember
+def test_a_member_that_leaves_is_not_reported_as_expired(host: ShareHost) -> None:
+    epoch = host.reply_to(joining("m", "a")).member_epoch
+    assert host.reply_to(beating("m", -1)).member_epoch == -1
+    assert host.error_of(beating("m", epoch)) is UnknownMember
     host.advance(CONFIG.session_timeout_ms)
-    assert not host.departures
+    assert not host.expired
 
 
-def test_the_groups_settings_hold_from_the_next_heartbeat_on(host: ShareHost) -> None:
-    epoch = host.told(joining("m", "a")).member_epoch
+def test_settings_apply_from_the_next_heartbeat(host: ShareHost) -> None:
+    epoch = host.reply_to(joining("m", "a")).member_epoch
     host.config = ShareConfig(session_timeout_ms=2_000, heartbeat_interval_ms=500)
-    assert host.told(beating("m", epoch)).heartbeat_interval_ms == 500
+    assert host.reply_to(beating("m", epoch)).heartbeat_interval_ms == 500
     host.advance(2_000)
     assert host.members() == []
 
 
-def test_only_a_group_without_members_is_deleted(host: ShareHost) -> None:
-    host.told(joining("m", "a"))
+def test_only_an_empty_group_can_be_deleted(host: ShareHost) -> None:
+    host.reply_to(joining("m", "a"))
     with pytest.raises(NonEmptyGroup):
         host.group.delete()
-    host.told(beating("m", -1))
+    host.reply_to(beating("m", -1))
     host.log += host.group.delete()
     host.restart()
     assert host.members() == []
 
 
-def test_after_a_restart_every_member_is_told_again(host: ShareHost) -> None:
-    epoch = host.told(joining("m", "a")).member_epoch
+def test_after_a_restart_every_member_gets_its_assignment_again(host: ShareHost) -> None:
+    epoch = host.reply_to(joining("m", "a")).member_epoch
     host.restart()
-    reply = host.told(beating("m", epoch))
+    reply = host.reply_to(beating("m", epoch))
     assert reply.assignment is not None
     assert reply.member_epoch > epoch
     assert host.group.describe().state is ShareGroupState.STABLE
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_members_end_up_sharing_everything_whatever_happens(seed: int) -> None:
-    """Clients come, go, crash and miss answers, topics change, the coordinator restarts."""
+def test_random_events_end_in_a_complete_assignment(seed: int) -> None:
+    """Run joins, leaves, crashes, lost replies, topic changes and restarts."""
     random = Random(seed)
     host = ShareHost(Topics(a=random.randint(1, 5), b=random.randint(1, 5)))
     epochs: dict[str, int] = {}

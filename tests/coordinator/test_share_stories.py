@@ -1,4 +1,4 @@
-"""The stories under transcripts/share: what the members of a share group send and are told."""
+"""Transcripts of share groups under transcripts/share."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ STORIES = sorted((Path(__file__).parent / "transcripts" / "share").glob("*.txt")
 
 
 class Narrator:
-    """Acts out commands, remembering which epoch each member was told last."""
+    """Runs commands, and keeps the last epoch of each member."""
 
     def __init__(self) -> None:
         self.host = ShareHost(Topics())
@@ -28,7 +28,7 @@ class Narrator:
         return "\n".join(getattr(self, verb)(*words))
 
     def topics(self, *sizes: str) -> list[str]:
-        """topics a=4 b=1: let the topics have so many partitions."""
+        """topics a=4 b=1: set the partitions of topics."""
         for size in sizes:
             name, _, partitions = size.partition("=")
             self.host.topics.put(name, int(partitions))
@@ -46,10 +46,12 @@ class Narrator:
         return self.send(member, beating(member, -1))
 
     def advance(self, seconds: str) -> list[str]:
-        self.host.departures.clear()
+        self.host.expired.clear()
         self.host.advance(int(seconds.removesuffix("s")) * 1000)
-        gone = [f"{each.member_id} is gone, of {','.join(each.topics)}" for each in self.host.departures]
-        return gone or ["nobody is gone"]
+        removed = [
+            f"{each.member_id} is removed, topics {','.join(each.topics)}" for each in self.host.expired
+        ]
+        return removed or ["no member is removed"]
 
     def restart(self) -> list[str]:
         self.host.restart()
@@ -68,7 +70,7 @@ class Narrator:
                 request = msgspec.structs.replace(request, member_epoch=int(word.removeprefix("epoch=")))
         answer = self.host.ask(request)
         if "lost" in words:
-            return ["the answer is lost"]
+            return ["the reply is lost"]
         if isinstance(answer, AlpacaError):
             return [f"{member} <- {type(answer).__name__}: {answer}"]
         self.epochs[member] = answer.member_epoch
@@ -84,5 +86,5 @@ class Narrator:
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.stem)
-def test_story(story: Path, pytestconfig: pytest.Config) -> None:
+def test_transcript(story: Path, pytestconfig: pytest.Config) -> None:
     play(story, Narrator().act, pytestconfig)

@@ -1,6 +1,6 @@
-"""The stories under transcripts/transactions, played to the coordinator word by word.
+"""Transcripts of transactions under transcripts/transactions.
 
-`pytest --rewrite-transcripts` writes down what happens instead of comparing it.
+`pytest --rewrite-transcripts` rewrites them instead of comparing.
 """
 
 from dataclasses import dataclass
@@ -35,19 +35,19 @@ ID = "payments"
 
 
 @dataclass(eq=False)
-class Ticket:
-    """A request of `who`."""
+class Handle:
+    """The handle of a request of `who`."""
 
     who: str
 
 
 class Stage:
-    """Producers by name, all of one transactional id. Every command is durable before the next."""
+    """Named producers of one transactional id. Every command is durable before the next."""
 
     def __init__(self) -> None:
         self._host = Host()
         self._identities: dict[str, ProducerIdentity] = {}
-        self._tickets: dict[str, Ticket] = {}
+        self._handles: dict[str, Handle] = {}
         self._lines: list[str] = []
 
     def play(self, command: str) -> list[str]:
@@ -58,11 +58,11 @@ class Stage:
         self._host.settle()
         for change in self._host.log[records:]:
             self._lines.append(f"log: {_shown(change)}")
-        for ticket, answer in self._host.answered:
-            assert isinstance(ticket, Ticket)
+        for handle, answer in self._host.answered:
+            assert isinstance(handle, Handle)
             if isinstance(answer, ProducerIdentity):
-                self._identities[ticket.who] = answer
-            self._lines.append(f"{ticket.who} <- {_answer(answer)}")
+                self._identities[handle.who] = answer
+            self._lines.append(f"{handle.who} <- {_answer(answer)}")
         self._host.answered.clear()
         return self._lines
 
@@ -101,7 +101,7 @@ class Stage:
         self._end(who, EndProtocol.NEW_EPOCH, committed=False)
 
     def _mark(self, place: str) -> None:
-        """Write one partition's marker and go no further."""
+        """Write the marker of one partition only."""
         (markers,) = self._host.to_write
         assert _place(place) in markers.partitions
         self._lines.append(_marker(markers, _place(place)))
@@ -112,7 +112,7 @@ class Stage:
             self._host.markers_written(markers)
 
     def _lose_connection(self, who: str) -> None:
-        self._host.machine.cancel(self._tickets[who])
+        self._host.machine.cancel(self._handles[who])
 
     def _advance(self, seconds: str) -> None:
         self._host.advance(int(seconds.removesuffix("s")) * 1_000)
@@ -127,8 +127,8 @@ class Stage:
         self._submit(who, request)
 
     def _submit(self, who: str, request: Request[Any]) -> None:
-        self._tickets[who] = Ticket(who)
-        self._host.submit(request, self._tickets[who])
+        self._handles[who] = Handle(who)
+        self._host.submit(request, self._handles[who])
 
     def _partitions(self, who: str, places: tuple[str, ...]) -> dict[str, Any]:
         return {
@@ -168,8 +168,8 @@ def _answer(answer: object) -> str:
             raise AssertionError(answer)
 
 
-def told(story: str) -> str:
-    """The story with what really happens after each command."""
+def run(story: str) -> str:
+    """Return the transcript with the actual outcomes."""
     stage = Stage()
     blocks = []
     for block in story.strip().split("\n\n"):
@@ -180,13 +180,13 @@ def told(story: str) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def test_there_are_stories() -> None:
+def test_transcripts_are_found() -> None:
     assert STORIES
 
 
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
-def test_the_story_goes_as_written(path: Path, request: pytest.FixtureRequest) -> None:
-    happened = told(path.read_text())
+def test_transcript(path: Path, request: pytest.FixtureRequest) -> None:
+    happened = run(path.read_text())
     if request.config.getoption("--rewrite-transcripts", default=False):
         path.write_text(happened)
     assert path.read_text() == happened

@@ -1,4 +1,4 @@
-"""What the transaction coordinator answers, case by case."""
+"""The transaction coordinator, case by case."""
 
 import re
 
@@ -87,7 +87,7 @@ def store(host: Host, producer: ProducerIdentity, name: str = "t") -> None:
     host.store(stored, Change(encode_key(name), encode_value(stored)))
 
 
-def test_every_state_is_in_the_table_and_only_death_is_final() -> None:
+def test_every_state_is_in_the_table_and_only_dead_is_final() -> None:
     assert NEXT_STATES.keys() == set(TransactionState)
     assert [state for state, following in NEXT_STATES.items() if not following] == [TransactionState.DEAD]
 
@@ -97,7 +97,7 @@ def test_every_state_is_in_the_table_and_only_death_is_final() -> None:
     [
         pytest.param(InitProducer(transactional_id=""), InvalidRequest, id="no id"),
         pytest.param(
-            InitProducer(transactional_id="t", timeout_ms=0), InvalidTransactionTimeout, id="no time"
+            InitProducer(transactional_id="t", timeout_ms=0), InvalidTransactionTimeout, id="zero timeout"
         ),
         pytest.param(
             InitProducer(transactional_id="t", timeout_ms=900_001), InvalidTransactionTimeout, id="too long"
@@ -109,7 +109,7 @@ def test_every_state_is_in_the_table_and_only_death_is_final() -> None:
         ),
     ],
 )
-def test_a_meaningless_init_is_refused_and_leaves_no_trace(
+def test_an_invalid_init_is_rejected_and_changes_nothing(
     request_: InitProducer, error: type[Exception]
 ) -> None:
     host = Host()
@@ -117,12 +117,12 @@ def test_a_meaningless_init_is_refused_and_leaves_no_trace(
     assert host.log == []
 
 
-def test_nothing_is_answered_before_it_is_durable() -> None:
+def test_replies_wait_until_changes_are_durable() -> None:
     host = Host()
-    host.submit(InitProducer(transactional_id="t"), "ticket")
+    host.submit(InitProducer(transactional_id="t"), "handle")
     assert host.answered == []
     host.settle()
-    assert host.answered == [("ticket", ProducerIdentity(1, 0))]
+    assert host.answered == [("handle", ProducerIdentity(1, 0))]
 
 
 def test_each_init_bumps_the_epoch() -> None:
@@ -131,16 +131,16 @@ def test_each_init_bumps_the_epoch() -> None:
 
 
 @pytest.mark.parametrize("protocol", EndProtocol)
-def test_an_unknown_transactional_id_maps_to_nobody(protocol: EndProtocol) -> None:
+def test_requests_for_an_unknown_transactional_id_fail(protocol: EndProtocol) -> None:
     host = Host()
-    nobody = ProducerIdentity(1, 0)
-    assert isinstance(add(host, nobody), InvalidProducerIdMapping)
-    assert isinstance(end(host, nobody, protocol=protocol), InvalidProducerIdMapping)
+    unknown = ProducerIdentity(1, 0)
+    assert isinstance(add(host, unknown), InvalidProducerIdMapping)
+    assert isinstance(end(host, unknown, protocol=protocol), InvalidProducerIdMapping)
     assert isinstance(host.ask(DescribeTransaction(transactional_id="t")), TransactionalIdNotFound)
 
 
 @pytest.mark.parametrize("protocol", EndProtocol)
-def test_another_producer_id_and_another_epoch_are_told_apart(protocol: EndProtocol) -> None:
+def test_another_producer_id_and_another_epoch_get_different_errors(protocol: EndProtocol) -> None:
     host = Host()
     producer = started(host)
     add(host, producer)
@@ -154,7 +154,7 @@ def test_another_producer_id_and_another_epoch_are_told_apart(protocol: EndProto
     assert described(host).state is TransactionState.ONGOING
 
 
-def test_partitions_already_there_cost_no_record() -> None:
+def test_adding_known_partitions_writes_nothing() -> None:
     host = Host()
     producer = started(host)
     assert add(host, producer, P0, P1, P0) == PartitionsAdded()
@@ -177,7 +177,7 @@ def test_verification_names_the_partitions_that_are_absent() -> None:
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_a_classic_end_is_answered_when_decided_and_blocks_until_complete(committed: bool) -> None:
+def test_a_classic_end_gets_its_reply_when_decided_and_blocks_until_complete(committed: bool) -> None:
     host = Host()
     producer = started(host)
     add(host, producer, P0, P1)
@@ -194,7 +194,7 @@ def test_a_classic_end_is_answered_when_decided_and_blocks_until_complete(commit
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_an_end_with_a_new_epoch_is_answered_when_complete(committed: bool) -> None:
+def test_an_end_with_a_new_epoch_gets_its_reply_when_complete(committed: bool) -> None:
     host = Host()
     producer = started(host)
     add(host, producer)
@@ -202,31 +202,31 @@ def test_an_end_with_a_new_epoch_is_answered_when_complete(committed: bool) -> N
         EndTransaction(
             transactional_id="t", producer=producer, committed=committed, protocol=EndProtocol.NEW_EPOCH
         ),
-        "ticket",
+        "handle",
     )
     host.settle()
-    assert "ticket" not in [to for to, _ in host.answered]
+    assert "handle" not in [to for to, _ in host.answered]
     (markers,) = host.complete()
     assert markers.producer == producer.bumped()
-    assert ("ticket", producer.bumped()) in host.answered
+    assert ("handle", producer.bumped()) in host.answered
 
 
-def test_whoever_is_gone_gets_no_answer_but_may_ask_again() -> None:
+def test_a_cancelled_end_gets_no_reply_and_can_be_repeated() -> None:
     host = Host()
     producer = started(host)
     add(host, producer)
     request = EndTransaction(
         transactional_id="t", producer=producer, committed=True, protocol=EndProtocol.NEW_EPOCH
     )
-    host.submit(request, "ticket")
+    host.submit(request, "handle")
     host.machine.cancel("another")
-    host.machine.cancel("ticket")
+    host.machine.cancel("handle")
     host.complete()
-    assert "ticket" not in [to for to, _ in host.answered]
+    assert "handle" not in [to for to, _ in host.answered]
     assert end(host, producer, protocol=EndProtocol.NEW_EPOCH) == producer.bumped()
 
 
-def test_without_a_transaction_only_an_abort_with_a_new_epoch_makes_sense() -> None:
+def test_without_a_transaction_only_an_abort_with_a_new_epoch_succeeds() -> None:
     host = Host()
     producer = started(host)
     for protocol in EndProtocol:
@@ -238,7 +238,7 @@ def test_without_a_transaction_only_an_abort_with_a_new_epoch_makes_sense() -> N
     assert described(host).producer == producer.bumped()
 
 
-def test_a_report_of_an_earlier_transactions_markers_completes_nothing() -> None:
+def test_markers_of_an_earlier_transaction_complete_nothing() -> None:
     host = Host()
     producer = started(host)
     add(host, producer)
@@ -253,7 +253,7 @@ def test_a_report_of_an_earlier_transactions_markers_completes_nothing() -> None
     assert described(host).state is TransactionState.COMPLETE_COMMIT
 
 
-def test_recovery_returns_the_same_identity_when_its_answer_was_lost() -> None:
+def test_recovery_returns_the_same_identity_after_a_lost_reply() -> None:
     host = Host()
     producer = started(host)
     assert init(host, recovering=producer) == producer.bumped()
@@ -262,7 +262,7 @@ def test_recovery_returns_the_same_identity_when_its_answer_was_lost() -> None:
     assert isinstance(init(host, recovering=producer), ProducerFenced)
 
 
-def test_recovery_in_the_middle_of_a_transaction_aborts_it_and_is_let_in() -> None:
+def test_recovery_during_a_transaction_aborts_it_and_succeeds() -> None:
     host = Host()
     producer = started(host)
     add(host, producer)
@@ -271,7 +271,7 @@ def test_recovery_in_the_middle_of_a_transaction_aborts_it_and_is_let_in() -> No
     assert init(host, recovering=producer) == producer.bumped()
 
 
-def test_a_zombie_cannot_recover_nor_disturb_its_successor() -> None:
+def test_a_zombie_can_neither_recover_nor_affect_its_successor() -> None:
     host = Host()
     zombie = started(host)
     assert init(host, recovering=zombie) == zombie.bumped()
@@ -289,8 +289,8 @@ def test_an_unknown_id_can_be_recovered_once_and_repeatedly() -> None:
     assert init(host, recovering=forgotten) == ProducerIdentity(1, 0)
 
 
-def test_a_timed_out_end_is_no_repetition() -> None:
-    """The server aborted under the very epoch that an abort by the client would have made."""
+def test_an_end_after_a_timeout_is_not_a_repetition() -> None:
+    """The coordinator aborted with the same epoch that an abort of the client would have used."""
     host = Host()
     producer = started(host)
     add(host, producer)
@@ -299,7 +299,7 @@ def test_a_timed_out_end_is_no_repetition() -> None:
     assert isinstance(end(host, producer, committed=False, protocol=EndProtocol.NEW_EPOCH), ProducerFenced)
 
 
-def test_a_repeated_end_is_no_repetition_once_the_next_transaction_has_begun() -> None:
+def test_an_end_is_not_a_repetition_once_the_next_transaction_has_begun() -> None:
     host = Host()
     producer = started(host)
     add(host, producer)
@@ -307,7 +307,7 @@ def test_a_repeated_end_is_no_repetition_once_the_next_transaction_has_begun() -
     host.complete()
     add(host, producer.bumped())
     assert isinstance(end(host, producer, protocol=EndProtocol.NEW_EPOCH), ProducerFenced)
-    # Ended by an old client, the second transaction must not look like the first one's end.
+    # The end of the second transaction by an old client must not count as the end of the first.
     end(host, producer.bumped(), committed=True)
     host.complete()
     assert isinstance(end(host, producer, protocol=EndProtocol.NEW_EPOCH), ProducerFenced)
@@ -338,7 +338,7 @@ def test_recovery_in_a_transaction_at_the_last_epoch_gives_a_usable_identity() -
     assert add(host, ProducerIdentity(1, 0)) == PartitionsAdded()
 
 
-def test_the_epoch_that_only_fences_can_be_used_by_nobody() -> None:
+def test_the_fencing_epoch_cannot_be_used() -> None:
     host = Host()
     fencing = ProducerIdentity(500, LAST_EPOCH + 1)
     store(host, fencing)
@@ -359,7 +359,7 @@ def test_an_ongoing_transaction_keeps_its_deadline_through_restarts_and_more_par
     assert (markers.committed, markers.partitions, markers.producer) == (False, (P0, P1), producer.bumped())
 
 
-def test_the_time_to_expiry_runs_from_the_last_use() -> None:
+def test_expiry_counts_from_the_last_use() -> None:
     host = Host()
     producer = started(host)
     for _ in range(50):
@@ -436,6 +436,6 @@ def test_listing_filters_by(request_: ListTransactions, expected: list[str]) -> 
         pytest.param(encode_key("t"), msgspec.msgpack.encode({"type": "other"}), id="another kind of value"),
     ],
 )
-def test_a_foreign_record_is_refused_by_name(key: bytes, value: bytes | None) -> None:
+def test_a_foreign_record_is_rejected(key: bytes, value: bytes | None) -> None:
     with pytest.raises(InvalidRecord):
         Host().machine.replay(key, value)

@@ -1,4 +1,4 @@
-"""Transactions under crashes, lost answers, zombies and time, against what a user may expect."""
+"""Transactions under crashes, lost replies, zombies and timeouts, against a model of the partitions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ delays = st.sampled_from([False, False, False, True])
 
 
 def exists(wanted: Callable[["Instance"], bool]) -> Callable[["TransactionsMachine"], bool]:
-    """There is an instance that could act and is `wanted`."""
+    """Return a precondition: an active instance is `wanted`."""
     return lambda machine: bool(machine.able(wanted))
 
 
@@ -66,7 +66,7 @@ def has_ended_under_another_epoch(instance: "Instance") -> bool:
 
 @dataclass(eq=False)
 class Instance:
-    """A producer as a client library keeps it: one request at a time, repeated until answered."""
+    """A producer like that of a client library: one request at a time, repeated until it gets a reply."""
 
     transactional_id: str
     protocol: EndProtocol
@@ -92,7 +92,7 @@ class Instance:
 
 @dataclass
 class Written:
-    """Something a transaction wrote to a partition; `committed` is what its marker said."""
+    """A write of a transaction; `committed` is the outcome in its marker."""
 
     label: tuple[Instance, int]
     producer_id: int
@@ -100,7 +100,7 @@ class Written:
 
 
 class PartitionModel:
-    """Data and markers of one partition, with the fencing its log does."""
+    """Data and markers of one partition, with the fencing of its log."""
 
     def __init__(self) -> None:
         self.data: list[Written] = []
@@ -143,7 +143,7 @@ class TransactionsMachine(RuleBasedStateMachine):
         )
         self.host.store(stored, Change(encode_key(stored.transactional_id), encode_value(stored)))
 
-    # What instances do
+    # Steps of instances
 
     @rule(transactional_id=st.sampled_from(IDS), protocol=st.sampled_from(EndProtocol), is_delayed=delays)
     def a_new_instance_starts(self, transactional_id: str, protocol: EndProtocol, is_delayed: bool) -> None:
@@ -153,7 +153,7 @@ class TransactionsMachine(RuleBasedStateMachine):
 
     @precondition(exists(is_nameless))
     @rule(data=st.data(), is_delayed=delays)
-    def an_instance_asks_again_for_its_identity(self, data: st.DataObject, is_delayed: bool) -> None:
+    def an_instance_repeats_its_init(self, data: st.DataObject, is_delayed: bool) -> None:
         self._init(self._draw(data, is_nameless), is_delayed=is_delayed)
 
     @precondition(exists(is_working))
@@ -184,7 +184,7 @@ class TransactionsMachine(RuleBasedStateMachine):
 
     @precondition(exists(is_writing))
     @rule(data=st.data())
-    def an_instance_goes_on_writing(self, data: st.DataObject) -> None:
+    def an_instance_continues_to_write(self, data: st.DataObject) -> None:
         instance = self._draw(data, is_writing)
         assert instance.identity is not None
         place = data.draw(st.sampled_from(sorted(instance.added)))
@@ -198,7 +198,7 @@ class TransactionsMachine(RuleBasedStateMachine):
         instance = self._draw(data, is_working)
         assert instance.identity is not None
         if not instance.added and (is_committed or instance.protocol is EndProtocol.CLASSIC):
-            return  # a client library does not ask for that
+            return  # client libraries do not send that
         instance.ending = EndTransaction(
             transactional_id=instance.transactional_id,
             producer=instance.identity,
@@ -217,18 +217,18 @@ class TransactionsMachine(RuleBasedStateMachine):
     @precondition(exists(has_ended_under_another_epoch))
     @rule(data=st.data())
     def an_old_end_arrives_late(self, data: st.DataObject) -> None:
-        """With classic clients it could end the next transaction: the reason for the other protocol."""
+        """With classic clients it could end the next transaction, which the new protocol prevents."""
         instance = self._draw(data, has_ended_under_another_epoch)
         request, answered = data.draw(st.sampled_from(instance.ended))
 
         def on_answer(answer: object) -> None:
             assert answer == answered or isinstance(answer, AlpacaError)
 
-        # Nobody reads this answer, so it says nothing of the instance.
-        self.handlers[ticket := object()] = (Instance("", instance.protocol), on_answer)
-        self.host.submit(request, ticket)
+        # The reply is ignored, so it does not change the instance.
+        self.handlers[handle := object()] = (Instance("", instance.protocol), on_answer)
+        self.host.submit(request, handle)
 
-    # What the broker does
+    # Steps of the broker
 
     @precondition(lambda self: self.host.in_flight)
     @rule(outcomes=st.integers(1, 3))
@@ -250,7 +250,7 @@ class TransactionsMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.finished)
     @rule(data=st.data())
-    def an_old_report_of_markers_comes_again(self, data: st.DataObject) -> None:
+    def an_old_markers_event_is_repeated(self, data: st.DataObject) -> None:
         self.host.markers_written(data.draw(st.sampled_from(self.finished)))
 
     @rule(milliseconds=st.sampled_from([TIMEOUT_MS // 2, TIMEOUT_MS]))
@@ -264,7 +264,7 @@ class TransactionsMachine(RuleBasedStateMachine):
             instance.waits = False
         self.host.crash()
 
-    # What must hold
+    # Invariants
 
     @invariant()
     def replay_reproduces_memory(self) -> None:
@@ -279,7 +279,7 @@ class TransactionsMachine(RuleBasedStateMachine):
         while self.host.to_write:
             self._finish(self.host.to_write[0])
             self.host.settle()
-        # Whoever has not ended by now times out.
+        # Transactions that are still open time out.
         self.host.advance(TIMEOUT_MS)
         self.host.settle()
         while self.host.to_write:
@@ -294,7 +294,7 @@ class TransactionsMachine(RuleBasedStateMachine):
             assert None not in found, "every transaction ends"
             assert found == {self.promised.get(label, next(iter(found)))}, "an answer is kept"
 
-    # How
+    # Helpers
 
     def able(self, wanted: Callable[[Instance], bool]) -> list[Instance]:
         return [one for one in self.instances if not one.waits and not one.is_fenced and wanted(one)]
@@ -311,8 +311,8 @@ class TransactionsMachine(RuleBasedStateMachine):
         is_delayed: bool,
     ) -> None:
         instance.waits = True
-        self.handlers[ticket := object()] = (instance, on_answer)
-        self.host.submit(request, ticket)
+        self.handlers[handle := object()] = (instance, on_answer)
+        self.host.submit(request, handle)
         if not is_delayed:
             self.host.settle()
             self._deliver()
@@ -349,8 +349,8 @@ class TransactionsMachine(RuleBasedStateMachine):
 
     def _deliver(self) -> None:
         answered, self.host.answered = self.host.answered, []
-        for ticket, answer in answered:
-            instance, on_answer = self.handlers.pop(ticket)
+        for handle, answer in answered:
+            instance, on_answer = self.handlers.pop(handle)
             instance.waits = False
             if isinstance(answer, AlpacaError):
                 expected = (ProducerFenced, InvalidProducerIdMapping, ConcurrentTransactions)

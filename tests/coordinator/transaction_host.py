@@ -1,7 +1,7 @@
-"""What a broker does around the transaction coordinator, in memory and step by step.
+"""Hosts a transaction coordinator in memory, step by step.
 
-Changes become durable when told to, replies and effects follow them, and a crash forgets
-everything that was not durable.
+Tests decide when changes become durable; replies and effects follow, and a crash loses everything that is not
+durable.
 """
 
 from collections.abc import Iterator
@@ -26,13 +26,13 @@ def partition(number: int) -> TopicPartition:
 
 
 def contents(changes: Iterator[Change] | list[Change]) -> dict[bytes, bytes]:
-    """What a compacted log of `changes` comes to."""
+    """Return the contents of a compacted log of `changes`."""
     latest = {change.key: change.value for change in changes}
     return {key: value for key, value in latest.items() if value is not None}
 
 
 class Host:
-    """One shard: its coordinator, its log and what it still has to do."""
+    """A coordinator with its log and pending effects."""
 
     def __init__(self, settings: TransactionSettings | None = None) -> None:
         self.now_ms = START_MS
@@ -44,19 +44,19 @@ class Host:
         self._producer_ids = count(1)
         self.machine = self._new_machine()
 
-    def submit(self, request: Request[Any], ticket: object) -> None:
-        """Let the coordinator see a request; its outcome is in flight then."""
-        self.in_flight.append(self.machine.handle([Pending(request, ticket)], self.now_ms))
+    def submit(self, request: Request[Any], handle: object) -> None:
+        """Pass a request to the coordinator; its outcome is in flight then."""
+        self.in_flight.append(self.machine.handle([Pending(request, handle)], self.now_ms))
 
     def ask(self, request: Request[Any]) -> object:
-        """The answer to a request, or None as long as there is none."""
-        ticket = object()
-        self.submit(request, ticket)
+        """Return the reply to a request, None if it is pending."""
+        handle = object()
+        self.submit(request, handle)
         self.settle()
-        return next((answer for to, answer in self.answered if to is ticket), None)
+        return next((answer for to, answer in self.answered if to is handle), None)
 
     def settle(self, outcomes: int | None = None) -> None:
-        """Make the oldest outcomes in flight durable, all unless told how many."""
+        """Make the oldest outcomes in flight durable; by default all of them."""
         settled = self.in_flight[:outcomes]
         del self.in_flight[:outcomes]
         for outcome in settled:
@@ -70,7 +70,7 @@ class Host:
         self.submit(MarkersWritten(transactional_id=markers.transactional_id, markers=markers), None)
 
     def complete(self) -> list[WriteMarkers]:
-        """Write all markers there are to write."""
+        """Write all pending markers."""
         self.settle()
         written = []
         while self.to_write:
@@ -96,12 +96,12 @@ class Host:
         return machine
 
     def store(self, transaction: Transaction, change: Change) -> None:
-        """Let the log hold `transaction`, as if it had come about long ago."""
+        """Add a transaction to the log."""
         assert change.value is not None
         assert decode_value(change.value) == transaction
         self.log.append(change)
         self.machine.replay(*change)
 
     def _new_machine(self) -> TransactionCoordinator:
-        # Ids taken by a coordinator that crashed are not given again.
+        # Producer ids taken by a crashed coordinator are not reused.
         return TransactionCoordinator(lambda: next(self._producer_ids), self._settings)

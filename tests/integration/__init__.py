@@ -1,1 +1,1 @@
-"""The real broker as its operators meet it: kills, full disks, hostile clients, restarts."""
+"""The real broker in operation: kills, full disks, hostile clients, restarts."""

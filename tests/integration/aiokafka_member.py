@@ -7,12 +7,12 @@ from typing import Any
 import aiokafka
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
-from .group_member import HEARTBEAT_MS, MOST_AT_ONCE, POLL_S, CommitTimer, Ending, Settings, numbers
+from .group_member import HEARTBEAT_MS, MOST_AT_ONCE, POLL_S, CommitTimer, Settings, StopSignal, numbers
 from .journal import Journal
 
 
 class Member(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
-    """One consumer, and the listener to its own rebalances."""
+    """One consumer, and the listener of its rebalances."""
 
     def __init__(self, settings: Settings, journal: Journal) -> None:
         self._settings = settings
@@ -23,10 +23,10 @@ class Member(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
         asyncio.run(self._run())
 
     async def _run(self) -> None:
-        ending, timer = Ending(), CommitTimer()
+        ending, timer = StopSignal(), CommitTimer()
         await self._start()
         try:
-            while not ending.is_asked_for:
+            while not ending.is_set:
                 records = await self._consumer.getmany(
                     timeout_ms=int(POLL_S * 1000), max_records=MOST_AT_ONCE
                 )
@@ -35,10 +35,10 @@ class Member(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
                         self._journal.delivered(record.partition, record.offset, record.timestamp)
                 if timer.is_due():
                     await self._commit(self._journal.positions)
-            # The library does not tell that it gives everything up when it leaves.
+            # The library does not report that it gives up its partitions when it leaves.
             await self.on_partitions_revoked(self._consumer.assignment())
         finally:
-            # aiokafka leaves the group without a word to its listener: nothing is read from here on.
+            # aiokafka leaves the group without calling its listener: nothing is read from here on.
             await self.on_partitions_revoked(self._consumer.assignment())
             await self._consumer.stop()
 
@@ -61,7 +61,7 @@ class Member(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
             try:
                 await self._consumer.start()
             except aiokafka.errors.KafkaConnectionError as error:
-                # The broker is being started again: any other client would go on trying by itself.
+                # The broker is restarting: other clients retry by themselves.
                 self._journal.refused(error)
                 await self._consumer.stop()
             else:

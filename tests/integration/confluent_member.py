@@ -4,7 +4,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from .group_member import HEARTBEAT_MS, POLL_S, CommitTimer, Ending, Kind, Settings, numbers
+from .group_member import HEARTBEAT_MS, POLL_S, CommitTimer, Kind, Settings, StopSignal, numbers
 from .journal import Journal
 
 
@@ -17,11 +17,11 @@ class Member:
         self._consumer: Any = Consumer({**_consumer_settings(settings), "on_commit": self._on_commit})
 
     def run(self) -> None:
-        ending, timer = Ending(), CommitTimer()
+        ending, timer = StopSignal(), CommitTimer()
         self._consumer.subscribe(
             [self._topic], on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
-        while not ending.is_asked_for:
+        while not ending.is_set:
             message = self._consumer.poll(POLL_S)
             if message is not None:
                 self._take(message)
@@ -52,7 +52,7 @@ class Member:
             self._journal.committed({place.partition: place.offset for place in places})
 
     def _on_assign(self, consumer: Any, places: list[Any]) -> None:
-        # The group metadata is documented as opaque; its generation is behind a fixed prefix.
+        # The group metadata is documented as opaque; its generation follows a fixed prefix.
         generation = int.from_bytes(consumer.consumer_group_metadata()[7:11], "little", signed=True)
         self._journal.assigned(generation, numbers(places))
 
@@ -79,7 +79,7 @@ def _consumer_settings(settings: Settings) -> dict[str, Any]:
     if settings.instance_id is not None:
         shared["group.instance.id"] = settings.instance_id
     if settings.kind is Kind.CONSUMER:
-        # Sessions and heartbeats are the broker's to decide.
+        # The broker decides on sessions and heartbeats.
         return {**shared, "group.protocol": "consumer"}
     return {
         **shared,

@@ -1,4 +1,4 @@
-"""Small file systems of the test's own, to fill up and to break. They need root."""
+"""Small file systems for tests to fill and to break. They need root."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ class Tmpfs:
 
 
 class Ext4:
-    """An ext4 file system in a file, which the kernel can be told to find broken."""
+    """An ext4 file system in a file, which can be turned read-only like a broken one."""
 
     def __init__(self, path: Path, image: Path) -> None:
         self.path = path
@@ -37,20 +37,20 @@ class Ext4:
         run("umount", self.path)
 
     def repair(self) -> None:
-        """What an operator does before mounting it again; e2fsck says 1 when it repaired something."""
+        """Run e2fsck, as an operator does before mounting again; it exits with 1 after a repair."""
         self.unmount()
         subprocess.run(["e2fsck", "-fy", str(self.image)], check=False, capture_output=True)
         self.mount()
 
     def turn_read_only(self) -> None:
-        """Make the kernel believe it found an error; like any broken disk, it becomes read-only in use."""
+        """Make the kernel report an error; like any broken disk, the file system becomes read-only."""
         device = run("findmnt", "-no", "SOURCE", self.path).strip()
         Path(f"/sys/fs/ext4/{Path(device).name}/trigger_fs_error").write_text("test")
 
 
 @contextmanager
 def tmpfs(path: Path, size_kib: int) -> Iterator[Tmpfs]:
-    """A mounted tmpfs, or a skipped test where nothing can be mounted."""
+    """Mount a tmpfs, or skip the test if mounting is not possible."""
     path.mkdir()
     _mount_or_skip("-t", "tmpfs", "-o", f"size={size_kib}k", "tmpfs", path)
     try:
@@ -61,7 +61,7 @@ def tmpfs(path: Path, size_kib: int) -> Iterator[Tmpfs]:
 
 @contextmanager
 def ext4(path: Path, image: Path, size_mib: int) -> Iterator[Ext4]:
-    """A mounted ext4, or a skipped test where nothing can be mounted."""
+    """Mount an ext4, or skip the test if mounting is not possible."""
     if os.geteuid() != 0:
         pytest.skip("mounting a file system needs root")
     path.mkdir()

@@ -1,4 +1,4 @@
-"""What a member of a group is told, and what the members of all client libraries have in common."""
+"""Settings of group members, and code shared by the members of all client libraries."""
 
 import signal
 import time
@@ -17,7 +17,7 @@ MOST_AT_ONCE = 500
 
 
 class Kind(StrEnum):
-    """A client library and the way it takes part in a group."""
+    """A client library and its group protocol."""
 
     COOPERATIVE = "confluent-cooperative"
     EAGER = "confluent-range"
@@ -32,12 +32,12 @@ class Kind(StrEnum):
 
     @property
     def is_incremental(self) -> bool:
-        """Whether partitions that do not move are read on through a rebalance."""
+        """Whether partitions that do not move are read during a rebalance."""
         return self in (Kind.COOPERATIVE, Kind.CONSUMER, Kind.KAFKA_PYTHON_COOPERATIVE)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a member is told."""
+    """The arguments of a member process."""
 
     kind: Kind
     address: str
@@ -48,19 +48,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     session_timeout_ms: int = SESSION_MS
 
 
-class Ending:
-    """Whether the process has been asked to end."""
+class StopSignal:
+    """Whether the process has been asked to stop."""
 
     def __init__(self) -> None:
-        self.is_asked_for = False
-        signal.signal(signal.SIGTERM, self._ask)
+        self.is_set = False
+        signal.signal(signal.SIGTERM, self._set)
 
-    def _ask(self, _number: int, _frame: FrameType | None) -> None:
-        self.is_asked_for = True
+    def _set(self, _number: int, _frame: FrameType | None) -> None:
+        self.is_set = True
 
 
 class CommitTimer:
-    """When to commit next."""
+    """Decides when to commit next."""
 
     def __init__(self) -> None:
         self._at = time.monotonic() + COMMIT_EVERY_S
@@ -74,5 +74,5 @@ class CommitTimer:
 
 
 def numbers(places: Iterable[Any]) -> list[int]:
-    """The partitions' numbers; there is one topic."""
+    """Return the numbers of partitions of the single topic."""
     return [place.partition for place in places]

@@ -1,7 +1,7 @@
-"""What happens to the member of a group, written down by itself as it happens, so that it outlives a kill -9.
+"""A journal that a group member writes while it runs, so that its history survives a kill -9.
 
 Times are CLOCK_MONOTONIC, which all processes of a machine share. Deliveries are written before the
-commit that covers them: what is committed but not in any journal was lost.
+commit that covers them: a record that is committed but in no journal was lost.
 """
 
 import os
@@ -10,12 +10,12 @@ from pathlib import Path
 
 import msgspec
 
-# Deliveries are written in runs: this long at most, so that no pause worth the name hides in one.
+# Deliveries are written in runs of at most this duration, so that no relevant pause hides in one.
 RUN_NS = 20_000_000
 
 
 class Assigned(msgspec.Struct, frozen=True, tag="assigned"):
-    """Partitions became the member's, in a generation (or epoch) of its group."""
+    """Partitions were assigned to the member, in a generation (or epoch) of its group."""
 
     at_ns: int
     generation: int
@@ -23,7 +23,7 @@ class Assigned(msgspec.Struct, frozen=True, tag="assigned"):
 
 
 class Revoked(msgspec.Struct, frozen=True, tag="revoked"):
-    """The member gave partitions up; or found that it had lost them some time ago."""
+    """The member gave up partitions, or found that it had lost them earlier."""
 
     at_ns: int
     partitions: tuple[int, ...]
@@ -31,7 +31,7 @@ class Revoked(msgspec.Struct, frozen=True, tag="revoked"):
 
 
 class Delivered(msgspec.Struct, frozen=True, tag="delivered"):
-    """Records of one partition in a row: offsets, when they came, when their producer made them."""
+    """Consecutive records of one partition: offsets, delivery times, and the first one's creation time."""
 
     partition: int
     first: int
@@ -49,7 +49,7 @@ class Committed(msgspec.Struct, frozen=True, tag="committed"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """The broker, or the client library, said no."""
+    """The broker or the client library returned an error."""
 
     at_ns: int
     reason: str
@@ -59,7 +59,7 @@ Event = Assigned | Revoked | Delivered | Committed | Refused
 
 
 class Journal:
-    """The writing end; also knows how far each partition has been delivered."""
+    """Writes a journal, and tracks the delivered offset of each partition."""
 
     def __init__(self, path: Path) -> None:
         self.positions: dict[int, int] = {}
@@ -93,7 +93,7 @@ class Journal:
         self._write(Refused(time.monotonic_ns(), str(reason)))
 
     def flush(self) -> None:
-        """Write what has been delivered so far."""
+        """Write the deliveries so far."""
         for run in self._runs.values():
             self._write(run)
         self._runs.clear()
@@ -103,7 +103,7 @@ class Journal:
 
 
 class JournalReader:
-    """The reading end: the events so far."""
+    """Reads a journal: the events so far."""
 
     def __init__(self, path: Path) -> None:
         self.events: list[Event] = []
@@ -111,7 +111,7 @@ class JournalReader:
         self._at = 0
         self._decoder = msgspec.json.Decoder(Event)
 
-    def read_on(self) -> list[Event]:
+    def read_more(self) -> list[Event]:
         if self._path.exists():
             with self._path.open("rb") as file:
                 file.seek(self._at)

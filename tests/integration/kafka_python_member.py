@@ -8,12 +8,12 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import KafkaConnectionError, KafkaError
 
-from .group_member import HEARTBEAT_MS, MOST_AT_ONCE, POLL_S, CommitTimer, Ending, Kind, Settings, numbers
+from .group_member import HEARTBEAT_MS, MOST_AT_ONCE, POLL_S, CommitTimer, Kind, Settings, StopSignal, numbers
 from .journal import Journal
 
 
 class Member(kafka.AsyncConsumerRebalanceListener):  # type: ignore[misc]
-    """One consumer, and the listener to its own rebalances."""
+    """One consumer, and the listener of its rebalances."""
 
     def __init__(self, settings: Settings, journal: Journal) -> None:
         self._topic = settings.topic
@@ -36,13 +36,13 @@ class Member(kafka.AsyncConsumerRebalanceListener):  # type: ignore[misc]
         )
 
     def run(self) -> None:
-        ending, timer = Ending(), CommitTimer()
+        ending, timer = StopSignal(), CommitTimer()
         self._consumer.subscribe([self._topic], listener=self)
-        while not ending.is_asked_for:
+        while not ending.is_set:
             try:
                 records = self._consumer.poll(timeout_ms=int(POLL_S * 1000), max_records=MOST_AT_ONCE)
             except KafkaConnectionError:
-                continue  # what it says while the broker is down, if it needs metadata just then
+                continue  # raised if it needs metadata while the broker is down
             for batch in records.values():
                 for record in batch:
                     self._journal.delivered(record.partition, record.offset, record.timestamp)

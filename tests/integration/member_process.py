@@ -1,7 +1,7 @@
-"""A member of a group in a process of its own, with the client library it is told.
+"""Runs a member of a group as a process, with the client library that its settings name.
 
-`python -m tests.integration.member_process '{…}'`, with the fields of `Settings`. It commits what it
-has been given a few times a second and when it gives partitions up, and leaves its group on SIGTERM.
+`python -m tests.integration.member_process '{…}'`, with the fields of `Settings`. It commits the records
+it was given a few times a second and when it gives up partitions, and leaves its group on SIGTERM.
 """
 
 import sys
@@ -16,7 +16,7 @@ from .journal import Journal
 
 def main() -> None:
     settings = msgspec.json.decode(sys.argv[1], type=Settings)
-    # Only the one library is imported, for the others would take longer than all the rest of the start.
+    # Only one library is imported: the others would take longer than the rest of the start.
     library = import_module(f".{settings.kind.library}_member", __package__)
     library.Member(settings, Journal(Path(settings.journal))).run()
 

@@ -1,4 +1,4 @@
-"""Groups of member processes as a test sees them: started, killed, and judged by their journals."""
+"""Groups of member processes, controlled by a test and checked by their journals."""
 
 import time
 from collections import defaultdict
@@ -23,13 +23,13 @@ SETTLE_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ownership:
-    """One stay of a partition with a member."""
+    """A period in which a member owned a partition."""
 
     partition: int
     member: str
     generation: int
     from_ns: int
-    # None: to the end.
+    # None: until the end.
     until_ns: int | None
     was_lost: bool
 
@@ -48,15 +48,15 @@ class Member:
 
     @property
     def events(self) -> Sequence[Event]:
-        events = self._journal.read_on()
+        events = self._journal.read_more()
         assert self.ended_ns is not None or self._program.is_running, (
-            f"{self.name} ended by itself:\n{self._program.complaints()}"
+            f"{self.name} ended by itself:\n{self._program.last_output()}"
         )
         return events
 
     @property
     def owned(self) -> set[int]:
-        """The partitions it has now."""
+        """The partitions it owns now."""
         owned: set[int] = set()
         if self.ended_ns is not None:
             return owned
@@ -69,7 +69,7 @@ class Member:
 
     @property
     def moves(self) -> list[Assigned | Revoked]:
-        """Everything that happened to its partitions."""
+        """All assignments and revocations."""
         return [event for event in self.events if isinstance(event, Assigned | Revoked)]
 
     @property
@@ -81,7 +81,7 @@ class Member:
         return [event.reason for event in self.events if isinstance(event, Refused)]
 
     def committed(self) -> dict[int, int]:
-        """The offsets whose commit was acknowledged, the latest of each partition."""
+        """The acknowledged committed offsets, the latest of each partition."""
         offsets: dict[int, int] = {}
         for event in self.events:
             if isinstance(event, Committed):
@@ -94,7 +94,7 @@ class Member:
         self.ended_ns = time.monotonic_ns()
 
     def leave(self) -> None:
-        """End in good order."""
+        """Stop cleanly."""
         self._program.stop()
         self.ended_ns = time.monotonic_ns()
 
@@ -102,7 +102,7 @@ class Member:
         self._program.end()
 
     def ownerships(self) -> Iterable[Ownership]:
-        """Each stay of a partition with it."""
+        """Yield each period of ownership."""
         begun: dict[int, tuple[int, int]] = {}
         for event in self.moves:
             if isinstance(event, Assigned):
@@ -127,7 +127,7 @@ class Member:
         )
 
     def longest_gap_ns(self, partitions: set[int], from_ns: int, until_ns: int) -> int:
-        """The longest time between two deliveries from any of these partitions."""
+        """Return the longest time between two deliveries from any of these partitions."""
         runs = sorted(
             (run.began_ns, run.ended_ns)
             for run in self.deliveries
@@ -168,7 +168,7 @@ class Group:
         return member
 
     def settle(self) -> None:
-        """Wait until the running members have all partitions between them, evenly."""
+        """Wait until the running members own all partitions, evenly distributed."""
         try:
             eventually(self._is_settled, what=f"{self.id} is settled", within_s=SETTLE_S)
         except AssertionError as failed:
@@ -188,7 +188,7 @@ class Group:
         )
 
     def committed(self) -> dict[int, int]:
-        """What the broker knows as the group's offsets."""
+        """Return the group's committed offsets from the broker."""
         admin = AdminClient({"bootstrap.servers": self._address, "log_level": 0})
         (answer,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(self.id)]).values()
         places: list[Any] = answer.result(SETTLE_S).topic_partitions
@@ -199,11 +199,11 @@ class Group:
             member.end()
 
     def wait_for_everything(self, counts: Sequence[int]) -> None:
-        """Wait until all records, so many of each partition, have been delivered."""
+        """Wait until all records have been delivered; `counts` is their number by partition."""
         eventually(lambda: not self.missing(counts), what=f"{self.id} got everything", within_s=SETTLE_S)
 
     def missing(self, counts: Sequence[int]) -> dict[int, list[tuple[int, int]]]:
-        """Per partition, the spans of offsets that no member was given."""
+        """Return the ranges of offsets by partition that no member received."""
         by_partition: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for member in self.members:
             for run in member.deliveries:
@@ -223,12 +223,12 @@ class Group:
         return missing
 
     def repeated(self, counts: Sequence[int]) -> int:
-        """How many deliveries were of records that had been delivered before."""
+        """Return the number of repeated deliveries."""
         delivered = sum(run.last + 1 - run.first for member in self.members for run in member.deliveries)
         return delivered - sum(counts)
 
     def check_nothing_is_owned_twice(self) -> int:
-        """Compare all stays of each partition; how many ended by being lost, which is told afterwards."""
+        """Check that periods of ownership do not overlap; return how many ended with a lost partition."""
         by_partition: dict[int, list[Ownership]] = defaultdict(list)
         for member in self.members:
             for stay in member.ownerships():
@@ -237,7 +237,7 @@ class Group:
             stays.sort(key=lambda stay: stay.from_ns)
             for earlier, later in pairwise(stays):
                 if earlier.was_lost:
-                    # Taken away behind its back: by the time it learns that, another generation may have it.
+                    # Lost without notice: by the time the member learns of it, another generation may own it.
                     assert later.generation > earlier.generation, f"in one generation: {earlier}, {later}"
                 else:
                     until_ns = earlier.until_ns

@@ -1,7 +1,7 @@
-"""The scene of the exactly-once tests: a topic being filled, applications that copy it, and the copy.
+"""The set-up of the exactly-once tests: a writer of input, applications that copy it, and the copy.
 
-The input is numbered from 0 in each partition, so the copy is right if and only if each of its
-partitions holds 0, 1, 2 … without gap or repetition for whoever reads what is committed.
+The input is numbered from 0 in each partition, so the copy is correct if and only if each of its
+partitions holds 0, 1, 2 … without gap or repetition for a read_committed reader.
 """
 
 from collections.abc import Sequence
@@ -24,16 +24,16 @@ from .transformer import FATAL_EXIT, Settings
 
 SOURCE, TARGET, GROUP = "input", "output", "copiers"
 PARTITIONS = 3
-# Some 750 records a second: a process that has to start first must be able to catch up.
+# About 750 records a second: a process that has to start first must be able to catch up.
 PAUSE_S = 0.004
 START_AGAIN_S = 60.0
 
 
 class Copy:
-    """The output as a read_committed consumer sees it, read on and on; every record is checked."""
+    """The output as a read_committed consumer sees it; every record is checked."""
 
     def __init__(self, address: str) -> None:
-        # Per partition, how many inputs have had their effect.
+        # The number of copied inputs by partition.
         self.lengths = [0] * PARTITIONS
         self._consumer: Any = Consumer(
             {
@@ -55,8 +55,8 @@ class Copy:
     def total(self) -> int:
         return sum(self.lengths)
 
-    def read_on(self) -> int:
-        """Read what there is; how many inputs have had their effect by now."""
+    def read_more(self) -> int:
+        """Read what is available; return the number of copied inputs."""
         for message in self._consumer.consume(2000, 0.1):
             if (error := message.error()) is not None:
                 assert error.retriable() or error.code() < 0, f"the output cannot be read: {error}"
@@ -75,7 +75,7 @@ class Copy:
 
 
 class Application:
-    """One instance of the application, started again whenever it ends."""
+    """One instance of the application, restarted whenever it ends."""
 
     def __init__(self, settings: Settings, log: Path) -> None:
         self.name = settings.transactional_id
@@ -84,13 +84,13 @@ class Application:
             "tests.integration.transformer", msgspec.json.encode(settings).decode(), log=log
         )
 
-    def keep_going(self) -> None:
-        """Start it if it does not run; that it fails in any way it should not, fails here."""
+    def keep_running(self) -> None:
+        """Start it if it does not run; fail if it ended with an unexpected exit code."""
         if self._program.is_running:
             return
         code = self._program.exit_code
         if code is not None and code > 0:
-            assert code == FATAL_EXIT, f"{self.name} ended with {code}:\n{self._program.complaints()}"
+            assert code == FATAL_EXIT, f"{self.name} ended with {code}:\n{self._program.last_output()}"
             self.gave_up += 1
         self._program.start()
 
@@ -113,18 +113,18 @@ class Application:
         self._program.end()
 
     def count(self, word: str) -> int:
-        """How many of its lines begin with a word."""
+        """Return the number of its output lines that begin with a word."""
         return sum(line.startswith(word) for line in self._program.log.read_text().splitlines())
 
-    def complaints(self) -> str:
-        return self._program.complaints()
+    def last_output(self) -> str:
+        return self._program.last_output()
 
 
 class Pipeline:
     """A broker, a writer of input, and applications that are kept running."""
 
     def __init__(self, broker: Broker, directory: Path, members: Sequence[bool], dice: Random) -> None:
-        """`members` says of each application whether it is a static member of its group."""
+        """Run one application per entry of `members`; true makes it a static member of the group."""
         self.broker = broker
         client = Confluent(broker.address)
         for topic in (SOURCE, TARGET):
@@ -151,37 +151,37 @@ class Pipeline:
 
     def start(self) -> None:
         self.writer.start()
-        self.keep_going()
+        self.keep_running()
 
-    def keep_going(self) -> None:
-        """See to it that everything runs."""
+    def keep_running(self) -> None:
+        """Restart whatever has ended."""
         if not self.broker.is_running:
             self.broker.start()
         for application in self.applications:
-            application.keep_going()
+            application.keep_running()
         assert not self.writer.failures, self.writer.failures
 
-    def copy_on(self, count: int) -> None:
-        """Wait until so many more inputs have had their effect."""
+    def copy_more(self, count: int) -> None:
+        """Wait until `count` more inputs are copied."""
         goal = self.copy.total + count
         eventually(lambda: self._copied(goal), what=f"{count} more effects", within_s=START_AGAIN_S)
 
     def _copied(self, goal: int) -> bool:
-        self.keep_going()
-        return self.copy.read_on() >= goal
+        self.keep_running()
+        return self.copy.read_more() >= goal
 
     def finish(self) -> None:
-        """End the input and wait for the rest of the copy; nothing may be missing or left over."""
+        """End the input, wait for the rest of the copy and check that it is complete."""
         self.writer.stop()
-        self.copy_on(self.writer.total - self.copy.total)
+        self.copy_more(self.writer.total - self.copy.total)
         assert self.copy.lengths == list(self.writer.promised().values())
         for application in self.applications:
             application.stop()
         assert self._committed() == self.copy.lengths, "the group is not where the copy is"
-        # From the first record to the last once more, for nothing may change behind a reader's back.
+        # Read everything once more: committed data must not change later.
         again = Copy(self.broker.address)
         try:
-            eventually(lambda: again.read_on() >= self.copy.total, what="the copy read again", within_s=60)
+            eventually(lambda: again.read_more() >= self.copy.total, what="the copy read again", within_s=60)
             assert again.lengths == self.copy.lengths
         finally:
             again.close()

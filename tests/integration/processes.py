@@ -1,4 +1,4 @@
-"""A program of the tests as a process of its own, so that it can be killed, suspended and started again."""
+"""Programs of the tests as processes that can be killed, suspended and restarted."""
 
 import os
 import shutil
@@ -12,12 +12,12 @@ STOP_S = 30.0
 
 
 class Program:
-    """`python -m module arguments`; what it prints and complains about goes to a file."""
+    """Runs `python -m module arguments`; its output goes to a file."""
 
     def __init__(self, module: str, *arguments: str, log: Path) -> None:
         self.log = log
         self._command = [sys.executable, "-m", module, *arguments]
-        # A test run that dies without its clean-up must not leave programs behind.
+        # A test run that dies without its clean-up must leave no programs running.
         if setpriv := shutil.which("setpriv"):
             self._command = [setpriv, "--pdeathsig", "KILL", *self._command]
         self._process: subprocess.Popen[bytes] | None = None
@@ -34,7 +34,7 @@ class Program:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs, and before it was started."""
+        """The exit code; None while it runs and before the start."""
         return None if self._process is None else self._process.poll()
 
     def kill(self) -> None:
@@ -49,28 +49,28 @@ class Program:
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
-    def ask_to_end(self) -> None:
+    def terminate(self) -> None:
         self._signal(signal.SIGTERM)
 
     def stop(self) -> None:
-        """Ask it to end, and wait until it has; anything but success fails."""
-        self.ask_to_end()
+        """Terminate it and wait; fails on any exit code but 0."""
+        self.terminate()
         self.wait()
 
     def wait(self) -> None:
-        """Wait until it has ended by itself, with success."""
+        """Wait until it has ended by itself, with exit code 0."""
         assert self._process is not None
         code = self._process.wait(STOP_S)
-        # The signal ends a process that had not yet begun to listen for it, and so had done nothing either.
-        assert code in (0, -signal.SIGTERM), f"exit code {code}:\n{self.complaints()}"
+        # The signal ends a process that had not yet installed its handler, and so had done nothing either.
+        assert code in (0, -signal.SIGTERM), f"exit code {code}:\n{self.last_output()}"
 
     def end(self) -> None:
-        """Make sure that nothing is left running, whatever happened before."""
+        """Kill the process if it is still running."""
         if self.is_running:
             self.kill()
 
-    def complaints(self) -> str:
-        """The end of what it printed."""
+    def last_output(self) -> str:
+        """Return the end of its output."""
         return self.log.read_text()[-4000:] if self.log.exists() else ""
 
     def _signal(self, number: signal.Signals) -> None:

@@ -1,6 +1,6 @@
-"""A consumer of a queue in a process of its own, with the arguments ADDRESS NAME SEED FILE.
+"""A consumer of a queue as a process, with the arguments ADDRESS NAME SEED FILE.
 
-It acknowledges most messages, fails some, rejects a few, forgets others, and writes down what it does.
+It acknowledges most messages, fails some, rejects a few, ignores others, and records what it does.
 """
 
 import http.client
@@ -29,7 +29,7 @@ ACTIONS = {"ack": 80, "nack": 8, "reject": 3, "forget": 9}
 
 
 class Consumer:
-    """Receives, decides by dice, settles."""
+    """Receives messages and settles them at random."""
 
     def __init__(self, address: str, name: str, seed: int, notes: Notes) -> None:
         self._api = HttpConnection(address)
@@ -74,7 +74,7 @@ class Consumer:
                 "POST", f"/messages/{action}", {"receipts": [m["receipt"] for m in messages]}
             )
         except Refused:
-            return  # the lease of the only one is over
+            return  # the only lease has expired
         done: list[Note] = []
         for message, result in zip(messages, answer["results"], strict=True):
             if "error" not in result:

@@ -1,7 +1,7 @@
-"""Consumers and producers of a queue over HTTP, and what they wrote down of it.
+"""Consumers and producers of a queue over HTTP, and their records of it.
 
-A consumer notes a delivery before it does anything about it, that it is about to settle it, and that
-the broker has confirmed that: whatever is killed in between, the notes tell what may be expected.
+A consumer records a delivery before it does anything with it, then its intent to settle, then the broker's
+confirmation. Whatever is killed in between, these notes tell which outcomes are allowed.
 """
 
 import http.client
@@ -20,7 +20,7 @@ PAUSE_S = 0.05
 
 
 class Delivered(msgspec.Struct, frozen=True, tag="delivered"):
-    """A consumer was given a message."""
+    """A consumer received a message."""
 
     value: str
     partition: int
@@ -29,7 +29,7 @@ class Delivered(msgspec.Struct, frozen=True, tag="delivered"):
 
 
 class Settling(msgspec.Struct, frozen=True, tag="settling"):
-    """A consumer is about to say what becomes of a delivery."""
+    """A consumer is about to settle a delivery."""
 
     value: str
     count: int
@@ -37,7 +37,7 @@ class Settling(msgspec.Struct, frozen=True, tag="settling"):
 
 
 class Settled(msgspec.Struct, frozen=True, tag="settled"):
-    """The broker has confirmed that."""
+    """The broker has confirmed a settlement."""
 
     value: str
     count: int
@@ -48,7 +48,7 @@ Note = Delivered | Settling | Settled
 
 
 class Notes:
-    """Notes of one consumer, in a file that outlives it."""
+    """The notes of one consumer, in a file that survives it."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -58,24 +58,24 @@ class Notes:
 
 
 def read_notes(path: Path) -> list[Note]:
-    """Every note but a last one that was cut off."""
+    """Return every note except a torn last one."""
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     return [msgspec.json.decode(line, type=Note) for line in lines]
 
 
 class Refused(Exception):
-    """The broker has understood, and says no."""
+    """The broker has returned an error."""
 
 
 class HttpConnection:
-    """One connection to the broker's HTTP API, made anew when it breaks."""
+    """One connection to the broker's HTTP API, reopened when it breaks."""
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._connection: http.client.HTTPConnection | None = None
 
     def ask(self, method: str, path: str, body: object = None, **query: object) -> Any:
-        """The answer, or Refused; OSError or HTTPException where the broker is not there to give one."""
+        """Return the answer; raises Refused, or OSError or HTTPException if the broker does not answer."""
         if self._connection is None:
             self._connection = http.client.HTTPConnection(self._address, timeout=30)
         target = f"{path}?{urlencode(query)}" if query else path
@@ -102,7 +102,7 @@ class HttpConnection:
 
 
 class Publisher:
-    """Publishes numbered messages until told to stop; knows which the broker has confirmed."""
+    """Publishes numbered messages until stopped, and records which ones the broker has confirmed."""
 
     def __init__(self, address: str) -> None:
         self.confirmed: set[str] = set()

@@ -1,4 +1,4 @@
-"""A socket and Kafka's frames by hand: to say what no decent client would, and to read exact answers."""
+"""A raw socket with Kafka's frames, to send invalid requests and to read exact answers."""
 
 import socket
 from collections.abc import Iterator, Sequence
@@ -29,12 +29,12 @@ def string(text: str) -> bytes:
 
 
 def request(api: int, version: int, body: bytes = b"", *, correlation: int = 7, client: str = "raw") -> bytes:
-    """A request with header version 1, frame included."""
+    """Return a request with header version 1, including the frame."""
     return frame(_HEADER.pack(api, version, correlation) + string(client) + body)
 
 
 def produce_request(topic: str, batch: bytes | bytearray, *, partition: int = 0, acks: int = -1) -> bytes:
-    """A Produce request (version 3) of one batch, frame included."""
+    """Return a Produce request (version 3) of one batch, including the frame."""
     body = Struct(">hhi").pack(-1, acks, 10_000) + _SIZE.pack(1) + string(topic)
     return request(PRODUCE, 3, body + Struct(">iii").pack(1, partition, len(batch)) + batch)
 
@@ -56,7 +56,7 @@ class Produced(NamedTuple):
 
 
 class RawConnection:
-    """One connection on which anything can be said."""
+    """One connection to send arbitrary bytes on."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.socket = socket.create_connection(address, timeout=TIMEOUT_S)
@@ -68,12 +68,12 @@ class RawConnection:
         self.socket.sendall(data)
 
     def receive(self) -> bytes:
-        """The payload of the next frame; ConnectionError when there is none."""
+        """Return the payload of the next frame; ConnectionError if the broker closes the connection."""
         (size,) = _SIZE.unpack(self._exactly(_SIZE.size))
         return self._exactly(size)
 
     def is_closed(self) -> bool:
-        """Wait for the broker to hang up; fails when it answers instead."""
+        """Wait for the broker to close the connection; fails if it answers instead."""
         try:
             return self.socket.recv(1) == b""
         except ConnectionError:
@@ -86,21 +86,21 @@ class RawConnection:
     def fetch(
         self, topic: str, offsets: Sequence[tuple[int, int]], *, max_bytes: int = 10_000_000
     ) -> list[FetchedPartition]:
-        """One Fetch (version 4) of these partitions, each from its offset."""
+        """Send one Fetch (version 4) of these partitions, each from its offset."""
         self.send(fetch_request(topic, offsets, max_bytes=max_bytes))
         return parse_fetch(self.receive())
 
     def produce(
         self, topic: str, batch: bytes | bytearray, *, partition: int = 0, acks: int = -1
     ) -> Produced:
-        """One Produce (version 3) of what may or may not be a batch."""
+        """Send one Produce (version 3) with arbitrary bytes as the batch."""
         self.send(produce_request(topic, batch, partition=partition, acks=acks))
         return self.produced(topic)
 
     def produced(self, topic: str) -> Produced:
-        """The answer to a Produce that has been sent."""
+        """Return the answer to a Produce that has been sent."""
         answer = self.receive()
-        # Behind the correlation id, one topic's name and its one partition's number.
+        # After the correlation id, one topic's name and its one partition's number.
         at = 4 + 4 + len(string(topic)) + 4 + 4
         return Produced(*Struct(">hq").unpack_from(answer, at))
 
@@ -131,7 +131,7 @@ def fetch_request(
     client: str = "raw",
     wait_ms: int = 0,
 ) -> bytes:
-    """Replica -1, at least one byte if `wait_ms` is given, read uncommitted."""
+    """Return a Fetch with replica -1, at least one byte if `wait_ms` is given, read uncommitted."""
     body = Struct(">iiiib").pack(-1, wait_ms, min(wait_ms, 1), max_bytes, 0)
     body += _SIZE.pack(1) + string(topic) + _SIZE.pack(len(offsets))
     for partition, offset in offsets:
@@ -140,7 +140,7 @@ def fetch_request(
 
 
 def parse_fetch(payload: bytes) -> list[FetchedPartition]:
-    """The partitions of a Fetch response (version 4) that asks for one topic."""
+    """Return the partitions of a Fetch response (version 4) for one topic."""
     at = 4 + 4 + 4  # correlation id, throttle time, number of topics
     at += 2 + int.from_bytes(payload[at : at + 2], "big")
     (count,) = _SIZE.unpack_from(payload, at)
@@ -159,7 +159,7 @@ def parse_fetch(payload: bytes) -> list[FetchedPartition]:
 
 
 def parse_api_versions(payload: bytes) -> tuple[int, dict[int, tuple[int, int]]]:
-    """Error code and version ranges of an ApiVersions response (version 0)."""
+    """Return error code and version ranges of an ApiVersions response (version 0)."""
     error = int.from_bytes(payload[4:6], "big")
     (count,) = _SIZE.unpack_from(payload, 6)
     assert len(payload) == 10 + count * _API.size

@@ -1,4 +1,4 @@
-"""A proxy between real clients and the broker that keeps every request they send."""
+"""A proxy between real clients and the broker that records every request."""
 
 import socket
 import threading
@@ -10,7 +10,7 @@ _SIZE = Struct(">i")
 
 
 class Recorder:
-    """Passes bytes on in both directions and remembers the frames that go to the broker."""
+    """Forwards bytes in both directions and records the frames sent to the broker."""
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
@@ -23,8 +23,8 @@ class Recorder:
         host, port = self._listening.getsockname()
         return f"{host}:{port}"
 
-    def lead_to(self, target: tuple[str, int]) -> None:
-        """Where connections go from now on."""
+    def forward_to(self, target: tuple[str, int]) -> None:
+        """Set the target of new connections."""
         self._target = target
 
     def close(self) -> None:
@@ -36,10 +36,10 @@ class Recorder:
                 client, _ = self._listening.accept()
             except OSError:
                 return  # closed
-            assert self._target is not None, "a client came before the broker"
+            assert self._target is not None, "a client connected before the broker was set"
             broker = socket.create_connection(self._target)
             threading.Thread(target=self._record, args=(client, broker), daemon=True).start()
-            threading.Thread(target=_pass_on, args=(broker, client), daemon=True).start()
+            threading.Thread(target=_forward, args=(broker, client), daemon=True).start()
 
     def _record(self, client: socket.socket, broker: socket.socket) -> None:
         pending = bytearray()
@@ -53,7 +53,7 @@ class Recorder:
         broker.close()
 
 
-def _pass_on(source: socket.socket, target: socket.socket) -> None:
+def _forward(source: socket.socket, target: socket.socket) -> None:
     while data := _receive(source):
         try:
             target.sendall(data)

@@ -1,4 +1,4 @@
-"""More clients than there are places: the idle ones give way, those with a request under way do not."""
+"""More clients than max_connections: idle connections are evicted, busy ones are not."""
 
 import contextlib
 import re
@@ -30,7 +30,7 @@ def broker(new_broker: NewBroker) -> Broker:
 
 
 def is_served(address: tuple[str, int]) -> bool:
-    """Whether a new connection gets an answer."""
+    """Return whether a new connection gets an answer."""
     with connected(address) as connection:
         try:
             return bool(connection.api_versions())
@@ -39,7 +39,7 @@ def is_served(address: tuple[str, int]) -> bool:
 
 
 def waiting_for_messages(broker: Broker, stack: ExitStack, topic: str) -> list[RawConnection]:
-    """As many connections as there are places, each with a Fetch that waits."""
+    """Open max_connections connections, each with a Fetch that waits."""
     httpx.post(f"http://{broker.http_address}/topics", json={"name": topic, "partitions": 1})
     waiting = [stack.enter_context(connected(broker.host_and_port)) for _ in range(PLACES)]
     for connection in waiting:
@@ -56,7 +56,7 @@ def metric(broker: Broker, name: str, api: str) -> float:
 
 
 @pytest.mark.parametrize("asks", [pytest.param(False, id="silent"), pytest.param(True, id="asked once")])
-def test_idle_connections_give_way_to_a_new_client(broker: Broker, asks: bool) -> None:
+def test_idle_connections_are_evicted_for_a_new_client(broker: Broker, asks: bool) -> None:
     with ExitStack() as stack:
         idle = [stack.enter_context(connected(broker.host_and_port)) for _ in range(PLACES)]
         if asks:
@@ -68,7 +68,7 @@ def test_idle_connections_give_way_to_a_new_client(broker: Broker, asks: bool) -
         assert broker.errors.has("connections_evicted", within_s=20)
 
 
-def test_a_connection_with_a_request_under_way_is_never_evicted(broker: Broker, topic: str) -> None:
+def test_a_connection_with_a_request_in_progress_is_never_evicted(broker: Broker, topic: str) -> None:
     with ExitStack() as stack:
         waiting = waiting_for_messages(broker, stack, topic)
         for _ in range(50):
@@ -81,14 +81,14 @@ def test_a_connection_with_a_request_under_way_is_never_evicted(broker: Broker, 
         assert all(b"here" in connection.receive() for connection in waiting)
 
 
-def test_a_place_that_becomes_free_is_given_to_the_next(broker: Broker, topic: str) -> None:
+def test_a_closed_connection_makes_room_for_a_new_client(broker: Broker, topic: str) -> None:
     with ExitStack() as stack:
         waiting = waiting_for_messages(broker, stack, topic)
         assert not is_served(broker.host_and_port)
 
         waiting[0].close()
 
-        eventually(lambda: is_served(broker.host_and_port), what="the freed place is given to the next")
+        eventually(lambda: is_served(broker.host_and_port), what="a new client is served")
 
 
 def test_refused_connections_are_logged_together(broker: Broker, topic: str) -> None:
@@ -103,16 +103,16 @@ def test_refused_connections_are_logged_together(broker: Broker, topic: str) -> 
         assert len(lines) < 10
 
 
-def test_idle_connections_of_the_sqs_listener_give_way_as_well(broker: Broker) -> None:
+def test_idle_connections_of_the_sqs_listener_are_evicted(broker: Broker) -> None:
     host, port = broker.sqs_address.split(":")
     with ExitStack() as stack:
         for _ in range(PLACES):
             stack.enter_context(socket.create_connection((host, int(port))))
 
-        def is_let_in() -> bool:
+        def is_answered() -> bool:
             with contextlib.suppress(httpx.TransportError):
                 return httpx.get(f"http://{broker.sqs_address}/").status_code != 503
             return False
 
-        eventually(is_let_in, what="a new client is answered")
+        eventually(is_answered, what="a new client is answered")
         assert metric(broker, "alpacamq_connections_evicted_total", "sqs") >= 1

@@ -1,4 +1,4 @@
-"""kill -9 at any moment loses nothing that was acknowledged, doubles nothing and corrupts nothing."""
+"""kill -9 at any time loses nothing that was acknowledged, duplicates nothing and corrupts nothing."""
 
 import random
 import threading
@@ -21,7 +21,7 @@ DURABILITY = {
 
 
 @pytest.mark.parametrize("durability", DURABILITY)
-def test_ten_thousand_acknowledged_records_survive_a_kill_in_the_middle_of_more(
+def test_ten_thousand_acknowledged_records_survive_a_kill_during_further_writes(
     new_broker: NewBroker, durability: str
 ) -> None:
     broker = new_broker().start()
@@ -39,10 +39,10 @@ def test_ten_thousand_acknowledged_records_survive_a_kill_in_the_middle_of_more(
     Reader(places).check(broker.address, writer.promised())
 
 
-def test_an_idempotent_producer_writes_on_across_kills_as_if_nothing_had_happened(
+def test_an_idempotent_producer_continues_across_kills(
     new_broker: NewBroker,
 ) -> None:
-    # A fixed seed: this one belongs to the everyday tests.
+    # A fixed seed: this test is part of every run.
     kill_again_and_again(new_broker, kills=6, seed=20_000)
 
 
@@ -93,13 +93,13 @@ def test_deleted_records_stay_deleted_after_a_kill(new_broker: NewBroker) -> Non
 
 
 def kill_again_and_again(new_broker: NewBroker, *, kills: int, seed: int) -> None:
-    """One producer, one data directory, many kills; after each, everything promised is read and checked."""
+    """Kill the broker repeatedly under one producer; after each kill, check every acknowledged record."""
     dice = random.Random(seed)
-    # Not the seed's: two tests with one seed would take the port from each other between kills.
+    # Not derived from the seed: two tests with one seed would take the port from each other between kills.
     broker = new_broker(kafka=lasting_address(random.SystemRandom())).start()
     places: list[Place] = []
     for name, settings in DURABILITY.items():
-        # Small segments put rolls, index files and snapshots under the kills as well.
+        # Small segments expose rolls, index files and snapshots to the kills as well.
         Confluent(broker.address).create_topic(
             name, partitions=2, settings={**settings, "segment.bytes": "4000000"}
         )
@@ -108,7 +108,7 @@ def kill_again_and_again(new_broker: NewBroker, *, kills: int, seed: int) -> Non
     reader = Reader(places)
     writer.start()
     for number in range(kills):
-        wait_for_a_random_moment(writer, dice)
+        wait_for_a_random_time(writer, dice)
         broker.kill()
         promised = writer.promised()
         while dice.random() < 0.2:
@@ -122,8 +122,8 @@ def kill_again_and_again(new_broker: NewBroker, *, kills: int, seed: int) -> Non
     Reader(places).check(broker.address, writer.promised())
 
 
-def wait_for_a_random_moment(writer: Writer, dice: random.Random) -> None:
-    """Until some records are acknowledged, and then not quite yet."""
+def wait_for_a_random_time(writer: Writer, dice: random.Random) -> None:
+    """Wait until some records are acknowledged, and a random time after that."""
     target = writer.total + dice.randrange(1, 4000)
     eventually(
         lambda: writer.total >= target or writer.failures, what="records are acknowledged", within_s=60
@@ -132,7 +132,7 @@ def wait_for_a_random_moment(writer: Writer, dice: random.Random) -> None:
 
 
 def kill_while_starting(broker: Broker, dice: random.Random) -> None:
-    """Start and kill at once: recovery must bear a crash as well."""
+    """Kill the broker during its start: recovery must survive a crash as well."""
     broker.spawn()
     threading.Event().wait(dice.uniform(0.1, 0.6))
     broker.kill()

@@ -1,4 +1,4 @@
-"""Delayed records of Kafka clients: they appear when they are due, once, also across kill -9."""
+"""Delayed records of Kafka clients are delivered once, when they are due, also across kill -9."""
 
 import random
 import threading
@@ -25,11 +25,11 @@ def now_ms() -> int:
 
 
 class Sender:
-    """A producer that waits for its acknowledgements."""
+    """A producer that checks its acknowledgements."""
 
     def __init__(self, address: str, **settings: Any) -> None:
         self._producer = Producer({"bootstrap.servers": address, "linger.ms": 20, **settings})
-        # So that what is for later is not late when it arrives.
+        # So that delayed records are not overdue when they arrive.
         self._producer.list_topics(timeout=20)
         self.acknowledged: list[bytes] = []
         self.refused: list[str] = []
@@ -37,14 +37,18 @@ class Sender:
     def send(self, topic: str, value: bytes, due_ms: int | None = None) -> None:
         headers = [("h", b"1")] if due_ms is None else [(DELIVER_AT, str(due_ms).encode()), ("h", b"1")]
         self._producer.produce(
-            topic, value, headers=headers, partition=0, on_delivery=lambda *told: self._told(value, *told)
+            topic,
+            value,
+            headers=headers,
+            partition=0,
+            on_delivery=lambda *report: self._on_delivery(value, *report),
         )
         self._producer.poll(0)
 
     def flush(self) -> None:
         assert self._producer.flush(60) == 0
 
-    def _told(self, value: bytes, error: Any, _message: Any) -> None:
+    def _on_delivery(self, value: bytes, error: Any, _message: Any) -> None:
         if error is None:
             self.acknowledged.append(value)
         else:
@@ -52,7 +56,7 @@ class Sender:
 
 
 class Tail:
-    """Reads a partition from its start on."""
+    """Reads a partition from its start."""
 
     def __init__(self, address: str, topic: str) -> None:
         self._consumer = Consumer(
@@ -81,7 +85,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_a_record_with_a_time_appears_then_and_others_at_once(
+def test_delayed_records_appear_when_due_and_others_at_once(
     broker: Broker, topic: str, compression: str
 ) -> None:
     Confluent(broker.address).create_topic(topic, settings=DELAYS)
@@ -102,7 +106,7 @@ def test_a_record_with_a_time_appears_then_and_others_at_once(
     tail.close()
 
 
-def test_a_topic_without_the_setting_takes_no_notice_of_the_header(broker: Broker, topic: str) -> None:
+def test_a_topic_without_the_setting_ignores_the_header(broker: Broker, topic: str) -> None:
     Confluent(broker.address).create_topic(topic)
     sender = Sender(broker.address)
     sender.send(topic, b"now", now_ms() + DAY_MS)
@@ -112,7 +116,7 @@ def test_a_topic_without_the_setting_takes_no_notice_of_the_header(broker: Broke
     tail.close()
 
 
-def test_thirty_days_are_accepted_and_nonsense_is_refused(broker: Broker, topic: str) -> None:
+def test_thirty_days_are_accepted_and_an_invalid_time_is_refused(broker: Broker, topic: str) -> None:
     Confluent(broker.address).create_topic(topic, settings=DELAYS)
     sender = Sender(broker.address)
     sender.send(topic, b"in thirty days", now_ms() + 30 * DAY_MS)
@@ -125,7 +129,7 @@ def test_thirty_days_are_accepted_and_nonsense_is_refused(broker: Broker, topic:
     assert all("INVALID_RECORD" in reason or "invalid record" in reason.lower() for reason in sender.refused)
 
 
-def test_a_transaction_cannot_hold_a_record_for_later(broker: Broker, topic: str) -> None:
+def test_a_delayed_record_in_a_transaction_is_refused(broker: Broker, topic: str) -> None:
     Confluent(broker.address).create_topic(topic, settings=DELAYS)
     producer = Producer({"bootstrap.servers": broker.address, "transactional.id": "x"})
     producer.init_transactions(30)
@@ -135,13 +139,13 @@ def test_a_transaction_cannot_hold_a_record_for_later(broker: Broker, topic: str
         producer.commit_transaction(30)
 
 
-def test_kills_lose_and_double_no_delayed_record(new_broker: NewBroker) -> None:
+def test_kills_neither_lose_nor_duplicate_delayed_records(new_broker: NewBroker) -> None:
     kill_again_and_again(new_broker, kills=2, records=600)
 
 
 @pytest.mark.heavy
 @pytest.mark.timeout(1800)
-def test_a_million_wait_in_bounded_memory(new_broker: NewBroker) -> None:
+def test_a_million_delayed_records_use_bounded_memory(new_broker: NewBroker) -> None:
     broker = new_broker().start()
     Confluent(broker.address).create_topic("t", partitions=3, settings=DELAYS)
     producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 20})
@@ -175,15 +179,15 @@ def produced(producer: Any, headers: list[tuple[str, bytes]]) -> bool:
 
 @pytest.mark.heavy
 @pytest.mark.timeout(1800)
-def test_many_kills_lose_and_double_no_delayed_record(new_broker: NewBroker) -> None:
+def test_many_kills_neither_lose_nor_duplicate_delayed_records(new_broker: NewBroker) -> None:
     kill_again_and_again(new_broker, kills=40, records=20_000)
 
 
 def kill_again_and_again(new_broker: NewBroker, *, kills: int, records: int) -> None:
-    """Records fall due all the while; in the end each is there once, in the order of their times."""
+    """Kill the broker while records fall due; in the end each is there once, in order of due time."""
     dice = random.Random(7)
     broker: Broker = new_broker(kafka=lasting_address(random.SystemRandom())).start()
-    # Never synced: what left is not known to have arrived, and is repeated after every kill.
+    # Never synced: deliveries are not known to be on disk, and are repeated after every kill.
     settings = {**DELAYS, "flush.ms": str(2**63 - 1)}
     Confluent(broker.address).create_topic("t", settings=settings)
     sender = Sender(broker.address, **{"enable.idempotence": True})

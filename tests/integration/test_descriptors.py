@@ -1,4 +1,4 @@
-"""A broker that runs out of file descriptors: clients are refused, writes go on or resume by themselves."""
+"""A broker without free file descriptors refuses clients; writes continue or resume by themselves."""
 
 import socket
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def test_connections_leave_the_log_the_descriptors_it_needs(new_broker: NewBroke
             for host, port in addresses:
                 stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
 
-        for number in range(100):  # each but the first in a segment of its own
+        for number in range(100):  # each but the first in its own segment
             assert producer.produce(topic, batch()) == (0, number)
 
         assert broker.open_files < LIMIT
@@ -58,7 +58,7 @@ def broker(new_broker: NewBroker) -> Broker:
 
 @contextmanager
 def without_descriptors(broker: Broker) -> Iterator[None]:
-    """The broker cannot open anything for the duration of the block."""
+    """Leave the broker without free descriptors for the duration of the block."""
     process = psutil.Process(broker.process.pid)
     before = process.rlimit(psutil.RLIMIT_NOFILE)
     process.rlimit(psutil.RLIMIT_NOFILE, (3, before[1]))
@@ -68,7 +68,7 @@ def without_descriptors(broker: Broker) -> Iterator[None]:
         process.rlimit(psutil.RLIMIT_NOFILE, before)
 
 
-def test_a_flush_that_finds_no_descriptor_is_made_up_for(broker: Broker, topic: str) -> None:
+def test_a_flush_without_a_descriptor_is_retried(broker: Broker, topic: str) -> None:
     create(broker, topic)  # the first flush syncs the directory
     with connected(broker.host_and_port) as producer:
         assert producer.api_versions()
@@ -82,14 +82,12 @@ def test_a_flush_that_finds_no_descriptor_is_made_up_for(broker: Broker, topic: 
     broker.stop()
 
 
-def test_writes_are_refused_while_there_is_no_descriptor_and_go_on_by_themselves(
-    broker: Broker, topic: str
-) -> None:
+def test_writes_are_refused_without_descriptors_and_resume_by_themselves(broker: Broker, topic: str) -> None:
     create(broker, topic)
     with connected(broker.host_and_port) as producer:
         assert producer.produce(topic, batch()) == (0, 0)
         with without_descriptors(broker):
-            assert producer.produce(topic, batch()).error == STORAGE_ERROR  # a new segment cannot be made
+            assert producer.produce(topic, batch()).error == STORAGE_ERROR  # a new segment cannot be created
 
         assert producer.produce(topic, batch()) == (0, 1)
     broker.stop()

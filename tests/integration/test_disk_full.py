@@ -1,4 +1,4 @@
-"""Disks that refuse: writes fail with a clear error, reads go on, and what can resume resumes by itself."""
+"""Failing disks: writes fail with a clear error, reads continue, and writes resume where possible."""
 
 import shutil
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ STORAGE_ERROR = "KAFKA_STORAGE_ERROR"
 
 
 class Ledger:
-    """Writes numbered records one by one and remembers which were acknowledged."""
+    """Writes numbered records one by one and records which were acknowledged."""
 
     def __init__(self, broker: Broker) -> None:
         self.acknowledged: list[int] = []
@@ -30,7 +30,7 @@ class Ledger:
         self._producer = Producer(
             {
                 "bootstrap.servers": broker.address,
-                # No second try: each refusal is to be seen.
+                # No retries: each refusal must be visible.
                 "retries": 0,
                 "message.timeout.ms": 20_000,
                 "batch.num.messages": 1,
@@ -40,7 +40,7 @@ class Ledger:
         )
 
     def write(self, count: int = 1) -> str | None:
-        """Write until one is refused; the name of the refusal, or None when all `count` were taken."""
+        """Write until one is refused; return the name of the error, or None if all `count` were accepted."""
         refusals: list[str] = []
 
         def note(error: Any, message: Any) -> None:
@@ -58,7 +58,7 @@ class Ledger:
         return None
 
     def check(self, broker: Broker) -> None:
-        """Everything acknowledged is there, in order, and nothing that was refused."""
+        """Check that all acknowledged records are there, in order, and no refused ones."""
         count = len(self.acknowledged)
         client = Confluent(broker.address)
         assert client.ends(TOPIC) == (0, count)
@@ -124,9 +124,7 @@ def test_a_full_disk_refuses_writes_serves_reads_and_resumes_by_itself(
     ledger.check(broker)
 
 
-def test_a_broker_killed_on_a_full_disk_starts_there_again(
-    small_disk: Tmpfs, broker_on_small_disk: Broker
-) -> None:
+def test_a_broker_killed_on_a_full_disk_restarts(small_disk: Tmpfs, broker_on_small_disk: Broker) -> None:
     broker = broker_on_small_disk
     ledger = Ledger(broker)
     assert ledger.write(2000) == STORAGE_ERROR
@@ -158,14 +156,14 @@ def test_retention_makes_room_on_a_full_disk(tmp_path: Path) -> None:
             broker.end()
 
 
-def test_a_write_the_system_refuses_costs_that_write_only(tmp_path: Path) -> None:
+def test_a_write_refused_by_the_system_affects_no_other_write(tmp_path: Path) -> None:
     broker = started(tmp_path / "data")
     try:
         ledger = Ledger(broker)
         assert ledger.write(50) is None
         process = psutil.Process(broker.process.pid)
         unlimited = process.rlimit(psutil.RLIMIT_FSIZE)
-        # A limit inside the next batch: the system takes half of it and refuses the rest.
+        # A limit inside the next batch: the system writes half of it and refuses the rest.
         process.rlimit(psutil.RLIMIT_FSIZE, (50 * VALUE_BYTES + VALUE_BYTES, unlimited[1]))
 
         assert ledger.write(10) == STORAGE_ERROR
@@ -201,8 +199,8 @@ def test_a_file_system_that_turns_read_only_refuses_writes_and_serves_reads(
     assert Ledger(broker).write() is None
 
 
-def test_after_a_failed_fsync_a_partition_takes_nothing_until_restart(tmp_path: Path) -> None:
-    # The image's own disk is too small for it: the kernel takes writes and fails when it must keep them.
+def test_after_a_failed_fsync_a_partition_refuses_writes_until_restart(tmp_path: Path) -> None:
+    # The disk below the image is too small for it: the kernel accepts writes and fails to store them.
     with (
         tmpfs(tmp_path / "small", size_kib=12_000) as small,
         ext4(tmp_path / "disk", small.path / "image", size_mib=64) as disk,
@@ -219,7 +217,7 @@ def test_after_a_failed_fsync_a_partition_takes_nothing_until_restart(tmp_path: 
             broker.end()
             disk.repair()
             broker.start()
-            # The block that could not be written may hold the end of the last acknowledged record too.
+            # The block that could not be written may hold the end of the last acknowledged record, too.
             certain = ledger.acknowledged[:-1]
             read = Confluent(broker.address).read(TOPIC, count=len(certain))
             assert [unseal(record.value or b"") for record in read] == certain
@@ -227,7 +225,7 @@ def test_after_a_failed_fsync_a_partition_takes_nothing_until_restart(tmp_path: 
             broker.end()
 
 
-def test_the_data_directory_on_a_full_disk_is_named_when_it_cannot_be_made(tmp_path: Path) -> None:
+def test_the_error_names_a_data_directory_that_cannot_be_created(tmp_path: Path) -> None:
     with tmpfs(tmp_path / "disk", size_kib=64) as disk:
         (disk.path / "filling").write_bytes(b"x" * (shutil.disk_usage(disk.path).free))
         broker = Broker(disk.path)

@@ -1,4 +1,4 @@
-"""One flipped bit in a log file is found: that batch is not served, what lies around it is."""
+"""One flipped bit in a log file is detected: that batch is not served, the others are."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ from .traffic import consumer_of
 TOPIC = "flipped"
 BATCHES = 6
 PER_BATCH = 5
-# Every byte of a header, and places spread over the records behind it.
+# Every byte of a header, and positions spread over the records behind it.
 PLACES = [*range(HEADER_BYTES), *range(HEADER_BYTES, HEADER_BYTES + 500, 29)]
 
 
@@ -32,7 +32,7 @@ def flip(file: Path, position: int, bit: int) -> None:
 
 
 def fill(address: str, partitions: int, settings: dict[str, str]) -> None:
-    """The same batches in every partition."""
+    """Write the same batches to every partition."""
     Confluent(address).create_topic(TOPIC, partitions=partitions, settings={"retention.ms": "-1", **settings})
     producer = Producer({"bootstrap.servers": address, "linger.ms": 50})
     for batch in range(BATCHES):
@@ -45,7 +45,7 @@ def fill(address: str, partitions: int, settings: dict[str, str]) -> None:
 
 
 def damage(data_dir: Path, partition: int, place: int) -> stored.StoredBatch:
-    """Flip a bit of the batch that `place` chooses; returns it as it was."""
+    """Flip a bit of the batch that `place` selects; return the original batch."""
     whole = list(stored.batches(data_dir, TOPIC, partition))
     batch = whole[place % len(whole)]
     flip(batch.file, batch.position + place % batch.header.size, place % 8)
@@ -102,7 +102,7 @@ def test_a_damaged_partition_takes_writes_and_health_names_the_place(new_broker:
     assert f'alpacamq_topic_damaged_partitions{{topic="{TOPIC}"}} 1' in metrics
 
 
-def test_the_other_partitions_of_a_damaged_topic_go_on(new_broker: NewBroker) -> None:
+def test_damage_does_not_affect_other_partitions_of_the_topic(new_broker: NewBroker) -> None:
     broker = new_broker().start()
     fill(broker.address, 2, {})
     broker.stop()
@@ -116,7 +116,7 @@ def test_the_other_partitions_of_a_damaged_topic_go_on(new_broker: NewBroker) ->
     )
 
 
-def test_a_consumer_reads_up_to_the_damage_and_is_told(new_broker: NewBroker) -> None:
+def test_a_consumer_reads_up_to_the_damage_and_gets_an_error(new_broker: NewBroker) -> None:
     broker = new_broker().start()
     fill(broker.address, 1, {})
     broker.stop()
@@ -129,7 +129,7 @@ def test_a_consumer_reads_up_to_the_damage_and_is_told(new_broker: NewBroker) ->
     with consumer_of(broker.address) as consumer:
         consumer.assign([TopicPartition(TOPIC, 0, 0)])
 
-        def is_told() -> bool:
+        def has_error() -> bool:
             for message in consumer.consume(100, 0.1):
                 if message.error() is None:
                     read.append(unseal(message.value()))
@@ -137,13 +137,13 @@ def test_a_consumer_reads_up_to_the_damage_and_is_told(new_broker: NewBroker) ->
                     errors.append(message.error().name())
             return bool(errors)
 
-        eventually(is_told, what="the consumer is told")
+        eventually(has_error, what="the consumer gets an error")
     assert read == list(range(3 * PER_BATCH))
     assert set(errors) <= {"INVALID_MSG", "CORRUPT_MESSAGE", "KAFKA_STORAGE_ERROR"}
 
 
-def test_damaged_index_files_are_made_anew(new_broker: NewBroker) -> None:
-    """Nothing but the log files is needed to read by offset and by time."""
+def test_damaged_index_files_are_rebuilt(new_broker: NewBroker) -> None:
+    """Only the log files are needed to read by offset and by time."""
     partitions = 24
     broker = new_broker().start()
     fill(broker.address, partitions, {"segment.bytes": "1024"})
@@ -165,7 +165,7 @@ def test_damaged_index_files_are_made_anew(new_broker: NewBroker) -> None:
 
 
 def read_until_error(broker: Broker, partition: int, offset: int = 0) -> tuple[list[int], int]:
-    """The numbers served from an offset on, and the error code that ended it (0: none came)."""
+    """Return the numbers served from an offset on, and the error code that ended the read (0: none)."""
     served: list[int] = []
     with connected(broker.host_and_port) as connection:
         while offset < BATCHES * PER_BATCH:
@@ -181,6 +181,6 @@ def read_until_error(broker: Broker, partition: int, offset: int = 0) -> tuple[l
 
 
 def is_reported(broker: Broker, batch: stored.StoredBatch) -> bool:
-    """Whether the log names the file and the position."""
+    """Return whether the broker's log names the file and the position."""
     file = re.escape(f"{batch.file.parent.name}/{batch.file.name}")
     return broker.errors.has(rf"{file}.*\b{batch.position}\b", within_s=5)

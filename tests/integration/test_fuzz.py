@@ -1,4 +1,4 @@
-"""Real requests of real clients, changed a little: the broker answers or hangs up, and goes on serving."""
+"""Mutated requests of real clients: the broker answers or closes the connection, and keeps serving."""
 
 import contextlib
 import random
@@ -31,12 +31,12 @@ max_partitions = 300
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Iterator[list[bytes]]:
-    """What three clients send to do everything they can."""
+    """Record the requests of three clients that use every call."""
     recorder = Recorder()
     broker = Broker(tmp_path / "recorded", config=f'[kafka]\nadvertised = "{recorder.address}"\n')
     try:
         broker.start()
-        recorder.lead_to(broker.host_and_port)
+        recorder.forward_to(broker.host_and_port)
         for kind in (Confluent, KafkaPython, AioKafka):
             exercise(kind(recorder.address), f"topic-{kind.name}")
         yield list(recorder.frames)
@@ -60,7 +60,7 @@ def exercise(client: Admin, topic: str) -> None:
     client.delete_topic(topic)
 
 
-def test_changed_requests_do_no_harm(corpus: list[bytes], tmp_path: Path) -> None:
+def test_mutated_requests_do_no_harm(corpus: list[bytes], tmp_path: Path) -> None:
     fuzz(corpus, tmp_path, count=1500, seed=4711)
 
 
@@ -87,14 +87,14 @@ def fuzz(corpus: Sequence[bytes], tmp_path: Path, *, count: int, seed: int) -> N
                 connection.receive()
         assert_serves(broker, seed)
         assert broker.resident_bytes < before + 100 * MIB, f"seed {seed}"
-        # A request that cannot be read is the client's fault; an exception nobody expected is ours.
+        # An unreadable request is the client's fault; an unexpected exception is ours.
         assert not broker.errors.find("Traceback|crashed"), f"seed {seed}: {broker.errors.text()}"
     finally:
         broker.end()
 
 
 def changed(whole: bytes, dice: random.Random) -> bytes:
-    """A frame with a few bytes flipped, cut out, repeated or replaced; usually of the right size still."""
+    """Return a frame with a few bytes flipped, cut out, repeated or replaced; usually of the right size."""
     payload = bytearray(whole[4:])
     for _ in range(dice.choice([1, 1, 1, 2, 4])):
         at = dice.randrange(len(payload)) if payload else 0

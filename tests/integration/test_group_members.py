@@ -1,4 +1,4 @@
-"""Groups of unmodified clients under load: members join, leave, crash and come back; nothing is missed."""
+"""Groups of unmodified clients under load: members join, leave, crash and return; no record is missed."""
 
 import random
 import time
@@ -21,18 +21,18 @@ from .traffic import Writer
 
 TOPIC = "load"
 PARTITIONS = 6
-# Some 2,000 records a second over all partitions.
+# About 2,000 records a second over all partitions.
 PAUSE_S = 0.003
-# For members whose sessions the broker decides on; classic ones ask for the same.
+# For members whose sessions the broker decides on; classic ones request the same.
 SHORT_SESSIONS = f"[groups]\nsession_timeout_ms = {SESSION_MS}\n"
-# How long a member may be without records in a rebalance that takes nothing from it.
+# How long a member may get no records in a rebalance that takes none of its partitions.
 ALLOWED_NS = 1_000_000_000
 CHANGES = 40
 CLASSIC = [kind for kind in Kind if kind is not Kind.CONSUMER]
 
 
-class Scene:
-    """A broker, a topic that is written to all the time, and groups that read it."""
+class Workload:
+    """A broker, a topic with a running writer, and groups that read it."""
 
     def __init__(self, broker: Broker, directory: Path) -> None:
         self.broker = broker
@@ -48,14 +48,14 @@ class Scene:
         self.groups.append(group)
         return group
 
-    def let_flow(self, records: int) -> None:
-        """Wait until so many more records have been written."""
+    def wait_for_records(self, records: int) -> None:
+        """Wait until `records` more records have been written."""
         goal = self.writer.total + records
         eventually(lambda: self.writer.total >= goal, what="records are written", within_s=60)
         assert not self.writer.failures, self.writer.failures
 
     def finish(self, group: Group) -> None:
-        """End the load and check that everything arrived, was committed, and was nowhere twice at a time."""
+        """Stop the writer and check that all records were delivered and committed, by one owner at a time."""
         self.writer.stop()
         counts = list(self.writer.promised().values())
         group.wait_for_everything(counts)
@@ -74,40 +74,40 @@ class Scene:
 
 
 @pytest.fixture
-def scene(new_broker: NewBroker, tmp_path: Path) -> Iterator[Scene]:
+def workload(new_broker: NewBroker, tmp_path: Path) -> Iterator[Workload]:
     broker = new_broker(kafka=lasting_address(random.SystemRandom()), config=SHORT_SESSIONS).start()
-    scene = Scene(broker, tmp_path)
-    yield scene
-    scene.end()
+    workload = Workload(broker, tmp_path)
+    yield workload
+    workload.end()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """What a rebalance meant for a member that kept partitions through it."""
+    """The effect of a rebalance on a member that kept partitions."""
 
     member: str
     longest_gap_ns: int
-    # The same member's longest gap before, when nothing happened.
+    # The same member's longest gap before the rebalance.
     calm_gap_ns: int
-    # Whether records written during the rebalance reached it during the rebalance; one that is over
-    # in less than what is allowed as a pause need not have seen any.
+    # Whether records written during the rebalance reached it during the rebalance. If the rebalance is
+    # shorter than the allowed pause, none need have reached it.
     went_on: bool
 
     def is_within(self, allowed_ns: int) -> bool:
-        """Less than that, or, on a machine that has no time even for calm, not much more than then."""
+        """Return whether the pause is short, or not much longer than the longest gap before the rebalance."""
         return self.longest_gap_ns < max(allowed_ns, 4 * self.calm_gap_ns)
 
 
-def rebalance(scene: Scene, group: Group, change: Callable[[], object]) -> list[Pause]:
-    """Change the membership, wait until all is settled, and look at those who kept something."""
+def rebalance(workload: Workload, group: Group, change: Callable[[], object]) -> list[Pause]:
+    """Change the membership, wait until it is settled, and measure the members that kept partitions."""
     calm_from_ns = time.monotonic_ns()
-    scene.let_flow(2000)
+    workload.wait_for_records(2000)
     owned = {member.name: member.owned for member in group.running}
     began_ns, began_ms = time.monotonic_ns(), time.time_ns() // 1_000_000
     change()
     group.settle()
     ended_ns = time.monotonic_ns()
-    scene.let_flow(200)  # so that what was delivered has been written down
+    workload.wait_for_records(200)  # so that journals have the deliveries
     pauses = []
     for member in group.running:
         kept = owned.get(member.name, set()) - given_up(member, began_ns)
@@ -138,88 +138,88 @@ def given_up(member: Member, since_ns: int) -> set[int]:
 
 
 @pytest.mark.parametrize("kind", Kind)
-def test_members_come_and_go_and_every_record_arrives(scene: Scene, kind: Kind) -> None:
-    group = scene.group(kind.value)
+def test_members_join_and_leave_and_every_record_is_delivered(workload: Workload, kind: Kind) -> None:
+    group = workload.group(kind.value)
     first, second = group.add(kind), group.add(kind)
     group.settle()
 
-    pauses = rebalance(scene, group, lambda: group.add(kind))
-    pauses += rebalance(scene, group, second.leave)
-    pauses += rebalance(scene, group, first.kill)
+    pauses = rebalance(workload, group, lambda: group.add(kind))
+    pauses += rebalance(workload, group, second.leave)
+    pauses += rebalance(workload, group, first.kill)
 
     if kind.is_incremental:
-        assert len(pauses) == 2 + 2 + 1, "who stays keeps something"
+        assert len(pauses) == 2 + 2 + 1, "members that stay keep partitions"
         assert all(pause.went_on for pause in pauses), pauses
-    scene.finish(group)
+    workload.finish(group)
 
 
-def test_members_with_different_clients_share_a_group(scene: Scene) -> None:
-    group = scene.group("mixed")
+def test_members_with_different_clients_share_a_group(workload: Workload) -> None:
+    group = workload.group("mixed")
     for kind in (Kind.EAGER, Kind.KAFKA_PYTHON, Kind.AIOKAFKA):
         group.add(kind)
     group.settle()
-    scene.let_flow(2000)
+    workload.wait_for_records(2000)
     group.members[0].leave()
     group.settle()
-    scene.finish(group)
+    workload.finish(group)
 
 
 @pytest.mark.parametrize("kind", CLASSIC)
-def test_a_static_member_that_was_killed_comes_back_unnoticed(scene: Scene, kind: Kind) -> None:
-    group = scene.group(kind.value)
+def test_a_killed_static_member_returns_without_a_rebalance(workload: Workload, kind: Kind) -> None:
+    group = workload.group(kind.value)
     other, killed = group.add(kind, instance_id="one"), group.add(kind, instance_id="two")
     group.settle()
-    scene.let_flow(1000)
+    workload.wait_for_records(1000)
     moves, owned = len(other.moves), killed.owned
 
     killed.kill()
     again = group.add(kind, instance_id="two")
     group.settle()
-    scene.let_flow(1000)
+    workload.wait_for_records(1000)
 
     assert again.owned == owned
     assert len(other.moves) == moves, other.moves
-    scene.finish(group)
+    workload.finish(group)
 
 
-def test_a_static_member_of_the_new_protocol_restarts_unnoticed(scene: Scene) -> None:
-    group = scene.group("static")
+def test_a_static_member_of_the_new_protocol_restarts_without_a_rebalance(workload: Workload) -> None:
+    group = workload.group("static")
     other = group.add(Kind.CONSUMER, instance_id="one")
     restarted = group.add(Kind.CONSUMER, instance_id="two")
     group.settle()
-    scene.let_flow(1000)
+    workload.wait_for_records(1000)
     moves, owned = len(other.moves), restarted.owned
 
     restarted.leave()
     again = group.add(Kind.CONSUMER, instance_id="two")
     group.settle()
-    scene.let_flow(1000)
+    workload.wait_for_records(1000)
 
     assert again.owned == owned
     assert len(other.moves) == moves, other.moves
-    scene.finish(group)
+    workload.finish(group)
 
 
-def test_groups_go_on_after_the_broker_was_killed_as_if_nothing_had_happened(scene: Scene) -> None:
-    groups = [scene.group(kind.value) for kind in Kind]
+def test_groups_continue_after_a_kill_of_the_broker(workload: Workload) -> None:
+    groups = [workload.group(kind.value) for kind in Kind]
     for group, kind in zip(groups, Kind, strict=True):
         group.add(kind)
         group.add(kind)
     for group in groups:
         group.settle()
-    scene.let_flow(2000)
+    workload.wait_for_records(2000)
 
-    scene.broker.kill()
+    workload.broker.kill()
     moves = {member.name: len(member.moves) for group in groups for member in group.members}
     committed = [[member.committed() for member in group.members] for group in groups]
-    scene.broker.start()
+    workload.broker.start()
     for group, of_members in zip(groups, committed, strict=True):
         found = group.committed()
         for offsets in of_members:
             assert all(found[partition] >= offset for partition, offset in offsets.items()), group.id
 
     restarted_ms = time.time_ns() // 1_000_000
-    scene.let_flow(2000)
+    workload.wait_for_records(2000)
     for group in groups:
         for member in group.members:
             eventually(
@@ -228,17 +228,17 @@ def test_groups_go_on_after_the_broker_was_killed_as_if_nothing_had_happened(sce
             )
             assert len(member.moves) == moves[member.name], f"{member.name}: {member.moves}"
     for group in groups:
-        scene.finish(group)
+        workload.finish(group)
 
 
 @pytest.mark.heavy
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", Kind)
-def test_any_order_of_comings_and_goings_misses_nothing(scene: Scene, kind: Kind) -> None:
+def test_random_membership_changes_miss_no_record(workload: Workload, kind: Kind) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     dice = random.Random(seed)
-    group = scene.group(kind.value)
+    group = workload.group(kind.value)
     group.add(kind)
     group.add(kind)
     group.settle()
@@ -247,19 +247,19 @@ def test_any_order_of_comings_and_goings_misses_nothing(scene: Scene, kind: Kind
         change = any_change(group, kind, dice)
         if dice.random() < 0.5:
             group.settle()
-            pauses += rebalance(scene, group, change)
+            pauses += rebalance(workload, group, change)
         else:
-            # The next one comes while this one is still being dealt with.
+            # The next change starts while this one is still in progress.
             change()
-            scene.let_flow(dice.randrange(10, 1500))
+            workload.wait_for_records(dice.randrange(10, 1500))
         if number % 8 == 7:
-            scene.broker.kill()
-            scene.broker.start()
+            workload.broker.kill()
+            workload.broker.start()
     group.settle()
-    scene.finish(group)
+    workload.finish(group)
     if kind.is_incremental:
-        # After a classic rebalance librdkafka's fetcher may sleep for up to a second before it sees that
-        # it may go on, whatever broker it talks to.
+        # After a classic rebalance librdkafka's fetcher may sleep for up to a second before it notices that
+        # it may continue, with any broker.
         allowed_ns = ALLOWED_NS + (500_000_000 if kind is Kind.COOPERATIVE else 0)
         too_long = [pause for pause in pauses if not pause.is_within(allowed_ns)]
         assert not too_long, f"seed {seed}: {too_long}"
@@ -267,8 +267,8 @@ def test_any_order_of_comings_and_goings_misses_nothing(scene: Scene, kind: Kind
 
 
 def any_change(group: Group, kind: Kind, dice: random.Random) -> Callable[[], object]:
-    """Something that changes who is in the group, and leaves between 1 and 5 members."""
-    # kafka-python's range assignor forgets members where static and others take turns.
+    """Return a random change of membership that leaves between 1 and 5 members."""
+    # kafka-python's range assignor forgets members if static and dynamic ones alternate.
     is_static = kind is not Kind.KAFKA_PYTHON and dice.random() < 0.3
     instance_id = f"static-{len(group.members)}" if is_static else None
     come: Callable[[], object] = partial(group.add, kind, instance_id=instance_id)
@@ -284,9 +284,9 @@ def any_change(group: Group, kind: Kind, dice: random.Random) -> Callable[[], ob
 
 
 def restart(group: Group, member: Member) -> None:
-    """A static member's process is replaced by another."""
+    """Replace a static member's process by another."""
     if member.settings.kind is Kind.CONSUMER:
-        # One that was killed would have to wait for the end of its own session.
+        # A killed one would have to wait for the end of its own session.
         member.leave()
     else:
         member.kill()

@@ -1,4 +1,4 @@
-"""Clients that mean harm, or are merely broken: they lose their connection and the broker loses nothing."""
+"""Malicious or broken clients lose their connection; the broker loses nothing."""
 
 import contextlib
 import random
@@ -46,7 +46,7 @@ in_flight_bytes = {32 * MIB}
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """One broker for all of them: what one does must not trouble the next."""
+    """One broker for all tests: one attack must not affect the next."""
     broker = Broker(tmp_path_factory.mktemp("hostile") / "data", config=CONFIG)
     try:
         yield broker.start()
@@ -56,7 +56,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture(autouse=True)
 def the_broker_still_serves(broker: Broker, topic: str) -> Iterator[None]:
-    """After each attack, a normal client writes and reads as always."""
+    """After each attack, a normal client writes and reads as usual."""
     yield
     client = Confluent(broker.address)
     client.create_topic(f"{topic[:200]}-after")
@@ -66,7 +66,7 @@ def the_broker_still_serves(broker: Broker, topic: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_garbage_costs_the_connection(broker: Broker, seed: int) -> None:
+def test_garbage_closes_the_connection(broker: Broker, seed: int) -> None:
     dice = random.Random(seed)
     with connected(broker.host_and_port) as connection:
         connection.send(dice.randbytes(dice.randrange(1, 5000)))
@@ -75,7 +75,7 @@ def test_garbage_costs_the_connection(broker: Broker, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_garbage_in_a_whole_frame_costs_the_connection(broker: Broker, seed: int) -> None:
+def test_garbage_in_a_whole_frame_closes_the_connection(broker: Broker, seed: int) -> None:
     dice = random.Random(1000 + seed)
     api = dice.choice([PRODUCE, FETCH, METADATA, CREATE_TOPICS])
     with connected(broker.host_and_port) as connection:
@@ -84,7 +84,7 @@ def test_garbage_in_a_whole_frame_costs_the_connection(broker: Broker, seed: int
         assert connection.is_closed()
 
 
-def test_a_browser_is_sent_away(broker: Broker) -> None:
+def test_an_http_request_closes_the_connection(broker: Broker) -> None:
     with connected(broker.host_and_port) as connection:
         connection.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
 
@@ -111,7 +111,7 @@ def test_a_frame_of_an_impossible_size_is_refused_before_it_is_read(broker: Brok
 
 
 @pytest.mark.parametrize("kept", [1, 3, 4, 5, 11, 20])
-def test_a_frame_cut_short_is_no_request(broker: Broker, kept: int) -> None:
+def test_a_truncated_frame_is_no_request(broker: Broker, kept: int) -> None:
     whole = request(METADATA, 1, pack(">i", 1) + string("cut"))
     with connected(broker.host_and_port) as connection:
         connection.send(whole[:kept])
@@ -144,7 +144,7 @@ def test_a_frame_cut_short_is_no_request(broker: Broker, kept: int) -> None:
         pytest.param(METADATA, 9, b"\x00\x02" + b"\xff\xff\xff\xff\x0f", id="a compact name of 4 GiB"),
     ],
 )  # fmt: skip
-def test_a_count_that_cannot_be_costs_the_connection_and_no_memory(
+def test_an_impossible_count_closes_the_connection_without_allocating(
     broker: Broker, api: int, version: int, body: bytes
 ) -> None:
     before = broker.resident_bytes
@@ -156,14 +156,14 @@ def test_a_count_that_cannot_be_costs_the_connection_and_no_memory(
 
 
 @pytest.mark.parametrize("api", [9999, -1, 32767])
-def test_an_unknown_api_costs_the_connection(broker: Broker, api: int) -> None:
+def test_an_unknown_api_closes_the_connection(broker: Broker, api: int) -> None:
     with connected(broker.host_and_port) as connection:
         connection.send(request(api, 0))
 
         assert connection.is_closed()
 
 
-def test_api_versions_of_the_future_are_answered_with_what_is_there(broker: Broker) -> None:
+def test_a_future_api_versions_request_gets_the_supported_versions(broker: Broker) -> None:
     with connected(broker.host_and_port) as connection:
         connection.send(request(API_VERSIONS, 99, b"whatever the future holds"))
         error, ranges = parse_api_versions(connection.receive())
@@ -174,14 +174,14 @@ def test_api_versions_of_the_future_are_answered_with_what_is_there(broker: Brok
 
 
 @pytest.mark.parametrize("api", [PRODUCE, FETCH, METADATA, CREATE_TOPICS])
-def test_a_version_never_announced_costs_the_connection(broker: Broker, api: int) -> None:
+def test_an_unsupported_version_closes_the_connection(broker: Broker, api: int) -> None:
     with connected(broker.host_and_port) as connection:
         connection.send(request(api, 999, b"\x00" * 100))
 
         assert connection.is_closed()
 
 
-def test_a_sender_of_single_bytes_runs_out_of_time(broker: Broker) -> None:
+def test_a_client_that_sends_single_bytes_times_out(broker: Broker) -> None:
     with connected(broker.host_and_port) as connection:
         connection.send(pack(">i", 1000))
         connection.socket.settimeout(PAUSE_S)
@@ -195,11 +195,11 @@ def test_a_sender_of_single_bytes_runs_out_of_time(broker: Broker) -> None:
             except ConnectionError:
                 return True
 
-        eventually(drip, what="the broker hangs up although a byte comes now and then")
+        eventually(drip, what="the broker closes the connection although bytes keep coming")
 
 
-def test_a_steady_sender_never_runs_out_of_time_wherever_its_packets_end(broker: Broker) -> None:
-    """Every packet ends inside a request: each request has its own time, not the stream."""
+def test_a_steady_sender_does_not_time_out_wherever_its_packets_end(broker: Broker) -> None:
+    """Every packet ends inside a request: the timeout is per request, not per stream."""
     question = request(API_VERSIONS, 0)
     half = len(question) // 2
     asked_from = time.monotonic()
@@ -210,7 +210,7 @@ def test_a_steady_sender_never_runs_out_of_time_wherever_its_packets_end(broker:
             assert parse_api_versions(connection.receive())[0] == 0
 
 
-def test_connections_that_say_nothing_keep_nobody_out(broker: Broker) -> None:
+def test_silent_connections_do_not_block_other_clients(broker: Broker) -> None:
     with ExitStack() as stack:
         for _ in range(200):
             stack.enter_context(connected(broker.host_and_port))
@@ -219,16 +219,16 @@ def test_connections_that_say_nothing_keep_nobody_out(broker: Broker) -> None:
         assert API_VERSIONS in talking.api_versions()
 
 
-def test_clients_that_vanish_leave_nothing_behind(broker: Broker) -> None:
+def test_descriptors_of_vanished_clients_are_closed(broker: Broker) -> None:
     before = broker.open_files
     for _ in range(100):
         connection = RawConnection(broker.host_and_port)
-        # Zero linger: the peer sees a reset in the middle of a request.
+        # Zero linger: the broker sees a reset in the middle of a request.
         connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, pack("ii", 1, 0))
         connection.send(request(METADATA, 1, pack(">i", -1)) + frame(b"half")[:6])
         connection.close()
 
-    eventually(lambda: broker.open_files <= before + 5, what="the descriptors are given back")
+    eventually(lambda: broker.open_files <= before + 5, what="the descriptors are closed")
 
 
 def test_a_client_that_never_reads_is_not_read_from(broker: Broker, topic: str) -> None:
@@ -236,17 +236,17 @@ def test_a_client_that_never_reads_is_not_read_from(broker: Broker, topic: str) 
     client.create_topic(topic)
     client.produce(topic, [Record(value=b"x" * 100_000)] * 40)
     before = broker.resident_bytes
-    # A long client id makes each request 30 KB: thousands of them fit into no socket buffer.
-    asking = fetch_request(topic, [(0, 0)], client="n" * 30_000)
+    # A long client id makes each request 30 KB: thousands of them exceed any socket buffer.
+    request = fetch_request(topic, [(0, 0)], client="n" * 30_000)
     with connected(broker.host_and_port) as connection:
         connection.socket.settimeout(2)
         sent = 0
         with contextlib.suppress(TimeoutError):
             while sent < 5000:
-                connection.send(asking)
+                connection.send(request)
                 sent += 1
 
-        assert 0 < sent < 5000, "the broker took every request although nobody takes its answers"
+        assert 0 < sent < 5000, "the broker read every request although its answers are not read"
         assert broker.resident_bytes < before + 64 * MIB
 
 

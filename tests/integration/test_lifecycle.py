@@ -1,4 +1,4 @@
-"""Starting and stopping: the ready line, clean shutdown, and refusals that say what is wrong."""
+"""Start and stop: the ready line, clean shutdown, and clear start errors."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ def test_the_ready_line_names_an_address_that_answers(new_broker: NewBroker) -> 
         assert API_VERSIONS in connection.api_versions()
 
 
-def test_what_it_says_to_try_works_as_it_is_typed(new_broker: NewBroker) -> None:
+def test_the_suggested_command_works_as_printed(new_broker: NewBroker) -> None:
     broker = new_broker().start()
     broker.output.wait_for("Ctrl-C stops it", within_s=10)
     commands = [line.strip() for line in broker.output.text().splitlines() if "alpacactl" in line]
@@ -51,7 +51,7 @@ def test_what_it_says_to_try_works_as_it_is_typed(new_broker: NewBroker) -> None
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_cleanly_and_the_next_start_scans_nothing(
+def test_a_signal_stops_it_cleanly_and_the_next_start_scans_nothing(
     new_broker: NewBroker, number: signal.Signals
 ) -> None:
     broker = new_broker().start()
@@ -66,7 +66,7 @@ def test_a_signal_ends_it_cleanly_and_the_next_start_scans_nothing(
     assert [record.value for record in Confluent(broker.address).read("t", partition=2, count=1)] == [b"kept"]
 
 
-def test_after_a_kill_the_next_start_scans_and_says_so(new_broker: NewBroker) -> None:
+def test_after_a_kill_the_next_start_scans_and_logs_it(new_broker: NewBroker) -> None:
     broker = new_broker().start()
     client = Confluent(broker.address)
     client.create_topic("t")
@@ -79,7 +79,7 @@ def test_after_a_kill_the_next_start_scans_and_says_so(new_broker: NewBroker) ->
     assert [record.value for record in Confluent(broker.address).read("t", count=1)] == [b"kept"]
 
 
-def test_a_clean_stop_does_not_wait_for_clients_that_stay(new_broker: NewBroker) -> None:
+def test_a_clean_stop_does_not_wait_for_connected_clients(new_broker: NewBroker) -> None:
     broker = new_broker().start()
     with connected(broker.host_and_port) as connection:
         assert API_VERSIONS in connection.api_versions()
@@ -102,7 +102,7 @@ def test_a_second_broker_on_the_same_directory_is_refused(new_broker: NewBroker)
         assert API_VERSIONS in connection.api_versions()
 
 
-def test_a_killed_broker_does_not_hold_its_directory(new_broker: NewBroker) -> None:
+def test_the_directory_lock_ends_with_a_killed_broker(new_broker: NewBroker) -> None:
     broker = new_broker().start()
     broker.kill()
 
@@ -111,7 +111,7 @@ def test_a_killed_broker_does_not_hold_its_directory(new_broker: NewBroker) -> N
     assert broker.is_running
 
 
-def test_a_taken_port_is_refused_with_the_setting_to_change(new_broker: NewBroker) -> None:
+def test_the_error_for_a_port_in_use_names_the_setting(new_broker: NewBroker) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         broker = new_broker(kafka=address)
@@ -134,7 +134,7 @@ def test_a_taken_port_is_refused_with_the_setting_to_change(new_broker: NewBroke
         ),
     ],
 )
-def test_a_misspelt_option_is_refused_with_the_nearest_right_one(
+def test_the_error_for_a_misspelt_option_suggests_the_nearest_one(
     new_broker: NewBroker, config: str, wrong: str, right: str
 ) -> None:
     broker = new_broker(config=config)
@@ -159,7 +159,7 @@ def test_the_environment_overrides_the_file(new_broker: NewBroker) -> None:
     assert client.partition_count("t") == 5
 
 
-def test_topic_defaults_of_the_file_hold_for_topics_that_say_nothing(new_broker: NewBroker) -> None:
+def test_topic_defaults_of_the_file_apply_to_topics_without_overrides(new_broker: NewBroker) -> None:
     broker = new_broker(config='[topics.defaults]\n"retention.ms" = 4000000\n').start()
 
     client = Confluent(broker.address)

@@ -1,4 +1,4 @@
-"""Two thousand partitions on one node: served, restarted, and cheap in memory and descriptors."""
+"""Two thousand partitions on one node: served and restarted, with little memory and few descriptors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -49,8 +49,8 @@ def test_two_thousand_partitions_are_served_in_little_memory(new_broker: NewBrok
 
 def assert_cheap(broker: Broker) -> None:
     assert broker.resident_bytes < MAX_RESIDENT_BYTES
-    # What a response is being sent from stays open until it is sent.
-    eventually(lambda: broker.open_files < MAX_OPEN_FILES, what="descriptors are given back")
+    # Files that are being sent from stay open until the response is sent.
+    eventually(lambda: broker.open_files < MAX_OPEN_FILES, what="descriptors are closed")
 
 
 def write_to_each(address: str, places: Sequence[tuple[str, int]], value: bytes) -> None:
@@ -71,17 +71,17 @@ def write_to_each(address: str, places: Sequence[tuple[str, int]], value: bytes)
 def read_from_each(
     address: str, places: Sequence[tuple[str, int]], offset: int
 ) -> dict[tuple[str, int], bytes]:
-    """The record at `offset` of every partition."""
+    """Return the record at `offset` of every partition."""
     found: dict[tuple[str, int], bytes] = {}
     with consumer_of(address) as consumer:
         consumer.assign([TopicPartition(topic, partition, offset) for topic, partition in places])
 
-        def read_on() -> bool:
+        def read_more() -> bool:
             for message in consumer.consume(5000, 0.2):
                 assert message.error() is None, message.error()
                 if message.offset() == offset:
                     found[message.topic(), message.partition()] = message.value()
             return len(found) == len(places)
 
-        eventually(read_on, what=f"{len(places)} partitions are read", within_s=60)
+        eventually(read_more, what=f"{len(places)} partitions are read", within_s=60)
     return found

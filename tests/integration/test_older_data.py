@@ -1,6 +1,6 @@
-"""A data directory that an earlier version wrote opens, and everything in it is served.
+"""A data directory of an earlier version opens, and everything in it is served.
 
-`data-0.1.zip` was written by version 0.1, which was then killed. To make one with the version at hand:
+`data-0.1.zip` was written by version 0.1, which was then killed. To create one with the current version:
 `python -m tests.integration.test_older_data DIRECTORY`.
 """
 
@@ -61,7 +61,7 @@ def test_only_committed_records_of_transactions_are_read(broker: Broker) -> None
     ]
 
 
-def test_a_producer_fences_the_one_that_was_killed_and_goes_on(broker: Broker) -> None:
+def test_a_producer_fences_the_killed_one_and_continues(broker: Broker) -> None:
     producer = Producer({"bootstrap.servers": broker.address, "transactional.id": "left-open"})
     producer.init_transactions()
     producer.begin_transaction()
@@ -70,29 +70,29 @@ def test_a_producer_fences_the_one_that_was_killed_and_goes_on(broker: Broker) -
     assert [m.value() for m in read(broker, "later", "read_committed")] == [b"after"]
 
 
-def test_groups_go_on_where_they_committed(broker: Broker) -> None:
+def test_groups_continue_at_their_committed_offsets(broker: Broker) -> None:
     consumer = Consumer({"bootstrap.servers": broker.address, "group.id": "readers"})
     committed = consumer.committed([TopicPartition("orders", 0), TopicPartition("orders", 1)], timeout=30)
     assert [each.offset for each in committed] == [4, 7]
     consumer.close()
 
 
-def test_a_queue_delivers_what_was_not_done(http: httpx.Client) -> None:
-    """What was in flight is delivered again, what was acknowledged or set aside is not."""
+def test_a_queue_delivers_unfinished_messages(http: httpx.Client) -> None:
+    """Messages in flight are redelivered; acknowledged and dead-lettered ones are not."""
     found = {message["value"]: message for message in poll(http, "jobs", 3)}
     assert set(found) == {"in flight", "retried", "waiting"}
     assert found["in flight"]["delivery_count"] == 2
     assert found["retried"]["delivery_count"] == 2
 
 
-def test_dead_letters_say_where_they_came_from(broker: Broker) -> None:
+def test_dead_letters_record_their_origin(broker: Broker) -> None:
     (letter,) = read(broker, "jobs.dlq", "read_committed")
     assert letter.value() == b"rejected"
     headers = dict(letter.headers() or [])
     assert any(b"jobs" in (value or b"") for value in headers.values())
 
 
-def test_delayed_messages_wait_for_their_time_or_are_delivered(http: httpx.Client, broker: Broker) -> None:
+def test_delayed_messages_are_pending_or_delivered(http: httpx.Client, broker: Broker) -> None:
     (waiting,) = http.get("/topics/later-on/delayed").json()["messages"]
     assert waiting["deliver_at"] == FAR_MS
     deadline = time.monotonic() + 30
@@ -113,7 +113,7 @@ def test_sqs_queues_have_their_messages(broker: Broker) -> None:
 
 
 def read(broker: Broker, topic: str, isolation: str) -> list[Any]:
-    """Every record of a topic, partition by partition."""
+    """Return every record of a topic, partition by partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.address,
@@ -139,7 +139,7 @@ def read(broker: Broker, topic: str, isolation: str) -> list[Any]:
 
 
 def poll(http: httpx.Client, topic: str, count: int) -> list[dict[str, Any]]:
-    """So many messages of a queue, however many polls they take."""
+    """Receive `count` messages of a queue, in as many polls as necessary."""
     found: list[dict[str, Any]] = []
     deadline = time.monotonic() + 60
     while len(found) < count:
@@ -163,7 +163,7 @@ def sqs_client(broker: Broker) -> Any:
 
 
 def fill(broker: Broker) -> None:
-    """Write everything that the tests look for."""
+    """Write everything that the tests expect."""
     with httpx.Client(base_url=f"http://{broker.http_address}", timeout=60) as http:
 
         def post(path: str, body: Any) -> Any:

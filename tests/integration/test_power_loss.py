@@ -1,11 +1,11 @@
-"""A broker that starts after a power loss, as the data directory tells."""
+"""A broker that starts after a power loss, according to its data directory."""
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.conftest import NewBroker
 
 
-def test_clients_are_let_in_once_offsets_are_back_at_the_end(new_broker: NewBroker) -> None:
+def test_clients_are_accepted_once_committed_offsets_are_corrected(new_broker: NewBroker) -> None:
     broker = new_broker().start()
     producer = Producer({"bootstrap.servers": broker.address})
     producer.produce("orders", value="kept", partition=0)
@@ -15,7 +15,7 @@ def test_clients_are_let_in_once_offsets_are_back_at_the_end(new_broker: NewBrok
     consumer.commit(offsets=[TopicPartition("orders", 0, 7)], asynchronous=False)
     consumer.close()
     broker.kill()
-    # What a broker leaves that was running when the machine went down.
+    # The file of a broker that was running when the machine went down.
     (broker.data_dir / "running").write_text("the boot id of an earlier day\n")
     broker.start()
     assert "power_loss_settled" in broker.errors.text()

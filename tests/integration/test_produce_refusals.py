@@ -1,4 +1,4 @@
-"""Produce requests no client library would send, and the exact answers they get."""
+"""Invalid Produce requests that no client library sends, and their exact answers."""
 
 from collections.abc import Iterator
 
@@ -34,7 +34,7 @@ def batch(
 
 
 def resealed(data: bytearray) -> bytearray:
-    """With a checksum that is right again, whatever was changed."""
+    """Recompute the checksum of a changed batch."""
     data[CRC_AT : CRC_AT + 4] = checksum(data).to_bytes(4, "big")
     return data
 
@@ -58,16 +58,16 @@ def connection(broker: Broker, topic: str) -> Iterator[RawConnection]:
 
 @pytest.fixture
 def nothing_is_written(broker: Broker, topic: str) -> Iterator[None]:
-    """Whatever is refused leaves the log as it was."""
+    """Check that refused batches leave the log unchanged."""
     yield
     assert Confluent(broker.address).ends(topic) == (0, 0)
 
 
 @pytest.mark.usefixtures("nothing_is_written")
 class TestRefused:
-    """Batches that are wrong in themselves."""
+    """Batches that are invalid in themselves."""
 
-    def test_a_bit_flipped_on_the_way(self, connection: RawConnection, topic: str) -> None:
+    def test_a_flipped_bit(self, connection: RawConnection, topic: str) -> None:
         data = batch()
         data[-3] ^= 4
 
@@ -82,7 +82,7 @@ class TestRefused:
     def test_a_batch_larger_than_the_topic_allows(self, connection: RawConnection, topic: str) -> None:
         assert connection.produce(topic, batch(100)).error == MESSAGE_TOO_LARGE
 
-    def test_a_compression_that_does_not_exist(self, connection: RawConnection, topic: str) -> None:
+    def test_an_unknown_compression(self, connection: RawConnection, topic: str) -> None:
         data = batch()
         data[ATTRIBUTES_AT + 1] |= 0x07
 
@@ -94,11 +94,11 @@ class TestRefused:
 
         assert connection.produce(topic, resealed(data)).error in (CORRUPT_MESSAGE, INVALID_RECORD)
 
-    def test_a_partition_that_is_not_there(self, connection: RawConnection, topic: str) -> None:
+    def test_an_unknown_partition(self, connection: RawConnection, topic: str) -> None:
         assert connection.produce(topic, batch(), partition=7).error == UNKNOWN_TOPIC_OR_PARTITION
         assert connection.produce(topic, batch(), partition=-1).error == UNKNOWN_TOPIC_OR_PARTITION
 
-    def test_an_acknowledgement_that_does_not_exist(self, connection: RawConnection, topic: str) -> None:
+    def test_an_invalid_acks_value(self, connection: RawConnection, topic: str) -> None:
         assert connection.produce(topic, batch(), acks=2).error == INVALID_REQUIRED_ACKS
 
 
@@ -109,19 +109,19 @@ def test_a_timestamp_too_far_ahead_is_refused(connection: RawConnection, broker:
     assert Confluent(broker.address).ends(topic) == (0, 0)
 
 
-def test_a_compacted_topic_takes_no_record_without_a_key(broker: Broker, topic: str) -> None:
+def test_a_compacted_topic_refuses_records_without_a_key(broker: Broker, topic: str) -> None:
     Confluent(broker.address).create_topic(topic, settings={"cleanup.policy": "compact"})
     with connected(broker.host_and_port) as connection:
         assert connection.produce(topic, batch(key=None)).error == INVALID_RECORD
         assert connection.produce(topic, batch()) == Produced(NONE, 0)
 
 
-def test_a_batch_sent_again_gets_the_answer_of_the_first(connection: RawConnection, topic: str) -> None:
+def test_a_duplicate_batch_gets_the_answer_of_the_first(connection: RawConnection, topic: str) -> None:
     for number in range(5):
         sent = batch(2, producer=900, epoch=0, sequence=number * 2)
         assert connection.produce(topic, sent) == Produced(NONE, number * 2)
 
-    # Five batches are remembered, so each of these is recognised.
+    # Five batches are remembered, so each of these is a known duplicate.
     for number in range(5):
         sent = batch(2, producer=900, epoch=0, sequence=number * 2)
         assert connection.produce(topic, sent) == Produced(NONE, number * 2)
@@ -147,7 +147,7 @@ def test_an_older_epoch_is_fenced(connection: RawConnection, topic: str) -> None
     assert connection.produce(topic, batch(1, producer=902, epoch=1, sequence=1)) == Produced(NONE, 1)
 
 
-def test_a_new_epoch_begins_at_sequence_zero(connection: RawConnection, topic: str) -> None:
+def test_a_new_producer_epoch_starts_at_sequence_zero(connection: RawConnection, topic: str) -> None:
     assert connection.produce(topic, batch(1, producer=903, epoch=0, sequence=0)) == Produced(NONE, 0)
 
     late = batch(1, producer=903, epoch=1, sequence=5)
@@ -175,8 +175,8 @@ def test_duplicates_are_recognised_across_a_kill(tmp_path_factory: pytest.TempPa
         broker.end()
 
 
-def test_a_refusal_in_the_same_breath_does_not_touch_what_was_accepted(broker: Broker, topic: str) -> None:
-    """Without acknowledgements a refusal closes the connection; what came before it is written first."""
+def test_a_refusal_does_not_affect_batches_accepted_in_the_same_packet(broker: Broker, topic: str) -> None:
+    """Without acknowledgements a refusal closes the connection; earlier batches are written first."""
     Confluent(broker.address).create_topic(topic)
     accepted = produce_request(topic, batch(3), acks=0)
     refused = produce_request("no-such-topic", batch(), acks=0)

@@ -1,4 +1,4 @@
-"""A hundred producers at once: offsets strictly increase, nothing is lost, doubled or mixed up."""
+"""A hundred concurrent producers: offsets strictly increase, nothing is lost, duplicated or mixed up."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -34,7 +34,7 @@ def test_a_hundred_producers_write_at_once(new_broker: NewBroker, partitions: in
     for report in reports:
         last = [-1] * partitions
         for number, partition, offset in report:
-            assert offset > last[partition], "a producer's offsets go back"
+            assert offset > last[partition], "a producer's offsets decrease"
             last[partition] = offset
             assert taken.setdefault((partition, offset), number) == number, "two records share an offset"
     assert len(taken) == PRODUCERS * EACH
@@ -42,7 +42,7 @@ def test_a_hundred_producers_write_at_once(new_broker: NewBroker, partitions: in
 
 
 def write_all(address: str, writer: int, partitions: int, idempotent: bool) -> list[tuple[int, int, int]]:
-    """Number, partition and offset of each record in the order of its acknowledgement."""
+    """Return number, partition and offset of each record in the order of its acknowledgement."""
     reports: list[tuple[int, int, int]] = []
 
     def note(error: Any, message: Any) -> None:
@@ -53,9 +53,9 @@ def write_all(address: str, writer: int, partitions: int, idempotent: bool) -> l
         {
             "bootstrap.servers": address,
             "enable.idempotence": idempotent,
-            # One in flight where nothing else keeps the order.
+            # One request in flight if nothing else keeps the order.
             "max.in.flight": 5 if idempotent else 1,
-            # librdkafka spins while an idempotent batch is under way: fewer of them spare the machine.
+            # librdkafka spins while an idempotent batch is in flight: fewer of them spare the machine.
             "batch.num.messages": 50 if idempotent else 10,
             "linger.ms": 1,
         }
@@ -69,12 +69,12 @@ def write_all(address: str, writer: int, partitions: int, idempotent: bool) -> l
 
 
 def read_all(address: str, partitions: int, count: int) -> dict[tuple[int, int], int]:
-    """Every record's number by its partition and offset."""
+    """Return every record's number by partition and offset."""
     found: dict[tuple[int, int], int] = {}
     with consumer_of(address) as consumer:
         consumer.assign([TopicPartition("busy", partition, 0) for partition in range(partitions)])
 
-        def read_on() -> bool:
+        def read_more() -> bool:
             for message in consumer.consume(5000, 0.2):
                 assert message.error() is None, message.error()
                 place = message.partition(), message.offset()
@@ -82,5 +82,5 @@ def read_all(address: str, partitions: int, count: int) -> dict[tuple[int, int],
                 found[place] = unseal(message.value())
             return len(found) >= count
 
-        eventually(read_on, what=f"{count} records are read")
+        eventually(read_more, what=f"{count} records are read")
     return found

@@ -1,4 +1,4 @@
-"""Consumers and the broker are killed at random; every message is acknowledged or a dead letter, once."""
+"""Consumers and the broker are killed at random; each message ends acknowledged or as a dead letter, once."""
 
 import random
 import threading
@@ -36,8 +36,8 @@ SETTINGS = {
 DEAD_LETTERS = f"{TOPIC}.dlq"
 
 
-class Crowd:
-    """Consumers in processes of their own, each with a new file of notes for every life."""
+class Consumers:
+    """Consumer processes, each with a new file of notes after every restart."""
 
     def __init__(self, address: str, directory: Path, dice: random.Random) -> None:
         self._address = address
@@ -45,12 +45,12 @@ class Crowd:
         self._dice = dice
         self._lives = 0
         self.files: list[Path] = []
-        self.members = [self._born() for _ in range(CONSUMERS)]
+        self.members = [self._start_consumer() for _ in range(CONSUMERS)]
 
     def kill_one(self) -> None:
         place = self._dice.randrange(CONSUMERS)
         self.members[place].kill()
-        self.members[place] = self._born()
+        self.members[place] = self._start_consumer()
 
     def stop(self) -> None:
         for member in self.members:
@@ -60,7 +60,7 @@ class Crowd:
         for member in self.members:
             member.end()
 
-    def _born(self) -> Program:
+    def _start_consumer(self) -> Program:
         self._lives += 1
         name = f"consumer-{self._lives}"
         file = self._directory / f"{name}.notes"
@@ -76,8 +76,8 @@ class Crowd:
         ).start()
 
 
-class Story:
-    """What all consumers together wrote down, message by message."""
+class DeliveryHistory:
+    """The notes of all consumers, by message."""
 
     def __init__(self, files: list[Path]) -> None:
         self.deliveries: dict[str, list[Delivered]] = defaultdict(list)
@@ -94,7 +94,7 @@ class Story:
 
 
 def dead_letters(api: HttpConnection) -> dict[str, dict[str, str]]:
-    """The headers of every dead letter by its value; a message that is there twice fails."""
+    """Return the headers of every dead letter by its value; fails on duplicates."""
     found: dict[str, dict[str, str]] = {}
     for partition in range(PARTITIONS):
         offset = 0
@@ -115,36 +115,38 @@ def is_drained(api: HttpConnection) -> bool:
     try:
         partitions = api.ask("GET", f"/groups/{GROUP}/queues/{TOPIC}")["partitions"]
     except Refused:
-        return False  # on a busy machine, no consumer may have got to it yet
+        return False  # on a slow machine, no consumer may have used it yet
     return all(
         each["start_offset"] == each["end_offset"] and not each["dead_lettering"] for each in partitions
     )
 
 
-def check(story: Story, letters: dict[str, dict[str, str]], publisher: Publisher) -> None:
+def check(history: DeliveryHistory, letters: dict[str, dict[str, str]], publisher: Publisher) -> None:
     for value in publisher.confirmed:
-        assert story.settling[value] & {"ack"} or value in letters, (
-            f"{value} was lost: {story.deliveries[value]}"
+        assert history.settling[value] & {"ack"} or value in letters, (
+            f"{value} was lost: {history.deliveries[value]}"
         )
     sent = publisher.confirmed | publisher.unsure
-    assert story.deliveries.keys() | letters.keys() <= sent
-    for value, deliveries in story.deliveries.items():
+    assert history.deliveries.keys() | letters.keys() <= sent
+    for value, deliveries in history.deliveries.items():
         counts = [delivery.count for delivery in deliveries]
         assert len(set(counts)) == len(counts), (
             f"{value} was delivered twice as the same delivery: {deliveries}"
         )
         assert max(counts) <= MAX_DELIVERIES, deliveries
         assert len({(delivery.partition, delivery.offset) for delivery in deliveries}) == 1
-        if (acknowledged := story.confirmed.get((value, "ack"))) is not None:
-            assert max(counts) <= acknowledged, f"{value} came again after its acknowledgement: {deliveries}"
+        if (acknowledged := history.confirmed.get((value, "ack"))) is not None:
+            assert max(counts) <= acknowledged, (
+                f"{value} was redelivered after its acknowledgement: {deliveries}"
+            )
             assert value not in letters
-        if (rejected := story.confirmed.get((value, "reject"))) is not None:
+        if (rejected := history.confirmed.get((value, "reject"))) is not None:
             assert value in letters
             assert letters[value]["alpacamq-delivery-count"] == str(rejected)
         if value in letters:
             count = int(letters[value]["alpacamq-delivery-count"])
             assert max(counts) <= count
-            assert count == MAX_DELIVERIES or "reject" in story.settling[value]
+            assert count == MAX_DELIVERIES or "reject" in history.settling[value]
 
 
 def kill_at_random(new_broker: NewBroker, directory: Path, *, seed: int, for_s: float) -> None:
@@ -156,7 +158,7 @@ def kill_at_random(new_broker: NewBroker, directory: Path, *, seed: int, for_s: 
     api.ask("POST", "/topics", {"name": TOPIC, "partitions": PARTITIONS, "settings": SETTINGS})
     publisher = Publisher(broker.http_address)
     publisher.start()
-    crowd = Crowd(broker.http_address, directory, dice)
+    crowd = Consumers(broker.http_address, directory, dice)
     try:
         ends = time.monotonic() + for_s
         while time.monotonic() < ends:
@@ -172,24 +174,24 @@ def kill_at_random(new_broker: NewBroker, directory: Path, *, seed: int, for_s: 
         crowd.stop()
     finally:
         crowd.end()
-    story = Story(crowd.files)
+    history = DeliveryHistory(crowd.files)
     letters = dead_letters(api)
     assert len(publisher.confirmed) > 100
-    check(story, letters, publisher)
+    check(history, letters, publisher)
     assert not broker.errors.find("crashed"), broker.errors.text()
 
 
 @pytest.mark.timeout(120)
-def test_consumers_and_broker_are_killed_and_every_message_is_done_once(
+def test_every_message_is_done_once_despite_kills_of_consumers_and_broker(
     new_broker: NewBroker, tmp_path: Path
 ) -> None:
-    # A fixed seed: this one belongs to the everyday tests.
+    # A fixed seed: this test is part of every run.
     kill_at_random(new_broker, tmp_path, seed=5, for_s=6)
 
 
 @pytest.mark.heavy
 @pytest.mark.timeout(3600)
-def test_minutes_of_kills_lose_and_double_nothing(new_broker: NewBroker, tmp_path: Path) -> None:
+def test_minutes_of_kills_neither_lose_nor_duplicate_messages(new_broker: NewBroker, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     kill_at_random(new_broker, tmp_path, seed=seed, for_s=240)

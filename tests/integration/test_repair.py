@@ -1,4 +1,4 @@
-"""Every kind of file in a data directory, damaged in every way: what the broker says, what repair does."""
+"""Damages every kind of file in a data directory in every way, and checks the report and the repair."""
 
 import asyncio
 import json
@@ -43,7 +43,7 @@ TRACEPARENT = Header("traceparent", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b
 
 
 async def fill(path: Path) -> None:
-    """A data directory with a file of every kind, closed in order."""
+    """Write a data directory with a file of every kind, and close it cleanly."""
     async with running(path) as broker:
         await broker.topics.create("orders", partitions=1, overrides={"segment.bytes": "2000"})
         for number in range(RECORDS):
@@ -85,13 +85,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def broken(whole: Path, tmp_path: Path) -> Path:
-    """A copy to be damaged."""
+    """Return a copy of the data directory to damage."""
     shutil.copytree(whole, tmp_path / "copy")
     return tmp_path / "copy"
 
 
 def flip(path: Path) -> None:
-    """In a segment: among the records of its first batch; elsewhere: in the middle."""
+    """Flip a bit: in a segment among the records of its first batch, elsewhere in the middle."""
     data = bytearray(path.read_bytes())
     position = HEADER_BYTES + 5 if path.suffix == ".log" else len(data) // 2
     data[position] ^= 0x10
@@ -119,7 +119,7 @@ def shard_of(topic: str) -> Callable[[Path], Path]:
 
 
 def in_shard(path: Path, topic: str) -> Path:
-    """The segment of the one shard that holds anything."""
+    """Return the segment of the only partition of an internal topic that holds records."""
     (found,) = [
         file for file in (path / "data" / "partitions").glob(f"{topic}-*/*.log") if file.stat().st_size
     ]
@@ -128,14 +128,14 @@ def in_shard(path: Path, topic: str) -> Path:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of file: which one, whether the broker starts, what it says, which repair brings it back."""
+    """A kind of file: which one, whether the broker starts, its message, and the repair that restores it."""
 
     name: str
     find: Callable[[Path], Path]
     starts: bool = True
-    # A check of /healthz that fails, if one does.
+    # The failing check of /healthz, if any.
     unwell: str | None = None
-    # Whatever else is needed to load the state of a shard.
+    # Other steps needed to load the state of the partition.
     before: Callable[[Path], object] = lambda _path: None
     action: Action = Action.REBUILD
     lost: dict[str, list[int]] = field(default_factory=dict)
@@ -145,7 +145,7 @@ class Kind:
 
 
 def without_state(path: Path) -> None:
-    """A shard whose snapshot is gone has to read its log."""
+    """Remove the snapshots, so that the state machine has to read its log."""
     shutil.rmtree(path / "data" / "snapshots")
 
 
@@ -209,14 +209,14 @@ KINDS = [
 
 
 def names_the_place(text: str, file: Path, damage: str) -> bool:
-    """Whether the file is named (or, where it is gone, its directory), and a byte of it where it is there."""
+    """Return whether the text names the file (or its directory, if it was deleted) and a byte position."""
     if damage == "delete":
         return str(file.parent) in text
     return str(file) in text and "byte " in text
 
 
 async def everything(broker: Broker, lost: list[int]) -> None:
-    """All that was stored is there but for these offsets, and can be added to."""
+    """Check that everything stored except the `lost` offsets is there, and that writes work."""
     assert set(broker.topics.image.topics) >= {"orders", "__consumer_offsets", "__delayed_messages"}
     values = readable(broker)
     assert values == {n: bytes([65 + n]) * 700 for n in range(RECORDS) if n not in lost}
@@ -232,7 +232,7 @@ async def everything(broker: Broker, lost: list[int]) -> None:
 
 
 def readable(broker: Broker) -> dict[int, bytes | None]:
-    """Every record that a consumer can get, who seeks behind what is refused."""
+    """Return every record that a consumer gets if it seeks past errors."""
     log = broker.topics.partition("orders", 0).log
     values: dict[int, bytes | None] = {}
     offset = log.start_offset
@@ -258,7 +258,7 @@ def readable(broker: Broker) -> dict[int, bytes | None]:
             values |= {record.offset: record.value for record in read_records(data[at:end])}
             at = end
         offset = part.next_offset
-    raise AssertionError("reading does not come to an end")
+    raise AssertionError("reading does not end")
 
 
 def tree(path: Path) -> dict[str, bytes]:
@@ -292,7 +292,7 @@ async def loaded_or_failed(broker: Broker) -> bool:
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-async def test_the_broker_names_what_is_damaged_and_serves_the_rest(
+async def test_the_broker_reports_the_damage_and_serves_the_rest(
     broken: Path, kind: Kind, damage: str
 ) -> None:
     kind.before(broken)
@@ -336,7 +336,7 @@ async def test_the_broker_names_what_is_damaged_and_serves_the_rest(
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-async def test_repair_brings_it_back(whole: Path, broken: Path, kind: Kind, damage: str) -> None:
+async def test_repair_restores_the_data(whole: Path, broken: Path, kind: Kind, damage: str) -> None:
     kind.before(broken)
     file = kind.find(broken)
     DAMAGES[damage](file)
@@ -366,7 +366,7 @@ async def test_repair_brings_it_back(whole: Path, broken: Path, kind: Kind, dama
         assert failing(broker) == {}
         await everything(broker, kind.lost.get(damage, []))
         if kind.lost:
-            # What was given up leaves no error for those who read from the start.
+            # Records that were given up cause no error for readers from the start.
             part = broker.topics.partition("orders", 0).log.read(
                 broker.topics.partition("orders", 0).log.start_offset, 1 << 20, RECORDS
             )
@@ -376,7 +376,7 @@ async def test_repair_brings_it_back(whole: Path, broken: Path, kind: Kind, dama
 
 
 @pytest.mark.parametrize(("position", "field"), [(3, "offset"), (10, "length"), (15, "epoch"), (16, "magic")])
-async def test_a_header_that_follows_from_the_rest_is_rebuilt_without_loss(
+async def test_a_damaged_header_is_rebuilt_from_the_records_without_loss(
     whole: Path, broken: Path, position: int, field: str
 ) -> None:
     file = orders(broken, "*.log")[1]
@@ -402,12 +402,12 @@ async def test_cut_ends_the_partition_at_the_damage(whole: Path, broken: Path) -
         partition = broker.topics.partition("orders", 0)
         assert sorted(readable(broker)) == [0, 1, 2, 3]
         assert partition.log.end_offset == 4
-        # Whoever has read what is gone notices by the leader epoch.
+        # A consumer that has read the truncated records detects it by the leader epoch.
         assert partition.leader_epoch > epoch
         assert failing(broker) == {}
 
 
-def test_a_backup_that_does_not_have_it_is_refused_and_changes_nothing(whole: Path, broken: Path) -> None:
+def test_a_backup_without_the_batch_is_refused_and_changes_nothing(whole: Path, broken: Path) -> None:
     file = orders(broken, "*.log")[2]
     flip(file)
     before = tree(broken)
@@ -421,7 +421,7 @@ def test_a_backup_that_does_not_have_it_is_refused_and_changes_nothing(whole: Pa
     assert tree(broken) == before
 
 
-async def test_only_what_was_chosen_is_repaired(whole: Path, broken: Path) -> None:
+async def test_only_the_selected_damage_is_repaired(whole: Path, broken: Path) -> None:
     files = orders(broken, "*.log")
     flip(files[1])
     flip(files[3])
@@ -431,7 +431,7 @@ async def test_only_what_was_chosen_is_repaired(whole: Path, broken: Path) -> No
 
 
 class DyingDisk(BreakableDisk):
-    """The real disk, with which everything ends at some operation that changes it."""
+    """The real disk, which fails after a number of changing operations."""
 
     def __init__(self, left: int) -> None:
         self.left = left
@@ -459,7 +459,7 @@ class DyingDisk(BreakableDisk):
 
 
 @pytest.mark.parametrize("action", [Action.SKIP, Action.CUT, Action.RESTORE])
-def test_a_repair_that_is_interrupted_anywhere_is_finished_by_the_next(
+def test_an_interrupted_repair_is_completed_by_the_next(
     whole: Path, broken: Path, tmp_path: Path, action: Action
 ) -> None:
     flip(orders(broken, "*.log")[2])
@@ -488,7 +488,7 @@ def test_a_repair_that_is_interrupted_anywhere_is_finished_by_the_next(
         shutil.rmtree(copy)
         if is_done:
             return
-    raise AssertionError("the repair never got to its end")
+    raise AssertionError("the repair never completed")
 
 
 async def started_once(path: Path) -> None:
@@ -496,7 +496,7 @@ async def started_once(path: Path) -> None:
         pass
 
 
-async def test_the_directory_of_a_running_broker_is_left_alone(whole: Path, broken: Path) -> None:
+async def test_the_directory_of_a_running_broker_is_not_repaired(whole: Path, broken: Path) -> None:
     async with running(broken):
         with pytest.raises(DataDirectoryInUse):
             run(order(broken, Action.CHECK, whole))
@@ -507,7 +507,7 @@ def alpacamq(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
 
 
-def test_the_command_says_what_it_found_and_by_its_exit_code_whether_that_is_all_right(broken: Path) -> None:
+def test_the_command_reports_damage_and_sets_its_exit_code(broken: Path) -> None:
     data = broken / "data"
     sound = alpacamq("repair", "--data-dir", data)
     assert (sound.returncode, sound.stdout) == (0, "no damage found\n")
@@ -534,7 +534,7 @@ def test_the_command_says_what_it_found_and_by_its_exit_code_whether_that_is_all
     assert alpacamq("repair", "--data-dir", broken / "nowhere").returncode == 1
 
 
-def test_a_broker_that_cannot_start_says_file_position_and_what_to_do(broken: Path) -> None:
+def test_a_start_error_names_file_position_and_the_repair_command(broken: Path) -> None:
     file = in_shard(broken, "__cluster_metadata")
     flip(file)
     data = broken / "data"

@@ -1,4 +1,4 @@
-"""One message through every API and a crash: its trace shows each step, in the CLI and in OTLP, too."""
+"""One message through every API and a crash: its trace has each step, in the CLI and in OTLP, too."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,7 +47,7 @@ def broker(tmp_path: Path, collector: Collector) -> Iterator[Broker]:
 
 
 class Journey:
-    """What a test does with the message, and sees of it."""
+    """The steps of the test with one message."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -63,7 +63,7 @@ class Journey:
         return answer.json()
 
     def publish(self, headers: dict[str, str]) -> str:
-        """Over Kafka; the id of the trace, as a search for the message tells it."""
+        """Publish over Kafka; return the trace id, found by searching for the message."""
         producer = Producer({"bootstrap.servers": self.broker.address, "client.id": "shop"})
         producer.produce("orders", b"tea", key=b"alice", headers=dict(headers))
         assert producer.flush(10) == 0
@@ -72,7 +72,7 @@ class Journey:
         return trace_id
 
     def receive(self, visibility_s: int) -> str:
-        """Over SQS; the receipt."""
+        """Receive over SQS; return the receipt."""
         client = sqs.client(self.broker.sqs_address)
         url = client.get_queue_url(QueueName="orders")["QueueUrl"]
         answer = client.receive_message(QueueUrl=url, VisibilityTimeout=visibility_s, WaitTimeSeconds=10)
@@ -88,7 +88,7 @@ class Journey:
         return [event["name"] for event in self.get(f"/traces/{trace_id}")["events"]]
 
     def wait_until_written(self) -> None:
-        """Until a crash takes nothing away that was told."""
+        """Wait until a crash loses no recorded event."""
 
         def is_written() -> bool:
             stats = self.get("/traces/stats")
@@ -98,7 +98,7 @@ class Journey:
 
 
 @pytest.mark.parametrize("begun_by", ["the producer", "sampling"])
-def test_a_message_is_followed_through_all_apis_and_a_crash(
+def test_a_message_is_traced_through_all_apis_and_a_crash(
     broker: Broker, collector: Collector, begun_by: str
 ) -> None:
     journey = Journey(broker)
@@ -109,7 +109,7 @@ def test_a_message_is_followed_through_all_apis_and_a_crash(
     trace_id = journey.publish({} if is_sampled else {"traceparent": f"00-{TRACE}-{SPAN}-01"})
     assert is_sampled or trace_id == TRACE
     journey.receive(visibility_s=1)
-    receipt = journey.receive(visibility_s=600)  # the second time, since the first went by
+    receipt = journey.receive(visibility_s=600)  # the second delivery, after the first timed out
     eventually(lambda: len(collector.spans) >= 2)
     journey.wait_until_written()
     broker.kill()
@@ -125,8 +125,8 @@ def test_a_message_is_followed_through_all_apis_and_a_crash(
     assert trace["status"] == "acked"
     addresses = [event["door"] for event in trace["events"]]
     assert addresses == ["kafka"] * 3 + ["sqs", "broker", "sqs", "http", "broker", "broker", "sqs", "sqs"]
-    moments = [event["at"] for event in trace["events"]]
-    assert moments == sorted(moments)
+    timestamps = [event["at"] for event in trace["events"]]
+    assert timestamps == sorted(timestamps)
 
     alpacactl = Command(broker.address, broker.http_address)
     for message in (trace_id, "orders/0/0", "orders.dlq/0/0", "orders/0/1"):
@@ -149,7 +149,7 @@ def test_a_message_is_followed_through_all_apis_and_a_crash(
     assert [attributes(span).get("alpacamq.delivery_count") for span in spans] == [None, 1, 2, 2, None, 1]
 
 
-def test_a_broker_that_cannot_reach_its_collector_serves_as_ever(tmp_path: Path) -> None:
+def test_an_unreachable_collector_does_not_affect_the_broker(tmp_path: Path) -> None:
     with collecting() as collector:
         pass  # its port is closed now
     broker = Broker(tmp_path / "data", config=f'[tracing]\notlp_endpoint = "{collector.endpoint}"\n')

@@ -1,4 +1,4 @@
-"""Traces through each API, with the clients that people use."""
+"""Traces through each API, with common clients."""
 
 import time
 from collections.abc import Iterator
@@ -57,7 +57,7 @@ def names(http: httpx.Client, trace_id: str) -> list[str]:
 
 
 def produced(broker: Broker, topic: str, *traces: str | None, **settings: Any) -> None:
-    """One batch of messages over Kafka, those with a trace as part of it."""
+    """Send one batch of messages over Kafka, each with or without a trace."""
     producer = Producer(
         {"bootstrap.servers": broker.address, "client.id": "shop", "linger.ms": 200, **settings}
     )
@@ -68,7 +68,7 @@ def produced(broker: Broker, topic: str, *traces: str | None, **settings: Any) -
 
 
 def consumed(broker: Broker, topic: str, count: int, group: str) -> None:
-    """Read over Kafka and commit."""
+    """Read messages over Kafka and commit."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.address,
@@ -89,7 +89,7 @@ def consumed(broker: Broker, topic: str, count: int, group: str) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_a_message_over_kafka_is_followed_to_the_commit_of_its_consumers(
+def test_a_message_over_kafka_is_traced_to_the_commit_of_its_consumers(
     broker: Broker, http: httpx.Client, topic: str, compression: str
 ) -> None:
     trace_id = uuid4().hex
@@ -105,7 +105,7 @@ def test_a_message_over_kafka_is_followed_to_the_commit_of_its_consumers(
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4"])
-def test_a_large_batch_that_begins_with_a_trace_is_looked_through(
+def test_a_large_batch_whose_first_record_is_traced_is_searched(
     broker: Broker, http: httpx.Client, topic: str, compression: str
 ) -> None:
     traces = [uuid4().hex if place % 50 == 0 else None for place in range(300)]
@@ -121,7 +121,7 @@ def test_a_large_batch_that_begins_with_a_trace_is_looked_through(
 
 
 @pytest.mark.parametrize(("headers", "is_found"), [("first", False), ("all", True), ("none", False)])
-def test_a_topic_says_which_batches_are_looked_into(
+def test_a_topic_setting_selects_the_batches_to_search(
     broker: Broker, http: httpx.Client, headers: str, is_found: bool
 ) -> None:
     topic = f"orders-{uuid4().hex[:8]}"
@@ -133,7 +133,7 @@ def test_a_topic_says_which_batches_are_looked_into(
     assert bool(names(http, first)) is (headers != "none")
 
 
-def test_a_share_consumer_is_followed_to_its_acknowledgement(broker: Broker, http: httpx.Client) -> None:
+def test_a_share_consumer_is_traced_to_its_acknowledgement(broker: Broker, http: httpx.Client) -> None:
     queue = share.Queue(broker.address, f"shared-{uuid4().hex[:8]}").create()
     trace_id = uuid4().hex
     produced(broker, queue.topic, trace_id)
@@ -165,7 +165,7 @@ def test_the_context_of_an_http_request_is_continued(http: httpx.Client, topic: 
     assert names(http, trace_id)[8:] == ["consume.fetched"] * 2
 
 
-def test_a_single_message_over_http_is_answered_with_its_trace(http: httpx.Client, topic: str) -> None:
+def test_publishing_a_single_message_over_http_returns_its_trace(http: httpx.Client, topic: str) -> None:
     trace_id = uuid4().hex
     headers = {"traceparent": traceparent(trace_id)}
     answer = http.post(f"/topics/{topic}/messages", json={"value": "tea", "headers": headers}).json()
@@ -177,7 +177,7 @@ def test_a_single_message_over_http_is_answered_with_its_trace(http: httpx.Clien
     )
 
 
-def test_a_member_over_http_is_followed_to_its_commit(http: httpx.Client, topic: str) -> None:
+def test_a_member_over_http_is_traced_to_its_commit(http: httpx.Client, topic: str) -> None:
     trace_id = uuid4().hex
     http.post(
         f"/topics/{topic}/messages", json={"value": "tea"}, headers={"traceparent": traceparent(trace_id)}
@@ -200,7 +200,7 @@ def test_a_member_over_http_is_followed_to_its_commit(http: httpx.Client, topic:
 
 
 @pytest.mark.parametrize("carrier", ["attribute", "AWSTraceHeader", "sampling"])
-def test_a_message_over_sqs_is_followed_to_its_deletion(
+def test_a_message_over_sqs_is_traced_to_its_deletion(
     broker: Broker, http: httpx.Client, carrier: str
 ) -> None:
     topic = f"orders-{uuid4().hex[:8]}"
@@ -229,7 +229,7 @@ def test_a_message_over_sqs_is_followed_to_its_deletion(
     assert {event["door"] for event in events(http, trace_id)} == {"sqs"}
 
 
-def test_kafkas_delayed_records_are_followed(broker: Broker, http: httpx.Client) -> None:
+def test_delayed_records_of_kafka_clients_are_traced(broker: Broker, http: httpx.Client) -> None:
     topic = f"orders-{uuid4().hex[:8]}"
     made(http, topic, **{"message.delays": "true"})
     trace_id = uuid4().hex

@@ -1,4 +1,4 @@
-"""Stored batches that nobody can unpack: readers get what lies around them, and are told."""
+"""Stored batches that cannot be unpacked: readers get the records around them, and a report."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +22,7 @@ CONFIG = "[log]\nunpacked_limit_bytes = 4194304\n"
 
 
 def with_body(batch: bytearray, body: bytes) -> bytearray:
-    """A batch with something else behind its header, and a checksum that is right."""
+    """Return a batch with another body behind its header, and a valid checksum."""
     changed = batch[:HEADER_BYTES] + body
     changed[8:12] = (len(changed) - 12).to_bytes(4, "big")
     changed[CRC_AT : CRC_AT + 4] = checksum(changed).to_bytes(4, "big")
@@ -35,7 +35,7 @@ def garbage() -> bytearray:
 
 
 def torn() -> bytearray:
-    """The first record can be read, the others cannot."""
+    """Return a batch whose first record can be read and whose others cannot."""
     batch = write_batch([Record(n, 1000, b"k", bytes(100)) for n in range(3)])
     return with_body(batch, bytes(batch[HEADER_BYTES:-150]) + b"\xff" * 150)
 
@@ -69,7 +69,7 @@ def http(broker: Broker) -> Iterator[httpx.Client]:
 
 @pytest.fixture(params=POISONS)
 def topic(request: pytest.FixtureRequest, broker: Broker, http: httpx.Client) -> Iterator[str]:
-    """A topic with a good message, three offsets of poison, and another good message."""
+    """Create a topic with a good message, three unreadable offsets, and another good message."""
     name = f"{TOPIC}.{request.param.replace(' ', '-')}"
     http.post("/topics", json={"name": name, "partitions": 1}).raise_for_status()
     with connected(broker.host_and_port) as connection:
@@ -100,11 +100,13 @@ def check_skipped(answer: dict[str, Any], topic: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/topics/{}/messages", "/topics/{}/partitions/0/messages"])
-def test_http_readers_get_what_lies_around(http: httpx.Client, broker: Broker, topic: str, path: str) -> None:
+def test_http_readers_get_the_messages_around_it(
+    http: httpx.Client, broker: Broker, topic: str, path: str
+) -> None:
     answer = http.get(path.format(topic))
     assert shown(answer) == ["before", "after"]
     check_skipped(answer.json(), topic)
-    # One at a time: nothing is met twice or passed over twice.
+    # One at a time: nothing is returned or skipped twice.
     values, skipped, offset = [], [], 0
     while offset < 5:
         page = http.get(f"/topics/{topic}/partitions/0/messages", params={"offset": offset, "limit": 1})
@@ -120,7 +122,7 @@ def test_http_readers_get_what_lies_around(http: httpx.Client, broker: Broker, t
     assert int(line.rpartition(" ")[2]) >= 2
 
 
-def test_a_good_answer_says_nothing_of_it(http: httpx.Client, topic: str) -> None:
+def test_an_answer_without_skipped_batches_has_no_report(http: httpx.Client, topic: str) -> None:
     answer = http.get(f"/topics/{topic}/partitions/0/messages", params={"offset": 4})
     assert shown(answer) == ["after"]
     assert "skipped" not in answer.json()
@@ -132,7 +134,7 @@ def test_messages_are_found_by_key(http: httpx.Client, topic: str) -> None:
     check_skipped(answer.json(), topic)
 
 
-def test_a_queue_is_not_held_up(http: httpx.Client, topic: str) -> None:
+def test_a_queue_skips_it(http: httpx.Client, topic: str) -> None:
     answer = http.get("/groups/workers/poll", params={"topic": topic, "wait_ms": 5000})
     received = answer.json()["messages"]
     if len(received) < 2:
@@ -144,7 +146,7 @@ def test_a_queue_is_not_held_up(http: httpx.Client, topic: str) -> None:
     assert shown(again) == []
 
 
-def test_a_member_of_a_group_reads_on(http: httpx.Client, topic: str) -> None:
+def test_a_member_of_a_group_reads_past_it(http: httpx.Client, topic: str) -> None:
     joined = http.post(f"/groups/{topic}/join", json={"topics": [topic]})
     joined.raise_for_status()
     member = joined.json()["member_id"]
@@ -160,13 +162,13 @@ def test_a_member_of_a_group_reads_on(http: httpx.Client, topic: str) -> None:
     check_skipped({"skipped": skipped}, topic)
 
 
-def test_sqs_receives_what_lies_around(broker: Broker, http: httpx.Client, topic: str) -> None:
+def test_sqs_receives_the_messages_around_it(broker: Broker, http: httpx.Client, topic: str) -> None:
     sqs = boto3.client(
         "sqs",
         endpoint_url=f"http://{broker.sqs_address}",
         region_name="us-east-1",
         aws_access_key_id="any",
-        aws_secret_access_key="any",  # noqa: S106 - nobody checks it
+        aws_secret_access_key="any",  # noqa: S106 - not checked
     )
     url = f"http://{broker.sqs_address}/000000000000/{topic}"
     bodies: list[str] = []
@@ -196,7 +198,7 @@ def test_dead_letters_around_it_are_redriven(broker: Broker, http: httpx.Client,
 
 
 @pytest.mark.parametrize("poison", POISONS)
-def test_a_topic_with_it_is_compacted_all_the_same(new_broker: NewBroker, poison: str) -> None:
+def test_a_topic_with_it_is_compacted(new_broker: NewBroker, poison: str) -> None:
     broker = new_broker(config="[log]\nretention_check_ms = 100\nunpacked_limit_bytes = 4194304\n").start()
     with (
         httpx.Client(base_url=f"http://{broker.http_address}", timeout=60) as http,
@@ -208,7 +210,7 @@ def test_a_topic_with_it_is_compacted_all_the_same(new_broker: NewBroker, poison
         for n in range(12):
             batch = write_batch([Record(0, 1000, f"k{n % 3}".encode(), bytes(300))])
             assert connection.produce("t", batch).error == 0
-        # Only now: what comes into a compacted topic is unpacked to see that it has keys.
+        # Only now: records for a compacted topic are unpacked to check their keys.
         compact = {"settings": {"cleanup.policy": "compact"}}
         http.patch("/topics/t/settings", json=compact).raise_for_status()
         broker.errors.wait_for("log_compacted.*t-0", within_s=60)

@@ -1,7 +1,7 @@
-"""A writer that outlives the broker's crashes, and a reader that checks every record it ever promised.
+"""A writer that survives crashes of the broker, and a reader that checks every acknowledged record.
 
-Both rest on one invariant: an idempotent producer that numbers its records from 0 in each partition
-gets every number at the offset of the same value, whatever happens in between.
+Both rely on one invariant: an idempotent producer that numbers its records from 0 in each partition
+gets every number at the offset of the same value, despite crashes.
 """
 
 import threading
@@ -20,14 +20,14 @@ Place = tuple[str, int]
 
 
 def value_of(number: int) -> bytes:
-    """Records of many sizes, so that a cut falls everywhere."""
+    """Return values of many sizes, so that kills happen at all positions."""
     return seal(number, 40 + number % 400)
 
 
 class Writer:
-    """Writes number after number to every place until it is told to stop; retries across crashes.
+    """Writes consecutive numbers to every partition until it is stopped; retries across crashes.
 
-    As fast as it can, or with a pause after each round over all places.
+    As fast as it can, or with a pause after each round over all partitions.
     """
 
     def __init__(self, address: str, places: Sequence[Place], *, pause_s: float = 0, **settings: Any) -> None:
@@ -51,7 +51,7 @@ class Writer:
                 "retry.backoff.ms": 10,
                 "retry.backoff.max.ms": 50,
                 "error_cb": self._note_error,
-                # Lost connections are what this is about, not news.
+                # Lost connections are expected here.
                 "log_level": 0,
                 **settings,
             }
@@ -65,11 +65,11 @@ class Writer:
         return sum(self.acknowledged.values())
 
     def promised(self) -> dict[Place, int]:
-        """How many records of each place have been acknowledged so far."""
+        """Return the number of acknowledged records by partition."""
         return dict(self.acknowledged)
 
     def stop(self) -> None:
-        """Write no more, and wait until everything written is acknowledged."""
+        """Stop writing, and wait until everything written is acknowledged."""
         self._stopped.set()
         self._thread.join(DEADLINE_S)
         unreported = self._producer.flush(DEADLINE_S)
@@ -78,7 +78,7 @@ class Writer:
         assert self.acknowledged == self._sent
 
     def abandon(self) -> None:
-        """Give up what is under way; afterwards `acknowledged` changes no more."""
+        """Drop the records in flight; afterwards `acknowledged` no longer changes."""
         self._stopped.set()
         self._thread.join(DEADLINE_S)
         self._producer.purge(in_queue=True, in_flight=True)
@@ -113,17 +113,17 @@ class Writer:
 
     def _note_error(self, error: Any) -> None:
         if error.fatal():
-            self.failures.append(f"the producer gave up: {error}")
+            self.failures.append(f"the producer failed: {error}")
 
 
 class Reader:
-    """Reads on from where it stopped and checks that each record is what its offset says."""
+    """Continues from where it stopped and checks that each record matches its offset."""
 
     def __init__(self, places: Sequence[Place]) -> None:
         self.position: dict[Place, int] = dict.fromkeys(places, 0)
 
     def check(self, address: str, promised: Mapping[Place, int]) -> None:
-        """Read at least everything `promised`."""
+        """Read at least all `promised` records."""
         deadline = time.monotonic() + DEADLINE_S
         with consumer_of(address) as consumer:
             for place, count in promised.items():
@@ -139,12 +139,14 @@ class Reader:
                     place = message.topic(), message.partition()
                     expected = self.position[place]
                     assert message.offset() == expected, f"{place}: a gap before {message.offset()}"
-                    assert unseal(message.value()) == expected, f"{place}: not what was written there"
+                    assert unseal(message.value()) == expected, (
+                        f"{place}: the value differs from the one written"
+                    )
                     self.position[place] = expected + 1
 
 
 def ends(address: str, places: Sequence[Place]) -> dict[Place, int]:
-    """Where each log ends."""
+    """Return the end offset of each partition."""
     with consumer_of(address) as consumer:
         return {
             place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=DEADLINE_S)[1]
@@ -154,7 +156,7 @@ def ends(address: str, places: Sequence[Place]) -> dict[Place, int]:
 
 @contextmanager
 def consumer_of(address: str, **settings: Any) -> Iterator[Any]:
-    """A consumer to assign partitions to; it joins no group."""
+    """Open a consumer for manual assignment; it joins no group."""
     consumer = Consumer(
         {
             "bootstrap.servers": address,

@@ -1,9 +1,9 @@
 """The application of the exactly-once tests: reads one topic, writes another, in transactions.
 
-`python -m tests.integration.transformer '{…}'`, with the fields of `Settings`. Every record that
-comes in goes out to the partition of the same number with the same value. Written the way
-confluent-kafka's documentation tells applications to: input offsets go into the transaction, an
-abortable error is followed by an abort and a step back, a fatal one by the end of the process.
+`python -m tests.integration.transformer '{…}'`, with the fields of `Settings`. Every input record is
+written to the partition of the same number with the same value, in the way that confluent-kafka's
+documentation recommends: input offsets are part of the transaction, an abortable error is followed by an
+abort and a seek back, a fatal one by the end of the process.
 """
 
 import os
@@ -22,7 +22,7 @@ FATAL_EXIT = 3
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What one instance of the application is told."""
+    """The arguments of one instance of the application."""
 
     address: str
     source: str
@@ -30,7 +30,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     transactional_id: str
     seed: int
     group: str
-    # A static member has its partitions back as soon as it is started again.
+    # A static member gets its partitions back as soon as it is restarted.
     instance_id: str | None = None
     session_timeout_ms: int = 6000
     records_per_transaction: int = 200
@@ -50,8 +50,8 @@ class Transformer:
         self._producer.init_transactions(CALL_S)
         self._consumer.subscribe([self._settings.source])
         while not self._is_ending:
-            # Asked for before the records: if they turn out to belong to another generation, or to none,
-            # the commit is refused, and nothing is done twice.
+            # Requested before the records: if these belong to another generation, or to none, the commit is
+            # refused, and nothing is done twice.
             membership = self._consumer.consumer_group_metadata()
             messages = self._consumer.consume(
                 self._dice.randrange(1, self._settings.records_per_transaction), 0.1
@@ -74,7 +74,7 @@ class Transformer:
                 self._abort("of its own will")
                 return
             self._producer.send_offsets_to_transaction(_next_offsets(messages), membership, CALL_S)
-            self._insist(self._producer.commit_transaction)
+            self._retry_ending(self._producer.commit_transaction)
         except KafkaException as failure:
             error = failure.args[0]
             if not error.txn_requires_abort():
@@ -85,11 +85,11 @@ class Transformer:
 
     def _abort(self, reason: str) -> None:
         print(f"aborted: {reason}", flush=True)
-        self._insist(self._producer.abort_transaction)
-        self._step_back()
+        self._retry_ending(self._producer.abort_transaction)
+        self._seek_to_committed()
 
-    def _insist(self, end: Callable[[float], None]) -> None:
-        """End the transaction, asking again where nobody can say yet how it ended."""
+    def _retry_ending(self, end: Callable[[float], None]) -> None:
+        """End the transaction; retries while the outcome is unknown."""
         while True:
             try:
                 end(CALL_S)
@@ -100,8 +100,8 @@ class Transformer:
             else:
                 return
 
-    def _step_back(self) -> None:
-        """Read again from what is committed, for that is what the aborted transaction left it at."""
+    def _seek_to_committed(self) -> None:
+        """Seek to the committed offsets, which is where the aborted transaction started."""
         while assigned := self._consumer.assignment():
             try:
                 committed = self._consumer.committed(assigned, CALL_S)
@@ -113,7 +113,7 @@ class Transformer:
                 try:
                     self._consumer.seek(place)
                 except KafkaException as failure:
-                    # Taken away meanwhile: whoever has it now reads from what is committed.
+                    # Revoked meanwhile: the new owner reads from the committed offset.
                     print(f"seek {place}: {failure}", flush=True)
             return
 
@@ -151,8 +151,8 @@ def _producer_settings(settings: Settings) -> dict[str, Any]:
         "reconnect.backoff.max.ms": 100,
         "retry.backoff.ms": 20,
         "retry.backoff.max.ms": 100,
-        # Where the only broker goes away, librdkafka would forget it and then wait for the forgotten one
-        # to say where the group's coordinator is (librdkafka issue 5511).
+        # When the only broker disconnects, librdkafka would forget it and then wait for the forgotten one
+        # to name the group's coordinator (librdkafka issue 5511).
         "metadata.recovery.strategy": "none",
     }
 
@@ -163,7 +163,7 @@ def main() -> int:
     try:
         transformer.run()
     except KafkaException as failure:
-        # Fenced, or in a state that only a new producer gets out of.
+        # Fenced, or in a state that only a new producer can leave.
         print(f"fatal: {failure}", flush=True)
         return FATAL_EXIT
     return 0

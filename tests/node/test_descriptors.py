@@ -3,7 +3,7 @@
 import pytest
 
 from alpacamq.node.config import NodeConfig, load
-from alpacamq.node.descriptors import KAFKA_CONNECTION, MAX_SEGMENT_FILES, MIN_SEGMENT_FILES, fit_to_limit
+from alpacamq.node.serve import KAFKA_CONNECTION, MAX_SEGMENT_FILES, MIN_SEGMENT_FILES, fit_to_limit
 
 
 def connections(config: NodeConfig) -> tuple[int, int, int]:

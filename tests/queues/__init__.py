@@ -1,1 +1,1 @@
-"""Tests of the queue engine and of delays, as pure state machines."""
+"""Tests of the queue engine, a pure state machine."""

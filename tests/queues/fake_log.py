@@ -8,8 +8,7 @@ from alpacamq.model.lanes import Lane
 from alpacamq.model.state_machine import Outcome, Pending, Request
 from alpacamq.model.topics import TopicConfig, topic_config
 from alpacamq.queues.engine import QueueEngine
-from alpacamq.queues.messages import BacklogRead
-from alpacamq.queues.views import OffsetRange, Outline
+from alpacamq.queues.messages import BacklogRead, OffsetRange, Outline
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +21,7 @@ class Entry:
 
 @dataclass(slots=True)
 class FakePartition:
-    """Entries from `start` on; None is an offset without a message: a marker, an aborted record."""
+    """Entries from `start` on. None is an offset without a message: a marker or an aborted record."""
 
     start: int = 0
     entries: list[Entry | None] = field(default_factory=list)
@@ -32,18 +31,18 @@ class FakePartition:
         return self.start + len(self.entries)
 
     def append(self, *entries: Entry | None) -> int:
-        """The offset of the first."""
+        """Append entries; return the offset of the first."""
         first = self.end
         self.entries += entries
         return first
 
     def cut(self, start: int) -> None:
-        """Retention: nothing before `start` is kept."""
+        """Delete everything before `start`, as retention does."""
         del self.entries[: start - self.start]
         self.start = start
 
     def truncate(self, end: int) -> None:
-        """A crash: nothing from `end` on was kept."""
+        """Delete everything from `end` on, as a crash does."""
         del self.entries[end - self.start :]
 
 
@@ -61,7 +60,7 @@ class FakeTopic:
 
 
 class FakeLog:
-    """Every topic; outlines say at most `slab` offsets at once."""
+    """All topics. A read returns at most `slab` offsets."""
 
     def __init__(self, slab: int = 4096) -> None:
         self.topics: dict[str, FakeTopic] = {}
@@ -89,7 +88,7 @@ class FakeLog:
     def outline(self, topic: str, partition: int, offset: int, *, with_keys: bool) -> Outline:
         self.outlines += 1
         log = self.topics[topic].partitions[partition]
-        assert offset >= log.start, "what is no longer there was asked for"
+        assert offset >= log.start, "read of deleted records"
         end = min(offset + self.slab, log.end)
         runs: list[OffsetRange] = []
         for at in range(offset, end):
@@ -109,7 +108,7 @@ class FakeLog:
     def handle(
         self, engine: QueueEngine, requests: list[tuple[Request[Any], object]], now_ms: int
     ) -> Outcome:
-        """Let an engine handle requests, and do the reads that it requests."""
+        """Pass requests to an engine, and perform the reads that it requests."""
         outcome = engine.handle([Pending(*each) for each in requests], now_ms)
         while reads := outcome.reads:
             outcome.reads = []

@@ -1,4 +1,4 @@
-"""What a broker does around the queue engine, in memory: keeps the changes, delivers the replies."""
+"""Hosts a queue engine in memory: stores its changes, delivers its replies and performs its reads."""
 
 from collections.abc import Iterable
 from itertools import count
@@ -37,7 +37,7 @@ QUEUE = QueueId("workers", "orders")
 
 
 def contents(changes: Iterable[Change]) -> dict[bytes, bytes]:
-    """What a compacted log of `changes` comes to."""
+    """Return the contents of a compacted log of `changes`."""
     latest = {change.key: change.value for change in changes}
     return {key: value for key, value in latest.items() if value is not None}
 
@@ -47,17 +47,17 @@ def moves_of(outcome: Outcome) -> list[Move]:
 
 
 class QueueHost:
-    """One shard: its engine, its log, its clock, the answers given so far and the moves to be done."""
+    """An engine with its log and clock, the replies so far and the pending moves."""
 
     def __init__(self, log: FakeLog, limits: EngineLimits | None = None) -> None:
         self.now_ms = START_MS
         self.log = log
         self.changes: list[Change] = []
-        self.waiting: dict[object, Request[Any]] = {}  # requests without an answer so far
+        self.waiting: dict[object, Request[Any]] = {}  # requests without a reply
         self.answers: dict[object, object] = {}
         self.moves: list[Move] = []
         self._limits = limits or EngineLimits()
-        self._tickets = count(1)
+        self._handles = count(1)
         self._producer_ids = count(100)
         self._slow_snapshot = SlowSnapshot()
         self._reads: list[ReadBacklog] = []
@@ -67,7 +67,7 @@ class QueueHost:
     def publish(
         self, count: int = 1, lane: Lane = Lane.NORMAL, key: bytes | None = None, partition: int = 0
     ) -> int:
-        """The offset of the first of so many messages."""
+        """Append `count` messages; return the offset of the first."""
         return self.append(*[Entry(lane, key)] * count, partition=partition)
 
     def append(self, *entries: Entry | None, partition: int = 0, topic: str = QUEUE.topic) -> int:
@@ -76,23 +76,23 @@ class QueueHost:
         return first
 
     def send(self, *requests: Request[Any]) -> list[Any]:
-        """Bring requests to the engine at once; their tickets are the keys of their answers."""
-        batch = [Pending(request, next(self._tickets)) for request in requests]
-        self.waiting |= {ticket: request for request, ticket in batch}
+        """Pass requests to the engine as one batch; return the handles of their replies."""
+        batch = [Pending(request, next(self._handles)) for request in requests]
+        self.waiting |= {handle: request for request, handle in batch}
         self.take(self.engine.handle(batch, self.now_ms))
-        return [ticket for _, ticket in batch]
+        return [handle for _, handle in batch]
 
     def post(self, event: Request[Any]) -> None:
-        """Bring an event without a reply to the engine."""
+        """Pass an event to the engine."""
         self.take(self.engine.handle([Pending(event, None)], self.now_ms))
 
     def ask(self, request: Request[Any]) -> object:
-        """The answer to a request, None as long as there is none."""
-        (ticket,) = self.send(request)
-        return self.answers.get(ticket)
+        """Return the reply to a request, None if it waits."""
+        (handle,) = self.send(request)
+        return self.answers.get(handle)
 
-    def refusal(self, request: Request[Any]) -> AlpacaError:
-        """The error that is the answer to a request."""
+    def error_of(self, request: Request[Any]) -> AlpacaError:
+        """Return the error that a request gets."""
         answer = self.ask(request)
         assert isinstance(answer, AlpacaError), answer
         return answer
@@ -108,7 +108,7 @@ class QueueHost:
         key_runs: bool = False,
         queue: QueueId = QUEUE,
     ) -> tuple[Acquired, ...]:
-        """What is leased at once."""
+        """Return the messages that a receive leases at once."""
         request = ReceiveRequest(
             queue=queue, consumer=consumer, max_messages=max_messages, visibility_ms=visibility_ms,
             partitions=partitions, start=start, key_runs=key_runs,
@@ -118,15 +118,15 @@ class QueueHost:
         return reply.messages
 
     def wait(self, max_messages: int = 10, consumer: str = "c1", wait_ms: int = 20_000) -> int:
-        """A receive that may wait; its ticket."""
+        """Send a receive that may wait; return the handle of its reply."""
         request = ReceiveRequest(queue=QUEUE, consumer=consumer, max_messages=max_messages, wait_ms=wait_ms)
-        ticket: int
-        (ticket,) = self.send(request)
-        return ticket
+        handle: int
+        (handle,) = self.send(request)
+        return handle
 
-    def received(self, ticket: int) -> list[int] | None:
-        """The offsets a receive was answered with, None if it still waits."""
-        reply = self.answers.get(ticket)
+    def received(self, handle: int) -> list[int] | None:
+        """Return the offsets that a receive got, None if it still waits."""
+        reply = self.answers.get(handle)
         if reply is None:
             return None
         assert isinstance(reply, ReceiveReply), reply
@@ -140,7 +140,7 @@ class QueueHost:
         reason: str = "",
         target: str = "",
     ) -> list[AlpacaError | None]:
-        """Settle deliveries by their receipts."""
+        """Settle deliveries by receipt."""
         settlements = tuple(
             Settlement(
                 message.partition, message.offset, action, message.delivery_count, message.generation,
@@ -156,7 +156,7 @@ class QueueHost:
         return [*reply.results]
 
     def ack(self, *messages: Acquired) -> None:
-        """Acknowledge, which is to succeed."""
+        """Acknowledge messages; all must succeed."""
         assert self.settle(Action.ACK, *messages) == [None] * len(messages)
 
     def describe(self, queue: QueueId = QUEUE) -> DescribeReply:
@@ -164,19 +164,19 @@ class QueueHost:
         assert isinstance(reply, DescribeReply), reply
         return reply
 
-    def carry_out(self, count: int | None = None) -> list[Move]:
-        """Do the first of the moves that are to be done, and say so."""
+    def perform_moves(self, count: int | None = None) -> list[Move]:
+        """Perform the first pending moves, and post MovesDone."""
         done, self.moves = self.moves[:count], self.moves[len(self.moves[:count]) :]
         self.post(MovesDone(moves=done))
         return done
 
-    def give_back(self) -> None:
-        """Find that there is nowhere to move the messages to that are to be moved."""
+    def return_moves(self) -> None:
+        """Post MovesReturned for all pending moves."""
         moves, self.moves = self.moves, []
         self.post(MovesReturned(moves=moves))
 
     def advance(self, duration_ms: int) -> None:
-        """Let time pass, with a tick whenever the engine asked for one."""
+        """Advance the clock, with a tick at every deadline of the engine."""
         end_ms = self.now_ms + duration_ms
         while (due_ms := self.engine.next_deadline_ms) is not None and due_ms <= end_ms:
             self.now_ms = max(self.now_ms, due_ms)
@@ -184,21 +184,22 @@ class QueueHost:
         self.now_ms = end_ms
 
     def restart(self) -> None:
-        """Rebuild the engine from what was written, as after a crash."""
+        """Rebuild the engine from the stored changes, as after a crash."""
         self.check_changes()
         self._slow_snapshot.give_up()
         self.engine = self._rebuilt(self.changes)
+        self._reads.clear()
         self.moves.clear()
         self.waiting.clear()
         self.take(self.engine.loaded(self.now_ms))
 
     def compact(self) -> None:
-        """Let a snapshot take the place of the changes."""
+        """Replace the stored changes by a snapshot."""
         self.check_changes()
         self.changes = [*self.engine.snapshot()]
 
     def check_changes(self) -> None:
-        """Everything durable was written, and what was written is all there is."""
+        """Check that the stored changes lead to the state of the engine, in every form."""
         durable = contents(self.engine.snapshot())
         assert contents(self.changes) == durable
         for changes in (
@@ -221,7 +222,7 @@ class QueueHost:
         self._read()
 
     def _read(self) -> None:
-        """Do the reads that the engine requests, and those that it requests in return."""
+        """Perform the reads that the engine requests, and those that follow from them."""
         if self._is_reading:
             return
         self._is_reading = True
@@ -229,11 +230,11 @@ class QueueHost:
             if not self._reads:
                 break
             read = self._reads.pop(0)
-            queue, partition, offset, with_keys = read
+            queue, partition, offset, with_keys, _ = read
             outline = self.log.outline(queue.topic, partition, offset, with_keys=with_keys)
             self.post(BacklogRead(read=read, outline=outline))
         else:
-            raise AssertionError("the engine requests reads without end")
+            raise AssertionError("the engine requests reads endlessly")
         self._is_reading = False
 
     def answer(self, _request: Request[Any], reply: Reply) -> None:

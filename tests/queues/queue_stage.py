@@ -1,4 +1,4 @@
-"""The stage on which stories of queues are acted out: commands as text, and what they led to as text."""
+"""Runs transcripts of queues: commands as text in, their outcome as text out."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ def spoken(duration: int) -> str:
 
 
 def _in_short(names: list[str]) -> list[str]:
-    """a1, a2, a3 as a1..a3."""
+    """Abbreviate a1, a2, a3 as a1..a3."""
     short: list[str] = []
     for at, name in enumerate(names):
         stem, number = re.fullmatch(r"(.*?)(\d*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
@@ -53,9 +53,9 @@ def _in_short(names: list[str]) -> list[str]:
 
 
 class _Host(QueueHost):
-    """Tells what happens as it happens."""
+    """Reports outcomes as they happen."""
 
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
     named: Callable[[int, int], str]
     on_delivery: Callable[[str, Acquired], None]
 
@@ -65,49 +65,49 @@ class _Host(QueueHost):
             where = move.target or "dead letters"
             why = f", as {move.reason}" if move.reason else ""
             name = self.named(move.partition, move.offset)
-            self.tell(f"to move: {name} to {where}{why}, after delivery {move.delivery_count}")
+            self.report(f"to move: {name} to {where}{why}, after delivery {move.delivery_count}")
 
     def answer(self, request: Request[Any], reply: Reply) -> None:
         super().answer(request, reply)
         if isinstance(reply.answer, AlpacaError):
-            self.tell(f"{type(reply.answer).__name__}: {reply.answer}")
+            self.report(f"{type(reply.answer).__name__}: {reply.answer}")
         elif isinstance(request, ReceiveRequest):
             assert isinstance(reply.answer, ReceiveReply)
-            self.tell(f"{request.consumer} <- {self._told(request, reply.answer)}")
+            self.report(f"{request.consumer} <- {self._describe_reply(request, reply.answer)}")
 
-    def _told(self, request: ReceiveRequest, answer: ReceiveReply) -> str:
-        told = []
+    def _describe_reply(self, request: ReceiveRequest, answer: ReceiveReply) -> str:
+        described = []
         for acquired in answer.messages:
             self.on_delivery(request.consumer, acquired)
             again = f" (delivery {acquired.delivery_count})" if acquired.delivery_count > 1 else ""
-            told.append(self.named(acquired.partition, acquired.offset) + again)
-        return ", ".join(_in_short(told)) or "nothing"
+            described.append(self.named(acquired.partition, acquired.offset) + again)
+        return ", ".join(_in_short(described)) or "nothing"
 
 
 class Stage:
-    """One queue, its messages by name, and who received them last."""
+    """One queue, its messages by name, and their last receipts."""
 
     def __init__(self) -> None:
         self.log = FakeLog()
         self.host = _Host(self.log)
-        self.host.tell = self._tell
+        self.host.report = self._report
         self.host.named = lambda partition, offset: self._names[partition, offset]
         self.host.on_delivery = self._note
         self._names: dict[tuple[int, int], str] = {}
         self._receipts: dict[tuple[str, str], Acquired] = {}
-        self._told: list[str] = []
+        self._lines: list[str] = []
 
     def act(self, command: str) -> str:
-        """Carry out one command; what happened, a line each."""
+        """Run one command; return one line per outcome."""
         verb, *words = command.split()
         plain = [word for word in words if "=" not in word]
         options = dict(word.split("=", 1) for word in words if "=" in word)
-        self._told = []
+        self._lines = []
         getattr(self, f"_{verb}")(plain, options)
-        return "\n".join(self._told)
+        return "\n".join(self._lines)
 
-    def _tell(self, line: str) -> None:
-        self._told.append(line)
+    def _report(self, line: str) -> None:
+        self._lines.append(line)
 
     def _note(self, consumer: str, acquired: Acquired) -> None:
         self._receipts[consumer, self._names[acquired.partition, acquired.offset]] = acquired
@@ -159,7 +159,7 @@ class Stage:
         assert isinstance(reply, SettleReply)
         for result in reply.results:
             if result is not None:
-                self._tell(f"{type(result).__name__}: {result}")
+                self._report(f"{type(result).__name__}: {result}")
 
     def _ack(self, plain: list[str], options: Mapping[str, str]) -> None:
         self._settle(Action.ACK, plain, options)
@@ -183,9 +183,9 @@ class Stage:
         self._settle(Action.MOVE, plain, options)
 
     def _moved(self, _plain: list[str], _options: Mapping[str, str]) -> None:
-        """The moves that were asked for are done."""
-        for move in self.host.carry_out():
-            self._tell(f"moved: {self._names[move.partition, move.offset]} as number {move.sequence}")
+        """Perform all pending moves."""
+        for move in self.host.perform_moves():
+            self._report(f"moved: {self._names[move.partition, move.offset]} as number {move.sequence}")
 
     def _advance(self, plain: list[str], _options: Mapping[str, str]) -> None:
         self.host.advance(duration_ms(plain[0]))
@@ -204,13 +204,13 @@ class Stage:
         self.host.send(ConfigureRequest(queue=QUEUE, overrides=dict(options)))
 
     def _next(self, _plain: list[str], _options: Mapping[str, str]) -> None:
-        """When the engine wants to be woken."""
+        """Report the next deadline of the engine."""
         due_ms = self.host.engine.next_deadline_ms
-        self._tell("nothing is due" if due_ms is None else f"in {spoken(due_ms - self.host.now_ms)}")
+        self._report("nothing is due" if due_ms is None else f"in {spoken(due_ms - self.host.now_ms)}")
 
     def _describe(self, _plain: list[str], _options: Mapping[str, str]) -> None:
         reply: DescribeReply = self.host.describe()
         for one in reply.partitions:
-            counts = f"{one.ready} ready, {one.in_flight} in flight, {one.resting} resting"
+            counts = f"{one.ready} ready, {one.in_flight} in flight, {one.backoff} in backoff"
             span = f"{one.start_offset}..{one.end_offset}"
-            self._tell(f"{one.partition}: {span}, {counts}, {one.dead_lettering} moving")
+            self._report(f"{one.partition}: {span}, {counts}, {one.dead_lettering} moving")

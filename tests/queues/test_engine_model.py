@@ -1,8 +1,8 @@
-"""The queue engine under arbitrary histories, against a model that is too simple to be wrong.
+"""The queue engine under arbitrary histories, against a simple model.
 
-The model knows of each message only what became of it. Whatever consumers, the clock, retention and
-crashes do: no message is lost, none is delivered after it was acknowledged, one consumer has it at a time,
-its deliveries are counted, keys keep their order, and nobody waits for what could be delivered.
+The model is the state of each message. Whatever consumers, the clock, retention and crashes do: no message is
+lost, none is delivered after its acknowledgement, one consumer leases it at a time, deliveries are counted,
+keys keep their order, and no receive waits while a message is deliverable.
 """
 
 from collections.abc import Iterable, Iterator
@@ -43,12 +43,12 @@ ENTRIES = st.one_of(
     st.builds(Entry, st.sampled_from(Lane), st.sampled_from([None, b"k1", b"k1", b"k2"])),
 )
 CONSUMERS = st.sampled_from(["c1", "c2", "c3"])
-READY, OUT, BACKOFF, MOVING, DONE = "ready", "out", "resting", "moving", "done"
+READY, LEASED, BACKOFF, MOVING, DONE = "ready", "leased", "backoff", "moving", "done"
 
 
 @dataclass(slots=True, eq=False)
 class Message:
-    """What became of a message."""
+    """A message and its state."""
 
     partition: int
     offset: int
@@ -65,7 +65,7 @@ class Message:
 
 
 class ModelHost(QueueHost):
-    """A host that shows every outcome to the model as it happens."""
+    """A host that passes every outcome to the model."""
 
     model: "QueueModel"
 
@@ -73,7 +73,7 @@ class ModelHost(QueueHost):
         self.model.expire()
         super().take(outcome)
         for move in moves_of(outcome):
-            self.model.asked_to_move(move)
+            self.model.move_requested(move)
 
     def answer(self, request: Request[Any], reply: Reply) -> None:
         super().answer(request, reply)
@@ -109,7 +109,7 @@ class QueueModel(RuleBasedStateMachine):
     def in_key_order(self) -> bool:
         return self.topic.config.queue_ordering == "key"
 
-    # What happens
+    # Steps
 
     @rule(data=st.data(), entries=st.lists(ENTRIES, min_size=1, max_size=12))
     def publish(self, data: st.DataObject, entries: list[Entry | None]) -> None:
@@ -178,7 +178,7 @@ class QueueModel(RuleBasedStateMachine):
         held = [
             message
             for message in self.messages.values()
-            if message.state == OUT and message.owner == consumer
+            if message.state == LEASED and message.owner == consumer
         ]
         settlements = tuple(
             Settlement(message.partition, message.offset, Action.ACK, consumer=consumer) for message in held
@@ -187,7 +187,7 @@ class QueueModel(RuleBasedStateMachine):
 
     @rule(consumer=CONSUMERS)
     def settle_and_receive_at_once(self, consumer: str) -> None:
-        held = [message for message in self.messages.values() if message.state == OUT]
+        held = [message for message in self.messages.values() if message.state == LEASED]
         settlements = tuple(
             Settlement(message.partition, message.offset, action, message.count, message.receipt.generation)
             for message, action in zip(held, [Action.ACK, Action.RELEASE, Action.NACK] * 20, strict=False)
@@ -213,7 +213,7 @@ class QueueModel(RuleBasedStateMachine):
             message = self.messages.get((move.partition, move.offset))
             if message is not None and message.state == MOVING:
                 message.state = DONE
-        self.host.carry_out(most)
+        self.host.perform_moves(most)
 
     @rule(from_snapshot=st.booleans())
     def broker_restarts(self, from_snapshot: bool) -> None:
@@ -225,10 +225,10 @@ class QueueModel(RuleBasedStateMachine):
         moving = {place for place, message in self.messages.items() if message.state == MOVING}
         moves = {(move.partition, move.offset) for move in self.host.moves}
         assert moving <= moves
-        assert all(self.is_gone(*place) for place in moves - moving)
+        assert all(self.is_deleted(*place) for place in moves - moving)
 
     @rule(data=st.data())
-    def crash_takes_a_tail(self, data: st.DataObject) -> None:
+    def crash_loses_a_tail(self, data: st.DataObject) -> None:
         number = data.draw(st.integers(0, len(self.topic.partitions) - 1))
         partition = self.topic.partitions[number]
         partition.truncate(data.draw(st.integers(max(partition.start, partition.end - 8), partition.end)))
@@ -237,7 +237,7 @@ class QueueModel(RuleBasedStateMachine):
         self.receipts = [
             one for one in self.receipts if one.partition != number or one.offset < partition.end
         ]
-        # Where delivered messages are lost, others will have their places: receipts may be worth nothing.
+        # If delivered messages were lost, the partition has a new generation: receipts may be stale.
         self.doubtful.update(one for one in self.receipts if one.partition == number)
         self.broker_restarts(from_snapshot=False)
 
@@ -247,9 +247,9 @@ class QueueModel(RuleBasedStateMachine):
         partition = self.topic.partitions[number]
         partition.cut(data.draw(st.integers(partition.start, min(partition.end, partition.start + 9))))
         for place, message in self.messages.items():
-            if self.is_gone(*place):
+            if self.is_deleted(*place):
                 message.state = DONE
-        # Retention is not told; whatever brings the engine to look at the partition will do.
+        # Retention posts no event; any event that makes the engine look at the partition will do.
         self.host.append(partition=number)
 
     @precondition(lambda self: len(self.topic.partitions) < 5)
@@ -258,7 +258,7 @@ class QueueModel(RuleBasedStateMachine):
         self.topic.partitions.append(FakePartition())
 
     @rule(data=st.data())
-    def group_begins_again(self, data: st.DataObject) -> None:
+    def group_is_reset(self, data: st.DataObject) -> None:
         number = data.draw(st.integers(0, len(self.topic.partitions) - 1))
         partition = self.topic.partitions[number]
         offset = data.draw(st.integers(partition.start, partition.end))
@@ -269,7 +269,7 @@ class QueueModel(RuleBasedStateMachine):
         self.topic.alter({"queue.ordering": ordering})
         self.host.send(ConfigureRequest(queue=QUEUE, overrides={}))
 
-    # What follows from it
+    # Expected effects
 
     def answered(self, request: Request[Any], answer: object) -> None:
         match request:
@@ -281,11 +281,11 @@ class QueueModel(RuleBasedStateMachine):
                     self.settled(settlement, result)
             case ReleaseConsumerRequest():
                 for message in self.messages.values():
-                    if message.state == OUT and message.owner == request.consumer:
+                    if message.state == LEASED and message.owner == request.consumer:
                         self.failed(message)
             case ResetRequest():
                 for message in self.messages.values():
-                    if message.partition in request.offsets and not self.is_gone(*message.place):
+                    if message.partition in request.offsets and not self.is_deleted(*message.place):
                         is_ahead = message.offset >= request.offsets[message.partition]
                         message.state, message.count = READY if is_ahead else DONE, 0
                         message.receipt = None
@@ -303,13 +303,13 @@ class QueueModel(RuleBasedStateMachine):
         for acquired in answer.messages:
             assert request.partitions is None or acquired.partition in request.partitions
             message = self.messages[acquired.partition, acquired.offset]
-            assert message.state == READY, "a message is delivered that nobody gave back"
+            assert message.state == READY, "a message is delivered that is not ready"
             self.check_key_order(message, fresh if request.key_runs else [])
             message.count += 1
             assert acquired.delivery_count == message.count
             assert acquired.deadline_ms == self.host.now_ms + lease_ms
             assert acquired.lane is message.entry.lane
-            message.state, message.owner, message.receipt = OUT, request.consumer, acquired
+            message.state, message.owner, message.receipt = LEASED, request.consumer, acquired
             message.until_ms = acquired.deadline_ms
             fresh.append(message)
             self.receipts.append(acquired)
@@ -325,7 +325,7 @@ class QueueModel(RuleBasedStateMachine):
 
     def settled(self, settlement: Settlement, result: AlpacaError | None) -> None:
         message = self.messages[settlement.partition, settlement.offset]
-        if self.is_gone(*message.place):
+        if self.is_deleted(*message.place):
             return
         if isinstance(result, StaleReceipt) and message.receipt in self.doubtful:
             return
@@ -337,7 +337,7 @@ class QueueModel(RuleBasedStateMachine):
             else:
                 assert isinstance(result, StaleReceipt), result
             return
-        if message.state != OUT:
+        if message.state != LEASED:
             late_states = (READY, BACKOFF, DONE)
             if is_late_ack and message.state in late_states and message.count == settlement.delivery_count:
                 assert result is None
@@ -349,7 +349,7 @@ class QueueModel(RuleBasedStateMachine):
         self.apply(settlement, message)
 
     def is_current(self, settlement: Settlement, message: Message) -> bool:
-        """Whether this is about the latest delivery of the message."""
+        """Return whether this settles the latest delivery of the message."""
         if settlement.consumer is not None:
             return message.owner == settlement.consumer
         receipt = message.receipt
@@ -387,22 +387,22 @@ class QueueModel(RuleBasedStateMachine):
 
     def expire(self) -> None:
         for message in self.messages.values():
-            if message.state == OUT and message.until_ms <= self.host.now_ms:
+            if message.state == LEASED and message.until_ms <= self.host.now_ms:
                 self.failed(message)
             elif message.state == BACKOFF and message.until_ms <= self.host.now_ms:
                 message.state = READY
 
-    def asked_to_move(self, move: Move) -> None:
+    def move_requested(self, move: Move) -> None:
         assert move.sequence > self.sequences.get(move.partition, -1), "moves are in order"
         self.sequences[move.partition] = move.sequence
         message = self.messages[move.partition, move.offset]
-        assert message.state == MOVING or self.is_gone(*message.place)
-        assert self.is_gone(*message.place) or move.delivery_count == message.count
+        assert message.state == MOVING or self.is_deleted(*message.place)
+        assert self.is_deleted(*message.place) or move.delivery_count == message.count
 
-    # What must hold
+    # Invariants
 
     @invariant()
-    def nobody_waits_for_what_could_be_delivered(self) -> None:
+    def no_receive_waits_while_a_message_is_deliverable(self) -> None:
         if self.limits != EngineLimits():
             return
         self.settle_down()
@@ -413,28 +413,28 @@ class QueueModel(RuleBasedStateMachine):
                 assert not any(message.partition in numbers for message in self.deliverable())
 
     @invariant()
-    def figures_add_up(self) -> None:
-        self.host.describe()  # which may find that leased messages are gone, and serve who waits
+    def stats_add_up(self) -> None:
+        self.host.describe()
         self.settle_down()
         for stats in self.host.describe().partitions:
             mine = [
                 message.state for message in self.messages.values()
                 if message.partition == stats.partition
             ]  # fmt: skip
-            assert stats.in_flight == mine.count(OUT)
-            assert stats.resting == mine.count(BACKOFF)
+            assert stats.in_flight == mine.count(LEASED)
+            assert stats.backoff == mine.count(BACKOFF)
             assert stats.dead_lettering == mine.count(MOVING)
-            # What was not read yet may hold offsets without messages.
+            # Offsets that were not read yet may have no messages.
             assert stats.ready >= mine.count(READY)
 
     def settle_down(self) -> None:
-        """Let the engine read on for those who wait."""
+        """Let the engine complete its reads for waiting receives."""
         while (due_ms := self.host.engine.next_deadline_ms) is not None and due_ms <= self.host.now_ms + 1:
             self.host.advance(1)
         self.expire()
 
     def teardown(self) -> None:
-        """Let everybody do their work: in the end every message is done."""
+        """Acknowledge everything: in the end every message is done."""
         if not hasattr(self, "host"):
             return
         self.broker_restarts(from_snapshot=False)
@@ -470,15 +470,15 @@ class QueueModel(RuleBasedStateMachine):
         )  # fmt: skip
 
     def room(self, consumer: str) -> int:
-        out = [message.owner for message in self.messages.values() if message.state == OUT]
+        out = [message.owner for message in self.messages.values() if message.state == LEASED]
         return min(MAX_IN_FLIGHT - out.count(consumer), MAX_TOTAL - len(out))
 
-    def is_gone(self, partition: int, offset: int) -> bool:
+    def is_deleted(self, partition: int, offset: int) -> bool:
         return offset < self.topic.partitions[partition].start
 
 
 class TightQueueModel(QueueModel):
-    """The same where little may be read ahead."""
+    """The same with small limits on reading ahead."""
 
     limits = EngineLimits(max_indexed_runs=2, max_blocked_messages=3)
     slab = 2

@@ -1,4 +1,4 @@
-"""Lanes get their shares, whatever the sizes of receives, and nobody starves."""
+"""Lanes get their shares whatever the sizes of receives, and no lane starves."""
 
 from itertools import cycle, islice
 
@@ -17,7 +17,7 @@ ALL = 0b11111
 
 
 def served(scheduler: LaneScheduler, active: int, sizes: list[int]) -> dict[Lane, int]:
-    """How many of each lane receives of these sizes get, where lanes never run empty."""
+    """Count deliveries by lane for receives of these sizes, if no active lane runs empty."""
     counts = dict.fromkeys(Lane, 0)
     for size in sizes:
         left = size
@@ -32,7 +32,7 @@ def served(scheduler: LaneScheduler, active: int, sizes: list[int]) -> dict[Lane
 
 
 @given(st.lists(st.integers(1, 10), min_size=1, max_size=50))
-def test_shares_are_those_of_the_weights_whatever_the_sizes_of_receives(pattern: list[int]) -> None:
+def test_shares_follow_the_weights_whatever_the_sizes_of_receives(pattern: list[int]) -> None:
     sizes = [*islice(cycle(pattern), 1000)]
     counts = served(LaneScheduler(), ALL, sizes)
     total = sum(counts.values())
@@ -41,7 +41,7 @@ def test_shares_are_those_of_the_weights_whatever_the_sizes_of_receives(pattern:
 
 
 @given(st.integers(1, ALL), st.integers(1, 40))
-def test_lanes_without_messages_leave_their_share_to_the_others_by_weight(active: int, size: int) -> None:
+def test_the_share_of_empty_lanes_is_divided_among_the_others_by_weight(active: int, size: int) -> None:
     counts = served(LaneScheduler(), active, [size] * 100)
     there = [lane for lane in Lane if active >> lane & 1]
     total, weights = sum(counts.values()), sum(WEIGHTS[lane] for lane in there)
@@ -80,7 +80,7 @@ def test_a_lane_that_waits_too_long_is_starved_until_it_is_served() -> None:
     assert scheduler.starved(both, 1999, 1000) == [Lane.CRITICAL]
 
 
-def test_a_lane_alone_waits_for_nobody() -> None:
+def test_a_single_active_lane_does_not_starve() -> None:
     scheduler = LaneScheduler()
     both = 1 << Lane.CRITICAL | 1 << Lane.LOW
     scheduler.starved(both, 0, 1000)
@@ -91,5 +91,5 @@ def test_a_lane_alone_waits_for_nobody() -> None:
 @pytest.mark.parametrize(
     ("active", "lane"), [(0b11111, Lane.CRITICAL), (0b11000, Lane.LOW), (0b10000, Lane.BACKGROUND)]
 )
-def test_in_strict_order_the_most_urgent_goes_first(active: int, lane: Lane) -> None:
+def test_strict_order_serves_the_most_urgent_lane_first(active: int, lane: Lane) -> None:
     assert most_urgent(active) is lane

@@ -1,4 +1,4 @@
-"""Leases that end at the same moment, and leases of a clock that was set back."""
+"""Leases that end at the same time, and leases after the clock was set back."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ from .queue_host import moves_of
 ORDERS = QueueId("workers", "orders")
 
 
-def test_leases_that_end_together_end_some_at_a_time_and_none_is_left() -> None:
+def test_many_leases_that_end_at_the_same_time_end_in_several_ticks() -> None:
     log = FakeLog()
     topic = log.add("orders")
     topic.config = topic_config({"queue.max.deliveries": "1"})
@@ -42,13 +42,15 @@ def test_leases_that_end_together_end_some_at_a_time_and_none_is_left() -> None:
     assert [move.sequence for move in moves] == [*range(10_000)]
 
 
-def test_the_receipt_of_a_message_that_a_crash_took_does_not_settle_the_one_in_its_place() -> None:
+def test_the_receipt_of_a_message_lost_in_a_crash_does_not_settle_the_message_that_reuses_its_offset() -> (
+    None
+):
     log = FakeLog()
     (partition,) = log.add("orders").partitions
     partition.append(Entry(), Entry())
     receive = ReceiveRequest(queue=ORDERS, consumer="", max_messages=2)
     engine = QueueEngine(log, lambda: 1, EngineLimits())
-    outcome = log.handle(engine, [(receive, "ticket")], 0)
+    outcome = log.handle(engine, [(receive, "handle")], 0)
     (reply,) = outcome.replies
     assert isinstance(reply.answer, ReceiveReply)
     _, lost = reply.answer.messages
@@ -60,19 +62,19 @@ def test_the_receipt_of_a_message_that_a_crash_took_does_not_settle_the_one_in_i
     partition.append(Entry())
     ack = Settlement(0, lost.offset, Action.ACK, 1, lost.generation)
     settle = SettleRequest(queue=ORDERS, settlements=(ack,))
-    log.handle(engine, [(receive, "ticket")], 0)
-    (answered,) = log.handle(engine, [(settle, "ticket")], 0).replies
+    log.handle(engine, [(receive, "handle")], 0)
+    (answered,) = log.handle(engine, [(settle, "handle")], 0).replies
     assert isinstance(answered.answer, SettleReply)
     assert isinstance(answered.answer.results[0], StaleReceipt)
 
 
-def test_leases_and_rests_last_as_long_as_they_were_to_although_the_clock_was_set_back() -> None:
+def test_leases_and_backoffs_keep_their_length_when_the_clock_is_set_back() -> None:
     log = FakeLog()
     log.add("orders").partitions[0].append(Entry(), Entry())
     stored: dict[bytes, bytes | None] = {}
 
     def performed(engine: QueueEngine, request: Request[Any], now_ms: int) -> Any:
-        outcome = log.handle(engine, [(request, "ticket")], now_ms)
+        outcome = log.handle(engine, [(request, "handle")], now_ms)
         stored.update(outcome.changes)
         return outcome.replies[-1].answer
 

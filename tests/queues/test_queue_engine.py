@@ -1,4 +1,4 @@
-"""What the queue engine promises besides its stories: bounds, refusals, beginnings and ends of queues."""
+"""The queue engine beyond its transcripts: limits, invalid requests, creation and deletion of queues."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,12 +26,15 @@ from alpacamq.queues.engine import EngineLimits
 from alpacamq.queues.messages import (
     Acquired,
     Action,
+    BacklogRead,
     ConfigureRequest,
     DeleteRequest,
     DescribeRequest,
     ListReply,
     ListRequest,
     Move,
+    OffsetRange,
+    Outline,
     QueueId,
     ReadBacklog,
     ReceiveReply,
@@ -81,7 +84,7 @@ def test_acknowledging_a_hundred_thousand_messages_writes_a_few_hundred_records(
     assert sum(1 for _ in queue.engine.snapshot()) <= 3  # the queue, its head, and the chunk it begins in
 
 
-def test_messages_done_behind_one_that_is_not_cost_a_bit_each() -> None:
+def test_done_messages_behind_an_unfinished_one_take_a_bit_each() -> None:
     queue = host(GREEDY)
     queue.publish(100_000)
     (stuck,) = queue.receive(1, visibility_ms=3_600_000)
@@ -97,7 +100,7 @@ def test_messages_done_behind_one_that_is_not_cost_a_bit_each() -> None:
     assert queue.describe().partitions[0].start_offset == 100_000
 
 
-def test_what_lies_far_ahead_is_not_read_for_a_receive_at_the_front() -> None:
+def test_a_receive_at_the_front_does_not_read_far_ahead() -> None:
     queue = host(GREEDY)
     queue.publish(200_000)
     for _ in range(20):
@@ -113,10 +116,10 @@ def test_an_urgent_message_is_found_behind_a_long_backlog() -> None:
         if offsets(queue.receive(1)) == [urgent]:
             return
         queue.advance(5)
-    pytest.fail("nobody looked that far")
+    pytest.fail("the urgent message was not found")
 
 
-def test_no_more_runs_are_kept_in_memory_than_allowed() -> None:
+def test_the_number_of_indexed_runs_is_limited() -> None:
     log = FakeLog(slab=10)
     log.add(QUEUE.topic, GREEDY)
     queue = QueueHost(log, EngineLimits(max_indexed_runs=25))
@@ -125,22 +128,22 @@ def test_no_more_runs_are_kept_in_memory_than_allowed() -> None:
         queue.receive(1)
         queue.advance(10)
     assert log.outlines <= 5
-    # As messages leave, others are read.
+    # As messages are delivered, others are read.
     assert sum(len(queue.receive(100)) for _ in range(50)) == 980
 
 
-def test_a_receive_finds_a_message_behind_much_that_is_none() -> None:
+def test_a_receive_finds_a_message_behind_many_offsets_without_messages() -> None:
     log = FakeLog(slab=10)
     log.add(QUEUE.topic)
     queue = QueueHost(log)
-    ticket = queue.wait()
+    handle = queue.wait()
     queue.append(*[None] * 1000, Entry())
-    assert queue.received(ticket) == [1000]
+    assert queue.received(handle) == [1000]
     assert queue.describe().partitions[0].start_offset == 1000
 
 
 class SlowReads(QueueHost):
-    """Reads that end when told to."""
+    """A host whose reads complete on request."""
 
     def __init__(self, log: FakeLog) -> None:
         self.reads: list[ReadBacklog] = []
@@ -162,7 +165,68 @@ def slow_reads(messages: int) -> SlowReads:
     return SlowReads(log)
 
 
-def test_a_receive_that_does_not_wait_is_answered_when_the_log_was_read() -> None:
+def test_a_read_for_a_deleted_queue_is_not_for_its_successor() -> None:
+    queue = slow_reads(1)
+    queue.send(receive_request())
+    (stale,) = queue.reads
+    queue.post(TopicDeleted(topic=QUEUE.topic))
+    queue.log.add(QUEUE.topic).partitions[0].append(*[Entry()] * 4)
+    queue.advance(1)
+    (ticket,) = queue.send(receive_request())
+    queue.post(BacklogRead(read=stale, outline=Outline((OffsetRange(0, 0, Lane.NORMAL),), 1)))
+    assert queue.received(ticket) is None
+    queue.end_reads()
+    assert queue.received(ticket) == [0, 1, 2, 3]
+
+
+def test_ready_messages_wait_only_briefly_for_a_slow_read() -> None:
+    log = FakeLog()
+    first, second = log.add(QUEUE.topic, partitions=2).partitions
+    first.append(*[Entry()] * 20)
+    queue = SlowReads(log)
+    queue.send(receive_request(max_messages=1))
+    queue.end_reads()
+    second.append(Entry())
+    queue.advance(100)
+    (ticket,) = queue.send(receive_request(max_messages=1, wait_ms=20_000))
+    assert queue.reads
+    queue.advance(20)
+    assert queue.received(ticket) == [1]
+
+
+def test_a_wait_that_ends_while_its_topic_is_deleted_is_answered() -> None:
+    queue = host()
+    ticket = queue.wait(wait_ms=1000)
+    queue.publish(1)
+    (message,) = queue.answers[ticket].messages  # type: ignore[attr-defined]
+    ticket = queue.wait(wait_ms=1000)
+    del queue.log.topics[QUEUE.topic]  # and the event comes later
+    queue.advance(1000)
+    assert queue.received(ticket) == []
+    queue.advance(message.deadline_ms)  # its lease expires, too
+
+
+def test_in_key_order_what_retention_leaves_is_received() -> None:
+    log = FakeLog()
+    topic = log.add(QUEUE.topic, {"queue.ordering": "key"})
+    topic.partitions[0].append(*[Entry(key=b"%d" % (n % 3)) for n in range(20)])
+    queue = QueueHost(log)
+    queue.receive(1)
+    topic.partitions[0].cut(5)
+    assert offsets(queue.receive(1)) == [5]
+
+
+def test_a_stale_entry_of_the_index_does_not_hide_an_arrival() -> None:
+    queue = host()
+    queue.publish(1)
+    (message,) = queue.receive()
+    queue.settle(Action.NACK, message, delay_ms=0)
+    queue.ack(message)
+    queue.log.topics[QUEUE.topic].partitions[0].append(Entry())
+    assert queue.received(queue.wait()) == [1]
+
+
+def test_a_poll_gets_its_reply_when_the_log_was_read() -> None:
     queue = slow_reads(3)
     (found,) = queue.send(receive_request())
     assert queue.received(found) is None
@@ -174,22 +238,22 @@ def test_a_receive_that_does_not_wait_is_answered_when_the_log_was_read() -> Non
     assert queue.received(nothing) == []
 
 
-def test_a_receive_that_does_not_wait_is_answered_although_a_read_does_not_end() -> None:
+def test_a_poll_gets_a_reply_although_a_read_does_not_complete() -> None:
     queue = slow_reads(3)
-    (ticket,) = queue.send(receive_request())
+    (handle,) = queue.send(receive_request())
     queue.advance(1999)
-    assert queue.received(ticket) is None
+    assert queue.received(handle) is None
     queue.advance(1)
-    assert queue.received(ticket) == []
+    assert queue.received(handle) == []
 
 
-def test_a_read_that_ends_after_a_reset_changes_nothing() -> None:
+def test_a_read_that_completes_after_a_reset_changes_nothing() -> None:
     queue = slow_reads(3)
-    (ticket,) = queue.send(receive_request())
+    (handle,) = queue.send(receive_request())
     queue.send(ResetRequest(queue=QUEUE, offsets={0: 2}))
     queue.end_reads()
     queue.end_reads()
-    assert queue.received(ticket) == [2]
+    assert queue.received(handle) == [2]
 
 
 def test_describing_a_queue_changes_nothing() -> None:
@@ -205,7 +269,7 @@ def test_describing_a_queue_changes_nothing() -> None:
     assert len(queue.changes) == written
 
 
-def test_reading_goes_on_for_everybody_who_waits() -> None:
+def test_reads_continue_for_all_waiting_receives() -> None:
     log = FakeLog(slab=10)
     log.add(QUEUE.topic, partitions=2)
     queue = QueueHost(log)
@@ -217,7 +281,7 @@ def test_reading_goes_on_for_everybody_who_waits() -> None:
 
 
 @pytest.mark.parametrize("log_start", [0, CHUNK_SIZE - 3])
-def test_what_is_done_stays_done_when_the_gap_before_it_is_read_again(log_start: int) -> None:
+def test_done_messages_stay_done_when_the_gap_before_them_is_read_again(log_start: int) -> None:
     queue = host()
     queue.log.topics[QUEUE.topic].partitions[0].start = log_start
     queue.receive()
@@ -229,14 +293,14 @@ def test_what_is_done_stays_done_when_the_gap_before_it_is_read_again(log_start:
     assert queue.describe().partitions[0].start_offset == log_start + 3
 
 
-def test_a_log_that_grew_without_a_word_is_noticed_by_the_next_receive() -> None:
+def test_the_next_receive_notices_growth_without_an_event() -> None:
     queue = host()
     assert queue.receive() == ()
     queue.log.topics[QUEUE.topic].partitions[0].append(Entry())
     assert offsets(queue.receive()) == [0]
 
 
-def test_a_group_that_begins_at_the_end_gets_what_comes_later_also_in_new_partitions() -> None:
+def test_a_group_that_starts_at_the_end_gets_later_messages_also_in_new_partitions() -> None:
     queue = host(partitions=2)
     queue.publish(5)
     assert queue.receive(start=Start.LATEST) == ()
@@ -249,15 +313,15 @@ def test_a_group_that_begins_at_the_end_gets_what_comes_later_also_in_new_partit
     assert {(message.partition, message.offset) for message in messages} == {(0, 5), (1, 0), (2, 0)}
 
 
-def test_a_receive_that_waits_gets_messages_of_a_partition_that_is_added() -> None:
+def test_a_waiting_receive_gets_messages_of_an_added_partition() -> None:
     queue = host()
-    ticket = queue.wait()
+    handle = queue.wait()
     queue.log.topics[QUEUE.topic].partitions.append(FakePartition())
     queue.publish(1, partition=1)
-    assert queue.received(ticket) == [0]
+    assert queue.received(handle) == [0]
 
 
-def test_partitions_take_turns() -> None:
+def test_partitions_are_served_round_robin() -> None:
     queue = host(partitions=3)
     for partition in range(3):
         queue.publish(4, partition=partition)
@@ -265,46 +329,46 @@ def test_partitions_take_turns() -> None:
     assert [message.partition for message in queue.receive(2, partitions=(1,))] == [1, 1]
 
 
-def test_a_receive_of_nothing_only_tells_that_there_is_something() -> None:
+def test_a_receive_of_zero_messages_reports_availability_without_leasing() -> None:
     queue = host()
-    ticket = queue.wait(0)
-    assert queue.received(ticket) is None
+    handle = queue.wait(0)
+    assert queue.received(handle) is None
     queue.publish(1)
-    assert queue.received(ticket) == []
+    assert queue.received(handle) == []
     assert queue.received(queue.wait(0)) == []
     assert offsets(queue.receive()) == [0]
     assert queue.describe().received_total == 1
 
 
-def test_whoever_is_gone_is_given_nothing() -> None:
+def test_a_cancelled_receive_leases_nothing() -> None:
     queue = host()
-    gone, there = queue.wait(), queue.wait(consumer="c2")
-    queue.engine.cancel(gone)
+    cancelled, waiting = queue.wait(), queue.wait(consumer="c2")
+    queue.engine.cancel(cancelled)
     queue.publish(1)
-    assert queue.received(gone) is None
-    assert queue.received(there) == [0]
-    queue.engine.cancel(gone)
-    queue.engine.cancel(there)
+    assert queue.received(cancelled) is None
+    assert queue.received(waiting) == [0]
+    queue.engine.cancel(cancelled)
+    queue.engine.cancel(waiting)
 
 
-def test_those_who_wait_are_served_in_the_order_they_came() -> None:
+def test_waiting_receives_are_served_in_order_of_arrival() -> None:
     queue = host()
-    tickets = [queue.wait(1, consumer=f"c{i}") for i in range(3)]
+    handles = [queue.wait(1, consumer=f"c{i}") for i in range(3)]
     queue.publish(2)
     late = queue.wait(1, consumer="late")
-    assert [queue.received(ticket) for ticket in [*tickets, late]] == [[0], [1], None, None]
+    assert [queue.received(handle) for handle in [*handles, late]] == [[0], [1], None, None]
     queue.advance(20_000)
-    assert [queue.received(ticket) for ticket in [*tickets, late]] == [[0], [1], [], []]
+    assert [queue.received(handle) for handle in [*handles, late]] == [[0], [1], [], []]
 
 
-def test_consumers_without_a_name_are_held_to_the_limit_of_the_queue_only() -> None:
+def test_consumers_without_a_name_have_only_the_limit_of_the_queue() -> None:
     queue = host({"queue.max.in.flight": "2", "queue.max.in.flight.total": "5"})
     queue.publish(9)
     assert len(queue.receive(consumer="named")) == 2
     assert len(queue.receive(consumer="")) == 3
 
 
-def test_a_consumer_that_is_gone_gives_back_what_it_held_and_what_fails_so_too_often_is_dead() -> None:
+def test_releasing_a_consumer_ends_its_leases_and_dead_letters_spent_messages() -> None:
     queue = host({"queue.max.deliveries": "2"})
     queue.publish(2)
     for _ in range(2):
@@ -312,13 +376,13 @@ def test_a_consumer_that_is_gone_gives_back_what_it_held_and_what_fails_so_too_o
         assert offsets(queue.receive()) == [0, 1]
         assert queue.ask(ReleaseConsumerRequest(queue=QUEUE, consumer="c1")) == SettleReply()
     assert [(move.offset, move.reason) for move in queue.moves] == [
-        (0, "its consumer is gone"),
-        (1, "its consumer is gone"),
+        (0, "consumer disconnected"),
+        (1, "consumer disconnected"),
     ]
     assert queue.ask(ReleaseConsumerRequest(queue=QUEUE, consumer="stranger")) == SettleReply()
 
 
-def test_dead_letters_stay_where_they_are_however_often_they_fail() -> None:
+def test_dead_letters_are_not_dead_lettered_again() -> None:
     dead = QueueId("workers", "orders.dlq")
     queue = host()
     queue.log.add(dead.topic, {"queue.max.deliveries": "1"})
@@ -333,7 +397,7 @@ def test_dead_letters_stay_where_they_are_however_often_they_fail() -> None:
     assert queue.moves == []
 
 
-def test_every_partition_moves_under_a_producer_id_of_its_own_that_survives() -> None:
+def test_every_partition_moves_with_its_own_producer_id_also_after_a_restart() -> None:
     queue = host(partitions=2)
     for partition in range(2):
         queue.publish(2, partition=partition)
@@ -343,12 +407,12 @@ def test_every_partition_moves_under_a_producer_id_of_its_own_that_survives() ->
     assert sorted(first) == [(0, 0, 100), (0, 1, 100), (1, 0, 101), (1, 1, 101)]
     queue.restart()
     assert [(move.partition, move.sequence, move.producer_id) for move in queue.moves] == sorted(first)
-    queue.carry_out()
+    queue.perform_moves()
     queue.restart()
     assert queue.moves == []
 
 
-def test_word_of_a_move_that_is_not_known_changes_nothing() -> None:
+def test_completion_of_an_unknown_move_changes_nothing() -> None:
     queue = host()
     queue.publish(1)
     (message,) = queue.receive()
@@ -364,27 +428,27 @@ def test_word_of_a_move_that_is_not_known_changes_nothing() -> None:
     fields = {name: getattr(move, name) for name in move.__struct_fields__}
     for change in wrong:
         queue.moves = [Move(**{**fields, **change})]
-        queue.carry_out()
+        queue.perform_moves()
     assert queue.describe().partitions[0].dead_lettering == 1
     queue.moves = [move, move]
-    queue.carry_out()
+    queue.perform_moves()
     assert queue.describe().partitions[0].dead_lettering == 0
 
 
-def test_a_message_that_cannot_be_moved_is_there_again_as_if_nobody_had_had_it() -> None:
+def test_a_message_that_cannot_be_moved_is_available_again_and_the_delivery_does_not_count() -> None:
     queue = host({"queue.ordering": "key"})
     queue.publish(2, key=b"k")
     (message,) = queue.receive(1)
     queue.settle(Action.MOVE, message, target="gone")
     assert queue.receive() == ()
-    queue.give_back()
+    queue.return_moves()
     (again,) = queue.receive()
     assert (again.offset, again.delivery_count) == (0, 1)
     queue.restart()
     assert queue.moves == []
 
 
-def test_a_topic_that_is_deleted_takes_its_queues_with_it() -> None:
+def test_deleting_a_topic_deletes_its_queues() -> None:
     queue = host()
     queue.publish(3)
     (message,) = queue.receive(1)
@@ -394,20 +458,20 @@ def test_a_topic_that_is_deleted_takes_its_queues_with_it() -> None:
     queue.post(TopicDeleted(topic=QUEUE.topic))
     assert queue.ask(ListRequest()) == ListReply(queues=(QueueId("workers", "other"),))
     queue.check_changes()
-    assert isinstance(queue.refusal(receive_request()), UnknownTopic)
+    assert isinstance(queue.error_of(receive_request()), UnknownTopic)
     assert [type(result) for result in queue.settle(Action.ACK, message)] == [StaleReceipt]
     assert queue.engine.next_deadline_ms is None
 
 
-def test_whoever_waits_on_a_topic_that_is_deleted_is_told() -> None:
+def test_waiting_receives_of_a_deleted_topic_get_an_error() -> None:
     queue = host()
-    ticket = queue.wait()
+    handle = queue.wait()
     del queue.log.topics[QUEUE.topic]
     queue.post(TopicDeleted(topic=QUEUE.topic))
-    assert isinstance(queue.answers[ticket], UnknownTopic)
+    assert isinstance(queue.answers[handle], UnknownTopic)
 
 
-def test_a_queue_whose_topic_went_while_the_broker_was_down_is_forgotten() -> None:
+def test_a_queue_whose_topic_was_deleted_during_downtime_is_deleted() -> None:
     queue = host()
     queue.publish(3)
     queue.receive(2)
@@ -417,7 +481,7 @@ def test_a_queue_whose_topic_went_while_the_broker_was_down_is_forgotten() -> No
     assert contents(queue.changes) == {}
 
 
-def test_a_queue_that_is_deleted_begins_anew_and_takes_no_receipts_of_before() -> None:
+def test_a_recreated_queue_rejects_receipts_of_the_deleted_one() -> None:
     queue = host()
     queue.publish(3)
     messages = queue.receive()
@@ -425,14 +489,14 @@ def test_a_queue_that_is_deleted_begins_anew_and_takes_no_receipts_of_before() -
     assert queue.ask(DeleteRequest(queue=QUEUE)) == SettleReply()
     assert isinstance(queue.answers[waiting], GroupIdNotFound)
     assert contents(queue.changes) == {}
-    assert isinstance(queue.refusal(DeleteRequest(queue=QUEUE)), GroupIdNotFound)
-    assert isinstance(queue.refusal(DescribeRequest(queue=QUEUE)), GroupIdNotFound)
+    assert isinstance(queue.error_of(DeleteRequest(queue=QUEUE)), GroupIdNotFound)
+    assert isinstance(queue.error_of(DescribeRequest(queue=QUEUE)), GroupIdNotFound)
     assert offsets(queue.receive()) == [0, 1, 2]
     assert {type(result) for result in queue.settle(Action.ACK, *messages)} == {StaleReceipt}
     queue.check_changes()
 
 
-def test_what_happens_at_once_is_written_as_it_ended() -> None:
+def test_a_batch_of_requests_writes_only_the_final_state() -> None:
     queue = host()
     queue.publish(3)
     receive = receive_request()
@@ -446,7 +510,7 @@ def test_what_happens_at_once_is_written_as_it_ended() -> None:
     assert contents(queue.changes) == {}
 
 
-def test_a_settlement_by_consumer_is_for_what_that_consumer_holds() -> None:
+def test_a_settlement_by_consumer_requires_its_lease() -> None:
     queue = host()
     queue.publish(2)
     queue.receive(1, consumer="c1")
@@ -481,7 +545,7 @@ def test_a_settlement_by_consumer_is_for_what_that_consumer_holds() -> None:
         pytest.param(Settlement(-1, 0, Action.ACK, 1), NotAcquired, id="no partition"),
     ],
 )
-def test_a_settlement_that_makes_no_sense_is_refused_and_changes_nothing(
+def test_an_invalid_settlement_fails_and_changes_nothing(
     settlement: Settlement, error: type[AlpacaError]
 ) -> None:
     queue = host()
@@ -505,7 +569,7 @@ def test_a_settlement_that_makes_no_sense_is_refused_and_changes_nothing(
         pytest.param(receive_request(partitions=(0, 1)), UnknownTopic, id="no such partition"),
         pytest.param(receive_request(partitions=(-1,)), UnknownTopic, id="partition below zero"),
         pytest.param(receive_request(queue=QueueId("g", "nowhere")), UnknownTopic, id="no such topic"),
-        pytest.param(receive_request(queue=QueueId("", "orders")), InvalidGroupId, id="nobody"),
+        pytest.param(receive_request(queue=QueueId("", "orders")), InvalidGroupId, id="empty group"),
         pytest.param(receive_request(queue=QueueId("g" * 1025, "orders")), InvalidGroupId, id="long group"),
         pytest.param(receive_request(queue=QueueId("\ud800", "orders")), InvalidGroupId, id="group no text"),
         pytest.param(ResetRequest(queue=QUEUE, offsets={1: 0}), UnknownTopic, id="reset of no partition"),
@@ -520,25 +584,25 @@ def test_a_settlement_that_makes_no_sense_is_refused_and_changes_nothing(
         ),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused_and_makes_no_queue(
+def test_an_invalid_request_fails_and_creates_no_queue(
     request_: Request[Any], error: type[AlpacaError]
 ) -> None:
     queue = host()
-    assert type(queue.refusal(request_)) is error
+    assert type(queue.error_of(request_)) is error
     assert queue.ask(ListRequest()) == ListReply(queues=())
     assert queue.changes == []
 
 
-def test_there_are_only_so_many_queues_and_so_many_who_wait() -> None:
+def test_the_numbers_of_queues_and_of_waiting_receives_are_limited() -> None:
     queue = host(limits=EngineLimits(max_queues=1, max_waiting_receives=2))
-    tickets = [queue.wait(), queue.wait()]
+    handles = [queue.wait(), queue.wait()]
     assert isinstance(queue.answers[queue.wait()], TooManyWaiting)
-    queue.engine.cancel(tickets[0])
+    queue.engine.cancel(handles[0])
     assert queue.received(queue.wait()) is None
-    assert isinstance(queue.refusal(receive_request(queue=QueueId("others", "orders"))), TooManyGroups)
+    assert isinstance(queue.error_of(receive_request(queue=QueueId("others", "orders"))), TooManyGroups)
 
 
-def test_a_reset_beyond_the_log_is_one_to_its_ends() -> None:
+def test_a_reset_beyond_the_log_is_clamped_to_its_bounds() -> None:
     queue = host()
     queue.publish(5)
     queue.log.topics[QUEUE.topic].partitions[0].cut(2)
@@ -548,7 +612,7 @@ def test_a_reset_beyond_the_log_is_one_to_its_ends() -> None:
     assert offsets(queue.receive()) == [2, 3, 4]
 
 
-def test_settings_of_the_group_go_before_those_of_the_topic_and_can_be_taken_back() -> None:
+def test_group_settings_override_topic_settings_and_can_be_removed() -> None:
     queue = host({"queue.visibility.timeout.ms": "7000"})
     queue.publish(1)
     overrides: dict[str, str | None] = {"queue.visibility.timeout.ms": "3000"}
@@ -565,7 +629,7 @@ def test_settings_of_the_group_go_before_those_of_the_topic_and_can_be_taken_bac
     assert queue.describe().overrides == {}
 
 
-def test_a_lease_that_is_over_is_over_before_anybody_has_seen_to_it() -> None:
+def test_an_expired_lease_cannot_be_extended_even_before_it_was_ended() -> None:
     queue = host(GREEDY)
     queue.publish(3000)
     messages = [queue.receive(1, consumer=f"c{at}")[0] for at in range(3000)]
@@ -575,7 +639,7 @@ def test_a_lease_that_is_over_is_over_before_anybody_has_seen_to_it() -> None:
     queue.ack(*messages)
 
 
-def test_a_lease_without_length_ends_at_once() -> None:
+def test_a_lease_of_zero_length_ends_at_once() -> None:
     queue = host({"queue.max.deliveries": "2"})
     queue.publish(1)
     for count in (1, 2):
@@ -585,7 +649,7 @@ def test_a_lease_without_length_ends_at_once() -> None:
     assert [move.offset for move in queue.moves] == [0]
 
 
-def test_figures_tell_lanes_apart_and_count_what_is_new() -> None:
+def test_stats_count_by_lane_and_count_new_messages() -> None:
     queue = host(GREEDY)
     queue.publish(5)
     messages = queue.receive(2)
@@ -593,19 +657,19 @@ def test_figures_tell_lanes_apart_and_count_what_is_new() -> None:
     queue.publish(3, Lane.HIGH)
     reply = queue.describe()
     (stats,) = reply.partitions
-    # What was not read yet is taken for normal.
-    assert (stats.ready, stats.in_flight, stats.resting) == (6, 1, 1)
+    # Unread messages count as normal.
+    assert (stats.ready, stats.in_flight, stats.backoff) == (6, 1, 1)
     assert stats.lanes["normal"].ready == 6
     queue.receive(4)
     (stats,) = queue.describe().partitions
     normal, high = stats.lanes["normal"], stats.lanes["high"]
     assert (high.ready, high.in_flight, high.enqueued_total, high.delivered_total) == (0, 3, 3, 3)
-    assert (normal.ready, normal.in_flight, normal.resting, normal.delivered_total) == (2, 2, 1, 3)
+    assert (normal.ready, normal.in_flight, normal.backoff, normal.delivered_total) == (2, 2, 1, 3)
     assert (stats.oldest_offset, stats.end_offset) == (0, 8)
     assert (reply.nacked_total, queue.describe().received_total) == (1, 6)
 
 
-def test_a_queue_that_was_only_configured_shows_all_there_is_as_ready() -> None:
+def test_a_queue_without_receives_counts_all_messages_as_ready() -> None:
     queue = host()
     queue.publish(5)
     queue.ask(ConfigureRequest(queue=QUEUE, overrides={}))
@@ -614,12 +678,12 @@ def test_a_queue_that_was_only_configured_shows_all_there_is_as_ready() -> None:
     assert queue.receive(start=Start.LATEST) == ()
 
 
-def test_many_requests_at_once_are_answered_in_order_and_written_together() -> None:
+def test_a_batch_of_requests_gets_replies_in_order_and_one_write() -> None:
     queue = host(GREEDY)
     queue.publish(100)
     queue.receive(1)
     queue.changes.clear()
-    tickets = queue.send(*[receive_request(max_messages=9, consumer=f"c{at}") for at in range(10)])
-    replies = [queue.answers[ticket] for ticket in tickets]
+    handles = queue.send(*[receive_request(max_messages=9, consumer=f"c{at}") for at in range(10)])
+    replies = [queue.answers[handle] for handle in handles]
     assert [len(reply.messages) for reply in replies if isinstance(reply, ReceiveReply)] == [9] * 10
     assert len(queue.changes) == 1

@@ -1,4 +1,4 @@
-"""Stored queues: what is written is read, and what cannot be read is said to be so."""
+"""Stored queue records: round trips, truncated, damaged and unknown records."""
 
 import struct
 from contextlib import suppress
@@ -21,7 +21,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=3
 
 
 def rich() -> QueueHost:
-    """A queue with messages in every state."""
+    """Return a queue with messages in every state."""
     log = FakeLog()
     log.add(QUEUE.topic, {"queue.max.deliveries": "9"})
     host = QueueHost(log)
@@ -48,14 +48,14 @@ def engine() -> QueueEngine:
 
 
 @given(NAMES, NAMES, st.integers(0, 2**31 - 1), st.integers(0, 2**55))
-def test_a_key_tells_what_it_was_made_of(group: str, topic: str, partition: int, index: int) -> None:
+def test_keys_round_trip(group: str, topic: str, partition: int, index: int) -> None:
     queue = QueueId(group, topic)
     assert parse_key(queue_key(queue)) == (b"q", queue, 0, 0)
     assert parse_key(head_key(queue, partition)) == (b"h", queue, partition, 0)
     assert parse_key(chunk_key(queue, partition, index)) == (b"c", queue, partition, index)
 
 
-def test_everything_stored_is_there_after_a_restart() -> None:
+def test_a_restart_restores_everything_stored() -> None:
     RICH.check_changes()
     again = engine()
     for key, value in STORED:
@@ -65,7 +65,7 @@ def test_everything_stored_is_there_after_a_restart() -> None:
 
 
 @pytest.mark.parametrize("stored", STORED, ids=lambda change: change.key[:1].decode())
-def test_a_record_cut_short_anywhere_is_corrupt(stored: Change) -> None:
+def test_a_record_truncated_anywhere_is_corrupt(stored: Change) -> None:
     assert stored.value is not None
     for cut in range(len(stored.value)):
         with pytest.raises(CorruptState):
@@ -76,14 +76,14 @@ def test_a_record_cut_short_anywhere_is_corrupt(stored: Change) -> None:
 
 
 @pytest.mark.parametrize("stored", STORED, ids=lambda change: change.key[:1].decode())
-def test_a_record_with_something_behind_it_is_corrupt(stored: Change) -> None:
+def test_a_record_with_trailing_bytes_is_corrupt(stored: Change) -> None:
     assert stored.value is not None
     with pytest.raises(CorruptState, match="too many"):
         engine().replay(stored.key, stored.value + b"\0")
 
 
 @pytest.mark.parametrize("stored", STORED, ids=lambda change: change.key[:1].decode())
-def test_a_record_of_a_later_version_is_not_misread(stored: Change) -> None:
+def test_a_record_of_a_later_version_is_corrupt(stored: Change) -> None:
     assert stored.value is not None
     with pytest.raises(CorruptState, match="version 1"):
         engine().replay(stored.key, b"\1" + stored.value[1:])
@@ -91,9 +91,7 @@ def test_a_record_of_a_later_version_is_not_misread(stored: Change) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(STORED), st.data())
-def test_a_damaged_record_is_corrupt_or_read_as_something_that_can_be(
-    stored: Change, data: st.DataObject
-) -> None:
+def test_a_damaged_record_is_corrupt_or_leads_to_a_valid_state(stored: Change, data: st.DataObject) -> None:
     assert stored.value is not None
     damaged = bytearray(stored.value)
     for _ in range(data.draw(st.integers(1, 3))):
@@ -109,7 +107,7 @@ def test_a_damaged_record_is_corrupt_or_read_as_something_that_can_be(
 
 
 @given(st.binary(max_size=200), st.binary(max_size=200))
-def test_garbage_is_corrupt_or_passed_over(key: bytes, value: bytes) -> None:
+def test_garbage_is_corrupt_or_ignored(key: bytes, value: bytes) -> None:
     for kind in (b"", b"q", b"h", b"c"):
         with suppress(CorruptState):
             engine().replay(kind + key, value)
@@ -120,13 +118,13 @@ def test_garbage_is_corrupt_or_passed_over(key: bytes, value: bytes) -> None:
             engine().replay(stored.key, value)
 
 
-def test_kinds_of_a_later_version_are_passed_over() -> None:
+def test_unknown_kinds_are_ignored() -> None:
     again = engine()
-    again.replay(b"z" + queue_key(QUEUE)[1:], b"whatever")
+    again.replay(b"z" + queue_key(QUEUE)[1:], b"value")
     again.replay(b"z" + queue_key(QUEUE)[1:], None)
     assert again.handle([Pending(ListRequest(), 1)], 0).replies == [(1, ListReply(queues=()))]
 
 
-def test_a_head_before_the_beginning_is_corrupt() -> None:
+def test_a_head_with_a_negative_start_offset_is_corrupt() -> None:
     with pytest.raises(CorruptState, match="start offset -1"):
         engine().replay(head_key(QUEUE, 0), struct.pack(">Bqqqq", 0, 1, -1, 0, -1))

@@ -1,4 +1,4 @@
-"""Who never waits is not told of arrivals: the engine looks by itself whether a log has grown."""
+"""Queues without waiting receives get no arrival events: the engine checks whether a log has grown."""
 
 from alpacamq.model.lanes import Lane
 from alpacamq.queues.engine import EngineLimits, QueueEngine
@@ -11,14 +11,14 @@ ORDERS = QueueId("workers", "orders")
 
 def receive(log: FakeLog, engine: QueueEngine, now_ms: int) -> tuple[Acquired, ...]:
     outcome = log.handle(
-        engine, [(ReceiveRequest(queue=ORDERS, consumer="", max_messages=10), "ticket")], now_ms
+        engine, [(ReceiveRequest(queue=ORDERS, consumer="", max_messages=10), "handle")], now_ms
     )
     (reply,) = outcome.replies
     assert isinstance(reply.answer, ReceiveReply)
     return reply.answer.messages
 
 
-def test_an_urgent_message_that_comes_while_others_are_ready_is_not_left_until_they_are_done() -> None:
+def test_an_urgent_arrival_is_delivered_before_the_ready_messages_are_done() -> None:
     log = FakeLog()
     (partition,) = log.add("orders").partitions
     engine = QueueEngine(log, lambda: 1, EngineLimits())
@@ -29,7 +29,7 @@ def test_an_urgent_message_that_comes_while_others_are_ready_is_not_left_until_t
     assert urgent in [message.offset for message in receive(log, engine, 100)]
 
 
-def test_a_partition_that_gets_its_messages_later_has_its_turns_all_the_same() -> None:
+def test_a_partition_that_grows_later_is_served_in_turn() -> None:
     log = FakeLog()
     first, second = log.add("orders", partitions=2).partitions
     engine = QueueEngine(log, lambda: 1, EngineLimits())

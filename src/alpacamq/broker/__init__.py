@@ -1,5 +1,5 @@
-"""Where decisions meet disk and time: partitions, topics, durability, housekeeping.
+"""Runs the pure state machines and logs on asyncio, threads and a disk.
 
-One event loop owns every object here. Whatever blocks (fsync, recovery, compaction,
-unpacking) runs in threads and comes back as an event.
+One event loop owns every object here. Blocking work (fsync, recovery, compaction, unpacking)
+runs in threads and reports back to the loop.
 """

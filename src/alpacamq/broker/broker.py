@@ -1,6 +1,6 @@
-"""The broker: one data directory, its topics, and what keeps them durable and tidy.
+"""The broker: wires one data directory, its topics, the coordinators and background work together.
 
-Put together here; APIs are given this object and nothing below it.
+APIs receive this object and nothing below it.
 """
 
 import asyncio
@@ -56,17 +56,18 @@ __all__ = ["PROBE", "Broker", "BrokerSettings"]
 
 FLUSH_THREADS = 4
 WORK_THREADS = 8
-# Clocks that are set by less are followed at once: in general, and where old data is deleted.
+# Steps of the clock up to this size are followed at once: in general, and where old data is deleted.
 MAX_STEP_MS = 366 * DAY_MS
 MAX_RETENTION_STEP_MS = 600_000
-TIME_NOTE_SECONDS = 600
-# How long clients wait for the settlement of a power loss. A damaged shard must not keep them out for good.
+TIME_RECORD_SECONDS = 600
+# How long clients wait for the settlement of a power loss. A damaged state machine must not block them for
+# ever.
 SETTLE_SECONDS = 30.0
 SETTLE_RETRY_SECONDS = 5.0
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the broker itself needs to know; APIs have settings of their own."""
+    """Settings of the broker itself; APIs have their own."""
 
     node_id: BrokerId
     data_directory: Path
@@ -83,11 +84,11 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     transactions: TransactionSettings = TransactionSettings()
     queues: QueueSettings = QueueSettings()
     delays: DelaySettings = DelaySettings()
-    tracing: TracingSettings | None = TracingSettings()  # None: switched off
+    tracing: TracingSettings | None = TracingSettings()  # None: disabled
 
 
 class Broker:
-    """Everything between the APIs and the disk."""
+    """Owns all state between the APIs and the disk."""
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class Broker:
         self.clock = CautiousClock(
             system_clock, max_step_ms=MAX_STEP_MS, hold_ms=settings.clock_hold_ms, purpose="broker"
         )
-        # For what deletes: here a jump of hours does harm.
+        # Deletion is irreversible, so even a jump of hours does harm.
         self._retention_clock = RetentionClock(
             system_clock,
             max_step_ms=MAX_RETENTION_STEP_MS,
@@ -110,10 +111,10 @@ class Broker:
             purpose="retention",
         )
         self._disk = disk or SystemDisk()
-        # fsync has threads of its own: a long compaction must not hold up an acknowledgement.
+        # fsync has its own threads: a long compaction must not delay an acknowledgement.
         self._flush_threads = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="flush")
         self.work_threads = ThreadPoolExecutor(WORK_THREADS, thread_name_prefix="work")
-        # None where nothing is counted beyond what the broker needs itself.
+        # None if the node collects no metrics.
         self.metrics = metrics
         self._flushes = GroupCommit(
             self._flush_threads,
@@ -129,18 +130,18 @@ class Broker:
         self._is_settled = asyncio.Event()
 
     def open(self) -> None:
-        """Take the data directory and recover all it holds. Blocking; everything is ready then."""
+        """Lock the data directory and recover everything in it. Blocking."""
         self.begin()
         self.topics.load(self.recovery, self._start_number)
         self._end_recovery()
 
     async def recover(self) -> None:
-        """Recover all the data directory holds, after `begin`. What is ready is served meanwhile."""
+        """Recover all partitions after `begin`. Partitions are served as they become ready."""
         if await self.topics.load_gradually(self.recovery, self._start_number):
             self._end_recovery()
 
     def begin(self) -> None:
-        """Take the data directory and read which topics there are. Blocking; `recover` follows."""
+        """Lock the data directory and read the list of topics. Blocking; `recover` follows."""
         settings = self.settings
         self._directory = DataDirectory(settings.data_directory, self._disk, settings.node_id)
         self._directory.open()
@@ -159,7 +160,7 @@ class Broker:
             metadata.load()
         except (DamagedLog, StorageFailed) as error:
             raise StorageFailed(
-                f"the list of topics cannot be read: {error}; see what can be done with "
+                f"cannot read the list of topics: {error}; for ways to repair it, run "
                 f"`alpacamq repair --data-dir {settings.data_directory}`"
             ) from error
         self.clock.resume(metadata.image.time_ms)
@@ -235,12 +236,11 @@ class Broker:
         self.lags = GroupLags(self.topics, self.groups)
         self.lane_rates = LaneRates()
         self.sampler = Sampler(self.topics, self.queues, self.lags, self.clock)
-        self.topics.on_delete = self._topic_deleted
-        self.topics.on_grow = self.queues.topic_grown
+        self.topics.subscribe(self)
         self._metadata = metadata
 
     async def run(self) -> None:
-        """Host the coordinators and keep house until cancelled."""
+        """Run the coordinators and background tasks until cancelled."""
         housekeeping = Housekeeping(
             self.all_partitions,
             self.work_threads,
@@ -251,21 +251,21 @@ class Broker:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.event_loop.run())
             if self._directory.is_power_loss_open:
-                await self._is_recovered.wait()  # groups have to know where every partition ends
+                await self._is_recovered.wait()  # groups need the end offset of every partition
             tasks.create_task(self.groups.run())
             tasks.create_task(self.transactions.run())
-            # To these, a partition that is not there yet would be one that was deleted.
+            # These would take a partition that is not loaded yet for a deleted one.
             await self._is_recovered.wait()
             tasks.create_task(self.queues.run())
             tasks.create_task(self.delays.run())
             tasks.create_task(housekeeping.run())
             tasks.create_task(self.sampler.run())
-            tasks.create_task(self._note_time())
+            tasks.create_task(self._record_time())
             if self._directory.is_power_loss_open:
                 tasks.create_task(self._settle_power_loss())
 
     async def _settle_power_loss(self) -> None:
-        """Wait until no offset, queue or transaction refers to lost records, and remember that."""
+        """Wait until no offset, queue or transaction refers to lost records, and record that."""
         while True:
             try:
                 await self.groups.settled()
@@ -284,13 +284,14 @@ class Broker:
 
     @property
     def is_power_loss_open(self) -> bool:
-        """Whether offsets, queues or transactions may refer to records that a power loss has taken."""
+        """Whether offsets, queues or transactions may refer to records lost in a power cut."""
         return self._directory.is_power_loss_open
 
     async def wait_until_settled(self) -> None:
         """After a power loss, return once no state refers to lost records, or if that takes too long.
 
-        Records that are written before have the offsets of lost ones: after another crash nobody could tell.
+        Records written earlier would reuse offsets of lost ones, and after another crash the two could not be
+        told apart.
         """
         try:
             async with asyncio.timeout(SETTLE_SECONDS):
@@ -298,24 +299,24 @@ class Broker:
         except TimeoutError:
             log.warning("power_loss_not_settled", waited_seconds=SETTLE_SECONDS)
 
-    async def _note_time(self) -> None:
-        """Write down now and then what time it is, for the next start to compare."""
+    async def _record_time(self) -> None:
+        """Record the time periodically, for the next start to compare."""
         while True:
-            await asyncio.sleep(TIME_NOTE_SECONDS)
-            await self._metadata.note_time(self._retention_clock.now_ms())
+            await asyncio.sleep(TIME_RECORD_SECONDS)
+            await self._metadata.record_time(self._retention_clock.now_ms())
 
     async def close(self) -> None:
-        """Flush and mark everything clean, then let the data directory go. APIs are closed by now."""
+        """Flush all logs, mark them clean and unlock the data directory. Close the APIs first."""
         loop = asyncio.get_running_loop()
         await self.topics.finish()
-        await self._metadata.note_time(self._retention_clock.now_ms())
-        # Housekeeping may still be at work in a thread, on files that are about to be closed.
+        await self._metadata.record_time(self._retention_clock.now_ms())
+        # Housekeeping may still run in a thread, on files that are about to be closed.
         await loop.run_in_executor(None, self.work_threads.shutdown)
         partitions = self.all_partitions()
         for partition in partitions:
             await self._flushes.quiesce(partition)
         logs = [partition.log for partition in partitions]
-        # Side by side: while one slice is synced, others are written or wait for the file system.
+        # In parallel: while one slice is synced, others are written or wait for the file system.
         closings = [
             loop.run_in_executor(
                 self._flush_threads,
@@ -338,14 +339,15 @@ class Broker:
         self._flush_threads.shutdown()
 
     def stage(self, partition: Partition) -> None:
-        """Note that a partition has appends waiting for `commit`."""
+        """Register a partition with appends waiting for `commit`."""
         self._staged.stage(partition)
 
     def commit(self) -> None:
-        """Write everything staged since the last commit; before the acknowledgements go out."""
+        """Write everything staged since the last commit, before the acknowledgements are sent."""
         self._staged.commit()
 
-    async def _topic_deleted(self, topic: str) -> None:
+    async def topic_deleted(self, topic: str) -> None:
+        """Forget a deleted topic everywhere."""
         self.publisher.topic_deleted(topic)
         self.delays.topic_deleted()
         try:
@@ -354,6 +356,10 @@ class Broker:
             log.warning("deletion_not_flushed", topic=topic, reason=str(error))
         if self.tracing is not None:
             self.tracing.topic_deleted(topic)
+
+    def topic_grown(self, topic: str) -> None:
+        """Let queues use partitions that were added to a topic."""
+        self.queues.topic_grown(topic)
 
     def _open_tracing(self) -> Tracing | None:
         settings = self.settings.tracing
@@ -364,7 +370,7 @@ class Broker:
         return tracing
 
     def all_partitions(self) -> list[Partition]:
-        """Those of all topics, and that of the metadata log."""
+        """Return the partitions of all topics and of the metadata log."""
         return [self._metadata.partition, *self.topics.all_partitions()]
 
     def _open_metadata(self, storage: Storage) -> Partition:

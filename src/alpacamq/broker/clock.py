@@ -1,4 +1,4 @@
-"""The real clock, and those made of it that follow jumps only once they have lasted, or never."""
+"""The system clock, and clocks that ignore its jumps for a time or for good."""
 
 import time
 from datetime import UTC, datetime
@@ -11,9 +11,9 @@ from alpacamq.telemetry.logs import get_logger
 
 log = get_logger(__name__)
 
-# A machine whose clock shows less has not set it yet: when it does, that is no jump.
+# A machine whose clock shows less has not set it yet; setting it does not count as a jump.
 FIRST_PLAUSIBLE_MS = int(datetime(2025, 1, 1, tzinfo=UTC).timestamp() * 1000)
-# A broker may have been down for so long. A clock that says more at start is taken for wrong.
+# Longest plausible downtime. A clock that shows more at start is taken for wrong.
 MAX_DOWNTIME_MS = 30 * DAY_MS
 
 
@@ -28,7 +28,7 @@ class SystemClock:
 
 
 class _Jump(NamedTuple):
-    """A jump that is not followed yet: how far ahead of the monotonic clock the wall is, and since when."""
+    """A jump that is not followed yet: the wall clock's lead over the monotonic clock, and its start."""
 
     ahead_ms: float
     since_ms: float
@@ -37,9 +37,9 @@ class _Jump(NamedTuple):
 class CautiousClock:
     """Wall time that follows steps of up to `max_step_ms` at once and larger ones once they have lasted.
 
-    Until a jump has lasted for `hold_ms`, time goes on as if there had been none. For what cannot be
-    taken back: a clock that is ten years ahead for a minute must not delete what is ten years old then.
-    Whoever asks often enough notices jumps in time; threads may.
+    Until a jump has lasted for `hold_ms`, the clock continues as if it had not happened. It protects
+    irreversible work: a clock that is ten years ahead for a minute must not delete data that looks ten
+    years old. Jumps are noticed when the clock is read, so read it often. Any thread may.
     """
 
     def __init__(self, clock: Clock, *, max_step_ms: int, hold_ms: int, purpose: str) -> None:
@@ -51,7 +51,7 @@ class CautiousClock:
         self._jump: _Jump | None = None
 
     def resume(self, last_known_ms: int) -> None:
-        """Go on from a time at which the broker ran before, unless it may have been down since then."""
+        """Continue from the last recorded time, unless the broker may have been down since then."""
         now_ms, monotonic_ms = self._clock.now_ms(), self._clock.monotonic() * 1000
         max_step_ms = max(self._max_step_ms, MAX_DOWNTIME_MS)
         if last_known_ms >= FIRST_PLAUSIBLE_MS and now_ms - last_known_ms > max_step_ms:
@@ -85,14 +85,14 @@ class CautiousClock:
 
 
 class RetentionClock(CautiousClock):
-    """The same for what deletes data by its age: never later than the wall, so that nothing new is old."""
+    """A cautious clock for deletion by age: never ahead of the wall clock, so that no new data looks old."""
 
     def now_ms(self) -> TimestampMs:
         return min(super().now_ms(), self._clock.now_ms())
 
 
 class SteadyClock:
-    """Wall time that never jumps: what the wall said at the start, plus what has passed since.
+    """Wall time that never jumps: the wall clock's time at the start plus the time elapsed since.
 
     For deadlines that are stored: they mean the same after a restart, and setting the machine's
     clock does not end every session at once.

@@ -17,7 +17,7 @@ from alpacamq.coordinator.messages import (
     ListedGroup,
     ListRequest,
 )
-from alpacamq.coordinator.share.messages import Departure
+from alpacamq.coordinator.share.messages import MemberExpired
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.state_machine import Outcome
@@ -34,9 +34,9 @@ from .topics import Topics
 log = get_logger(__name__)
 
 MAX_OFFSET = 2**63 - 1
-# Offsets of a deleted topic that are dropped, or looked at, before the event loop gets its turn.
+# Offsets of a deleted topic that are dropped, or examined, before the event loop gets its turn.
 DROPPED_AT_ONCE = 200
-LOOKED_AT_ONCE = 2000
+EXAMINED_AT_ONCE = 2000
 LISTED_AT_ONCE = 500
 
 R = TypeVar("R")
@@ -150,12 +150,12 @@ class Groups:
         """Return once every coordinator is loaded, and its corrections after a power loss are on disk."""
         await self._machines.settled()
 
-    def release_member(self, departure: Departure) -> None:
+    def release_member(self, departure: MemberExpired) -> None:
         """Release the messages that a departed share consumer holds."""
         if self._tasks is not None and departure.topics:
             self._tasks.create_task(self._release(departure))
 
-    async def _release(self, departure: Departure) -> None:
+    async def _release(self, departure: MemberExpired) -> None:
         for topic in departure.topics:
             try:
                 await self._queues.release_consumer(QueueId(departure.group, topic), departure.member_id)
@@ -167,18 +167,18 @@ class Groups:
         self, host: StateMachineHost[GroupCoordinator], machine: GroupCoordinator, topic: str
     ) -> None:
         """Drop a topic's offsets a few at a time: there may be a million of them."""
-        looked_at = 0
+        examined = 0
         for group, count in machine.groups_with_offsets():
             partitions = machine.partitions_in(group, topic)
             for at in range(0, len(partitions), DROPPED_AT_ONCE):
                 # If the machine fails meanwhile, the next one is loaded without the deleted topic.
                 host.post(OffsetsDropped(group=group, partitions=partitions[at : at + DROPPED_AT_ONCE]))
                 await asyncio.sleep(0)
-            looked_at += 1 + count
-            if looked_at >= LOOKED_AT_ONCE:
-                looked_at = 0
+            examined += 1 + count
+            if examined >= EXAMINED_AT_ONCE:
+                examined = 0
                 await asyncio.sleep(0)
-        await asyncio.sleep(0)  # the last of them has been handled
+        await host.handled()
 
     def _coordinator(self, _partition: Partition) -> GroupCoordinator:
         settings = self._settings
@@ -188,7 +188,7 @@ class Groups:
 
     def _perform(self, _host: StateMachineHost[GroupCoordinator], effects: Iterable[Any]) -> None:
         for effect in effects:
-            assert isinstance(effect, Departure)
+            assert isinstance(effect, MemberExpired)
             self.release_member(effect)
 
     def _trim_offsets(self, partition: Partition, machine: GroupCoordinator) -> Outcome:

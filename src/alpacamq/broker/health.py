@@ -1,8 +1,7 @@
-"""Whether the broker can do its work, found out by named checks.
+"""Named checks of the broker's health.
 
-A check says what is wrong in words that name the place. What keeps the broker from serving readers makes
-it unready, what keeps it from taking writes unready for those who need that; the rest makes it unwell,
-which an operator should know of and a balancer need not.
+The detail of a failing check names the place. The checks in READY decide readiness for traffic; the others
+report trouble that concerns an operator but not a load balancer.
 """
 
 import os
@@ -18,14 +17,14 @@ from .broker import PROBE, Broker
 
 # With less room than this a disk counts as full: a segment's next batch and its index would not fit.
 MIN_FREE_BYTES = 1 << 20
-# The event loop counts as unwell for so long after it stood still.
+# How long the event loop counts as unhealthy after a stall.
 STALL_REMEMBERED_SECONDS = 60.0
 _SHOWN = 20
 _PROBE_BYTES = 64 << 10
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`status` is ok or failing; `detail` says what is wrong, or how things are."""
+    """The result of one check. `status` is ok or failing; `detail` explains it."""
 
     status: str
     detail: str = ""
@@ -44,25 +43,25 @@ def failing(detail: str) -> Check:
 
 
 def reads(broker: Broker) -> Check:
-    """Whether the data directory can be read."""
+    """Check that the data directory can be read."""
     path = broker.settings.data_directory.absolute()
     try:
         os.statvfs(path)
     except OSError as error:
-        return failing(f"{path} cannot be looked at: {error.strerror}")
+        return failing(f"{path} cannot be read: {error.strerror}")
     return passing()
 
 
 def disk(broker: Broker) -> Check:
-    """Whether the data directory has room and can be written to."""
+    """Check that the data directory has free space and can be written to."""
     path = broker.settings.data_directory.absolute()
     try:
         room = os.statvfs(path)
     except OSError as error:
-        return failing(f"{path} cannot be looked at: {error.strerror}")
+        return failing(f"{path} cannot be read: {error.strerror}")
     if room.f_flag & os.ST_RDONLY:
-        return failing(f"{path} is on a file system that is read-only")
-    # Root may use the blocks that are kept for it.
+        return failing(f"{path} is on a read-only file system")
+    # Root may use the reserved blocks.
     free_bytes = (room.f_bfree if os.geteuid() == 0 else room.f_bavail) * room.f_frsize
     if free_bytes < MIN_FREE_BYTES:
         return failing(f"{path} is full: {free_bytes} bytes are free")
@@ -70,7 +69,7 @@ def disk(broker: Broker) -> Check:
 
 
 def writes(broker: Broker) -> Check:
-    """Whether the last write to each partition was taken, or would be taken now."""
+    """Check that the last write to each partition was accepted, or would be accepted now."""
     refused = [each for each in broker.all_partitions() if each.refusal is not None]
     if any(isinstance(each.refusal, DiskFull) for each in refused) and _has_room(broker):
         refused = [each for each in refused if not isinstance(each.refusal, DiskFull)]
@@ -78,7 +77,7 @@ def writes(broker: Broker) -> Check:
 
 
 def partitions(broker: Broker) -> Check:
-    """Whether all that is stored can be served, and is known to be on the medium."""
+    """Check that all stored data can be served and is known to be on disk."""
     return _listed(
         f"{each.identity}: {trouble}"
         for each in broker.all_partitions()
@@ -88,7 +87,7 @@ def partitions(broker: Broker) -> Check:
 
 
 def transactions(broker: Broker) -> Check:
-    """Whether every open transaction has a coordinator that will end it."""
+    """Check that every open transaction has a coordinator that will end it."""
     return _listed(
         f"a transaction hangs: {each}; see alpacactl transactions find-hanging"
         for each in broker.transactions.hanging.found
@@ -96,7 +95,7 @@ def transactions(broker: Broker) -> Check:
 
 
 def coordinators(broker: Broker) -> Check:
-    """Whether the state of every group, transaction, queue and delayed message could be loaded."""
+    """Check that the state of every group, transaction, queue and delayed message was loaded."""
     return _listed(
         iter(
             broker.groups.failures()
@@ -108,16 +107,16 @@ def coordinators(broker: Broker) -> Check:
 
 
 def event_loop(broker: Broker) -> Check:
-    """Whether the event loop has been turning without a long stop."""
+    """Check that the event loop has not stalled recently."""
     watch = broker.event_loop
     ago = watch.seconds_since_stall()
     if ago is None or ago > STALL_REMEMBERED_SECONDS:
         return passing()
-    return failing(f"it stood still for {watch.last_stall_seconds:.1f} s, {ago:.0f} s ago; see the log")
+    return failing(f"it stalled for {watch.last_stall_seconds:.1f} s, {ago:.0f} s ago; see the log")
 
 
 def recovery(_broker: Broker) -> Check:
-    """Whoever can be asked this has recovered; before, another answers."""
+    """Pass: until the broker has recovered, the recovery app answers in its place."""
     return passing()
 
 
@@ -134,12 +133,12 @@ ALL: Checks = {
 
 
 def all_checks(broker: Broker) -> dict[str, Check]:
-    """Every check by its name."""
+    """Run every check and return the results by name."""
     return {name: check(broker) for name, check in ALL.items()}
 
 
 def _has_room(broker: Broker) -> bool:
-    """Whether something can be written: a quota may be full where the disk is not."""
+    """Return whether a write succeeds: a quota may be full where the disk is not."""
     if not disk(broker).is_ok:
         return False
     probe = broker.settings.data_directory / PROBE

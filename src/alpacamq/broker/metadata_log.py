@@ -1,6 +1,6 @@
-"""The metadata log: the one place topics and counters are remembered.
+"""The metadata log: the only store of topics and counters.
 
-An internal compacted partition like any other. A change is in force once it is on the medium.
+An internal compacted partition like any other. A change is in force once it is on disk.
 """
 
 import asyncio
@@ -26,7 +26,8 @@ IDENTITY = TopicPartition(TopicName("__cluster_metadata"), 0)
 TOPIC_ID = TopicId(int=1)
 CONFIG = topic_config({"cleanup.policy": "compact", "flush.messages": "1", "segment.bytes": str(1 << 20)})
 
-# Where partitions have leader epochs from before starts were numbered: none has seen so many crashes.
+# For data directories whose partitions have leader epochs from before starts were numbered: no partition
+# has seen this many crashes.
 FIRST_START_NUMBER = 1000
 
 
@@ -35,7 +36,7 @@ class MetadataLog:
 
     def __init__(self, partition: Partition, clock: Clock) -> None:
         self.partition = partition
-        # A change that was refused while it is in the log would take effect at the next start.
+        # A refused change that is in the log anyway would take effect at the next start.
         partition.always_waits_for_flush = True
         self.image = ClusterImage()
         self._clock = clock
@@ -48,15 +49,15 @@ class MetadataLog:
             if record.key is not None
         )
 
-    async def note_time(self, now_ms: int) -> None:
-        """Have the next start know that it was at least so late when the broker still ran."""
+    async def record_time(self, now_ms: int) -> None:
+        """Record the time, as a lower bound for the next start's clock."""
         try:
             await self.write([time_change(now_ms)])
         except AlpacaError as error:
-            logger.warning("time_not_noted", reason=str(error))
+            logger.warning("time_not_recorded", reason=str(error))
 
     def number_start(self, now_ms: int) -> int:
-        """Number this start, above every leader epoch. Blocking; before the event loop has the partition."""
+        """Assign this start a number above every leader epoch. Blocking; call before the event loop runs."""
         image = self.image
         is_numbered = image.start_number > 0 or not image.topics
         number = image.start_number + 1 if is_numbered else FIRST_START_NUMBER
@@ -69,7 +70,7 @@ class MetadataLog:
                 raise outcome
             log.flush_now()
         except AlpacaError as error:
-            # The next start may have the same number; a log that is written to until then goes beyond it.
+            # The next start may get the same number; a log that is written to until then exceeds it.
             logger.warning("start_not_recorded", reason=str(error))
             return number
         self.partition.high_watermark = log.end_offset
@@ -77,7 +78,7 @@ class MetadataLog:
         return number
 
     async def write(self, changes: Sequence[Change]) -> None:
-        """Return once the changes are on the medium and in the image."""
+        """Return once the changes are on disk and in the image."""
         await append(self.partition, self._batch(changes))
         self.image.apply(changes)
 
@@ -91,7 +92,7 @@ LOW = 100
 
 
 class ProducerIds:
-    """A stock of ids that nobody has had."""
+    """Allocates producer ids that were never used before, in blocks."""
 
     def __init__(self, metadata: MetadataLog) -> None:
         self._metadata = metadata
@@ -103,7 +104,7 @@ class ProducerIds:
         return self.take()
 
     def take(self) -> ProducerId:
-        """One from the stock, which `replenish` has filled."""
+        """Take an id from the stock that `replenish` has filled."""
         return self._stock.popleft()
 
     @property
@@ -111,7 +112,7 @@ class ProducerIds:
         return len(self._stock) < LOW
 
     async def replenish(self, wanted: int = LOW) -> None:
-        """Return once there are enough for whatever comes next, which is known to need so many."""
+        """Return once the stock holds at least `wanted` ids."""
         wanted = max(wanted, LOW)
         if len(self._stock) >= wanted:
             return

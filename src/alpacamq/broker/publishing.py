@@ -1,4 +1,4 @@
-"""Publishing for the APIs that bring messages rather than batches: choice of partition, batching, delays."""
+"""Publishes messages of the HTTP and SQS APIs: chooses partitions, builds batches, schedules delays."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -26,21 +26,21 @@ from .topics import Topics
 from .tracing.partition import TRACEPARENT, Origin
 from .transactions import Errors, Transactions, retry_if_marker_written
 
-# What a record takes beside key, value and headers, at most: lengths, deltas, counts.
+# Upper bound of a record's size beside key, value and headers: lengths, deltas, counts.
 _RECORD_BYTES = 48
 _HEADER_BYTES = 10
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """One message on its way into a topic."""
+    """A message to be published."""
 
     value: bytes | None
     key: bytes | None = None
     headers: tuple[Header, ...] = ()
-    partition: int | None = None  # None: by key as Kafka's clients do, in turn where there is no key
+    partition: int | None = None  # None: by key as Kafka's clients do; without a key, round robin
     timestamp_ms: int | None = None  # None: now
     lane: Lane | None = None
-    deliver_at_ms: int | None = None  # None, or a time that has passed: now
+    deliver_at_ms: int | None = None  # None or a time in the past: now
 
     @property
     def all_headers(self) -> tuple[Header, ...]:
@@ -51,13 +51,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
         return (*others, Header(LANE, self.lane.text.encode()))
 
     def fault(self, config: TopicConfig, now_ms: int) -> AlpacaError | None:
-        """What keeps this message out of a topic, which would keep out all of its batch."""
+        """Return the error for which the topic would refuse this message, and its whole batch with it."""
         if self.key is None and config.is_compacted:
             return InvalidRecord("the message has no key, which a compacted topic needs")
         if self.timestamp_ms is None or config.message_timestamp_type == "LogAppendTime":
             return None
         if not 0 <= self.timestamp_ms <= INT64_MAX:
-            return InvalidTimestamp(f"timestamp {self.timestamp_ms} is not a time in milliseconds since 1970")
+            return InvalidTimestamp(f"timestamp {self.timestamp_ms} is not in milliseconds since 1970")
         try:
             check_timestamps(self.timestamp_ms, self.timestamp_ms, config, now_ms)
         except InvalidTimestamp as error:
@@ -66,14 +66,14 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A message's place among the results of its call, and the record made of it."""
+    """A message's index among the results of its call, and its record."""
 
     at: int
     record: Record
 
     @property
     def max_bytes(self) -> int:
-        """What the record takes in a batch, at most."""
+        """An upper bound of the record's size in a batch."""
         _, _, key, value, headers = self.record
         size = _RECORD_BYTES + len(key or b"") + len(value or b"")
         for name, content in headers:
@@ -82,7 +82,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 def in_batches(entries: Sequence[Entry], limit_bytes: int) -> Iterator[Sequence[Entry]]:
-    """As few batches as stay within the limit for certain; a message too large for it is alone."""
+    """Split into as few batches as surely fit the limit; a message larger than the limit is alone."""
     first = 0
     size = HEADER_BYTES
     for index, entry in enumerate(entries):
@@ -95,21 +95,21 @@ def in_batches(entries: Sequence[Entry], limit_bytes: int) -> Iterator[Sequence[
 
 
 def packed(entries: Sequence[Entry], codec: Codec, attributes: int) -> bytearray:
-    """One batch of these messages, in their order."""
+    """Pack messages into one batch, in order."""
     records = [entry.record._replace(offset=delta) for delta, entry in enumerate(entries)]
     return write_batch(records, codec=codec, attributes=attributes)
 
 
 __all__ = ["Message", "Published", "Publisher", "TransactionalProducer"]
 
-# Compressing more than this would hold up the event loop.
+# Compressing more than this would block the event loop.
 _COMPRESSED_ON_LOOP_BYTES = 16 << 10
 _SEQUENCE_MASK = 0x7FFF_FFFF
-_NOBODY = Origin()
+_UNKNOWN_ORIGIN = Origin()
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a message went. A delayed one has an id among the delayed of that partition, not an offset."""
+    """The place of a published message. A delayed one has an id within its partition instead of an offset."""
 
     topic: str
     partition: int
@@ -121,7 +121,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransactionalProducer(msgspec.Struct, frozen=True, kw_only=True):
-    """Who writes inside a transaction; its partitions become part of that by being written to."""
+    """The producer of a transaction; the partitions it writes to are added to the transaction."""
 
     transactional_id: str
     producer_id: int
@@ -133,7 +133,7 @@ Result = Published | AlpacaError
 
 @dataclass(slots=True)
 class _Batch:
-    """Messages of one call that go into one partition together."""
+    """Messages of one call that are appended to one partition together."""
 
     partition: Partition
     entries: Sequence[Entry]
@@ -142,7 +142,7 @@ class _Batch:
 
 
 class _Call:
-    """The results of one `publish`, in the order of its messages, and how many batches are still out."""
+    """The results of one `publish` in the order of its messages, and the number of pending batches."""
 
     def __init__(self, topic: str, count: int, origin: Origin) -> None:
         self.topic = topic
@@ -162,7 +162,7 @@ class _Call:
         self._missing += 1
 
     def done(self) -> None:
-        """One more batch is as durable as it should be, or refused."""
+        """Count a batch that is durable or refused."""
         self._missing -= 1
         if not self._missing and not self._done.done():
             self._done.set_result(None)
@@ -172,9 +172,9 @@ class _Call:
         if self._missing:
             await self._done
         for batch in self._batches:
-            self._conclude(batch)
+            self._set_results(batch)
 
-    def _conclude(self, batch: _Batch) -> None:
+    def _set_results(self, batch: _Batch) -> None:
         assert batch.append is not None
         outcome = batch.append.outcome
         if outcome is None or isinstance(outcome, AlpacaError):
@@ -224,13 +224,14 @@ class Publisher:
         messages: Sequence[Message],
         *,
         producer: TransactionalProducer | None = None,
-        origin: Origin = _NOBODY,
+        origin: Origin = _UNKNOWN_ORIGIN,
         traceparent: bytes | None = None,
     ) -> list[Result]:
-        """One result per message, in order. UnknownTopic if there is none and none is made by itself.
+        """Publish messages and return one result each, in order.
 
-        Everything for one partition goes in as one batch (or as few as max.message.bytes allows).
-        `traceparent` is the context of the call, for messages that bring none of their own.
+        Raises UnknownTopic if the topic does not exist and is not created automatically. Messages of one
+        partition become one batch, or as few as max.message.bytes allows. `traceparent` is the context of the
+        call, for messages without their own.
         """
         partitions = self._topics.partitions_of(topic) or await self._created(topic)
         config = partitions[0].config
@@ -239,9 +240,9 @@ class Publisher:
         call = _Call(topic, len(messages), origin)
         context = () if read_traceparent(traceparent) is None else (Header(TRACEPARENT, traceparent),)
         now_ms = self._clock.now_ms()
-        at_once: dict[int, list[Entry]] = {}
-        later: list[tuple[int, DelayedMessage]] = []
-        spread: int | None = None  # where this call's messages without a key go
+        immediate: dict[int, list[Entry]] = {}
+        delayed: list[tuple[int, DelayedMessage]] = []
+        spread: int | None = None  # the partition of this call's messages without a key
         for at, message in enumerate(messages):
             if (fault := message.fault(config, now_ms)) is not None:
                 call.results[at] = fault
@@ -266,15 +267,15 @@ class Publisher:
                 if producer is not None:
                     call.results[at] = InvalidDelay("a delayed message cannot be part of a transaction")
                 else:
-                    later.append((at, _delayed(topic, index, due_ms, message, headers)))
+                    delayed.append((at, _delayed(topic, index, due_ms, message, headers)))
                 continue
             timestamp_ms = now_ms if message.timestamp_ms is None else message.timestamp_ms
             record = Record(0, timestamp_ms, message.key, message.value, headers)
-            at_once.setdefault(index, []).append(Entry(at, record))
-        if at_once:
-            await self._append(call, partitions, at_once, config, producer)
-        if later:
-            await self._schedule(call, later, config, now_ms)
+            immediate.setdefault(index, []).append(Entry(at, record))
+        if immediate:
+            await self._append(call, partitions, immediate, config, producer)
+        if delayed:
+            await self._schedule(call, delayed, config, now_ms)
         await call.finished()
         return [_certain(result) for result in call.results]
 
@@ -283,7 +284,7 @@ class Publisher:
 
     async def _created(self, topic: str) -> Sequence[Partition]:
         if self._auto_create_topics:
-            await self._topics.create_unless_there(topic)
+            await self._topics.get_or_create(topic)
         if not (partitions := self._topics.partitions_of(topic)):
             raise UnknownTopic(f"no topic is named {topic!r}")
         return partitions
@@ -297,7 +298,7 @@ class Publisher:
         self,
         call: _Call,
         partitions: Sequence[Partition],
-        at_once: dict[int, list[Entry]],
+        immediate: dict[int, list[Entry]],
         config: TopicConfig,
         producer: TransactionalProducer | None,
     ) -> None:
@@ -305,7 +306,7 @@ class Publisher:
         codec = stored_codec(config) or Codec.NONE
         attributes = 0 if producer is None else TRANSACTIONAL
         batches = []
-        for index, all_entries in at_once.items():
+        for index, all_entries in immediate.items():
             for entries in in_batches(all_entries, config.max_message_bytes):
                 if codec is Codec.NONE or sum(e.max_bytes for e in entries) <= _COMPRESSED_ON_LOOP_BYTES:
                     data = packed(entries, codec, attributes)
@@ -341,7 +342,7 @@ class Publisher:
             refusals = await retry_if_marker_written(
                 joining, lambda: self._transactions.add_partitions(wanted)
             )
-        # From here to the commit nothing else may run: sequences follow what the log has now.
+        # Nothing else may run from here to the commit: sequences continue from the log's current state.
         self._staged.commit()
         sequences: dict[Partition, int] = {}
         for batch in batches:
@@ -365,21 +366,21 @@ class Publisher:
         except AlpacaError as error:
             call.refuse(batch.entries, error.with_traceback(None))
             return
-        arrival = None
+        trace = None
         if (traces := batch.partition.traces) is not None:
             records = [entry.record for entry in batch.entries]
-            arrival = traces.publishing(records, call.origin, call.received_us)
-        batch.append = Append(data, header, call.done, arrival)
+            trace = traces.publish_trace(records, call.origin, call.received_us)
+        batch.append = Append(data, header, call.done, trace)
         call.staged(batch)
         if batch.partition.stage(batch.append):
             self._staged.stage(batch.partition)
 
     async def _schedule(
-        self, call: _Call, later: Sequence[tuple[int, DelayedMessage]], config: TopicConfig, now_ms: int
+        self, call: _Call, delayed: Sequence[tuple[int, DelayedMessage]], config: TopicConfig, now_ms: int
     ) -> None:
-        """Hand delayed messages over. One whose delay is refused does not keep the others from theirs."""
+        """Schedule delayed messages. Each is validated on its own: an error does not affect the others."""
         fitting = []
-        for at, message in later:
+        for at, message in delayed:
             record = Record(0, now_ms, message.key, message.value, message.headers)
             try:
                 admit(packed([Entry(at, record)], Codec.NONE, 0), config, now_ms)

@@ -1,4 +1,4 @@
-"""What an API sends of a log: a slice of a file, for sendfile. APIs know the log by this alone."""
+"""The part of a log that an API sends: a slice of a file, for sendfile. APIs use no other type of the log."""
 
 from alpacamq.log.reader import Slice as Readable
 

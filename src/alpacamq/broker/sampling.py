@@ -144,7 +144,7 @@ class Sampler:
             group, topic = queue.queue
             ready = sum(each.ready for each in queue.partitions)
             in_flight = sum(each.in_flight for each in queue.partitions)
-            resting = sum(each.resting for each in queue.partitions)
+            resting = sum(each.backoff for each in queue.partitions)
             levels[SeriesKey(Measure.READY, topic, group)] = ready
             levels[SeriesKey(Measure.IN_FLIGHT, topic, group)] = in_flight
             _add_lag(levels, topic, group, ready + in_flight + resting)

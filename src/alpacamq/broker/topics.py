@@ -1,20 +1,19 @@
 """The topics of this broker: their partitions, and every change to them.
 
-Changes are made one at a time: decided against the image, written to the metadata log, then
-carried out on disk. After a crash between the last two, partitions that should be there are made at the
-next start; files that should not be are named and left alone. A change that has begun is carried to its
-end although whoever asked for it may go away.
+Changes are serialized: each is validated against the image, written to the metadata log, then applied
+to disk. After a crash between the last two, the next start creates missing partitions; stray files are
+reported and left alone. A change that has begun is completed even if its client disconnects.
 
-At start, partitions are found as they become ready; changes wait until all are.
+During start-up, partitions can be found as they become ready; changes wait until all are.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from uuid import uuid4
 
 from alpacamq.cluster.image import ClusterImage, topic_change, topic_removal
@@ -38,40 +37,43 @@ P = ParamSpec("P")
 
 MAX_NAME_IN_PATH = 180
 ID_BYTES = 16
-# New partitions are made by the slice, few slices at once.
+# New partitions are created in slices, a few slices in parallel.
 SLICE = 32
 SLICES_AT_ONCE = 3
 
 
 def directory_name(identity: TopicPartition, topic_id: TopicId) -> str:
-    """Where a partition lives. The id keeps a topic from meeting the data of a deleted namesake.
+    """Return the directory of a partition. The id separates a topic from the data of a deleted namesake.
 
-    A long name is cut: file names end at 255 bytes, and the id tells such topics apart.
+    A long name is cut: file names are limited to 255 bytes, and the id distinguishes such topics.
     """
     return f"{identity.topic[:MAX_NAME_IN_PATH]}-{identity.partition}.{topic_id.hex[:12]}"
 
 
-def _to_its_end(
+def _uninterrupted(
     change: Callable[Concatenate["Topics", P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate["Topics", P], Coroutine[Any, Any, T]]:
-    """Let a change go on when the task that waits for it is cancelled: half of one is worse than none."""
+    """Let a change complete when the task that waits for it is cancelled."""
 
     @wraps(change)
-    async def undisturbed(self: "Topics", /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def shielded(self: "Topics", /, *args: P.args, **kwargs: P.kwargs) -> T:
         task = asyncio.ensure_future(change(self, *args, **kwargs))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        self._in_progress.add(task)
+        task.add_done_callback(self._in_progress.discard)
         return await asyncio.shield(task)
 
-    return undisturbed
+    return shielded
 
 
-async def _forget_nothing(_topic: TopicName) -> None:
-    """Stands in until the state machines are there."""
+class TopicListener(Protocol):
+    """Receives changes to topics, before the next change."""
+
+    async def topic_deleted(self, topic: str) -> None: ...
+    def topic_grown(self, topic: str) -> None: ...
 
 
 class Topics:
-    """Every topic and partition, by the keys that requests bring."""
+    """All topics and partitions, by the keys that requests carry."""
 
     def __init__(
         self,
@@ -94,32 +96,35 @@ class Topics:
         self._limits = limits
         self.defaults = defaults
         self._tracing = tracing
-        # Whether state may refer to records that a power loss has taken.
+        # Whether state may refer to records lost in a power cut.
         self.power_lost = power_lost
-        # Requests bring a name or an id as bytes: looking those up directly saves decoding them.
+        # Requests carry a name or an id as bytes: a lookup by bytes saves decoding them.
         self._partitions: dict[bytes, list[Partition]] = {}
-        # Of topics that are not complete yet: what is ready.
+        # The ready partitions of topics that are not complete yet.
         self._recovered: dict[bytes, dict[int, Partition]] = {}
         self._loading: Loading | None = None
         self._complete: dict[TopicName, asyncio.Event] = {}
         self._changing = asyncio.Lock()
-        self._under_way: set[asyncio.Future[Any]] = set()
-        self.on_delete: Callable[[TopicName], Awaitable[None]] = _forget_nothing
-        self.on_grow: Callable[[TopicName], None] = lambda _name: None
+        self._in_progress: set[asyncio.Future[Any]] = set()
+        self._listeners: list[TopicListener] = []
+
+    def subscribe(self, listener: TopicListener) -> None:
+        """Notify a listener of every change from now on."""
+        self._listeners.append(listener)
 
     @property
     def image(self) -> ClusterImage:
         return self._metadata.image
 
     def find(self, key: bytes, index: int) -> Partition | None:
-        """The partition `index` of the topic whose name or 16-byte id is `key`."""
+        """Return partition `index` of the topic whose name or 16-byte id is `key`."""
         partitions = self._partitions.get(key)
         if partitions is None:
             return self._recovered[key].get(index) if key in self._recovered else None
         return partitions[index] if 0 <= index < len(partitions) else None
 
     def partition(self, name: str, index: int) -> Partition:
-        """The partition, PartitionNotReady, or UnknownTopic saying which part is unknown."""
+        """Return a partition; raises PartitionNotReady or UnknownTopic."""
         if (found := self.find(name.encode(), index)) is None:
             topic = self.image.topic(name)
             if (error := self.not_ready(name.encode(), index)) is not None:
@@ -133,7 +138,7 @@ class Topics:
         return self._loading is not None
 
     def not_ready(self, key: bytes, index: int) -> PartitionNotReady | None:
-        """The error for a partition that is not found because it is being recovered; None if it is not."""
+        """Return the error for a partition that is being recovered; None if it is not."""
         if self._loading is None:
             return None
         topic = self.image.topic_by_id(TopicId(bytes=key)) if len(key) == ID_BYTES else None
@@ -143,16 +148,16 @@ class Topics:
         return PartitionNotReady(f"partition {index} of topic {topic.name!r} is being recovered")
 
     def partitions_of(self, name: str) -> Sequence[Partition]:
-        """A topic's partitions in order; none while it is being created, recovered or deleted."""
+        """Return a topic's partitions in order; empty while it is being created, recovered or deleted."""
         return self._partitions.get(name.encode(), ())
 
     def ready_partitions_of(self, name: str) -> Mapping[int, Partition]:
-        """The partitions that can be used, also of a topic that is being recovered."""
+        """Return the ready partitions, also of a topic that is being recovered."""
         recovered = self._recovered.get(name.encode())
         return dict(enumerate(self.partitions_of(name))) if recovered is None else dict(recovered)
 
     def all_partitions(self) -> Iterator[Partition]:
-        """Every partition that is ready."""
+        """Yield every ready partition."""
         for name in list(self.image.topics):
             yield from self.ready_partitions_of(name).values()
 
@@ -160,15 +165,15 @@ class Topics:
         return topic_config(topic.overrides, self.defaults)
 
     def load(self, progress: RecoveryProgress, start_number: int) -> None:
-        """Open every partition there should be. Blocking."""
+        """Open every partition of every topic. Blocking."""
         loading = self._begin_loading(progress, start_number, self._admit_recovered)
         loading.run(self.image.topics.values())
         self._loading = None
 
     async def load_gradually(self, progress: RecoveryProgress, start_number: int) -> bool:
-        """The same in threads. What is ready can be found at once; changes wait until all is.
+        """Open every partition in threads. Ready ones can be found at once; changes wait until all are.
 
-        False if `stop_loading` came first.
+        Returns false if `stop_loading` was called first.
         """
         loop = asyncio.get_running_loop()
 
@@ -179,9 +184,9 @@ class Topics:
         self._complete = {name: asyncio.Event() for name in self.image.topics}
         async with self._changing:
             try:
-                # Its threads are its own: it may take long, and what has been opened needs the others.
+                # Loading has its own threads: it may take long, and open partitions need the shared ones.
                 is_complete = await loop.run_in_executor(None, loading.run, list(self.image.topics.values()))
-                await asyncio.sleep(0)  # what it handed over last has been admitted then
+                await asyncio.sleep(0)  # the last partitions it handed over are admitted
                 if is_complete:
                     self._loading = None
             finally:
@@ -191,17 +196,17 @@ class Topics:
         return is_complete
 
     def stop_loading(self) -> None:
-        """Have `load_gradually` return soon. What it has not opened stays not ready, and no topic changes."""
+        """Make `load_gradually` return soon. Partitions not yet opened stay unavailable."""
         if self._loading is not None:
             self._loading.stop()
 
     def power_loss_settled(self) -> None:
-        """No state refers to lost records any more."""
+        """Forget the power loss: no state refers to lost records any more."""
         self.power_lost = False
         for partition in self.all_partitions():
             partition.cut_offset = None
 
-    @_to_its_end
+    @_uninterrupted
     async def create(
         self,
         name: str,
@@ -211,7 +216,7 @@ class Topics:
         overrides: Mapping[str, str] | None = None,
         dry_run: bool = False,
     ) -> Topic:
-        """A new topic, there to be used when this returns."""
+        """Create a topic; it is usable when this returns."""
         async with self._change():
             topic = created(
                 self.image,
@@ -223,14 +228,14 @@ class Topics:
                 limits=self._limits,
             )
             if not dry_run:
-                await self._make(topic)
+                await self._create(topic)
             return topic
 
-    @_to_its_end
-    async def create_unless_there(self, name: str) -> Topic:
-        """The topic of this name, created with the broker's defaults if there is none.
+    @_uninterrupted
+    async def get_or_create(self, name: str) -> Topic:
+        """Return the topic of this name, created with the broker's defaults if it does not exist.
 
-        Clients that ask for a new topic at the same time all get the one that the first of them made.
+        Concurrent callers all get the topic that the first of them created.
         """
         async with self._change():
             if (topic := self.image.topics.get(TopicName(name))) is None:
@@ -243,28 +248,28 @@ class Topics:
                     overrides={},
                     limits=self._limits,
                 )
-                await self._make(topic)
+                await self._create(topic)
             return topic
 
-    @_to_its_end
+    @_uninterrupted
     async def create_internal(
         self, name: TopicName, *, partitions: int, overrides: Mapping[str, str]
     ) -> None:
-        """A topic of our own, which no client may make, write to or delete."""
+        """Create an internal topic, which no client may create, write to or delete."""
         if (complete := self._complete.get(name)) is not None:
             await complete.wait()
             if not self.partitions_of(name):
                 raise PartitionNotReady(f"topic {name!r} has not been recovered")
-            return  # without waiting until all the others are there, too
+            return  # without waiting for all other topics
         async with self._change():
             if name not in self.image.topics:
-                await self._make(
+                await self._create(
                     Topic(name=name, id=uuid4(), partitions=partitions, overrides=dict(overrides))
                 )
 
-    @_to_its_end
+    @_uninterrupted
     async def delete(self, name: str) -> Topic:
-        """The topic is gone when this returns; its files follow."""
+        """Delete a topic and its files."""
         async with self._change():
             topic = self.image.topic(name)
             if topic.is_internal:
@@ -278,20 +283,21 @@ class Topics:
                 try:
                     await self._in_thread(partition.log.delete)
                 except (AlpacaError, OSError) as error:
-                    # The topic is gone all the same; what is left of its files is named at the next start.
+                    # The topic is deleted all the same; the next start reports the remaining files.
                     log.error("files_not_deleted", partition=str(partition.identity), reason=str(error))
             log.info("topic_deleted", topic=topic.name)
-            # Before a topic of that name can be created: groups would start at offsets of the old one.
-            await self.on_delete(topic.name)
+            # Before a topic of that name can be created: groups would start at the old one's offsets.
+            for listener in self._listeners:
+                await listener.topic_deleted(topic.name)
             return topic
 
-    @_to_its_end
+    @_uninterrupted
     async def grow(self, name: str, partitions: int, *, dry_run: bool = False) -> Topic:
-        """Add partitions so that there are `partitions` in all."""
+        """Add partitions so that there are `partitions` in total."""
         async with self._change():
             former = self.image.topic(name)
             if former.is_internal:
-                # What belongs to which of its partitions follows from how many there are.
+                # The number of partitions decides which state lives in which.
                 raise PolicyViolation(f"topic {name!r} is internal and keeps its partitions")
             topic = grown(self.image, name, partitions, self._limits)
             if dry_run:
@@ -304,14 +310,15 @@ class Topics:
                 raise
             self._partitions[topic.name.encode()] += added
             log.info("partitions_added", topic=topic.name, partitions=topic.partitions)
-            self.on_grow(topic.name)
+            for listener in self._listeners:
+                listener.topic_grown(topic.name)
             return topic
 
-    @_to_its_end
+    @_uninterrupted
     async def configure(
         self, name: str, change: Callable[[Topic], Mapping[str, str]], *, dry_run: bool = False
     ) -> Topic:
-        """Give a topic the settings that `change` makes of it as it is."""
+        """Replace a topic's settings by those that `change` returns for it."""
         async with self._change():
             topic = configured(self.image, name, change(self.image.topic(name)))
             if dry_run:
@@ -324,19 +331,19 @@ class Topics:
             return topic
 
     async def finish(self) -> None:
-        """Return once no change is under way."""
-        while self._under_way:
-            await asyncio.wait(self._under_way)
+        """Return once no change is in progress."""
+        while self._in_progress:
+            await asyncio.wait(self._in_progress)
 
     @asynccontextmanager
     async def _change(self) -> AsyncIterator[None]:
-        """Hold off other changes; PartitionNotReady if the broker stops before all is recovered."""
+        """Exclude other changes; raises PartitionNotReady if the broker stops before all is recovered."""
         async with self._changing:
             if self._loading is not None:
                 raise PartitionNotReady("the broker is stopping, and not all partitions have been recovered")
             yield
 
-    async def _make(self, topic: Topic) -> None:
+    async def _create(self, topic: Topic) -> None:
         await self._metadata.write([topic_change(topic)])
         try:
             partitions = await self._open_all(topic, range(topic.partitions))
@@ -375,7 +382,7 @@ class Topics:
         return loading
 
     def _admit_recovered(self, topic: Topic, partitions: list[Partition]) -> None:
-        """Let some partitions of a topic be found; with the last, the topic is complete."""
+        """Make partitions of a topic available; the last one completes the topic."""
         ready = self._recovered.setdefault(topic.name.encode(), {})
         self._recovered[topic.id.bytes] = ready
         ready.update((partition.identity.partition, partition) for partition in partitions)
@@ -388,7 +395,7 @@ class Topics:
     def _recover(
         self, topic: Topic, index: int, config: TopicConfig, progress: ScanProgress | None = None
     ) -> Partition:
-        """Open a partition, or make it if it is not there. Blocking; not to be used before `_settle`."""
+        """Open a partition, or create it if it does not exist. Blocking; not to be used before `_settle`."""
         identity = TopicPartition(topic.name, index)
         path = self._directory / directory_name(identity, topic.id)
         log = PartitionLog.recover(path, config, self._storage, progress=progress)
@@ -404,11 +411,11 @@ class Topics:
         partitions = [self._recover(topic, index, config) for index in indexes]
         self._settle(partitions)
         for partition in partitions:
-            partition.start_epoch()  # a no-op but where files of an earlier attempt were found
+            partition.start_epoch()  # a no-op unless an earlier attempt left files
         return partitions
 
     async def _open_all(self, topic: Topic, indexes: range) -> list[Partition]:
-        """Make partitions in threads, a few slices at a time, so that others get their turn there."""
+        """Create partitions in threads, a few slices at a time, to leave threads for others."""
         config = self.config_of(topic)
         free = asyncio.Semaphore(SLICES_AT_ONCE)
 

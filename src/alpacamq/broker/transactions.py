@@ -211,7 +211,7 @@ class Transactions:
         self.committed += markers.committed
         self.aborted += not markers.committed
         host.post(MarkersWritten(transactional_id=markers.transactional_id, markers=markers))
-        await asyncio.sleep(0)  # the event has been handled
+        await host.handled()
         writing = self._writing_markers[markers.transactional_id]
         writing.pop(markers.number).set()
         if not writing:

@@ -1,14 +1,14 @@
-"""The groups of a shard by name, whichever protocol they follow, and when each needs attention.
+"""All groups of a coordinator, of any protocol, and their deadlines.
 
-A group id is of one protocol while it has members; once empty, the classic and the consumer protocol may
-take the id over from each other, and the offsets stay. A group without members, offsets and newcomers is
-forgotten after a while.
+A group with members has one protocol. An empty classic or consumer group can change to the other protocol and
+keeps its offsets. A group without members, offsets and reserved member ids is deleted after a while.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeAlias
 
+from alpacamq.model.deadlines import NamedDeadlines
 from alpacamq.model.errors import (
     GroupIdNotFound,
     InconsistentGroupProtocol,
@@ -22,7 +22,6 @@ from .classic.group import ClassicGroup
 from .consumer.group import ConsumerGroup
 from .consumer.messages import ConsumerGroupSettings
 from .consumer.records import CONSUMER
-from .deadlines import Deadlines
 from .messages import GroupSettings
 from .offsets import Offsets
 from .records import CLASSIC, GENERATION
@@ -33,12 +32,12 @@ from .share.records import SHARE
 Group: TypeAlias = ClassicGroup | ConsumerGroup | ShareGroup
 
 EXPIRY_CHECK_MS = 600_000
-# Expiry looks at every offset of a group; more than about this many in one tick would hold up heartbeats.
+# Expiry checks every offset of a group; many more in one tick would delay heartbeats.
 _OFFSETS_PER_TICK = 10_000
 
 
 class GroupDirectory:
-    """Every group there is, with its timers and its pending requests."""
+    """All groups, with their deadlines and pending requests."""
 
     def __init__(
         self,
@@ -56,8 +55,8 @@ class GroupDirectory:
         self._groups: dict[str, Group] = {}
         self._with_members: set[str] = set()
         self._waiting: dict[object, str] = {}
-        self._wakes = Deadlines()
-        self._expiries = Deadlines()
+        self._wakes = NamedDeadlines()
+        self._expiries = NamedDeadlines()
 
     def __iter__(self) -> Iterator[tuple[str, Group]]:
         return iter(self._groups.items())
@@ -69,22 +68,22 @@ class GroupDirectory:
         return self._groups.get(group_id)
 
     def get(self, group_id: str) -> Group:
-        """The group, or GroupIdNotFound."""
+        """Return a group; raise GroupIdNotFound if it does not exist."""
         if (group := self._groups.get(group_id)) is None:
-            raise GroupIdNotFound(f"there is no group {group_id!r}")
+            raise GroupIdNotFound(f"group {group_id!r} does not exist")
         return group
 
     def classic(self, group_id: str) -> ClassicGroup:
-        """The classic group whose member asks; one that is not there has no members."""
+        """Return the classic group of a member; raise UnknownMember if it does not exist."""
         group = self._groups.get(group_id)
         if not isinstance(group, ClassicGroup):
-            raise UnknownMember(f"there is no group {group_id!r} of the classic protocol")
+            raise UnknownMember(f"classic group {group_id!r} does not exist")
         return group
 
     def open_classic(self, group_id: str) -> ClassicGroup:
-        """A classic group to join: the one there is, or a new one, kept once it is settled."""
+        """Return the classic group, or a new one, which `settle` adds."""
         if not group_id:
-            raise InvalidGroupId("a group id cannot be empty")
+            raise InvalidGroupId("invalid group id: must not be empty")
         group = self._groups.get(group_id)
         if isinstance(group, ClassicGroup):
             return group
@@ -96,9 +95,9 @@ class GroupDirectory:
         return ClassicGroup(group_id, self._settings, self._new_id)
 
     def open_consumer(self, group_id: str) -> ConsumerGroup:
-        """A consumer group for a heartbeat: the one there is, or a new one, kept once it is settled."""
+        """Return the consumer group, or a new one, which `settle` adds."""
         if not group_id:
-            raise InvalidGroupId("a group id cannot be empty")
+            raise InvalidGroupId("invalid group id: must not be empty")
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return group
@@ -110,9 +109,9 @@ class GroupDirectory:
         return ConsumerGroup(group_id, self._consumer_settings, self._new_id)
 
     def open_share(self, group_id: str) -> ShareGroup:
-        """A share group for a heartbeat: the one there is, or a new one, kept once it is settled."""
+        """Return the share group, or a new one, which `settle` adds."""
         if not group_id:
-            raise InvalidGroupId("a group id cannot be empty")
+            raise InvalidGroupId("invalid group id: must not be empty")
         group = self._groups.get(group_id)
         if isinstance(group, ShareGroup):
             return group
@@ -122,21 +121,21 @@ class GroupDirectory:
         return self._new_share(group_id)
 
     def share(self, group_id: str) -> ShareGroup:
-        """The share group whose member asks; one that is not there has no members."""
+        """Return the share group of a member; raise UnknownMember if it does not exist."""
         group = self._groups.get(group_id)
         if not isinstance(group, ShareGroup):
-            raise UnknownMember(f"there is no share group {group_id!r}")
+            raise UnknownMember(f"share group {group_id!r} does not exist")
         return group
 
     def open_offsets(self, group_id: str) -> ClassicGroup | ConsumerGroup:
-        """The group of this name that commits, or a new one without members, kept once it is settled."""
+        """Return the group that commits offsets, or a new one without members, which `settle` adds."""
         group = self._groups.get(group_id)
         if isinstance(group, ShareGroup):
-            raise GroupIdNotFound(f"group {group_id!r} is a share group: it commits no offsets")
+            raise GroupIdNotFound(f"group {group_id!r} is a share group, which does not commit offsets")
         return group or self.open_classic(group_id)
 
     def settle(self, group_id: str, group: Group, out: Outcome, now_ms: int) -> Outcome:
-        """Take note of what an event made of a group: that it is new, empty, or needs attention."""
+        """Update the directory after an event: add a new group, and set deadlines."""
         former = self._groups.get(group_id)
         if former is not group:
             if former is not None:
@@ -148,19 +147,19 @@ class GroupDirectory:
         elif group_id in self._with_members:
             self._with_members.discard(group_id)
             self._expiries.put(group_id, now_ms + EXPIRY_CHECK_MS)
-            out.changes.append(self._offsets.idle(group_id, now_ms))
+            out.changes.append(self._offsets.mark_idle(group_id, now_ms))
         self._wakes.put(group_id, group.next_deadline_ms)
         for reply in out.replies:
             self._waiting.pop(reply.to, None)
         return out
 
     def wait(self, group_id: str, reply_to: object, out: Outcome) -> None:
-        """Remember the group of a pending request, unless it has been replied to."""
+        """Record the group of a pending request, unless it has its reply."""
         if all(reply.to != reply_to for reply in out.replies):
             self._waiting[reply_to] = group_id
 
     def cancel(self, reply_to: object) -> None:
-        """Forget a pending request."""
+        """Remove a pending request."""
         group_id = self._waiting.pop(reply_to, None)
         group = self._groups.get(group_id) if group_id is not None else None
         if group_id is not None and isinstance(group, ClassicGroup):
@@ -168,7 +167,7 @@ class GroupDirectory:
             self._wakes.put(group_id, group.next_deadline_ms)
 
     def remove(self, group_id: str) -> list[Change]:
-        """End a group and forget its offsets; NonEmptyGroup if it has members."""
+        """Delete a group and its offsets; raise NonEmptyGroup if it has members."""
         changes = self.get(group_id).delete()
         changes += self._offsets.delete_group(group_id)
         del self._groups[group_id]
@@ -182,7 +181,7 @@ class GroupDirectory:
         return min((end for end in ends if end is not None), default=None)
 
     def tick(self, now_ms: int) -> Outcome:
-        """Let every group do what is due, and forget offsets and groups that were kept long enough."""
+        """Run the deadlines of all groups; delete expired offsets and groups."""
         out = Outcome()
         for group_id in [*self._wakes.take_due(now_ms)]:
             group = self._groups[group_id]
@@ -190,7 +189,7 @@ class GroupDirectory:
             done = ticked if isinstance(ticked, Outcome) else Outcome(changes=ticked)
             out += self.settle(group_id, group, done, now_ms)
             if isinstance(group, ShareGroup):
-                out.effects += group.take_departures()
+                out.effects += group.take_expired_members()
         examined = 0
         for group_id in self._expiries.take_due(now_ms):
             examined += self._offsets.count(group_id)
@@ -200,7 +199,7 @@ class GroupDirectory:
         return out
 
     def replay(self, parts: tuple[Any, ...], value: bytes | None) -> None:
-        """Take in a stored record of a group; `parts` are those of its key."""
+        """Apply a stored record of a group; `parts` is its decoded key."""
         kind, group_id = parts[0], parts[1]
         group = self._groups.get(group_id)
         if kind == CONSUMER:
@@ -226,7 +225,7 @@ class GroupDirectory:
             group.replay(kind, value)
 
     def loaded(self, now_ms: int) -> Outcome:
-        """Everything stored has been replayed: start the timers."""
+        """Start the deadlines after replay."""
         out = Outcome()
         for group_id, group in [*self._groups.items()]:
             if not isinstance(group, ClassicGroup) and not group.exists:
@@ -241,7 +240,7 @@ class GroupDirectory:
         return out
 
     def snapshot(self) -> Iterator[Change]:
-        """The changes from which the groups can be rebuilt; they may change while those are taken."""
+        """Yield the changes that lead to the current state; groups may change in the meantime."""
         for group_id in list(self._groups):
             if (group := self._groups.get(group_id)) is not None:
                 yield from list(group.snapshot())
@@ -253,15 +252,15 @@ class GroupDirectory:
 
     def _check_room(self, group_id: str) -> None:
         if group_id not in self._groups and len(self._groups) >= self._settings.max_groups:
-            raise TooManyGroups(f"there are {self._settings.max_groups} groups already")
+            raise TooManyGroups(f"too many groups: the limit is {self._settings.max_groups}")
 
     def _expire(self, group_id: str, now_ms: int) -> list[Change]:
         group = self._groups[group_id]
         if not group.is_empty:
-            return []  # looked at again once its last member has left
+            return []  # checked again when its last member has left
         changes = self._offsets.expire(group_id, now_ms)
-        expected = isinstance(group, ClassicGroup) and not group.is_unused
-        if not self._offsets.has_any(group_id) and not expected:
+        has_reserved_ids = isinstance(group, ClassicGroup) and not group.is_unused
+        if not self._offsets.has_any(group_id) and not has_reserved_ids:
             return changes + self.remove(group_id)
         self._expiries.put(
             group_id, max(self._offsets.next_expiry_ms(group_id) or 0, now_ms + EXPIRY_CHECK_MS)

@@ -1,4 +1,4 @@
-"""The group coordinator: the groups of one partition of the offsets topic, and their offsets."""
+"""The group coordinator: the groups and offsets of one partition of the offsets topic."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -46,15 +46,15 @@ from .messages import (
     SyncRequest,
     TxnCommitRequest,
 )
-from .offsets import Offsets, deleted, fetched, stored
+from .offsets import Offsets, commit_offsets, delete_offsets, fetch_offsets
 from .records import IDLE, OFFSET, PENDING, CommittedOffset, parts_of
 from .share.config import GROUP_CONFIG, ConfigureGroupRequest, DescribeGroupConfigRequest, GroupConfigs
 from .share.group import ShareGroup
-from .share.messages import SHARE_PROTOCOL, ShareGroupDescription, ShareHeartbeatRequest, ShareTermsRequest
+from .share.messages import SHARE_PROTOCOL, MemberConfigRequest, ShareGroupDescription, ShareHeartbeatRequest
 
 
 class GroupStats(NamedTuple):
-    """A group as it is. `rebalances` is how often its members have changed since it was made."""
+    """Statistics of a group. `rebalances` is its generation or epoch."""
 
     group: ListedGroup
     members: int
@@ -84,7 +84,7 @@ class OffsetsDropped(Request[None], frozen=True, kw_only=True):
 
 
 class GroupCoordinator(HandlesOneByOne):
-    """The state machine behind one partition of the internal topic of groups and offsets."""
+    """The state machine of one partition of the offsets topic."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class GroupCoordinator(HandlesOneByOne):
         changes, answer = group.heartbeat(request, now_ms, self._topics)
         return self._groups.settle(request.group, group, reply(reply_to, answer, changes), now_ms)
 
-    def share_terms(self, request: ShareTermsRequest, reply_to: object, _now_ms: int) -> Outcome:
+    def member_config(self, request: MemberConfigRequest, reply_to: object, _now_ms: int) -> Outcome:
         """Reply with the settings of a share group to one of its members; UnknownMember to others."""
         self._groups.share(request.group).check_member(request.member_id)
         return reply(reply_to, self._configs.share(request.group))
@@ -171,14 +171,18 @@ class GroupCoordinator(HandlesOneByOne):
         """Store offsets that take effect when their transaction commits."""
         group = self._check_commit(request, now_ms)
         self._offsets.check_producer(request.producer_id, request.producer_epoch)
-        hold = partial(self._offsets.hold, request.producer_id, request.producer_epoch, request.group)
-        changes, results = stored(request.offsets, hold, self._settings.max_metadata_bytes, now_ms)
+        add_pending = partial(
+            self._offsets.add_pending, request.producer_id, request.producer_epoch, request.group
+        )
+        changes, results = commit_offsets(
+            request.offsets, add_pending, self._settings.max_metadata_bytes, now_ms
+        )
         return self._groups.settle(request.group, group, reply(reply_to, results, changes), now_ms)
 
     def complete_transaction(
         self, request: CompleteTransactionRequest, reply_to: object, _now_ms: int
     ) -> Outcome:
-        """Apply or drop the offsets of a transaction; without effect if there are none."""
+        """Apply or drop the offsets of a transaction; do nothing if it has none."""
         producer = (request.producer_id, request.producer_epoch)
         return reply(reply_to, Accepted(), self._offsets.complete(*producer, committed=request.committed))
 
@@ -187,14 +191,14 @@ class GroupCoordinator(HandlesOneByOne):
         group = self._groups.find(request.group)
         if isinstance(group, ConsumerGroup) and (request.member_id or request.member_epoch >= 0):
             group.validate_commit(request.member_id, request.member_epoch)
-        return reply(reply_to, fetched(self._offsets, request))
+        return reply(reply_to, fetch_offsets(self._offsets, request))
 
     def delete_offsets(self, request: DeleteOffsetsRequest, reply_to: object, _now_ms: int) -> Outcome:
         """Delete offsets of partitions that no member subscribes to."""
         group = self._groups.get(request.group)
         if isinstance(group, ClassicGroup):
             group.check_delete_offsets()
-        changes, results = deleted(self._offsets, request, is_read=group.subscribes)
+        changes, results = delete_offsets(self._offsets, request, is_read=group.subscribes)
         return reply(reply_to, results, changes)
 
     def describe(self, request: DescribeRequest, reply_to: object, _now_ms: int) -> Outcome:
@@ -228,7 +232,7 @@ class GroupCoordinator(HandlesOneByOne):
         LeaveRequest: leave,
         ConsumerHeartbeatRequest: consumer_heartbeat,
         ShareHeartbeatRequest: share_heartbeat,
-        ShareTermsRequest: share_terms,
+        MemberConfigRequest: member_config,
         ConfigureGroupRequest: configure,
         DescribeGroupConfigRequest: describe_config,
         CommitRequest: commit,
@@ -245,26 +249,26 @@ class GroupCoordinator(HandlesOneByOne):
     }
 
     def group_ids(self) -> list[str]:
-        """Every group there is now."""
+        """Return the ids of all groups."""
         return [*self._groups.ids()]
 
     def stats(self, group_ids: Iterable[str]) -> Iterator[GroupStats]:
-        """Those of these groups that there are, to be read before the next event."""
+        """Yield statistics of the groups that exist; consume them before the next event."""
         for group_id in group_ids:
             if (group := self._groups.find(group_id)) is not None:
                 yield GroupStats(
                     group=_listed(group_id, group),
                     members=group.member_count,
                     rebalances=group.generation if isinstance(group, ClassicGroup) else group.epoch,
-                    committed=self._offsets.of(group_id),
+                    committed=self._offsets.committed(group_id),
                 )
 
     def groups_with_offsets(self) -> Iterator[tuple[str, int]]:
-        """Every group that has offsets, perhaps twice, and how many; they may change meanwhile."""
+        """Yield groups with their number of committed offsets; a group may occur twice."""
         return ((group, self._offsets.count(group)) for group in self._offsets.groups_now())
 
     def partitions_in(self, group: str, topic: str) -> list[TopicPartition]:
-        """The partitions of a topic for which a group has offsets, committed or pending."""
+        """Return the partitions of a topic with committed or pending offsets of a group."""
         return self._offsets.partitions_in(group, topic)
 
     def trim_offsets(self, last_possible: Callable[[TopicPartition], int | None]) -> Outcome:
@@ -273,7 +277,7 @@ class GroupCoordinator(HandlesOneByOne):
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When to call `tick`; may be early, never late."""
+        """Return when to call `tick`; may be early, never late."""
         return self._groups.next_deadline_ms
 
     def tick(self, now_ms: int) -> Outcome:
@@ -281,11 +285,11 @@ class GroupCoordinator(HandlesOneByOne):
         return self._groups.tick(now_ms)
 
     def cancel(self, reply_to: object) -> None:
-        """Forget a pending request; its member stays until its session ends."""
+        """Remove a pending request; its member stays until its session ends."""
         self._groups.cancel(reply_to)
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """Take in a stored record; kinds of a later version are passed over."""
+        """Apply a stored record; ignore unknown kinds."""
         parts = parts_of(key)
         if parts[0] in (OFFSET, PENDING, IDLE):
             self._offsets.replay(parts, value)
@@ -295,11 +299,11 @@ class GroupCoordinator(HandlesOneByOne):
             self._groups.replay(parts, value)
 
     def loaded(self, now_ms: int) -> Outcome:
-        """Everything stored has been replayed."""
+        """Resume after the last stored record was replayed."""
         return self._groups.loaded(now_ms)
 
     def snapshot(self) -> Iterator[Change]:
-        """Changes that lead to the durable state as it is."""
+        """Yield changes that lead to the durable state."""
         yield from self._groups.snapshot()
         yield from self._offsets.snapshot()
         yield from self._configs.snapshot()
@@ -307,14 +311,14 @@ class GroupCoordinator(HandlesOneByOne):
     def _check_commit(
         self, request: CommitRequest | TxnCommitRequest, now_ms: int
     ) -> ClassicGroup | ConsumerGroup:
-        """The group for which this may be committed."""
+        """Return the group of a valid commit."""
         if request.generation >= 0 and self._groups.find(request.group) is None:
-            raise IllegalGeneration(f"there is no group {request.group!r} in any generation")
+            raise IllegalGeneration(f"group {request.group!r} does not exist")
         group = self._groups.open_offsets(request.group)
         if isinstance(group, ClassicGroup):
             group.check_commit(request, now_ms)
         elif isinstance(request, CommitRequest) or request.member_id or request.generation != NO_GENERATION:
-            # The transactions of older clients do not say who they are.
+            # Transactional commits of older clients contain no member id.
             group.validate_commit(request.member_id, request.generation)
         return group
 
@@ -322,12 +326,12 @@ class GroupCoordinator(HandlesOneByOne):
         self, group: Group, request: CommitRequest | ResetOffsetsRequest, reply_to: object, now_ms: int
     ) -> Outcome:
         commit = partial(self._offsets.commit, request.group)
-        changes, results = stored(request.offsets, commit, self._settings.max_metadata_bytes, now_ms)
+        changes, results = commit_offsets(request.offsets, commit, self._settings.max_metadata_bytes, now_ms)
         return self._groups.settle(request.group, group, reply(reply_to, results, changes), now_ms)
 
 
 def _removed(group: ConsumerGroup, request: LeaveRequest, reply_to: object) -> Outcome:
-    """Members that an administrator removes from a consumer group."""
+    """Remove members from a consumer group on behalf of an administrator."""
     out = Outcome()
     results = []
     for leaving in request.members:

@@ -1,7 +1,7 @@
-"""What clients ask of the groups of a shard, and what they are answered.
+"""Requests to the group coordinator, and their replies.
 
-Field meanings are Kafka's. An answer is one of the replies below or an AlpacaError; where a request
-names several things, each has its own result, with `error` None where all is well.
+Fields have the meaning of Kafka's protocol. Any reply may be an AlpacaError instead. A request for several
+members or partitions gets one result for each; its `error` is None on success.
 """
 
 from typing import Generic, TypeVar
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits and delays of the groups of a shard."""
+    """Limits and timeouts of groups."""
 
     initial_rebalance_delay_ms: int = 200
     min_session_timeout_ms: int = 1_000
@@ -42,18 +42,18 @@ class GroupRequest(Request[R], Generic[R], frozen=True, kw_only=True):
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """Done, and nothing more to say."""
+    """An empty reply."""
 
 
 class Protocol(msgspec.Struct, frozen=True, array_like=True):
-    """A way of assigning that a member knows, with what it has to say to the leader."""
+    """An assignment protocol that a member supports, with its metadata for the leader."""
 
     name: str
     metadata: bytes
 
 
 class JoinedMember(msgspec.Struct, frozen=True, kw_only=True):
-    """One member as the leader sees it."""
+    """A member in the reply to the leader."""
 
     member_id: str
     instance_id: str | None
@@ -61,7 +61,7 @@ class JoinedMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JoinReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The generation a member is in; `members` is empty for all but the leader."""
+    """The new generation. `members` is empty except for the leader."""
 
     generation: int
     protocol_type: str
@@ -73,7 +73,7 @@ class JoinReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JoinRequest(GroupRequest[JoinReply], frozen=True, kw_only=True):
-    """Become a member, or take part in the rebalance under way."""
+    """Join the group, or rejoin it during a rebalance."""
 
     protocol_type: str
     protocols: tuple[Protocol, ...]
@@ -88,14 +88,14 @@ class JoinRequest(GroupRequest[JoinReply], frozen=True, kw_only=True):
 
 
 class MemberAssignment(msgspec.Struct, frozen=True, kw_only=True):
-    """What the leader gives one member."""
+    """The assignment of one member, sent by the leader."""
 
     member_id: str
     assignment: bytes
 
 
 class SyncReply(msgspec.Struct, frozen=True, kw_only=True):
-    """A member's assignment."""
+    """The assignment of the member."""
 
     protocol_type: str
     protocol_name: str
@@ -103,7 +103,7 @@ class SyncReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SyncRequest(GroupRequest[SyncReply], frozen=True, kw_only=True):
-    """Ask for one's assignment; the leader brings everyone's."""
+    """Get the assignment of a member. The leader sends the assignments of all members."""
 
     generation: int
     member_id: str
@@ -114,7 +114,7 @@ class SyncRequest(GroupRequest[SyncReply], frozen=True, kw_only=True):
 
 
 class HeartbeatRequest(GroupRequest[Accepted], frozen=True, kw_only=True):
-    """A member of a classic group is alive. Answered by Accepted."""
+    """Renew the session of a member of a classic group."""
 
     generation: int
     member_id: str
@@ -122,14 +122,14 @@ class HeartbeatRequest(GroupRequest[Accepted], frozen=True, kw_only=True):
 
 
 class LeavingMember(msgspec.Struct, frozen=True, kw_only=True):
-    """One to be removed, by its id or, where that is empty, by its instance id."""
+    """A member to remove, by its id or, if that is empty, by its instance id."""
 
     member_id: str = ""
     instance_id: str | None = None
 
 
 class LeaveResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one of them."""
+    """The result for one leaving member."""
 
     member_id: str
     instance_id: str | None
@@ -137,19 +137,19 @@ class LeaveResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaveReply(msgspec.Struct, frozen=True, kw_only=True):
-    """A result for each of the leaving, in their order."""
+    """One result per leaving member, in order."""
 
     members: tuple[LeaveResult, ...]
 
 
 class LeaveRequest(GroupRequest[LeaveReply], frozen=True, kw_only=True):
-    """Members that go, or that an administrator removes."""
+    """Remove members, on their own request or by an administrator."""
 
     members: tuple[LeavingMember, ...]
 
 
 class OffsetToCommit(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a group is to go on reading a partition."""
+    """The offset at which a group continues to read a partition."""
 
     topic: str
     partition: int
@@ -159,7 +159,7 @@ class OffsetToCommit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitionResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one partition of a request."""
+    """The result for one partition."""
 
     topic: str
     partition: int
@@ -167,15 +167,15 @@ class PartitionResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitionResults(msgspec.Struct, frozen=True, kw_only=True):
-    """A result for each partition of a commit, reset or deletion, in the request's order."""
+    """One result per partition of a commit, reset or deletion, in order."""
 
     partitions: tuple[PartitionResult, ...]
 
 
 class CommitRequest(GroupRequest[PartitionResults], frozen=True, kw_only=True):
-    """Commit offsets, as a member or (without generation) as one who assigns itself.
+    """Commit offsets, as a member or, without a generation, as a client that assigns partitions itself.
 
-    `generation` is the member epoch in the groups of KIP-848.
+    In consumer groups (KIP-848) `generation` is the member epoch.
     """
 
     offsets: tuple[OffsetToCommit, ...]
@@ -196,7 +196,7 @@ class TxnCommitRequest(GroupRequest[PartitionResults], frozen=True, kw_only=True
 
 
 class CompleteTransactionRequest(Request[Accepted], frozen=True, kw_only=True):
-    """A producer's transaction has ended: its offsets take effect or are dropped."""
+    """Apply or drop the offsets of a producer's transaction that has ended."""
 
     producer_id: int
     producer_epoch: int
@@ -210,13 +210,13 @@ class ResetOffsetsRequest(GroupRequest[PartitionResults], frozen=True, kw_only=T
 
 
 class DeleteOffsetsRequest(GroupRequest[PartitionResults], frozen=True, kw_only=True):
-    """Forget the offsets of these partitions."""
+    """Delete the offsets of these partitions."""
 
     partitions: tuple[TopicPartition, ...]
 
 
 class FetchedOffset(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition's committed offset, NO_OFFSET where there is none."""
+    """The committed offset of a partition, or NO_OFFSET."""
 
     topic: str
     partition: int
@@ -227,13 +227,13 @@ class FetchedOffset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FetchOffsetsReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The offsets asked for."""
+    """The requested offsets."""
 
     offsets: tuple[FetchedOffset, ...]
 
 
 class FetchOffsetsRequest(GroupRequest[FetchOffsetsReply], frozen=True, kw_only=True):
-    """Read the offsets of these partitions, or of all that have one."""
+    """Return the offsets of these partitions, or all offsets of the group."""
 
     partitions: tuple[TopicPartition, ...] | None = None
     member_id: str = ""
@@ -263,7 +263,7 @@ class GroupDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the list."""
+    """A group in a list."""
 
     group: str
     protocol_type: str
@@ -278,9 +278,9 @@ class ListReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListRequest(Request[ListReply], frozen=True, kw_only=True):
-    """The groups of the shard in any of these states and of any of these types; empty means all.
+    """List groups by state and type, ignoring case; an empty set matches all.
 
-    Of all that the shard has, or of those named in `groups`.
+    `groups` restricts the list to these names.
     """
 
     groups: tuple[str, ...] | None = None
@@ -288,7 +288,7 @@ class ListRequest(Request[ListReply], frozen=True, kw_only=True):
     types: frozenset[str] = frozenset()
 
     def matches(self, group: "ListedGroup") -> bool:
-        """Whether a group is one of those asked for; case does not matter."""
+        """Return whether a group matches the filters."""
         return _is_among(group.state, self.states) and _is_among(group.type, self.types)
 
 
@@ -297,4 +297,4 @@ def _is_among(word: str, words: frozenset[str]) -> bool:
 
 
 class DeleteGroupRequest(GroupRequest[Accepted], frozen=True, kw_only=True):
-    """Remove a group without members, and its offsets. Answered by Accepted."""
+    """Delete a group without members, and its offsets."""

@@ -1,10 +1,9 @@
-"""The committed offsets of all groups of a shard, and those that wait for their transaction.
+"""Committed offsets of all groups of a coordinator, and pending offsets of open transactions.
 
-Owns which commit wins, what is unstable, and when offsets have been kept long enough. Who may commit
-is the groups' business.
+Decides which commit wins, which offsets are unstable, and when offsets expire. Groups decide who may commit.
 
-A pending offset takes effect when its transaction commits, unless a later commit for the partition
-has taken effect before: that settles the partition, and what came before it is dropped.
+A pending offset takes effect when its transaction commits. A later commit for the same partition that takes
+effect earlier drops it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -42,27 +41,27 @@ _idle = msgspec.msgpack.Decoder(int)
 
 
 class Offsets:
-    """Per group and partition the committed offset; per producer those of its open transaction."""
+    """Committed offsets by group and partition; pending offsets by producer."""
 
     def __init__(self, retention_ms: int) -> None:
         self._retention_ms = retention_ms
         self._committed: dict[str, dict[TopicPartition, CommittedOffset]] = {}
-        # The same pending offsets twice: by partition, to see what is unstable, and by who completes them.
+        # Pending offsets are indexed twice: by partition, to detect unstable ones, and by producer.
         self._pending: dict[str, dict[TopicPartition, dict[int, PendingOffset]]] = {}
         self._by_producer: dict[int, set[tuple[str, TopicPartition]]] = {}
         self._next_order = 0
         self._idle_since_ms: dict[str, int] = {}
 
     def groups(self) -> list[str]:
-        """Every group that has offsets, pending ones included."""
+        """Return all groups with committed or pending offsets."""
         return sorted(self._committed.keys() | self._pending.keys())
 
     def groups_now(self) -> Iterator[str]:
-        """Every group that has offsets now; one with both kinds comes twice."""
+        """Iterate over a copy of the groups with offsets; one with both kinds of offsets occurs twice."""
         return chain(list(self._committed), list(self._pending))
 
     def partitions_in(self, group: str, topic: str) -> list[TopicPartition]:
-        """The partitions of a topic with an offset, committed or pending."""
+        """Return the partitions of a topic with a committed or pending offset."""
         known = {*self._committed.get(group, ()), *self._pending.get(group, ())}
         return [partition for partition in known if partition.topic == topic]
 
@@ -75,32 +74,32 @@ class Offsets:
     def get(self, group: str, partition: TopicPartition) -> CommittedOffset | None:
         return self._committed.get(group, {}).get(partition)
 
-    def of(self, group: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """What a group has committed, to be looked at only."""
+    def committed(self, group: str) -> Mapping[TopicPartition, CommittedOffset]:
+        """Return the committed offsets of a group; the caller must not change them."""
         return self._committed.get(group, {})
 
     def partitions(self, group: str) -> list[TopicPartition]:
-        """The partitions for which the group has committed."""
+        """Return the partitions with a committed offset."""
         return [*self._committed.get(group, ())]
 
     def is_unstable(self, group: str, partition: TopicPartition) -> bool:
-        """Whether an open transaction may yet change the offset."""
+        """Return whether an open transaction may change the offset."""
         return partition in self._pending.get(group, ())
 
     def commit(self, group: str, partition: TopicPartition, committed: CommittedOffset) -> list[Change]:
-        """Put an offset in place of what was committed or pending before."""
+        """Commit an offset; it replaces committed and pending ones."""
         changes = self._drop_pending(group, partition) if group in self._pending else []
         changes.append(self._put(group, partition, committed))
         return changes
 
     def check_producer(self, producer_id: int, producer_epoch: int) -> None:
-        """FencedProducer if a newer instance of the producer has offsets pending here."""
+        """Raise FencedProducer if a newer instance of the producer has pending offsets."""
         for group, partition in self._by_producer.get(producer_id, ()):
             newer = self._pending[group][partition][producer_id].producer_epoch
             if newer > producer_epoch:
                 raise FencedProducer(f"producer {producer_id} is in epoch {newer}, not {producer_epoch}")
 
-    def hold(
+    def add_pending(
         self,
         producer_id: int,
         producer_epoch: int,
@@ -108,16 +107,16 @@ class Offsets:
         partition: TopicPartition,
         committed: CommittedOffset,
     ) -> list[Change]:
-        """Keep an offset until the producer's transaction ends."""
+        """Add an offset that takes effect when the producer's transaction commits."""
         pending = PendingOffset(producer_epoch=producer_epoch, order=self._next_order, committed=committed)
         self._put_pending(producer_id, group, partition, pending)
         value = msgspec.msgpack.encode(pending)
         return [Change(key(PENDING, group, *partition, producer_id), value)]
 
     def complete(self, producer_id: int, producer_epoch: int, *, committed: bool) -> list[Change]:
-        """End a producer's transaction: its offsets take effect or are dropped.
+        """Apply or drop the pending offsets of a producer's transaction.
 
-        What a later instance of the producer holds is not this transaction's. Done twice, it changes nothing.
+        Pending offsets of a later instance of the producer stay. Repeating this changes nothing.
         """
         changes: list[Change] = []
         for group, partition in sorted(self._by_producer.get(producer_id, ())):
@@ -131,7 +130,7 @@ class Offsets:
         return changes
 
     def delete(self, group: str, partition: TopicPartition) -> list[Change]:
-        """Forget a partition's offset, pending ones included."""
+        """Delete the committed and pending offsets of a partition."""
         changes = self._drop_pending(group, partition)
         offsets = self._committed.get(group, {})
         if offsets.pop(partition, None) is not None:
@@ -141,7 +140,7 @@ class Offsets:
         return changes
 
     def delete_group(self, group: str) -> list[Change]:
-        """Forget everything about a group."""
+        """Delete all offsets of a group."""
         changes = []
         for partition in self._known(group):
             changes += self.delete(group, partition)
@@ -150,7 +149,7 @@ class Offsets:
         return changes
 
     def delete_topic(self, topic: str) -> list[Change]:
-        """Forget a topic that is no more."""
+        """Delete all offsets of a deleted topic."""
         changes = []
         for group in self.groups():
             for partition in self._known(group):
@@ -159,9 +158,9 @@ class Offsets:
         return changes
 
     def trim(self, last_possible: Callable[[TopicPartition], int | None]) -> list[Change]:
-        """Forget partitions without a last possible offset, and lower offsets that are beyond theirs.
+        """Delete offsets of partitions without a last possible offset; lower offsets beyond it.
 
-        Offsets of lost records will be given to others, which a group that stays behind them would skip.
+        New records reuse the offsets of lost ones; a group with a higher offset would skip them.
         """
         changes = []
         for group in self.groups():
@@ -180,13 +179,13 @@ class Offsets:
                         changes.append(Change(key(PENDING, group, *partition, producer_id), value))
         return changes
 
-    def idle(self, group: str, now_ms: int) -> Change:
-        """The group's last member left: from now on its offsets grow old."""
+    def mark_idle(self, group: str, now_ms: int) -> Change:
+        """Start the retention of the offsets of a group whose last member has left."""
         self._idle_since_ms[group] = now_ms
         return Change(key(IDLE, group), msgspec.msgpack.encode(now_ms))
 
     def expire(self, group: str, now_ms: int) -> list[Change]:
-        """Forget the offsets of a group without members that have been kept long enough."""
+        """Delete the expired offsets of a group without members."""
         changes = []
         for partition in self.partitions(group):
             if self._expiry_ms(group, partition) <= now_ms and not self.is_unstable(group, partition):
@@ -194,11 +193,11 @@ class Offsets:
         return changes
 
     def next_expiry_ms(self, group: str) -> int | None:
-        """When the first offset of a group without members will have been kept long enough."""
+        """Return when the first offset of a group without members expires."""
         return min((self._expiry_ms(group, each) for each in self._committed.get(group, ())), default=None)
 
     def replay(self, parts: tuple[Any, ...], value: bytes | None) -> None:
-        """Take in a stored record; `parts` are those of its key."""
+        """Apply a stored record; `parts` is its decoded key."""
         if parts[0] == IDLE:
             if value is None:
                 self._idle_since_ms.pop(parts[1], None)
@@ -219,7 +218,7 @@ class Offsets:
                 del self._committed[group]
 
     def snapshot(self) -> Iterator[Change]:
-        """The changes from which all this can be rebuilt; offsets may change while those are taken."""
+        """Yield the changes that lead to the current state; offsets may change in the meantime."""
         for group in list(self._committed):
             for partition, committed in list(self._committed.get(group, {}).items()):
                 yield Change(key(OFFSET, group, *partition), msgspec.msgpack.encode(committed))
@@ -236,7 +235,7 @@ class Offsets:
         return Change(key(OFFSET, group, *partition), msgspec.msgpack.encode(committed))
 
     def _known(self, group: str) -> list[TopicPartition]:
-        """The partitions with an offset, committed or pending."""
+        """Return the partitions with a committed or pending offset."""
         return sorted({*self._committed.get(group, ()), *self._pending.get(group, ())})
 
     def _expiry_ms(self, group: str, partition: TopicPartition) -> int:
@@ -251,7 +250,7 @@ class Offsets:
         self._next_order = max(self._next_order, pending.order + 1)
 
     def _drop_pending(self, group: str, partition: TopicPartition, before: int | None = None) -> list[Change]:
-        """Drop what is pending for a partition; with `before`, what was held before that."""
+        """Drop the pending offsets of a partition; with `before`, only those with a lower order."""
         changes = []
         for producer_id, pending in [*self._pending.get(group, {}).get(partition, {}).items()]:
             if before is None or pending.order < before:
@@ -274,28 +273,25 @@ class Offsets:
 
 
 def lowered(committed: CommittedOffset, offset: int) -> CommittedOffset:
-    """The same commit at an earlier offset, whose leader epoch nobody knows."""
+    """Return a commit with an earlier offset and without leader epoch."""
     return msgspec.structs.replace(committed, offset=offset, leader_epoch=NO_LEADER_EPOCH)
 
 
-Answered = tuple[list[Change], object]
-
-
-def stored(
+def commit_offsets(
     offsets: Iterable[OffsetToCommit],
     store: Callable[[TopicPartition, CommittedOffset], list[Change]],
     max_metadata_bytes: int,
     now_ms: int,
-) -> Answered:
-    """Have `store` take each offset that may be stored."""
+) -> tuple[list[Change], PartitionResults]:
+    """Check offsets and pass the valid ones to `store`."""
     changes: list[Change] = []
     results = []
     for each in offsets:
         error: AlpacaError | None = None
         if each.offset < 0:
-            error = InvalidRequest(f"{each.offset} is not an offset")
+            error = InvalidRequest(f"invalid offset {each.offset}")
         elif len(each.metadata.encode()) > max_metadata_bytes:
-            error = OffsetMetadataTooLarge(f"an offset's metadata has at most {max_metadata_bytes} bytes")
+            error = OffsetMetadataTooLarge(f"offset metadata must be at most {max_metadata_bytes} bytes")
         else:
             committed = CommittedOffset(
                 offset=each.offset,
@@ -308,8 +304,10 @@ def stored(
     return changes, PartitionResults(partitions=tuple(results))
 
 
-def deleted(offsets: Offsets, request: DeleteOffsetsRequest, is_read: Callable[[str], bool]) -> Answered:
-    """Delete the offsets of topics that no member reads."""
+def delete_offsets(
+    offsets: Offsets, request: DeleteOffsetsRequest, is_read: Callable[[str], bool]
+) -> tuple[list[Change], PartitionResults]:
+    """Delete offsets of topics that no member reads."""
     changes: list[Change] = []
     results = []
     read = {topic for topic in {each.topic for each in request.partitions} if is_read(topic)}
@@ -323,18 +321,18 @@ def deleted(offsets: Offsets, request: DeleteOffsetsRequest, is_read: Callable[[
     return changes, PartitionResults(partitions=tuple(results))
 
 
-def fetched(offsets: Offsets, request: FetchOffsetsRequest) -> FetchOffsetsReply:
-    """The offsets asked for, or all there are."""
+def fetch_offsets(offsets: Offsets, request: FetchOffsetsRequest) -> FetchOffsetsReply:
+    """Return the requested offsets, or all of the group."""
     partitions = request.partitions
     if partitions is None:
         partitions = tuple(offsets.partitions(request.group))
-    return FetchOffsetsReply(offsets=tuple(_fetched(offsets, request, each) for each in partitions))
+    return FetchOffsetsReply(offsets=tuple(_fetch_offset(offsets, request, each) for each in partitions))
 
 
-def _fetched(offsets: Offsets, request: FetchOffsetsRequest, partition: TopicPartition) -> FetchedOffset:
+def _fetch_offset(offsets: Offsets, request: FetchOffsetsRequest, partition: TopicPartition) -> FetchedOffset:
     topic, index = partition
     if request.require_stable and offsets.is_unstable(request.group, partition):
-        error = UnstableOffsetCommit(f"a transaction that commits {partition} is open")
+        error = UnstableOffsetCommit(f"an open transaction commits {partition}")
         return FetchedOffset(topic=topic, partition=index, error=error)
     if (found := offsets.get(request.group, partition)) is None:
         return FetchedOffset(topic=topic, partition=index)

@@ -1,7 +1,7 @@
-"""The keys and values under which classic groups and offsets are stored.
+"""Keys and values of stored classic groups and offsets.
 
-Keys are msgpack arrays whose first entry says what follows: names may hold any character, so no
-separator would do. Values are msgpack arrays too; fields are only ever added at their end.
+Keys are msgpack arrays, as names may contain any separator; the first entry is the kind. Values are msgpack
+arrays too; new fields are added at the end only.
 """
 
 from typing import Any
@@ -33,7 +33,7 @@ class StoredMember(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class StoredGroup(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """A generation as it became stable; without members, that the group became empty."""
+    """A stable generation, or an empty group."""
 
     generation: int
     protocol_type: str
@@ -43,7 +43,7 @@ class StoredGroup(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class CommittedOffset(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """Where a group goes on reading a partition."""
+    """A committed offset of a group."""
 
     offset: int
     committed_at_ms: int
@@ -52,7 +52,7 @@ class CommittedOffset(msgspec.Struct, frozen=True, array_like=True, kw_only=True
 
 
 class PendingOffset(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """An offset that waits for its transaction; of two for one partition, the higher `order` came later."""
+    """An offset of an open transaction. Of two for one partition, the one with higher `order` is later."""
 
     producer_epoch: int
     order: int
@@ -60,10 +60,10 @@ class PendingOffset(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 def key(*parts: str | int) -> bytes:
-    """The key of these parts, the first being one of the words above."""
+    """Encode a key; the first part is its kind."""
     return msgspec.msgpack.encode(parts)
 
 
 def parts_of(stored_key: bytes) -> tuple[Any, ...]:
-    """The parts a key was made of."""
+    """Decode a key."""
     return _key_decoder.decode(stored_key)

@@ -6,6 +6,7 @@ documented otherwise. Write permission and read visibility are decided by the ca
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
@@ -16,25 +17,99 @@ from alpacamq.model.errors import (
     DiskFull,
     StorageFailed,
 )
+from alpacamq.model.ids import NO_TIMESTAMP
 from alpacamq.model.ports import Disk
 from alpacamq.model.topics import TopicConfig
 
 from .appender import Appended, Appender, Incoming
-from .checkpoint import RecoveryPoint
+from .checkpoint import CheckpointFile, RecoveryPoint
 from .compactor import Compaction, Compactor
 from .directory import list_contents, remove_segment
 from .disk import remove_tree
 from .flush import SMALL_TAIL_BYTES, Flush, UnflushedState, run_flushes
-from .health import LogHealth, is_out_of_descriptors, storage_error
-from .producer_state import ProducerSnapshot
+from .health import NO_ROOM, LogHealth, is_out_of_descriptors, storage_error
+from .producer_state import ProducerSnapshot, ProducerSnapshots
 from .reader import LogReader, Slice, TimestampOffset, TimestampSearch
 from .recovery import Recovered, Recovery, ScanProgress
-from .retention import Removal, StartMove, count_removable, is_expired
 from .scan import Boundary, Violation
-from .segment import Segments
+from .segment import Segment, Segments
 from .storage import Storage
 from .swap import discard_swaps
 from .transactions import read_stored_marker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """Segments dropped from the log whose files are still on disk."""
+
+    directory: Path
+    storage: Storage
+    checkpoint: CheckpointFile
+    snapshots: ProducerSnapshots
+    start_offset: int
+    segments: Sequence[Segment]
+
+    def run(self) -> None:
+        """Remove the files, oldest first. After an OSError the next start removes the rest."""
+        disk = self.storage.disk
+        # Record the new start first, or a crash between two files would look like data loss. A full
+        # disk has no space for that: then the removal goes first.
+        try:
+            self.checkpoint.move_start(self.start_offset)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+        for segment in self.segments:
+            remove_segment(disk, self.directory, segment.base_offset)
+            self.storage.handles.forget(segment.path)
+        self.snapshots.remove({segment.base_offset for segment in self.segments} - {self.start_offset})
+        disk.sync_directory(self.directory)
+        self.checkpoint.move_start(self.start_offset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartMove:
+    """A new log start, requested by a user, that is not durable yet."""
+
+    directory: Path
+    checkpoint: CheckpointFile
+    start_offset: int
+
+    def run(self) -> None:
+        """Make the new start durable. Raises StorageFailed if that fails."""
+        try:
+            self.checkpoint.move_start(self.start_offset)
+        except OSError as error:
+            raise storage_error(self.directory, "moving the start", error) from error
+
+
+def is_expired(segment: Segment, config: TopicConfig, now_ms: int) -> bool:
+    """Return whether all records of the segment are older than retention.ms."""
+    if config.retention_ms < 0 or not config.deletes_old:
+        return False
+    timestamp, _ = segment.index.largest()
+    if timestamp == NO_TIMESTAMP:
+        timestamp = segment.opened_ms
+    elif timestamp > now_ms:
+        # A timestamp in the future says nothing about age: use the time of the last append.
+        timestamp = segment.written_ms
+    return now_ms - timestamp > config.retention_ms
+
+
+def count_removable(segments: Sequence[Segment], config: TopicConfig, start_offset: int, now_ms: int) -> int:
+    """Count the segments that may be removed; `segments` is oldest first, the active one last."""
+    surplus_bytes = 0
+    if config.deletes_old and config.retention_bytes >= 0:
+        surplus_bytes = sum(segment.size for segment in segments) - config.retention_bytes
+    count = 0
+    for segment in segments[:-1]:
+        is_surplus = surplus_bytes >= segment.size > 0
+        if not (segment.next_offset <= start_offset or is_surplus or is_expired(segment, config, now_ms)):
+            break
+        surplus_bytes -= segment.size
+        count += 1
+    return count
+
 
 DELETED = "-delete"
 # Keeps the name of a directory being deleted within the file system's limit.

@@ -2,18 +2,28 @@
 
 import asyncio
 import gc
+import resource
 import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from alpacamq import __version__
+from alpacamq.api.console.app import ConsoleApp
+from alpacamq.api.http.hosts import HostCheck, Hosts
+from alpacamq.api.http.messages import App
+from alpacamq.api.http.server import HttpListener
 from alpacamq.api.kafka.call import Backend
 from alpacamq.api.kafka.listener import Listener
 from alpacamq.api.kafka.requests import KafkaRequests
-from alpacamq.api.rest.recovery_app import RecoveryApp
+from alpacamq.api.rest.app import RecoveryApp, RestApi
+from alpacamq.api.sqs.app import SqsApi
+from alpacamq.api.sqs.directory import SqsSettings
 from alpacamq.broker.broker import Broker, BrokerSettings
 from alpacamq.broker.delay.service import DelaySettings
 from alpacamq.broker.groups import CoordinatorSettings
@@ -30,11 +40,150 @@ from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import Metrics, SeriesLimits
 
 from .config import KafkaConfig, NodeConfig
-from .descriptors import fit_to_limit, raise_limit
-from .http_listeners import BoundApi, open_apis
-from .sections import HttpConfig, tracing_settings
+from .sections import HttpApiConfig, HttpConfig, SqsConfig, tracing_settings
 
 log = get_logger(__name__)
+
+# Reserved for short-lived descriptors: files that threads write, flush and compact, directories
+# being synced, connections being refused.
+RESERVED = 256
+MAX_SEGMENT_FILES = 1024
+MIN_SEGMENT_FILES = 64
+# If the limit is too low even for these, each gets this fraction of it.
+_LOW_SHARE = 4
+# A Kafka client's connection takes two: its socket and the duplicate that sendfile uses.
+KAFKA_CONNECTION = 2
+HTTP_CONNECTION = 1
+MIN_CONNECTIONS = 4
+# Used if the hard limit is infinite.
+_UNLIMITED = 65536
+
+
+def raise_limit() -> int:
+    """Raise the soft limit of open files to the hard one; return the resulting limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _UNLIMITED if hard == resource.RLIM_INFINITY else hard
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return _UNLIMITED if soft == resource.RLIM_INFINITY else soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    except (OSError, ValueError) as error:
+        log.warning("file_limit_not_raised", limit=soft, reason=str(error))
+        return soft
+    return wanted
+
+
+def fit_to_limit(config: NodeConfig, limit: int) -> NodeConfig:
+    """Reduce segment files and connections in the configuration to what `limit` descriptors allow."""
+    reserved = min(RESERVED, limit // _LOW_SHARE)
+    least_files = min(MIN_SEGMENT_FILES, limit // _LOW_SHARE)
+    wanted = KAFKA_CONNECTION * config.kafka.max_connections
+    wanted += sum(
+        HTTP_CONNECTION * listener.max_connections
+        for listener in (config.http, config.sqs)
+        if listener.enabled
+    )
+    files = config.log.open_files or max(least_files, min(limit - reserved - wanted, MAX_SEGMENT_FILES))
+    room = max(0, limit - reserved - files)
+    if wanted > room:
+        config = _with_fewer_connections(config, room / wanted)
+        print(
+            f"warning: the limit of {limit} open files is too low for max_connections of kafka, http "
+            f"and sqs; "
+            f"reduced to {config.kafka.max_connections}, "
+            f"{config.http.max_connections} and {config.sqs.max_connections} connections. "
+            "Raise the limit (ulimit -n) or lower max_connections",
+            file=sys.stderr,
+        )
+    return msgspec.structs.replace(config, log=msgspec.structs.replace(config.log, open_files=files))
+
+
+def _with_fewer_connections(config: NodeConfig, share: float) -> NodeConfig:
+    def fewer(connections: int) -> int:
+        return min(connections, max(MIN_CONNECTIONS, int(connections * share)))
+
+    replace = msgspec.structs.replace
+    kafka, http, sqs = config.kafka, config.http, config.sqs
+    return replace(
+        config,
+        kafka=replace(kafka, max_connections=fewer(kafka.max_connections)),
+        http=replace(http, max_connections=fewer(http.max_connections)),
+        sqs=replace(sqs, max_connections=fewer(sqs.max_connections)),
+    )
+
+
+# Serves the requests of a listener until cancelled, given the broker and the addresses of all its APIs.
+Serve = Callable[[HttpListener, Broker, Mapping[str, Address]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundApi:
+    """An enabled API with a bound address; its listener runs from the start of recovery on."""
+
+    name: str
+    listener: HttpListener
+    address: Address
+    hosts: Hosts
+    serve: Serve
+
+    async def recover(self, starting: App) -> None:
+        """Run the listener until cancelled; `starting` answers requests during recovery."""
+        await self.listener.run(HostCheck(starting, self.hosts, hosts_setting(self.name)))
+
+    async def run(self, broker: Broker, reached: Mapping[str, Address]) -> None:
+        """Serve the broker on the running listener until cancelled."""
+        await self.serve(self.listener, broker, reached)
+
+
+def open_apis(config: NodeConfig, metrics: Metrics | None) -> Iterator[BoundApi]:
+    """Bind the address of every enabled API."""
+    if config.http.enabled:
+        http_hosts = hosts_of(config, config.http)
+
+        async def serve_rest(listener: HttpListener, broker: Broker, reached: Mapping[str, Address]) -> None:
+            rest = RestApi(broker, reached)
+            listener.switch_to(HostCheck(ConsoleApp(rest), http_hosts, hosts_setting("http")))
+
+        yield _open("http", config.http, http_hosts, serve_rest, metrics)
+    if config.sqs.enabled:
+        settings = sqs_settings(config.sqs)
+        sqs_hosts = hosts_of(config, config.sqs)
+
+        async def serve_sqs(listener: HttpListener, broker: Broker, _reached: Mapping[str, Address]) -> None:
+            sqs = SqsApi(broker, settings)
+            listener.switch_to(HostCheck(sqs, sqs_hosts, hosts_setting("sqs"), sqs.refuse_host))
+
+        yield _open("sqs", config.sqs, sqs_hosts, serve_sqs, metrics)
+
+
+def hosts_of(config: NodeConfig, api: HttpApiConfig) -> Hosts:
+    """Return the host names accepted by an API."""
+    names = {socket.gethostname(), api.listen.host, config.kafka.listen.host, *api.hosts}
+    if config.kafka.advertised is not None:
+        names.add(config.kafka.advertised.host)
+    return Hosts(names)
+
+
+def hosts_setting(name: str) -> str:
+    """Return the option that adds host names."""
+    return f"{name}.hosts"
+
+
+def sqs_settings(config: SqsConfig) -> SqsSettings:
+    """Build the settings of the SQS API from its section."""
+    return SqsSettings(
+        region=config.region,
+        account_id=config.account_id,
+        access_key_id=config.access_key_id,
+        secret_access_key=config.secret_access_key,
+    )
+
+
+def _open(name: str, config: HttpApiConfig, hosts: Hosts, serve: Serve, metrics: Metrics | None) -> BoundApi:
+    stats = None if metrics is None else metrics.listeners[name]
+    listener = HttpListener(config.listen.host, config.listen.port, config, section=name, stats=stats)
+    return BoundApi(name=name, listener=listener, address=Address(*listener.bind()), hosts=hosts, serve=serve)
+
 
 # Time to wait for all partitions before Kafka clients are accepted for those that are ready.
 RECOVERY_GRACE_SECONDS = 1.0

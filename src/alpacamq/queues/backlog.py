@@ -1,142 +1,147 @@
-"""What of one partition is ready, as far as the log was read: per lane, and in key order where asked for."""
+"""The index of ready messages of one partition, as far as its log was read: by lane, and by key."""
 
 from bisect import insort
 from typing import NamedTuple
 
 from alpacamq.model.lanes import Lane
 
-from .lanes import ALL_LANES, Backlog, Turns
+from .lanes import ALL_LANES, LaneBacklog, ReadyPartitions
 from .messages import ReadBacklog
 
 NO_HEAD = -1
 
 
-class Next(NamedTuple):
-    """A message that may be delivered."""
+class ReadyMessage(NamedTuple):
+    """A message that can be delivered, or is next of its key."""
 
     offset: int
     lane: Lane
 
 
-class _Line:
-    __slots__ = ("busy", "head", "key", "waiting")
+class _KeyQueue:
+    """The unfinished messages of one key."""
+
+    __slots__ = ("head", "in_flight", "key", "waiting")
 
     def __init__(self, key: bytes) -> None:
         self.key = key
-        self.waiting: list[Next] = []  # ascending
-        self.busy = 0  # leased, resting or moving
-        self.head = NO_HEAD  # the first of those waiting, while it may be delivered
+        self.waiting: list[ReadyMessage] = []  # ascending
+        self.in_flight = 0  # leased, in backoff or moving
+        self.head = NO_HEAD  # the first waiting message, while it is deliverable
 
 
 class KeyOrder:
-    """The lines of one partition."""
+    """The messages of one partition by key. One is deliverable if all earlier ones of its key are done."""
 
     def __init__(self) -> None:
-        self._lines: dict[bytes, _Line] = {}
-        self._line_of: dict[int, _Line] = {}
+        self._queues_by_key: dict[bytes, _KeyQueue] = {}
+        self._queue_by_offset: dict[int, _KeyQueue] = {}
 
     @property
     def size(self) -> int:
-        """Messages that are read and not done."""
-        return len(self._line_of)
+        """Return the number of messages that were read and are not done."""
+        return len(self._queue_by_offset)
 
-    def join(self, key: bytes, offset: int, lane: Lane) -> Next | None:
-        """A message was read that can be delivered when its turn comes."""
-        line = self._line(key, offset)
-        insort(line.waiting, Next(offset, lane))
-        return self._step(line)
+    def add(self, key: bytes, offset: int, lane: Lane) -> ReadyMessage | None:
+        """Add a message; return the message that became deliverable, if any."""
+        queue = self._queue_of(key, offset)
+        insort(queue.waiting, ReadyMessage(offset, lane))
+        return self._next_deliverable(queue)
 
-    def join_busy(self, key: bytes, offset: int) -> None:
-        """A message was read that is leased, resting or moving."""
-        line = self._line(key, offset)
-        line.busy += 1
-        line.head = NO_HEAD
+    def add_in_flight(self, key: bytes, offset: int) -> None:
+        """Add a message that is leased, in backoff or moving."""
+        queue = self._queue_of(key, offset)
+        queue.in_flight += 1
+        queue.head = NO_HEAD
 
-    def knows(self, offset: int) -> bool:
-        return offset in self._line_of
+    def contains(self, offset: int) -> bool:
+        return offset in self._queue_by_offset
 
-    def may_go(self, offset: int) -> bool:
-        """Whether this message, announced once as the next, still is."""
-        line = self._line_of.get(offset)
-        return line is not None and line.head == offset
+    def is_deliverable(self, offset: int) -> bool:
+        """Return whether this message, returned as deliverable before, still is."""
+        queue = self._queue_by_offset.get(offset)
+        return queue is not None and queue.head == offset
 
-    def leave(self, offset: int) -> Next | None:
-        """The head of a line is delivered; who would follow it within one receive."""
-        line = self._line_of[offset]
-        assert line.waiting[0].offset == offset
-        del line.waiting[0]
-        line.busy += 1
-        line.head = NO_HEAD
-        return line.waiting[0] if line.waiting else None
+    def take(self, offset: int) -> ReadyMessage | None:
+        """Remove the head of its key for delivery; return the message behind it."""
+        queue = self._queue_by_offset[offset]
+        assert queue.waiting[0].offset == offset
+        del queue.waiting[0]
+        queue.in_flight += 1
+        queue.head = NO_HEAD
+        return queue.waiting[0] if queue.waiting else None
 
-    def come_back(self, offset: int, lane: Lane) -> Next | None:
-        """A message that was busy is to be delivered again."""
-        line = self._line_of[offset]
-        line.busy -= 1
-        insort(line.waiting, Next(offset, lane))
-        return self._step(line)
+    def requeue(self, offset: int, lane: Lane) -> ReadyMessage | None:
+        """Make a message in flight available again; return the message that became deliverable, if any."""
+        queue = self._queue_by_offset[offset]
+        queue.in_flight -= 1
+        insort(queue.waiting, ReadyMessage(offset, lane))
+        return self._next_deliverable(queue)
 
-    def finish(self, offset: int, lane: Lane, *, was_waiting: bool) -> Next | None:
-        """A message is done."""
-        line = self._line_of.pop(offset)
+    def finish(self, offset: int, lane: Lane, *, was_waiting: bool) -> ReadyMessage | None:
+        """Remove a message that is done; return the message that became deliverable, if any."""
+        queue = self._queue_by_offset.pop(offset)
         if was_waiting:
-            line.waiting.remove(Next(offset, lane))
-            if line.head == offset:
-                line.head = NO_HEAD
+            queue.waiting.remove(ReadyMessage(offset, lane))
+            if queue.head == offset:
+                queue.head = NO_HEAD
         else:
-            line.busy -= 1
-        if not line.busy and not line.waiting:
-            del self._lines[line.key]
+            queue.in_flight -= 1
+        if not queue.in_flight and not queue.waiting:
+            del self._queues_by_key[queue.key]
             return None
-        return self._step(line)
+        return self._next_deliverable(queue)
 
-    def _line(self, key: bytes, offset: int) -> _Line:
-        line = self._lines.get(key)
-        if line is None:
-            line = self._lines[key] = _Line(key)
-        self._line_of[offset] = line
-        return line
+    def _queue_of(self, key: bytes, offset: int) -> _KeyQueue:
+        queue = self._queues_by_key.get(key)
+        if queue is None:
+            queue = self._queues_by_key[key] = _KeyQueue(key)
+        self._queue_by_offset[offset] = queue
+        return queue
 
-    def _step(self, line: _Line) -> Next | None:
-        """The head of a line in which nobody is busy, if it was not announced before."""
-        if line.busy or not line.waiting or line.head == line.waiting[0].offset:
+    def _next_deliverable(self, queue: _KeyQueue) -> ReadyMessage | None:
+        """Return the head of a key without messages in flight, unless it was returned before."""
+        if queue.in_flight or not queue.waiting or queue.head == queue.waiting[0].offset:
             return None
-        line.head = line.waiting[0].offset
-        return line.waiting[0]
+        queue.head = queue.waiting[0].offset
+        return queue.waiting[0]
 
 
 class PartitionBacklog:
-    """The lanes of one partition. `ready` counts what waits in each, in line behind others of its key too."""
+    """The lanes of one partition.
 
-    def __init__(self, number: int, turns: Turns) -> None:
+    `ready` counts the available messages of each lane, including those blocked by others of their key.
+    """
+
+    def __init__(self, number: int, ready_partitions: ReadyPartitions) -> None:
         self._number = number
-        self._turns = turns
+        self._ready_partitions = ready_partitions
         self._counted_to = 0
         self.enqueued_total = [0] * len(ALL_LANES)
-        self.begin(0, 0, in_key_order=False)
+        self.reset(0, 0, in_key_order=False)
 
-    def begin(self, offset: int, touched_end: int, *, in_key_order: bool) -> None:
-        """Forget everything; the log will be read again from here.
+    def reset(self, offset: int, delivered_end: int, *, in_key_order: bool) -> None:
+        """Clear the index; the log is read again from `offset`.
 
-        In key order nobody's turn comes before everything is read that was ever delivered: others of the
-        same key may be leased.
+        In key order, no message is deliverable until all messages before `delivered_end` were read: earlier
+        ones of the same key may be leased.
         """
         self.read_to = offset
         self.reading: ReadBacklog | None = None
-        self._touched_end = touched_end
-        self._withheld: list[Next] = []
+        self._delivered_end = delivered_end
+        self._deferred: list[ReadyMessage] = []
         self.order = KeyOrder() if in_key_order else None
-        self.lanes = [Backlog() for _ in ALL_LANES]
+        self.lanes = [LaneBacklog() for _ in ALL_LANES]
         self.ready = [0] * len(ALL_LANES)
         for lane in ALL_LANES:
-            self._turns.clear(lane, self._number)
+            self._ready_partitions.clear(lane, self._number)
 
     def count_from(self, offset: int) -> None:
-        """Messages before this one are older than the broker's memory."""
+        """Do not count messages before `offset` as enqueued: they are older than this process."""
         self._counted_to = offset
 
     def count_read(self, first: int, end: int, lane: Lane) -> None:
-        """These were read; those for the first time count as enqueued."""
+        """Count messages as enqueued that are read for the first time."""
         if end > self._counted_to:
             self.enqueued_total[lane] += end - max(first, self._counted_to)
             self._counted_to = end
@@ -146,78 +151,81 @@ class PartitionBacklog:
         return sum(lane.runs for lane in self.lanes)
 
     @property
-    def in_line(self) -> int:
-        """Messages read that have a place in the order of their key."""
+    def keyed_count(self) -> int:
+        """Return the number of messages in key order."""
         return self.order.size if self.order is not None else 0
 
     def add_run(self, first: int, end: int, lane: Lane) -> None:
-        """Messages were read that nobody has had, and that may be delivered in any order."""
+        """Add messages that were never delivered and have no key order."""
         self.ready[lane] += end - first
         self.lanes[lane].add_run(first, end)
-        self._turns.mark(lane, self._number)
+        self._ready_partitions.mark(lane, self._number)
 
-    def add_in_line(self, key: bytes, offset: int, lane: Lane) -> None:
-        """A message of a key was read that can be delivered when its turn comes."""
+    def add_keyed(self, key: bytes, offset: int, lane: Lane) -> None:
+        """Add a message that is delivered in the order of its key."""
         assert self.order is not None
         self.ready[lane] += 1
-        self._call(self.order.join(key, offset, lane))
+        self._offer(self.order.add(key, offset, lane))
 
     def add_single(self, offset: int, lane: Lane) -> None:
-        """A message that was delivered before can be delivered at once."""
+        """Add a message that was delivered before and has no key order."""
         self.ready[lane] += 1
-        self._announce(Next(offset, lane))
+        self._add_ready(ReadyMessage(offset, lane))
 
-    def put_back(self, offset: int, lane: Lane) -> None:
-        """A message that was out is to be delivered again, in its place."""
+    def requeue(self, offset: int, lane: Lane) -> None:
+        """Make a message available again, at its place in the order."""
         if self.order is None:
             self.add_single(offset, lane)
         elif offset < self.read_to:
-            # What is not read yet has no place so far: it gets one when it is read.
+            # A message that was not read yet is added when it is read.
             self.ready[lane] += 1
-            if self.order.knows(offset):
-                self._call(self.order.come_back(offset, lane))
+            if self.order.contains(offset):
+                self._offer(self.order.requeue(offset, lane))
             else:
-                self._announce(Next(offset, lane))
+                self._add_ready(ReadyMessage(offset, lane))
 
     def finish(self, offset: int, lane: Lane, *, was_waiting: bool) -> None:
-        """A message is done that had been delivered."""
+        """Remove a message that is done."""
         if self.order is None:
             self.ready[lane] -= was_waiting
         elif offset < self.read_to:
             self.ready[lane] -= was_waiting
-            if self.order.knows(offset):
-                self._call(self.order.finish(offset, lane, was_waiting=was_waiting))
+            if self.order.contains(offset):
+                self._offer(self.order.finish(offset, lane, was_waiting=was_waiting))
 
-    def cut(self, offset: int) -> None:
-        """What was never delivered before `offset` is no more; for backlogs that keep no order."""
+    def drop_before(self, offset: int) -> None:
+        """Drop the messages before `offset`. Only for backlogs without key order."""
         assert self.order is None
         for lane in ALL_LANES:
-            self.ready[lane] -= self.lanes[lane].cut(offset)
-            self.close_if_empty(lane)
+            self.ready[lane] -= self.lanes[lane].drop_before(offset)
+            self.clear_if_empty(lane)
 
-    def close_if_empty(self, lane: Lane) -> None:
+    def clear_if_empty(self, lane: Lane) -> None:
         if not self.lanes[lane]:
-            self._turns.clear(lane, self._number)
+            self._ready_partitions.clear(lane, self._number)
 
-    def catch_up(self, *, is_full: bool = False) -> bool:
-        """Let those go who were withheld, if all was read that has to be, or can be; whether some were."""
-        if not is_full and self.read_to < self._touched_end:
+    def release_deferred(self, *, is_full: bool = False) -> bool:
+        """Make deferred messages deliverable once enough was read; return whether there were any.
+
+        `is_full`: no more can be read ahead.
+        """
+        if not is_full and self.read_to < self._delivered_end:
             return False
-        self._touched_end = 0
-        withheld, self._withheld = self._withheld, []
-        for following in withheld:
-            self._announce(following)
-        return bool(withheld)
+        self._delivered_end = 0
+        deferred, self._deferred = self._deferred, []
+        for message in deferred:
+            self._add_ready(message)
+        return bool(deferred)
 
-    def _call(self, following: Next | None) -> None:
-        """The turn of a key's next message has come."""
-        if following is None:
+    def _offer(self, message: ReadyMessage | None) -> None:
+        """Add the next message of a key, or defer it."""
+        if message is None:
             return
-        if self.read_to < self._touched_end:
-            self._withheld.append(following)
+        if self.read_to < self._delivered_end:
+            self._deferred.append(message)
         else:
-            self._announce(following)
+            self._add_ready(message)
 
-    def _announce(self, following: Next) -> None:
-        self.lanes[following.lane].add_single(following.offset)
-        self._turns.mark(following.lane, self._number)
+    def _add_ready(self, message: ReadyMessage) -> None:
+        self.lanes[message.lane].add_single(message.offset)
+        self._ready_partitions.mark(message.lane, self._number)

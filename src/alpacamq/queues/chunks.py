@@ -1,7 +1,7 @@
-"""What is known of 256 neighbouring messages: which are done, and what became of the others delivered.
+"""The state of 256 consecutive messages: which are done, and the state of the others that were delivered.
 
-Messages that share a fate share one `Hold`: those leased by one receive are one object, one deadline and
-one entry in the stored record, however many they are. A message that was never delivered costs nothing.
+Messages with the same state share one `LeaseGroup`: messages leased by one receive are one object, one
+deadline and one entry in the stored record. A message that was never delivered takes no memory.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,19 +17,18 @@ from .messages import QueueId
 CHUNK_BITS = 8
 CHUNK_SIZE = 1 << CHUNK_BITS
 IN_CHUNK = CHUNK_SIZE - 1
-NO_DEADLINE = -1
 
 
 class State(IntEnum):
-    """What a message is in that was delivered and is not done; the numbers are stored."""
+    """The state of a message that was delivered and is not done. The numbers are stored."""
 
-    ACQUIRED = 0  # leased, until its deadline
-    BACKOFF = 1  # failed; available when its rest ends
+    ACQUIRED = 0  # leased until its deadline
+    BACKOFF = 1  # failed; available when its backoff ends
     AVAILABLE = 2  # ready for another delivery
-    MOVING = 3  # to be appended to another topic, then done
+    MOVING = 3  # being appended to another topic, then done: dead letter or redrive
 
 
-# From each state, where a message can go; None is done. docs/internals/queues.md draws it.
+# Possible transitions; None is done. The diagram in docs/internals/queues.md is generated from this table.
 NEXT_STATES: Mapping[State, frozenset[State | None]] = {
     State.ACQUIRED: frozenset({State.ACQUIRED, State.BACKOFF, State.AVAILABLE, State.MOVING, None}),
     State.BACKOFF: frozenset({State.AVAILABLE, None}),
@@ -39,7 +38,7 @@ NEXT_STATES: Mapping[State, frozenset[State | None]] = {
 
 
 class PendingMove(NamedTuple):
-    """Where a moving message goes; an empty target is the queue's dead-letter topic."""
+    """The target of a moving message; an empty target is the dead-letter topic of the queue."""
 
     sequence: int
     target: str
@@ -48,27 +47,27 @@ class PendingMove(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class LeaseGroup:
-    """Messages of one chunk that were delivered together and have had the same fate since."""
+    """Messages of one chunk that share lease, delivery count and state."""
 
     chunk: "Chunk"
     mask: int  # a bit per message
     state: State
     lane: Lane
     count: int  # deliveries so far
-    due_ms: int  # when the lease or the rest ends, or NO_DEADLINE
+    due_ms: int  # when the lease or the backoff ends, or NO_DEADLINE
     acquired_ms: int
     first_ms: int  # of the first delivery
     owner: str
     move: PendingMove | None = None
-    packed: bytes | None = None  # as stored, as long as nothing changes
+    packed: bytes | None = None  # the encoded form; None after a change
 
     def offsets(self) -> Iterator[int]:
-        """The messages, ascending."""
+        """Yield the offsets of the messages, ascending."""
         return bits_of(self.mask, self.chunk.index << CHUNK_BITS)
 
 
 class ChunkOwner(Protocol):
-    """The partition of a chunk."""
+    """The partition that a chunk belongs to."""
 
     @property
     def queue(self) -> QueueId: ...
@@ -83,16 +82,16 @@ class ChunkOwner(Protocol):
 
 
 class Chunk:
-    """One stored record's worth of a partition's messages."""
+    """The messages of a partition that are stored in one record."""
 
-    __slots__ = ("absent", "done", "holds", "index", "is_dirty", "is_dropped", "is_stored", "partition")
+    __slots__ = ("absent", "done", "groups", "index", "is_dirty", "is_dropped", "is_stored", "partition")
 
     def __init__(self, partition: ChunkOwner, index: int) -> None:
         self.partition = partition
         self.index = index
         self.done = 0
-        self.absent = 0  # offsets without a message; not stored, as the log says it again
-        self.holds: dict[int, LeaseGroup] = {}  # by offset
+        self.absent = 0  # offsets without a message; not stored, as the log contains this
+        self.groups: dict[int, LeaseGroup] = {}  # by offset
         self.is_dirty = False
         self.is_stored = False
         self.is_dropped = False
@@ -101,19 +100,19 @@ class Chunk:
     def end_offset(self) -> int:
         return (self.index + 1) << CHUNK_BITS
 
-    def distinct_holds(self) -> list[LeaseGroup]:
-        return list(dict.fromkeys(self.holds.values()))
+    def lease_groups(self) -> list[LeaseGroup]:
+        return list(dict.fromkeys(self.groups.values()))
 
-    def held_mask(self) -> int:
-        """The messages that were delivered and are not done."""
+    def unfinished_mask(self) -> int:
+        """Return the messages that were delivered and are not done."""
         mask = 0
-        for hold in self.distinct_holds():
-            mask |= hold.mask
+        for leases in self.lease_groups():
+            mask |= leases.mask
         return mask
 
 
 def bits_of(mask: int, base: int) -> Iterator[int]:
-    """`base` plus the number of each bit that is set, ascending."""
+    """Yield `base` plus the number of each set bit, ascending."""
     while mask:
         low = mask & -mask
         yield base + low.bit_length() - 1
@@ -121,5 +120,5 @@ def bits_of(mask: int, base: int) -> Iterator[int]:
 
 
 def window(first: int, end: int) -> int:
-    """The bits for offsets first..end-1, which lie in one chunk."""
+    """Return the bits of offsets first..end-1, which must be in one chunk."""
     return ((1 << (end - first)) - 1) << (first & IN_CHUNK)

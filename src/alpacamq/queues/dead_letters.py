@@ -1,4 +1,4 @@
-"""Dead letters as records: the headers that name their origin."""
+"""Dead-letter records and their origin headers."""
 
 from alpacamq.model.headers import (
     DEAD_LETTER_HEADERS,
@@ -17,7 +17,7 @@ from .messages import Move
 
 
 def dead_letter(record: Record, move: Move, now_ms: int) -> Record:
-    """The record as a dead letter: all it was, and where it comes from and why."""
+    """Return the record with headers for its origin and the reason."""
     origin = {
         ORIGIN_TOPIC: move.queue.topic,
         ORIGIN_PARTITION: str(move.partition),
@@ -33,12 +33,12 @@ def dead_letter(record: Record, move: Move, now_ms: int) -> Record:
 
 
 def restored(record: Record, now_ms: int) -> Record:
-    """A dead letter as it was before it became one, save that it is new."""
+    """Return a dead letter without its origin headers and with a new timestamp."""
     return record._replace(timestamp_ms=now_ms, headers=_without_origin(record))
 
 
 def origin(record: Record) -> tuple[str | None, int | None]:
-    """The topic and partition that a dead letter says it comes from."""
+    """Return the topic and partition in the origin headers."""
     topic = partition = None
     for name, value in record.headers:
         if name == ORIGIN_TOPIC and value:

@@ -1,18 +1,19 @@
-"""The queue engine: the queues of one partition of the queues topic, as one state machine. Pure.
+"""The queue engine: a state machine for the queues of one partition of the internal queue topic. Pure.
 
-Reading a log is an effect (ReadBacklog) whose result comes back as an event (BacklogRead). A receive that
+Reading a log is an effect (ReadBacklog) whose result is an event (BacklogRead). A receive that
 needs more of the log than is indexed waits for that event.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+from alpacamq.model.deadlines import NO_DEADLINE, Deadlines, Timed
 from alpacamq.model.errors import AlpacaError, GroupIdNotFound, TooManyInFlight, TooManyWaiting, UnknownTopic
 from alpacamq.model.state_machine import Change, Outcome, Pending, Reply, Request
 from alpacamq.model.topics import TopicConfig
 
 from .chunks import LeaseGroup
-from .deadlines import Deadlines, Timed
 from .directory import QueueDirectory
 from .messages import (
     BacklogRead,
@@ -25,6 +26,7 @@ from .messages import (
     ListRequest,
     MovesDone,
     MovesReturned,
+    PartitionsView,
     QueueId,
     ReceiveReply,
     ReceiveRequest,
@@ -42,116 +44,145 @@ from .receiving import (
     check_receive,
     load_backlog,
     mask_of,
-    prepare,
+    read_ahead,
     room_for,
     serve,
 )
-from .settlement import end, release_consumer, settle, stale
-from .views import TopicsView
+from .settlement import end_leases, release_consumer, settle, stale_receipts
 
 __all__ = ["EngineLimits", "QueueEngine"]
 
-# How long a receive that does not wait for messages may wait for reads.
+# How long a receive with `wait_ms` 0 may wait for reads.
 _POLL_MS = 2000
-# Leases and backoffs, by their messages, that end in one event: many more would delay all other requests.
-_ENDED_AT_ONCE = 2000
+# How long a receive waits for more reads while there are messages for it.
+_READ_MS = 20
+# Messages whose leases and backoffs end in one event; more would delay all other requests.
+_MAX_ENDED_PER_EVENT = 2000
 
 _Handler = Callable[["QueueEngine", Any, object, Outcome, int], object]
 
 
 class PendingReceives:
-    """The receives of every queue that have no reply yet; within a queue the oldest is served first."""
+    """The receives of all queues that have no reply yet; within a queue the oldest is served first."""
 
     def __init__(self, deadlines: Deadlines[Timed], limits: EngineLimits) -> None:
         self._deadlines = deadlines
         self._limits = limits
         self._all: dict[object, PendingReceive] = {}
 
-    def add(self, receive: PendingReceive) -> None:
-        """Let a receive wait; TooManyWaiting if there are too many."""
+    def add(self, receive: PendingReceive, now_ms: int) -> None:
+        """Add a waiting receive; raise TooManyWaiting if there are too many."""
         if not receive.is_poll and len(self._all) >= self._limits.max_waiting_receives:
-            raise TooManyWaiting(f"{len(self._all)} receives are waiting already")
+            raise TooManyWaiting(
+                f"too many waiting receives: the limit is {self._limits.max_waiting_receives}"
+            )
         self._all[receive.reply_to] = receive
-        receive.queue.waiting[receive.reply_to] = receive
-        receive.queue.polls += receive.is_poll
-        self._deadlines.put(receive)
+        (receive.queue.polls if receive.is_poll else receive.queue.waiting)[receive.reply_to] = receive
+        self._schedule(receive, now_ms)
 
     def serve(self, queue: Queue, now_ms: int) -> list[Reply]:
         """Reply to the receives of a queue that can be served."""
         replies: list[Reply] = []
         try:
             queue.refresh()
-            self._serve(queue, replies, now_ms)
+            self._serve_polls(queue, replies, now_ms)
+            self._serve_waiting(queue, replies, now_ms)
         except AlpacaError as error:
             answered = {reply.to for reply in replies}
-            replies += [Reply(reply_to, error) for reply_to in queue.waiting if reply_to not in answered]
+            pending = (*queue.polls, *queue.waiting)
+            replies += [Reply(reply_to, error) for reply_to in pending if reply_to not in answered]
         for reply in replies:
             self.remove(reply.to)
         return replies
 
-    def _serve(self, queue: Queue, replies: list[Reply], now_ms: int) -> None:
-        full: set[str] = set()
-        polls = queue.polls
-        for receive in queue.waiting.values():
-            is_something_left = queue.turns.lanes or queue.unread or queue.reading
-            if not is_something_left and not polls:
-                break
-            polls -= receive.is_poll
-            request = receive.request
-            if request.consumer in full:
-                room = 0
-            elif not (room := room_for(queue, request)):
-                full.add(request.consumer)
+    def _serve_polls(self, queue: Queue, replies: list[Reply], now_ms: int) -> None:
+        for receive in queue.polls.values():
+            is_reading = queue.reading & receive.partitions
+            if is_reading and not queue.ready_partitions.active(receive.partitions):
+                continue
+            room = room_for(queue, receive.request)
             if room and (reply := serve(queue, receive, room, self._limits, now_ms)) is not None:
                 replies.append(Reply(receive.reply_to, reply))
-                continue
-            is_waiting = not receive.is_poll and request.partitions is None
-            if room and is_waiting and not polls and not queue.turns.lanes:
-                break  # the others will not find more
-            if receive.is_poll and not (room and queue.reading & receive.partitions):
-                replies.append(Reply(receive.reply_to, ReceiveReply() if room else _no_room(request)))
+            elif room and queue.reading & receive.partitions:
+                self._schedule(receive, now_ms)
+            else:
+                answer = ReceiveReply() if room else _no_room(receive.request)
+                replies.append(Reply(receive.reply_to, answer))
 
-    def end(self, receive: PendingReceive, now_ms: int) -> list[Reply]:
-        """Reply to a receive whose time is over, with what there is."""
+    def _serve_waiting(self, queue: Queue, replies: list[Reply], now_ms: int) -> None:
+        full: set[str] = set()
+        for receive in queue.waiting.values():
+            if not (queue.ready_partitions.lanes or queue.unread or queue.reading):
+                break
+            request = receive.request
+            if request.consumer in full:
+                continue
+            if not (room := room_for(queue, request)):
+                full.add(request.consumer)
+                continue
+            if (reply := serve(queue, receive, room, self._limits, now_ms)) is not None:
+                replies.append(Reply(receive.reply_to, reply))
+                continue
+            self._schedule(receive, now_ms)
+            if request.partitions is None and not queue.ready_partitions.lanes:
+                break  # the other receives cannot be served either
+
+    def expire(self, receive: PendingReceive, now_ms: int) -> list[Reply]:
+        """Serve a receive that has waited long enough for reads, or reply to one whose wait has ended."""
         if receive.reply_to not in self._all:
             return []
         reply: ReceiveReply | None = None
-        if receive.request.max_messages and (room := room_for(receive.queue, receive.request)):
-            reply = serve(receive.queue, receive, room, self._limits, now_ms, is_last=True)
+        if receive.request.max_messages:
+            with suppress(AlpacaError):  # its topic is being deleted
+                if room := room_for(receive.queue, receive.request):
+                    reply = serve(receive.queue, receive, room, self._limits, now_ms, is_last=True)
+        if reply is None and now_ms < receive.end_ms:
+            receive.reads_left, receive.hurries = 0, False
+            self._schedule(receive, now_ms)
+            return []
         self.remove(receive.reply_to)
         return [Reply(receive.reply_to, reply or ReceiveReply())]
 
     def fail(self, queue: Queue, error: AlpacaError) -> list[Reply]:
         """Reply with an error to every receive of a queue that is deleted."""
-        replies = [Reply(reply_to, error) for reply_to in queue.waiting]
+        replies = [Reply(reply_to, error) for reply_to in (*queue.polls, *queue.waiting)]
         for reply in replies:
             self.remove(reply.to)
         return replies
 
     def remove(self, reply_to: object) -> None:
-        """Forget a receive."""
+        """Remove a receive."""
         if (receive := self._all.pop(reply_to, None)) is not None:
-            del receive.queue.waiting[reply_to]
-            receive.queue.polls -= receive.is_poll
-            self._deadlines.forget(receive)
+            del (receive.queue.polls if receive.is_poll else receive.queue.waiting)[reply_to]
+            self._deadlines.remove(receive)
+
+    def _schedule(self, receive: PendingReceive, now_ms: int) -> None:
+        """Set the time at which a receive is served again, whatever happens."""
+        due_ms = min(now_ms + _READ_MS, receive.end_ms) if receive.hurries else receive.end_ms
+        if receive.due_ms == NO_DEADLINE or due_ms < receive.due_ms:
+            self._deadlines.remove(receive)
+            receive.due_ms = due_ms
+            self._deadlines.put(receive)
 
 
 def _no_room(request: ReceiveRequest) -> TooManyInFlight:
     return TooManyInFlight(
-        f"consumer {request.consumer!r} or group {request.queue.group!r} has as many messages in flight as "
-        "queue.max.in.flight and queue.max.in.flight.total allow"
+        f"consumer {request.consumer!r} or group {request.queue.group!r} has reached "
+        "queue.max.in.flight or queue.max.in.flight.total"
     )
 
 
 class QueueEngine:
-    """The state machine behind one partition of the internal topic of queues."""
+    """The state machine of one partition of the internal queue topic."""
 
-    def __init__(self, log: TopicsView, take_producer_id: Callable[[], int], limits: EngineLimits) -> None:
+    def __init__(
+        self, log: PartitionsView, take_producer_id: Callable[[], int], limits: EngineLimits
+    ) -> None:
         self._log = log
         self._limits = limits
         self._queues = QueueDirectory(log, take_producer_id, limits)
         self._receives = PendingReceives(self._queues.deadlines, limits)
-        # Queues that have changed since their pending receives were last served.
+        # Queues that have changed since their waiting receives were last served.
         self._dirty: dict[Queue, None] = {}
 
     def handle(self, batch: Sequence[Pending], now_ms: int) -> Outcome:
@@ -167,56 +198,56 @@ class QueueEngine:
         return self._finish(out, now_ms)
 
     def settings(self, queue_id: QueueId) -> TopicConfig:
-        """The settings of a topic with the group's own; UnknownTopic."""
+        """Return the settings of a topic with the overrides of the group; raise UnknownTopic."""
         if (queue := self._queues.find(queue_id)) is not None:
             return queue.settings
         if (config := self._log.config(queue_id.topic)) is None:
-            raise UnknownTopic(f"there is no topic {queue_id.topic!r}")
+            raise UnknownTopic(f"unknown topic {queue_id.topic!r}")
         return config
 
     def is_done(self, queue_id: QueueId, partition: int, offset: int) -> bool:
-        """Whether a message has been acknowledged, or set aside for good."""
+        """Return whether a message was acknowledged, discarded or moved."""
         queue = self._queues.find(queue_id)
         found = None if queue is None else queue.partitions.get(partition)
         return found is not None and found.progress.is_done(offset)
 
     def stats(self) -> list[DescribeReply]:
-        """Every queue as it is."""
+        """Describe all queues."""
         return [describe(queue) for queue in self._queues]
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When to call `tick`; may be early, never late."""
+        """Return when to call `tick`; may be early, never late."""
         return self._queues.deadlines.next_ms
 
     def tick(self, now_ms: int) -> Outcome:
-        """End leases, backoffs and waits that are due."""
+        """End the leases, backoffs and waits that are due."""
         return self._finish(self._end_due(now_ms), now_ms)
 
     def cancel(self, reply_to: object) -> None:
-        """Forget a pending receive."""
+        """Remove a waiting receive."""
         self._receives.remove(reply_to)
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """Take in a stored record; kinds of a later version are passed over."""
+        """Apply a stored record; ignore unknown kinds."""
         self._queues.replay(key, value)
 
     def loaded(self, now_ms: int) -> Outcome:
-        """Resume: moves that are not known to be done are repeated.
+        """Resume after replay; repeat moves that are not known to be done.
 
-        The view has to know all topics by now: queues of others are deleted.
+        The view must contain all topics by now: queues of unknown topics are deleted.
         """
         self._queues.loaded(now_ms)
         return self._finish(self._end_due(now_ms), now_ms)
 
     def snapshot(self) -> Iterator[Change]:
-        """Changes that lead to the durable state as it is."""
+        """Return changes that lead to the durable state."""
         return self._queues.snapshot()
 
     def _settle(self, request: SettleRequest, _reply_to: object, _out: Outcome, now_ms: int) -> SettleReply:
         queue = self._queues.find(request.queue)
         if queue is None:
-            return SettleReply(results=stale(request.queue, request.settlements))
+            return SettleReply(results=stale_receipts(request.queue, request.settlements))
         self._dirty[queue] = None
         return SettleReply(results=settle(queue, request.settlements, now_ms))
 
@@ -226,17 +257,17 @@ class QueueEngine:
         check_receive(request, self._log)
         queue = self._queues.open(request.queue, now_ms)
         queue.open_partitions(request.start)
-        if queue.waiting:
-            out.replies += self._receives.serve(queue, now_ms)
+        if (queue.waiting or queue.polls) and queue.ready_partitions.lanes:
+            out.replies += self._receives.serve(queue, now_ms)  # the older ones first
         partitions = mask_of(request)
         wait_ms = request.wait_ms or _POLL_MS
         receive = PendingReceive(queue, request, reply_to, partitions, now_ms + wait_ms)
         if room := room_for(queue, request):
-            prepare(queue, partitions, self._limits, now_ms)
+            read_ahead(queue, partitions, self._limits, now_ms)
             if (reply := serve(queue, receive, room, self._limits, now_ms)) is not None:
                 return reply
         if request.wait_ms or (room and queue.reading & partitions):
-            self._receives.add(receive)
+            self._receives.add(receive, now_ms)
             return None
         if not room:
             raise _no_room(request)
@@ -302,15 +333,15 @@ class QueueEngine:
     def _moves_done(self, event: MovesDone, _reply_to: object, _out: Outcome, _now_ms: int) -> None:
         for move in event.moves:
             if (found := self._queues.moving(move)) is not None:
-                queue, partition, hold = found
-                partition.finish(hold, move.offset)
+                queue, partition, leases = found
+                partition.finish(leases, move.offset)
                 self._dirty[queue] = None
 
     def _moves_returned(self, event: MovesReturned, _reply_to: object, _out: Outcome, _now_ms: int) -> None:
         for move in event.moves:
             if (found := self._queues.moving(move)) is not None:
-                queue, partition, hold = found
-                partition.free(hold, move.offset, hold.count - 1)
+                queue, partition, leases = found
+                partition.release(leases, move.offset, leases.count - 1)
                 self._dirty[queue] = None
 
     def _topic_deleted(self, event: TopicDeleted, _reply_to: object, out: Outcome, _now_ms: int) -> None:
@@ -323,9 +354,9 @@ class QueueEngine:
         self._queues.forget(queue)
 
     def _end_due(self, now_ms: int) -> Outcome:
-        """End what is due and reply to the receives for which that changes something.
+        """End what is due, and serve the receives of the affected queues.
 
-        What is too much for one event is left to the next tick, which is due at once.
+        What exceeds the limit of one event is left to the next tick, which is due at once.
         """
         out = Outcome()
         late: list[PendingReceive] = []
@@ -334,30 +365,30 @@ class QueueEngine:
             if isinstance(due, LeaseGroup):
                 queue = self._queues.get(due.chunk.partition.queue)
                 ended += due.mask.bit_count()
-                end(queue, due)
+                end_leases(queue, due)
                 self._dirty[queue] = None
-                if ended >= _ENDED_AT_ONCE:
+                if ended >= _MAX_ENDED_PER_EVENT:
                     break
             else:
                 assert isinstance(due, PendingReceive)
                 late.append(due)
         self._serve_dirty(out, now_ms)
         for receive in late:
-            out.replies += self._receives.end(receive, now_ms)
+            out.replies += self._receives.expire(receive, now_ms)
         return out
 
     def _serve_dirty(self, out: Outcome, now_ms: int) -> None:
         for queue in self._dirty:
-            if queue.waiting:
+            if queue.waiting or queue.polls:
                 out.replies += self._receives.serve(queue, now_ms)
         self._dirty.clear()
 
     def _finish(self, out: Outcome, now_ms: int) -> Outcome:
         self._serve_dirty(out, now_ms)
-        journal = self._queues.journal
-        out.changes += journal.take_changes()
-        out.effects += journal.take_effects()
-        out.reads += journal.take_reads()
+        output = self._queues.output
+        out.changes += output.take_changes()
+        out.effects += output.take_effects()
+        out.reads += output.take_reads()
         return out
 
 

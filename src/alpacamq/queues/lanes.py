@@ -1,4 +1,4 @@
-"""What is ready to be delivered: per partition and lane the messages, per queue whose turn it is."""
+"""Indexes of ready messages by partition and lane, and the scheduling of lanes and partitions."""
 
 from collections import deque
 from heapq import heapify, heappop, heappush
@@ -11,23 +11,23 @@ _QUANTA = tuple(WEIGHTS[lane] for lane in ALL_LANES)
 
 
 class LaneScheduler:
-    """The turns of one queue's lanes. `active` is always a mask of the lanes that have messages."""
+    """Deficit round robin over the lanes of one queue. `active` is a mask of the lanes that have messages."""
 
     def __init__(self) -> None:
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._deficits = [0] * len(ALL_LANES)
-        self._turn = len(ALL_LANES) - 1
-        # Since when each lane has had messages while others were served.
+        self._current = len(ALL_LANES) - 1
+        # Since when each lane has had messages while other lanes were served.
         self._waiting_since_ms: list[int | None] = [None] * len(ALL_LANES)
         self._is_contended = False
 
     def starved(self, active: int, now_ms: int, starvation_ms: int) -> list[Lane]:
-        """Lanes that have waited too long, the longest first: each is to go first with one message."""
+        """Return lanes that have waited too long, the longest first. Each may deliver one message first."""
         if not active & (active - 1):
             if self._is_contended:
-                self._begin()
+                self._reset()
             return []
         self._is_contended = True
         starved = []
@@ -42,44 +42,45 @@ class LaneScheduler:
         return [lane for _, lane in sorted(starved)]
 
     def choose(self, active: int, room: int) -> tuple[Lane, int]:
-        """The lane whose turn it is, and how many messages it may have of `room`."""
+        """Return the next lane, and how many of `room` messages it may deliver."""
         if not active & (active - 1):
             return ALL_LANES[active.bit_length() - 1], room
-        lane = self._turn
+        lane = self._current
         while not active >> lane & 1 or self._deficits[lane] <= 0:
             lane = (lane + 1) % len(ALL_LANES)
             if active >> lane & 1:
                 self._deficits[lane] += _QUANTA[lane]
-        self._turn = lane
+        self._current = lane
         return ALL_LANES[lane], min(room, self._deficits[lane])
 
     def served(self, lane: Lane, count: int, now_ms: int, *, is_empty: bool) -> None:
-        """So many messages of the lane that was chosen have been delivered."""
+        """Account for `count` delivered messages of the chosen lane."""
         self._deficits[lane] = 0 if is_empty else max(self._deficits[lane] - count, 0)
         if count and self._is_contended:
             self._waiting_since_ms[lane] = now_ms
 
 
 def most_urgent(active: int) -> Lane:
-    """In strict order, the lane that goes first."""
+    """Return the first lane in strict priority order."""
     return ALL_LANES[(active & -active).bit_length() - 1]
 
 
 ALL_PARTITIONS = -1  # as a mask
 
 
-class Span(NamedTuple):
-    """Messages first..end-1 of one lane. A single one came back, or is the head of its key's line."""
+class ReadyRange(NamedTuple):
+    """Messages first..end-1 of one lane. A single one is a redelivery, or the first message of its key."""
 
     first: int
     end: int
     is_single: bool
 
 
-class Backlog:
-    """The messages of one lane in one partition, given out by offset, so that redelivered ones go first.
+class LaneBacklog:
+    """The ready messages of one lane in one partition, ordered by offset, so that redeliveries go first.
 
-    Those never delivered are runs, however long; singles may have become stale when they are given out.
+    Messages that were never delivered are kept as runs of any length. Singles may be stale when they are
+    returned: the caller must check their state.
     """
 
     __slots__ = ("_in_runs", "_runs", "_singles")
@@ -98,11 +99,11 @@ class Backlog:
 
     @property
     def count(self) -> int:
-        """The number of messages, stale ones included."""
+        """Return the number of messages, stale ones included."""
         return self._in_runs + len(self._singles)
 
     def add_run(self, first: int, end: int) -> None:
-        """Add messages behind all those added before."""
+        """Add messages behind all runs."""
         runs = self._runs
         self._in_runs += end - first
         if runs and runs[-1][1] == first:
@@ -113,20 +114,20 @@ class Backlog:
     def add_single(self, offset: int) -> None:
         heappush(self._singles, offset)
 
-    def pop(self, room: int) -> Span | None:
-        """Up to `room` neighbouring messages, the oldest there are."""
+    def pop(self, room: int) -> ReadyRange | None:
+        """Remove and return up to `room` consecutive messages with the lowest offsets."""
         runs, singles = self._runs, self._singles
         if not runs:
             if not singles:
                 return None
             offset = heappop(singles)
-            return Span(offset, offset + 1, is_single=True)
+            return ReadyRange(offset, offset + 1, is_single=True)
         run = runs[0]
         first, end = run
         if singles:
             if singles[0] < first:
                 offset = heappop(singles)
-                return Span(offset, offset + 1, is_single=True)
+                return ReadyRange(offset, offset + 1, is_single=True)
             end = min(end, singles[0])
         end = min(end, first + room)
         self._in_runs -= end - first
@@ -134,10 +135,10 @@ class Backlog:
             runs.popleft()
         else:
             run[0] = end
-        return Span(first, end, is_single=False)
+        return ReadyRange(first, end, is_single=False)
 
-    def cut(self, offset: int) -> int:
-        """Forget what lies before `offset`; how many messages of runs that were."""
+    def drop_before(self, offset: int) -> int:
+        """Drop the messages before `offset`; return how many of them were in runs."""
         self._singles = [single for single in self._singles if single >= offset]
         heapify(self._singles)
         runs, removed = self._runs, 0
@@ -152,8 +153,8 @@ class Backlog:
         return removed
 
 
-class Turns:
-    """Which partitions of a queue have messages in which lane, as masks, and who is next."""
+class ReadyPartitions:
+    """Masks of the partitions of a queue with ready messages, by lane; round robin over partitions."""
 
     def __init__(self) -> None:
         self._ready = [0] * len(ALL_LANES)
@@ -161,22 +162,22 @@ class Turns:
         self.lanes = 0  # mask of lanes with messages anywhere
 
     def mark(self, lane: Lane, partition: int) -> None:
-        """The partition has messages in this lane."""
+        """Record that a partition has messages in this lane."""
         self._ready[lane] |= 1 << partition
         self.lanes |= 1 << lane
 
     def clear(self, lane: Lane, partition: int) -> None:
-        """The partition has no more messages in this lane."""
+        """Record that a partition has no messages in this lane."""
         self._ready[lane] &= ~(1 << partition)
         if not self._ready[lane]:
             self.lanes &= ~(1 << lane)
 
-    def ready(self, lane: Lane) -> int:
-        """Return the partitions with messages in a lane, as a mask."""
+    def in_lane(self, lane: Lane) -> int:
+        """Return a mask of the partitions with messages in a lane."""
         return self._ready[lane]
 
     def active(self, among: int) -> int:
-        """Mask of the lanes with messages in any of these partitions."""
+        """Return a mask of the lanes with messages in any of these partitions."""
         if among == ALL_PARTITIONS:
             return self.lanes
         active = 0
@@ -186,7 +187,7 @@ class Turns:
         return active
 
     def next_partition(self, lane: Lane, among: int) -> int:
-        """The partition that is served next in an active lane."""
+        """Return the partition to serve next in an active lane."""
         ready = self._ready[lane] & among
         later = ready >> (self._last[lane] + 1)
         if later:

@@ -1,22 +1,59 @@
-"""Requests, replies, events and effects of the queue engine.
+"""Requests, replies, events and effects of the queue engine, and its view of topics and logs.
 
-A queue is a group on a topic. Requests come in batches: one event brings many, so that what they
-change is written as one batch of few records.
+A queue is a group on a topic. The engine handles requests in batches, so that their changes are written as
+one batch of few records.
 """
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.lanes import Lane
 from alpacamq.model.state_machine import Request
+from alpacamq.model.topics import TopicConfig
 
-from .views import Outline
 
-# The group of a queue that nobody named one for: SQS queues, redrive, peeking.
+class OffsetRange(NamedTuple):
+    """Messages first..last of one lane. All of these offsets exist and are committed.
+
+    `keys` has one entry per message in queues with key order, otherwise it is None.
+    """
+
+    first: int
+    last: int
+    lane: Lane
+    keys: tuple[bytes | None, ...] | None = None
+
+
+class Outline(NamedTuple):
+    """The messages from the requested offset up to, but not including, `next_offset`, in ascending order."""
+
+    ranges: Sequence[OffsetRange]
+    next_offset: int  # equal to the requested offset if nothing could be read
+
+
+class PartitionsView(Protocol):
+    """The settings of topics and the bounds of their partitions, without I/O."""
+
+    def config(self, topic: str) -> TopicConfig | None:
+        """Return the settings of a topic; None if it does not exist."""
+        ...
+
+    def partitions(self, topic: str) -> int: ...
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """Return the first offset of a partition, and its last stable offset."""
+        ...
+
+    def cut_offset(self, topic: str, partition: int) -> int | None:
+        """Return where a power loss has cut the log, if stored state may refer to later offsets."""
+        ...
+
+
+# The group of queues that are used without a group name: SQS queues, redrive, peeking.
 BUILT_IN_GROUP = "queue"
 
 R = TypeVar("R")
@@ -30,7 +67,7 @@ class QueueId(NamedTuple):
 
 
 class Start(StrEnum):
-    """Where a group begins in a partition it has never been in."""
+    """Where a group starts in a partition that it has not read before."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -47,7 +84,7 @@ class QueueRequest(Request[R], Generic[R], frozen=True, kw_only=True):
 
 
 class Acquired(NamedTuple):
-    """One message leased: where it lies and which delivery this is. `generation` is the queue's."""
+    """One leased message: its position, delivery count and lease. `generation` is that of the partition."""
 
     partition: int
     offset: int
@@ -59,46 +96,46 @@ class Acquired(NamedTuple):
 
 
 class ReceiveReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What was leased; empty if nothing was there in time."""
+    """The leased messages; empty if none arrived in time."""
 
     messages: tuple[Acquired, ...] = ()
 
 
 class ReceiveRequest(QueueRequest[ReceiveReply], frozen=True, kw_only=True):
-    """Lease up to `max_messages` to `consumer`. Answered by ReceiveReply, at the latest after `wait_ms`.
+    """Lease up to `max_messages` to `consumer`. Waits for messages for up to `wait_ms`.
 
-    With `max_messages` 0 nothing is leased: it is answered as soon as there is something to lease.
+    With `max_messages` 0 nothing is leased: the reply is sent as soon as there is a message to lease.
     """
 
     consumer: str
     max_messages: int
-    visibility_ms: int | None = None  # None: the queue's own
+    visibility_ms: int | None = None  # None: the setting of the queue
     wait_ms: int = 0
-    partitions: tuple[int, ...] | None = None  # None: all of the topic's
+    partitions: tuple[int, ...] | None = None  # None: all
     start: Start = Start.EARLIEST
-    # In key order: whether this receive may take several messages of one key, in order. Its key then stays
+    # In key order: whether this receive may lease several messages of one key, in order. The key stays
     # blocked until all of them are settled.
     key_runs: bool = False
 
 
 class Action(StrEnum):
-    """What a consumer wants to become of a message it holds."""
+    """How a consumer settles a leased message."""
 
     ACK = "ack"  # done
-    NACK = "nack"  # failed: again after a rest, or a dead letter when it was tried often enough
-    RELEASE = "release"  # not tried: again at once (still counts as a delivery)
-    RELEASE_UNSEEN = "undo"  # it never reached the consumer: again at once, as if it had not been delivered
-    REJECT = "reject"  # a dead letter now
-    EXTEND = "extend"  # keep it longer
-    MOVE = "move"  # append it to another topic, then done: redrive
-    DISCARD = "drop"  # done without having been processed (its time to live is over)
+    NACK = "nack"  # failed: redeliver after a backoff, or dead-letter after the last delivery
+    RELEASE = "release"  # not processed: redeliver at once; counts as a delivery
+    RELEASE_UNSEEN = "undo"  # not received by the consumer: redeliver at once; does not count as a delivery
+    REJECT = "reject"  # dead-letter now
+    EXTEND = "extend"  # extend the lease
+    MOVE = "move"  # append to another topic, then done: redrive
+    DISCARD = "drop"  # done without having been processed: its time to live has expired
 
 
 class Settlement(NamedTuple):
-    """What becomes of one delivery.
+    """Settles one delivery.
 
-    `delivery_count` and `generation` tell it from other deliveries of the message; a settlement by
-    `consumer` alone (Kafka's way) has None for both.
+    `delivery_count` and `generation` identify the delivery. Kafka's share groups identify it by `consumer`
+    only; both are None then.
     """
 
     partition: int
@@ -107,64 +144,64 @@ class Settlement(NamedTuple):
     delivery_count: int | None = None
     generation: int | None = None
     consumer: str | None = None
-    delay_ms: int | None = None  # NACK: rest this long instead; EXTEND: until so long from now
-    reason: str = ""  # NACK, REJECT: kept with the dead letter
+    delay_ms: int | None = None  # NACK: backoff instead of the configured one; EXTEND: from now
+    reason: str = ""  # NACK, REJECT: stored with the dead letter
     target: str = ""  # MOVE: the topic
 
 
 class SettleReply(msgspec.Struct, frozen=True, kw_only=True):
-    """One entry per settlement, in order: None if it was done, else why not."""
+    """One result per settlement, in order: None, or an error."""
 
     results: tuple[AlpacaError | None, ...] = ()
 
 
 class SettleRequest(QueueRequest[SettleReply], frozen=True, kw_only=True):
-    """Settle deliveries of one queue. Answered by SettleReply."""
+    """Settle deliveries of one queue."""
 
     settlements: tuple[Settlement, ...]
 
 
 class ReleaseConsumerRequest(QueueRequest[SettleReply], frozen=True, kw_only=True):
-    """The consumer is gone: what it holds is available again at once. Answered by SettleReply()."""
+    """Release all leases of a consumer that has disconnected."""
 
     consumer: str
 
 
 class ResetRequest(QueueRequest[SettleReply], frozen=True, kw_only=True):
-    """Begin again at these offsets; what is leased there is no longer. Answered by SettleReply().
+    """Start again at these offsets; leases in these partitions end.
 
-    A purge is a reset to the end, a replay one to where it should begin.
+    A purge is a reset to the end of the log, a replay is a reset to an earlier offset.
     """
 
     offsets: Mapping[int, int]
 
 
 class LaneTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """One lane in one partition. Totals count since the broker started."""
+    """Counts of one lane in one partition. Totals count since the broker started."""
 
     ready: int = 0
     in_flight: int = 0
-    resting: int = 0  # waiting for their backoff to end
+    backoff: int = 0
     enqueued_total: int = 0
     delivered_total: int = 0
 
 
 class PartitionTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """One partition of a queue. Everything before `start_offset` is done."""
+    """Counts of one partition of a queue. Everything before `start_offset` is done."""
 
     partition: int
     start_offset: int
-    end_offset: int  # where the log ends for queue consumers
+    end_offset: int  # the last stable offset of the log
     ready: int
     in_flight: int
-    resting: int
-    dead_lettering: int  # on their way to the dead-letter topic
-    oldest_offset: int | None  # of what is not done
+    backoff: int
+    dead_lettering: int  # being moved to another topic
+    oldest_offset: int | None  # the first message that is not done
     lanes: Mapping[str, LaneTotals] = {}
 
 
 class DescribeReply(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue as it is. Totals count since the broker started."""
+    """The state of a queue. Totals count since the broker started."""
 
     queue: QueueId
     generation: int
@@ -182,31 +219,31 @@ class DescribeReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigureRequest(QueueRequest[DescribeReply], frozen=True, kw_only=True):
-    """Overrides of queue.* settings for this group on this topic; None removes one. DescribeReply."""
+    """Override queue.* settings for this group on this topic; None removes an override."""
 
     overrides: Mapping[str, str | None]
 
 
 class DeleteRequest(QueueRequest[SettleReply], frozen=True, kw_only=True):
-    """Forget the group on this topic. Answered by SettleReply(); GroupIdNotFound if there is none."""
+    """Delete the queue; GroupIdNotFound if it does not exist."""
 
 
 class DescribeRequest(QueueRequest[DescribeReply], frozen=True, kw_only=True):
-    """Answered by DescribeReply; GroupIdNotFound if the group has never used the topic."""
+    """Describe the queue; GroupIdNotFound if it does not exist."""
 
 
 class ListReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The queues there are."""
+    """All queues of this machine."""
 
     queues: tuple[QueueId, ...]
 
 
 class ListRequest(Request[ListReply], frozen=True, kw_only=True):
-    """All queues of this machine. Answered by ListReply."""
+    """List the queues of this machine."""
 
 
 class TopicDeleted(Request[None], frozen=True, kw_only=True):
-    """Event: a topic was deleted, and its queues with it."""
+    """Event: a topic was deleted; its queues are deleted too."""
 
     topic: str
 
@@ -219,53 +256,56 @@ class RecordsArrived(Request[None], frozen=True, kw_only=True):
 
 
 class ReadBacklog(NamedTuple):
-    """Effect: read some of a partition from `offset` on. Answered by the event BacklogRead."""
+    """Effect: read part of a partition from `offset` on. Answered by the event BacklogRead."""
 
     queue: QueueId
     partition: int
     offset: int
     with_keys: bool
+    generation: int  # of the partition: a read for a queue that was reset or deleted is not for its successor
 
 
 class BacklogRead(Request[None], frozen=True, kw_only=True):
-    """Event: some of a partition was read, or nothing if it cannot be read now."""
+    """Event: part of a partition was read, or nothing if it cannot be read now."""
 
     read: ReadBacklog
     outline: Outline
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """Effect: append this message to `target`, under this producer id and sequence, then post MovesDone.
+    """Effect: append this message to `target` with this producer id and sequence, then post MovesDone.
 
-    Moves of one (queue, partition) are carried out in the order of their sequences. By producer id, which
-    is one of that (queue, partition) alone, and sequence the target recognises a move that is repeated
-    after a crash.
+    Moves of one partition of a queue are performed in the order of their sequences. The producer id belongs
+    to this partition of this queue alone, so the target detects a move that is repeated after a crash.
     """
 
     queue: QueueId
     partition: int
     offset: int
-    target: str  # "" is the queue's dead-letter topic
-    reason: str  # empty for a redrive: the record is moved without dead-letter headers
+    target: str  # empty: the dead-letter topic of the queue
+    reason: str  # empty: a redrive, without dead-letter headers
     delivery_count: int
     producer_id: int
     sequence: int
 
 
 class MovesDone(Request[None], frozen=True, kw_only=True):
-    """Event: these moves have been carried out."""
+    """Event: these moves were performed."""
 
     moves: Sequence[Move]
 
 
 class MovesReturned(Request[None], frozen=True, kw_only=True):
-    """Event: these moves have no target; their messages are available again as if never delivered."""
+    """Event: the target of these moves does not exist; their messages become available again."""
 
     moves: Sequence[Move]
 
 
 class EndedLease(NamedTuple):
-    """Effect: a lease ended by itself, on the messages `first_offset` + n for every bit n of the mask."""
+    """Effect: a lease expired or its consumer disconnected.
+
+    It covers the messages `first_offset` + n for every bit n of the mask.
+    """
 
     queue: QueueId
     partition: int
@@ -273,20 +313,20 @@ class EndedLease(NamedTuple):
     mask: int
     delivery_count: int
     consumer: str
-    is_expired: bool  # in time; else its consumer is gone
+    is_expired: bool  # False: the consumer disconnected
 
 
 class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engine may hold at most."""
+    """Limits on the memory of the engine."""
 
     max_queues: int = 10_000
     max_waiting_receives: int = 10_000
     max_indexed_runs: int = 100_000  # per queue and partition
-    max_blocked_messages: int = 20_000  # per queue and partition: read ahead in key order
+    max_blocked_messages: int = 20_000  # per queue and partition, in key order
 
 
 def fits(name: str, max_bytes: int) -> bool:
-    """Whether a name can be stored."""
+    """Return whether a name is valid UTF-8 of at most `max_bytes`."""
     try:
         return len(name.encode()) <= max_bytes
     except UnicodeEncodeError:

@@ -1,12 +1,13 @@
-"""One partition of a queue, and every step that a message of it can take.
+"""One partition of a queue: the state transitions of its messages.
 
-Everything before the start offset is done. What was delivered beyond it is in chunks; what was never
-delivered is in the backlog as far as the log was read, and in the log from there on.
+Everything before the start offset is done. Messages beyond it that were delivered are in chunks. Messages
+that were never delivered are in the backlog as far as the log was read, and otherwise only in the log.
 """
 
 from collections import deque
 from collections.abc import Iterator
 
+from alpacamq.model.deadlines import NO_DEADLINE, Deadlines, Timed
 from alpacamq.model.lanes import Lane
 from alpacamq.model.state_machine import Change
 
@@ -16,106 +17,104 @@ from .chunks import (
     CHUNK_SIZE,
     IN_CHUNK,
     NEXT_STATES,
-    NO_DEADLINE,
     Chunk,
     LeaseGroup,
     PendingMove,
     State,
     window,
 )
-from .deadlines import Deadlines, Timed
-from .journal import Journal
-from .lanes import ALL_LANES, Turns
+from .event_output import EventOutput
+from .lanes import ALL_LANES, ReadyPartitions
 from .messages import QueueId
 from .records import StoredHead, chunk_key, head_key, pack_chunk, pack_head
 
 
 class Consumers:
-    """Counts of leased messages. A consumer without a name is held to no limit but the queue's."""
+    """Leased messages by consumer. The limit per consumer does not apply to a consumer without a name."""
 
     def __init__(self) -> None:
-        self._held: dict[str, int] = {}
+        self._leased: dict[str, int] = {}
         self.total = 0
 
     def acquire(self, consumer: str, count: int) -> None:
-        self._held[consumer] = self._held.get(consumer, 0) + count
+        self._leased[consumer] = self._leased.get(consumer, 0) + count
         self.total += count
 
     def release(self, consumer: str, count: int) -> None:
         self.total -= count
-        left = self._held[consumer] - count
+        left = self._leased[consumer] - count
         if left:
-            self._held[consumer] = left
+            self._leased[consumer] = left
         else:
-            del self._held[consumer]
+            del self._leased[consumer]
 
-    def holds_any(self, consumer: str) -> bool:
-        return consumer in self._held
+    def has_leases(self, consumer: str) -> bool:
+        return consumer in self._leased
 
     def room(self, consumer: str, max_each: int, max_total: int) -> int:
-        """How many more this consumer may lease."""
+        """Return how many more messages this consumer may lease."""
         room = max_total - self.total
         if consumer:
-            room = min(room, max_each - self._held.get(consumer, 0))
+            room = min(room, max_each - self._leased.get(consumer, 0))
         return max(room, 0)
 
 
 class LeaseCounts:
-    """Counts per lane, of what was delivered and is not done. What is available is counted in the backlog."""
+    """Counts by lane of messages in flight, in backoff and moving. The backlog counts available messages."""
 
     def __init__(self, consumers: Consumers) -> None:
         self.in_flight = [0] * len(ALL_LANES)
-        self.resting = [0] * len(ALL_LANES)
+        self.backoff = [0] * len(ALL_LANES)
         self.moving = 0
         self._consumers = consumers
 
     def enter(self, state: State, lane: Lane, count: int, owner: str) -> None:
-        """So many messages come into a state."""
+        """Count messages that enter a state."""
         if state is State.ACQUIRED:
             self.in_flight[lane] += count
             self._consumers.acquire(owner, count)
         elif state is State.BACKOFF:
-            self.resting[lane] += count
+            self.backoff[lane] += count
         elif state is State.MOVING:
             self.moving += count
 
     def leave(self, state: State, lane: Lane, count: int, owner: str) -> None:
-        """So many messages leave a state."""
+        """Count messages that leave a state."""
         if state is State.ACQUIRED:
             self.in_flight[lane] -= count
             self._consumers.release(owner, count)
         elif state is State.BACKOFF:
-            self.resting[lane] -= count
+            self.backoff[lane] -= count
         elif state is State.MOVING:
             self.moving -= count
 
 
 class Progress:
-    """Everything before `start_offset` is done; nothing from `touched_end` on has been delivered."""
+    """Everything before `start_offset` is done; nothing from `delivered_end` on has been delivered."""
 
     def __init__(self, partition: "SharePartition", start_offset: int) -> None:
         self.chunks: dict[int, Chunk] = {}
         self.start_offset = start_offset
-        self.touched_end = start_offset
+        self.delivered_end = start_offset
         self._partition = partition
         self._absent: deque[tuple[int, int]] = deque()  # whole chunks without a message, ascending
 
     def chunk(self, index: int) -> Chunk:
-        """The chunk, made if there is none."""
+        """Return a chunk; create it if it does not exist."""
         chunk = self.chunks.get(index)
         if chunk is None:
             chunk = self.chunks[index] = Chunk(self._partition, index)
         return chunk
 
-    def holds(self) -> Iterator[LeaseGroup]:
-        """Every hold, ascending by chunk."""
+    def lease_groups(self) -> Iterator[LeaseGroup]:
+        """Yield all lease groups, ascending by chunk."""
         for index in sorted(self.chunks):
-            yield from self.chunks[index].distinct_holds()
+            yield from self.chunks[index].lease_groups()
 
     def find(self, offset: int) -> LeaseGroup | None:
-        """The hold that a message is in that was delivered and is not done."""
+        """Return the lease group of a message; None if it was not delivered, or is done."""
         chunk = self.chunks.get(offset >> CHUNK_BITS)
-        return None if chunk is None else chunk.holds.get(offset)
+        return None if chunk is None else chunk.groups.get(offset)
 
     def is_done(self, offset: int) -> bool:
         if offset < self.start_offset:
@@ -124,7 +123,7 @@ class Progress:
         return chunk is not None and bool(chunk.done >> (offset & IN_CHUNK) & 1)
 
     def first_undone(self) -> int:
-        """Where the start offset can be: the first message that is not done, or what is not known yet."""
+        """Return the highest possible start offset: the first message that is not done, or was not read."""
         start, absent = self.start_offset, self._absent
         while True:
             while absent and absent[0][1] <= start:
@@ -140,11 +139,11 @@ class Progress:
                 return start
             start += _trailing_ones(bits)
 
-    def move_start(self, start_offset: int) -> list[Chunk]:
-        """Everything before is done. The chunks that are no longer needed."""
+    def set_start(self, start_offset: int) -> list[Chunk]:
+        """Set the start offset; return the chunks that are no longer needed."""
         first, last = self.start_offset >> CHUNK_BITS, start_offset >> CHUNK_BITS
         self.start_offset = start_offset
-        self.touched_end = max(self.touched_end, start_offset)
+        self.delivered_end = max(self.delivered_end, start_offset)
         if last - first > len(self.chunks):
             past = [index for index in self.chunks if index < last]
         else:
@@ -152,7 +151,7 @@ class Progress:
         return [self.chunks.pop(index) for index in past]
 
     def mark_absent(self, first: int, end: int) -> None:
-        """There are no messages at first..end-1, and never will be."""
+        """Record that the log has no messages at first..end-1."""
         while first < end:
             index = first >> CHUNK_BITS
             whole = (end >> CHUNK_BITS) - index
@@ -165,14 +164,14 @@ class Progress:
                 first = stop
 
     def forget_absent(self) -> None:
-        """The log will be read again."""
+        """Clear what is known about offsets without messages, before the log is read again."""
         self._absent.clear()
         for chunk in self.chunks.values():
             chunk.absent = 0
 
-    def untouched(self, first: int, end: int) -> Iterator[tuple[int, int]]:
-        """The stretches of first..end-1 that were never delivered."""
-        if first >= self.touched_end:
+    def undelivered(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the ranges of first..end-1 that were never delivered."""
+        if first >= self.delivered_end:
             yield first, end
             return
         begin = first = max(first, self.start_offset)
@@ -183,7 +182,9 @@ class Progress:
             if chunk is None:
                 continue
             base = index << CHUNK_BITS
-            taken = (chunk.done | chunk.held_mask()) & window(max(first, base), min(end, chunk.end_offset))
+            taken = (chunk.done | chunk.unfinished_mask()) & window(
+                max(first, base), min(end, chunk.end_offset)
+            )
             while taken:
                 low = (taken & -taken).bit_length() - 1
                 if base + low > begin:
@@ -200,34 +201,34 @@ def _trailing_ones(bits: int) -> int:
 
 
 class SharePartition:
-    """The messages of one partition, for one group, and how many of them are where."""
+    """The messages of one partition for one group."""
 
     def __init__(
         self,
         queue: QueueId,
         number: int,
         head: StoredHead,
-        journal: Journal,
+        output: EventOutput,
         deadlines: Deadlines[Timed],
         consumers: Consumers,
-        turns: Turns,
+        ready_partitions: ReadyPartitions,
     ) -> None:
         self.queue = queue
         self.number = number
         self.progress = Progress(self, head.start_offset)
         self.restore_head(head)
-        self.backlog = PartitionBacklog(number, turns)
+        self.backlog = PartitionBacklog(number, ready_partitions)
         self.lease_counts = LeaseCounts(consumers)
         self.delivered_total = [0] * len(ALL_LANES)
         self.is_dirty = False
         self.is_forgotten = False
-        self._journal = journal
+        self._output = output
         self._deadlines = deadlines
-        self._recent: LeaseGroup | None = None
+        self._last_group: LeaseGroup | None = None
         self._chunk_prefix = chunk_key(queue, number, 0)[:-8]
 
     def restore_head(self, head: StoredHead) -> None:
-        """Take in a stored head."""
+        """Apply a stored head."""
         self.generation, self.stored_start_offset, self.next_sequence, self.producer_id = head
         self.progress.start_offset = head.start_offset
 
@@ -236,170 +237,179 @@ class SharePartition:
         return self.progress.start_offset
 
     def change(self) -> Change:
-        """The head, to be written as it is."""
+        """Return the current head as a record."""
         self.stored_start_offset = self.progress.start_offset
         return self.stored_head()
 
     def stored_head(self) -> Change:
-        """The head as it was written last."""
+        """Return the head as it was written last."""
         sequence, producer_id = self.next_sequence, self.producer_id
         head = StoredHead(self.generation, self.stored_start_offset, sequence, producer_id)
         return Change(head_key(self.queue, self.number), pack_head(head))
 
     def chunk_change(self, chunk: Chunk) -> Change:
-        """A chunk as it is."""
+        """Return the record of a chunk."""
         return Change(self._chunk_prefix + chunk.index.to_bytes(8, "big"), pack_chunk(chunk))
 
     def chunk_removal(self, chunk: Chunk) -> Change:
         return Change(self._chunk_prefix + chunk.index.to_bytes(8, "big"), None)
 
     def acquire(self, first: int, end: int, lane: Lane, due_ms: int, now_ms: int, consumer: str) -> None:
-        """Messages first..end-1 of one chunk, which were never delivered, are leased."""
+        """Lease messages first..end-1 of one chunk, which were never delivered."""
         chunk = self.progress.chunk(first >> CHUNK_BITS)
         mask = window(first, end)
-        hold = LeaseGroup(chunk, mask, State.ACQUIRED, lane, 1, due_ms, now_ms, now_ms, consumer)
-        chunk.holds.update(dict.fromkeys(range(first, end), hold))
-        self._deadlines.put(hold)
-        self._journal.mark_chunk(chunk)
-        self._recent = hold
+        leases = LeaseGroup(chunk, mask, State.ACQUIRED, lane, 1, due_ms, now_ms, now_ms, consumer)
+        chunk.groups.update(dict.fromkeys(range(first, end), leases))
+        self._deadlines.put(leases)
+        self._output.write_chunk(chunk)
+        self._last_group = leases
         self.lease_counts.enter(State.ACQUIRED, lane, end - first, consumer)
         self._count_delivered(lane, end - first)
 
     def acquire_again(
-        self, hold: LeaseGroup, offset: int, due_ms: int, now_ms: int, consumer: str
+        self, leases: LeaseGroup, offset: int, due_ms: int, now_ms: int, consumer: str
     ) -> LeaseGroup:
-        """A message that came back is leased once more."""
-        self._lift(hold, offset, State.ACQUIRED)
-        times = (due_ms, now_ms, hold.first_ms if hold.count else now_ms)
-        self._count_delivered(hold.lane, 1)
-        return self._place(hold.chunk, offset, State.ACQUIRED, hold.lane, hold.count + 1, *times, consumer)
+        """Lease a message that was delivered before."""
+        self._remove_from_group(leases, offset, State.ACQUIRED)
+        times = (due_ms, now_ms, leases.first_ms if leases.count else now_ms)
+        self._count_delivered(leases.lane, 1)
+        return self._add_to_group(
+            leases.chunk, offset, State.ACQUIRED, leases.lane, leases.count + 1, *times, consumer
+        )
 
-    def finish(self, hold: LeaseGroup, offset: int) -> None:
-        """A message is done."""
-        chunk = hold.chunk
-        self._lift(hold, offset, None)
-        del chunk.holds[offset]
+    def finish(self, leases: LeaseGroup, offset: int) -> None:
+        """Mark a message as done."""
+        chunk = leases.chunk
+        self._remove_from_group(leases, offset, None)
+        del chunk.groups[offset]
         chunk.done |= 1 << (offset & IN_CHUNK)
-        self._journal.mark_chunk(chunk)
-        self.backlog.finish(offset, hold.lane, was_waiting=hold.state is State.AVAILABLE)
+        self._output.write_chunk(chunk)
+        self.backlog.finish(offset, leases.lane, was_waiting=leases.state is State.AVAILABLE)
 
-    def rest(self, hold: LeaseGroup, offset: int, until_ms: int) -> None:
-        """A leased message is available when its rest ends."""
-        self._lift(hold, offset, State.BACKOFF)
-        times = (until_ms, hold.acquired_ms, hold.first_ms)
-        self._place(hold.chunk, offset, State.BACKOFF, hold.lane, hold.count, *times, "")
+    def back_off(self, leases: LeaseGroup, offset: int, until_ms: int) -> None:
+        """Make a leased message available at `until_ms`."""
+        self._remove_from_group(leases, offset, State.BACKOFF)
+        times = (until_ms, leases.acquired_ms, leases.first_ms)
+        self._add_to_group(leases.chunk, offset, State.BACKOFF, leases.lane, leases.count, *times, "")
 
-    def free(self, hold: LeaseGroup, offset: int, count: int) -> None:
-        """A leased message is available again at once, having been delivered so many times."""
-        self._lift(hold, offset, State.AVAILABLE)
-        times = (NO_DEADLINE, hold.acquired_ms, hold.first_ms)
-        self._place(hold.chunk, offset, State.AVAILABLE, hold.lane, count, *times, "")
-        self.backlog.put_back(offset, hold.lane)
+    def release(self, leases: LeaseGroup, offset: int, count: int) -> None:
+        """Make a message available at once, with this delivery count."""
+        self._remove_from_group(leases, offset, State.AVAILABLE)
+        times = (NO_DEADLINE, leases.acquired_ms, leases.first_ms)
+        self._add_to_group(leases.chunk, offset, State.AVAILABLE, leases.lane, count, *times, "")
+        self.backlog.requeue(offset, leases.lane)
 
-    def free_all(self, hold: LeaseGroup) -> None:
-        """The lease or the rest of these messages is over."""
-        assert State.AVAILABLE in NEXT_STATES[hold.state]
-        self.lease_counts.leave(hold.state, hold.lane, hold.mask.bit_count(), hold.owner)
-        self._deadlines.forget(hold)
-        hold.state, hold.owner, hold.packed = State.AVAILABLE, "", None
-        self._journal.mark_chunk(hold.chunk)
-        for offset in hold.offsets():
-            self.backlog.put_back(offset, hold.lane)
+    def release_all(self, leases: LeaseGroup) -> None:
+        """Make all messages of a group available at the end of their lease or backoff."""
+        assert State.AVAILABLE in NEXT_STATES[leases.state]
+        self.lease_counts.leave(leases.state, leases.lane, leases.mask.bit_count(), leases.owner)
+        self._deadlines.remove(leases)
+        leases.state, leases.owner, leases.packed = State.AVAILABLE, "", None
+        self._output.write_chunk(leases.chunk)
+        for offset in leases.offsets():
+            self.backlog.requeue(offset, leases.lane)
 
-    def extend(self, hold: LeaseGroup, offset: int, due_ms: int) -> None:
-        """A leased message stays so until then."""
-        self._lift(hold, offset, State.ACQUIRED)
-        times = (due_ms, hold.acquired_ms, hold.first_ms)
-        self._place(hold.chunk, offset, State.ACQUIRED, hold.lane, hold.count, *times, hold.owner)
+    def extend(self, leases: LeaseGroup, offset: int, due_ms: int) -> None:
+        """Set the deadline of a lease."""
+        self._remove_from_group(leases, offset, State.ACQUIRED)
+        times = (due_ms, leases.acquired_ms, leases.first_ms)
+        self._add_to_group(
+            leases.chunk, offset, State.ACQUIRED, leases.lane, leases.count, *times, leases.owner
+        )
 
-    def move(self, hold: LeaseGroup, offset: int, target: str, reason: str) -> PendingMove:
-        """A leased message goes to another topic."""
-        self._lift(hold, offset, State.MOVING)
+    def move(self, leases: LeaseGroup, offset: int, target: str, reason: str) -> PendingMove:
+        """Start moving a leased message to another topic."""
+        self._remove_from_group(leases, offset, State.MOVING)
         move = PendingMove(self.next_sequence, target, reason)
         self.next_sequence += 1
-        self.lease_counts.enter(State.MOVING, hold.lane, 1, "")
-        times = (NO_DEADLINE, hold.acquired_ms, hold.first_ms)
-        chunk, bit = hold.chunk, 1 << (offset & IN_CHUNK)
-        chunk.holds[offset] = LeaseGroup(chunk, bit, State.MOVING, hold.lane, hold.count, *times, "", move)
-        self._journal.mark_chunk(chunk)
-        self._journal.mark(self)
+        self.lease_counts.enter(State.MOVING, leases.lane, 1, "")
+        times = (NO_DEADLINE, leases.acquired_ms, leases.first_ms)
+        chunk, bit = leases.chunk, 1 << (offset & IN_CHUNK)
+        chunk.groups[offset] = LeaseGroup(
+            chunk, bit, State.MOVING, leases.lane, leases.count, *times, "", move
+        )
+        self._output.write_chunk(chunk)
+        self._output.write(self)
         return move
 
     def advance(self) -> None:
-        """Let the start offset pass everything that is done."""
+        """Advance the start offset past everything that is done."""
         start = self.progress.first_undone()
         if start != self.progress.start_offset:
-            self._move_start(start)
+            self._set_start(start)
 
     def skip(self, first: int, end: int) -> None:
-        """The log has no messages at first..end-1."""
+        """Record that the log has no messages at first..end-1, and advance the start offset if possible."""
         if first <= self.progress.start_offset < end:
-            self._move_start(end)
+            self._set_start(end)
             self.advance()
         elif first > self.progress.start_offset:
             self.progress.mark_absent(first, end)
 
-    def cut(self, log_start: int) -> None:
-        """The log has nothing before this offset any more: that is done, leased or not."""
+    def drop_before(self, log_start: int) -> None:
+        """Mark all messages before `log_start` as done, leased or not: retention has deleted them."""
         progress = self.progress
         if log_start <= progress.start_offset:
             return
-        for hold in [*progress.holds()]:
-            if hold.chunk.index << CHUNK_BITS < log_start:
-                for offset in [offset for offset in hold.offsets() if offset < log_start]:
-                    self.finish(hold, offset)
-        self._move_start(log_start)
+        for leases in [*progress.lease_groups()]:
+            if leases.chunk.index << CHUNK_BITS < log_start:
+                for offset in [offset for offset in leases.offsets() if offset < log_start]:
+                    self.finish(leases, offset)
+        self._set_start(log_start)
         self.advance()
         if self.backlog.order is None:
-            self.backlog.cut(log_start)
+            self.backlog.drop_before(log_start)
         else:
-            self.read_again(in_key_order=True)
+            self.rebuild_backlog(in_key_order=True)
 
-    def restart(self, offset: int, generation: int) -> None:
-        """Begin at `offset`, as if nothing from there on had been delivered."""
-        self.forget_all()
+    def reset(self, offset: int, generation: int) -> None:
+        """Start again at `offset`, as if nothing from there on had been delivered."""
+        self.clear()
         self.generation = generation
         self.progress = Progress(self, offset)
-        self.read_again(in_key_order=self.backlog.order is not None)
-        self._journal.mark(self)
+        self.rebuild_backlog(in_key_order=self.backlog.order is not None)
+        self._output.write(self)
 
-    def forget_all(self) -> None:
-        """Let go of every message."""
-        for hold in self.progress.holds():
-            self.lease_counts.leave(hold.state, hold.lane, hold.mask.bit_count(), hold.owner)
-            self._deadlines.forget(hold)
+    def clear(self) -> None:
+        """Forget all messages."""
+        for leases in self.progress.lease_groups():
+            self.lease_counts.leave(leases.state, leases.lane, leases.mask.bit_count(), leases.owner)
+            self._deadlines.remove(leases)
         for chunk in self.progress.chunks.values():
-            self._journal.drop_chunk(chunk)
+            self._output.delete_chunk(chunk)
         self.progress.chunks.clear()
-        self._recent = None
+        self._last_group = None
 
-    def read_again(self, *, in_key_order: bool) -> None:
-        """Forget what is ready; what came back is so at once, unless it has to find its place in line."""
+    def rebuild_backlog(self, *, in_key_order: bool) -> None:
+        """Clear the index of ready messages; the log is read again.
+
+        Available messages are added at once, but in key order only when they are read.
+        """
         self.progress.forget_absent()
         progress = self.progress
-        self.backlog.begin(progress.start_offset, progress.touched_end, in_key_order=in_key_order)
+        self.backlog.reset(progress.start_offset, progress.delivered_end, in_key_order=in_key_order)
         if not in_key_order:
-            for hold in self.progress.holds():
-                if hold.state is State.AVAILABLE:
-                    for offset in hold.offsets():
-                        self.backlog.add_single(offset, hold.lane)
+            for leases in self.progress.lease_groups():
+                if leases.state is State.AVAILABLE:
+                    for offset in leases.offsets():
+                        self.backlog.add_single(offset, leases.lane)
 
-    def take_up(self, hold: LeaseGroup) -> None:
-        """A stored hold is in force again."""
-        self.lease_counts.enter(hold.state, hold.lane, hold.mask.bit_count(), hold.owner)
-        if hold.due_ms != NO_DEADLINE:
-            self._deadlines.put(hold)
+    def activate(self, leases: LeaseGroup) -> None:
+        """Count a restored lease group, and set its deadline."""
+        self.lease_counts.enter(leases.state, leases.lane, leases.mask.bit_count(), leases.owner)
+        if leases.due_ms != NO_DEADLINE:
+            self._deadlines.put(leases)
 
-    def _lift(self, hold: LeaseGroup, offset: int, into: State | None) -> None:
-        """Take one message out of its hold, to be put into this state; None is done."""
-        assert into in NEXT_STATES[hold.state], (hold.state, into)
-        self.lease_counts.leave(hold.state, hold.lane, 1, hold.owner)
-        hold.mask ^= 1 << (offset & IN_CHUNK)
-        hold.packed = None
-        if not hold.mask:
-            self._deadlines.forget(hold)
+    def _remove_from_group(self, leases: LeaseGroup, offset: int, into: State | None) -> None:
+        """Remove one message from its group before it enters `into`; None is done."""
+        assert into in NEXT_STATES[leases.state], (leases.state, into)
+        self.lease_counts.leave(leases.state, leases.lane, 1, leases.owner)
+        leases.mask ^= 1 << (offset & IN_CHUNK)
+        leases.packed = None
+        if not leases.mask:
+            self._deadlines.remove(leases)
 
-    def _place(
+    def _add_to_group(
         self,
         chunk: Chunk,
         offset: int,
@@ -411,33 +421,33 @@ class SharePartition:
         first_ms: int,
         owner: str,
     ) -> LeaseGroup:
-        """Put one message into a hold: the one made last, if it has had the same fate."""
-        self._journal.mark_chunk(chunk)
+        """Add one message to the group created last if that has the same state, else to a new one."""
+        self._output.write_chunk(chunk)
         self.lease_counts.enter(state, lane, 1, owner)
         bit = 1 << (offset & IN_CHUNK)
-        hold = self._recent
+        leases = self._last_group
         if (
-            hold is not None and hold.mask and hold.chunk is chunk and hold.state is state
-            and hold.lane is lane and hold.count == count and hold.due_ms == due_ms
-            and hold.acquired_ms == acquired_ms and hold.first_ms == first_ms and hold.owner == owner
+            leases is not None and leases.mask and leases.chunk is chunk and leases.state is state
+            and leases.lane is lane and leases.count == count and leases.due_ms == due_ms
+            and leases.acquired_ms == acquired_ms and leases.first_ms == first_ms and leases.owner == owner
         ):  # fmt: skip
-            hold.mask |= bit
-            hold.packed = None
+            leases.mask |= bit
+            leases.packed = None
         else:
-            hold = LeaseGroup(chunk, bit, state, lane, count, due_ms, acquired_ms, first_ms, owner)
-            self._recent = hold
+            leases = LeaseGroup(chunk, bit, state, lane, count, due_ms, acquired_ms, first_ms, owner)
+            self._last_group = leases
             if due_ms != NO_DEADLINE:
-                self._deadlines.put(hold)
-        chunk.holds[offset] = hold
-        return hold
+                self._deadlines.put(leases)
+        chunk.groups[offset] = leases
+        return leases
 
-    def _move_start(self, start_offset: int) -> None:
-        for chunk in self.progress.move_start(start_offset):
-            self._journal.drop_chunk(chunk)
+    def _set_start(self, start_offset: int) -> None:
+        for chunk in self.progress.set_start(start_offset):
+            self._output.delete_chunk(chunk)
         self.backlog.read_to = max(self.backlog.read_to, start_offset)
-        # Within a chunk the done messages tell the start; without it only the head can.
+        # Within a chunk the start offset follows from the done messages; otherwise only the head stores it.
         if self.stored_start_offset >> CHUNK_BITS != start_offset >> CHUNK_BITS:
-            self._journal.mark(self)
+            self._output.write(self)
 
     def _count_delivered(self, lane: Lane, count: int) -> None:
         self.backlog.ready[lane] -= count

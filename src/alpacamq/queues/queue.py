@@ -1,4 +1,4 @@
-"""One queue: a group on a topic, its settings, its partitions, and what was counted of it."""
+"""One queue (a group on a topic): its settings, partitions and totals."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -6,30 +6,38 @@ from dataclasses import dataclass
 import msgspec
 
 from alpacamq.model.dead_letters import dead_letter_topic
+from alpacamq.model.deadlines import NO_DEADLINE, Deadlines, Timed
 from alpacamq.model.errors import InvalidConfig, UnknownTopic
 from alpacamq.model.lanes import Lane
 from alpacamq.model.state_machine import Change
 from alpacamq.model.topics import TopicConfig, check_setting
 
 from .chunks import CHUNK_BITS, LeaseGroup, PendingMove, State
-from .deadlines import Deadlines, Timed
-from .journal import Journal
-from .lanes import ALL_LANES, LaneScheduler, Turns
-from .messages import DescribeReply, LaneTotals, Move, PartitionTotals, QueueId, ReceiveRequest, Start
+from .event_output import EventOutput
+from .lanes import ALL_LANES, LaneScheduler, ReadyPartitions
+from .messages import (
+    DescribeReply,
+    LaneTotals,
+    Move,
+    PartitionsView,
+    PartitionTotals,
+    QueueId,
+    ReceiveRequest,
+    Start,
+)
 from .partition import Consumers, LeaseCounts, SharePartition
 from .records import StoredHead, StoredQueue, head_key, pack_queue, queue_key
-from .views import TopicsView
 
 OVERRIDABLE = "queue."
-# Reads that one receive requests at a time, and how often it waits for more of them to fill up.
+# Reads that one receive requests at a time, and how often it waits for further reads.
 MAX_READS = 8
 
 
 def check_overrides(overrides: Mapping[str, str | None]) -> None:
-    """InvalidConfig if one of them is not a setting a group can have, or makes no sense."""
+    """Raise InvalidConfig for a setting that a group cannot override, or an invalid value."""
     for name, text in overrides.items():
         if not name.startswith(OVERRIDABLE):
-            raise InvalidConfig(f"a group can have {OVERRIDABLE}* settings of its own, not {name!r}")
+            raise InvalidConfig(f"a group can override {OVERRIDABLE}* settings, not {name!r}")
         if text is not None:
             check_setting(name, text)
 
@@ -49,18 +57,20 @@ class Totals:
 
 @dataclass(slots=True, eq=False)
 class PendingReceive:
-    """A receive that has no reply yet. `due_ms` is when it gets one, whatever was found."""
+    """A receive without a reply. It gets one at `end_ms` at the latest; at `due_ms` it is served again."""
 
     queue: "Queue"
     request: ReceiveRequest
     reply_to: object
     partitions: int  # as a mask
-    due_ms: int
+    end_ms: int
+    due_ms: int = NO_DEADLINE
     reads_left: int = MAX_READS
+    hurries: bool = False  # there are messages for it, and it waits for a read
 
     @property
     def is_poll(self) -> bool:
-        """Whether it waits for reads only, not for messages to arrive."""
+        """Return whether it waits for reads only, not for new messages."""
         return not self.request.wait_ms
 
 
@@ -71,8 +81,8 @@ class Queue:
         self,
         queue_id: QueueId,
         stored: StoredQueue,
-        log: TopicsView,
-        journal: Journal,
+        log: PartitionsView,
+        output: EventOutput,
         deadlines: Deadlines[Timed],
         take_producer_id: Callable[[], int],
     ) -> None:
@@ -80,20 +90,20 @@ class Queue:
         self.generation = stored.generation
         self.overrides = dict(stored.overrides)
         self.partitions: dict[int, SharePartition] = {}
-        self.turns = Turns()
+        self.ready_partitions = ReadyPartitions()
         self.lanes = LaneScheduler()
         self.consumers = Consumers()
-        self.waiting: dict[object, PendingReceive] = {}  # receives without a reply, the oldest first
-        self.polls = 0  # of those, receives that wait for reads only
+        self.waiting: dict[object, PendingReceive] = {}  # the oldest first
+        self.polls: dict[object, PendingReceive] = {}  # receives that wait for reads only
         self.totals = Totals()
-        self.unread = 0  # mask of partitions with records behind what was read
+        self.unread = 0  # mask of partitions with records that were not read
         self.reading = 0  # mask of partitions that are being read
         self.last_read = -1  # the partition of the last read
-        self.read_ahead_ms = 0  # when to read ahead next although there is no need yet
+        self.read_ahead_ms = 0  # when to read ahead next
         self.is_dirty = False
         self.is_forgotten = False
         self.is_stored = False
-        self.journal = journal
+        self.output = output
         self.log = log
         self._deadlines = deadlines
         self._take_producer_id = take_producer_id
@@ -105,7 +115,7 @@ class Queue:
         return Change(queue_key(self.id), pack_queue(StoredQueue(self.generation, self.overrides)))
 
     def snapshot(self) -> Iterator[Change]:
-        """The records of this queue as they were written last; it may change while they are taken."""
+        """Yield the records of this queue as they were written last; it may change in the meantime."""
         if self.is_forgotten:
             return
         yield self.change()
@@ -120,105 +130,109 @@ class Queue:
 
     @property
     def settings(self) -> TopicConfig:
-        """As `refresh`."""
+        """Return the result of `refresh`."""
         return self.refresh()
 
     def refresh(self) -> TopicConfig:
-        """The topic's settings with this group's overrides, taken up if they are new; or UnknownTopic."""
+        """Return the settings of the topic with the overrides of this group; apply them if they have changed.
+
+        Raises UnknownTopic.
+        """
         config = self.log.config(self.id.topic)
         if config is None:
-            raise UnknownTopic(f"there is no topic {self.id.topic!r}")
+            raise UnknownTopic(f"unknown topic {self.id.topic!r}")
         if self._settings is None or config is not self._topic_config:
             self._topic_config = config
             self._settings = self._overridden(config)
-            self._keep_order(self._settings)
+            self._apply_ordering(self._settings)
         return self._settings
 
     @property
     def dead_letter_topic(self) -> str | None:
-        """The topic that dead letters go to; None if messages are never dead-lettered."""
+        """Return the dead-letter topic; None if messages are never dead-lettered."""
         topic = self.id.topic
         if self.log.config(topic) is None:
             return None
         return dead_letter_topic(topic, self.settings.queue_dead_letter_topic)
 
     def configure(self, overrides: Mapping[str, str | None]) -> None:
-        """Change overrides, which have been checked; None removes one."""
+        """Apply valid overrides; None removes one."""
         for name, text in overrides.items():
             if text is None:
                 self.overrides.pop(name, None)
             else:
                 self.overrides[name] = text
         self._settings = None
-        self.journal.mark(self)
+        self.output.write(self)
 
     def open_partitions(self, start: Start) -> None:
-        """Begin in partitions that this group has not been in.
+        """Open the partitions that this group has not read before.
 
-        Partitions added to the topic later are begun at their beginning: nothing in them is old.
+        Partitions added to the topic later are read from their first record, also with Start.LATEST.
         """
-        there_are = self.log.partitions(self.id.topic)
-        if there_are == len(self.partitions):
+        partition_count = self.log.partitions(self.id.topic)
+        if partition_count == len(self.partitions):
             return
         is_new = not self.partitions
         in_key_order = self.settings.queue_ordering == "key"
-        for number in range(there_are):
+        for number in range(partition_count):
             if number not in self.partitions:
                 log_start, log_end = self.log.bounds(self.id.topic, number)
                 offset = log_end if is_new and start is Start.LATEST else log_start
                 partition = self.restore_partition(number, StoredHead(self.generation, offset))
-                partition.read_again(in_key_order=in_key_order)
+                partition.rebuild_backlog(in_key_order=in_key_order)
                 partition.backlog.count_from(log_end)
                 self.unread |= 1 << number
-                self.journal.mark(partition)
+                self.output.write(partition)
 
     def restore_partition(self, number: int, head: StoredHead) -> SharePartition:
-        """A partition as it was stored."""
-        shared = (self.journal, self._deadlines, self.consumers, self.turns)
+        """Create a partition from its stored head."""
+        shared = (self.output, self._deadlines, self.consumers, self.ready_partitions)
         partition = self.partitions[number] = SharePartition(self.id, number, head, *shared)
         return partition
 
     def reset(self, number: int, offset: int, generation: int) -> None:
-        """Begin again in one partition."""
-        self.partitions[number].restart(offset, generation)
+        """Start again at `offset` in one partition."""
+        self.partitions[number].reset(offset, generation)
         self.reading &= ~(1 << number)
         self.unread |= 1 << number
 
     def forget(self) -> None:
-        """Let go of everything, in memory and on record."""
+        """Delete the queue, in memory and in the log."""
         self.is_forgotten = True
-        self.journal.forget(queue_key(self.id))
+        self.output.delete(queue_key(self.id))
         for partition in [*self.partitions.values()]:
             self.forget_partition(partition)
 
     def forget_partition(self, partition: SharePartition) -> None:
-        """Let go of one partition."""
+        """Delete one partition."""
         partition.is_forgotten = True
-        self.journal.forget(head_key(self.id, partition.number))
-        partition.forget_all()
+        self.output.delete(head_key(self.id, partition.number))
+        partition.clear()
         del self.partitions[partition.number]
 
     def is_spent(self, delivery_count: int) -> bool:
-        """Whether a message that failed so often is a dead letter."""
-        is_spent = 0 < self.settings.queue_max_deliveries <= delivery_count
-        return is_spent and self.dead_letter_topic is not None
+        """Return whether a message with this many deliveries is dead-lettered when it fails."""
+        if self.dead_letter_topic is None:
+            return False
+        return 0 < self.settings.queue_max_deliveries <= delivery_count
 
-    def dead_letter(self, partition: SharePartition, hold: LeaseGroup, offset: int, reason: str) -> None:
-        """Send a leased message to the dead-letter topic."""
+    def dead_letter(self, partition: SharePartition, leases: LeaseGroup, offset: int, reason: str) -> None:
+        """Move a leased message to the dead-letter topic."""
         self.totals.dead_lettered += 1
-        self.move(partition, hold, offset, "", reason)
+        self.move(partition, leases, offset, "", reason)
 
     def move(
-        self, partition: SharePartition, hold: LeaseGroup, offset: int, target: str, reason: str
+        self, partition: SharePartition, leases: LeaseGroup, offset: int, target: str, reason: str
     ) -> None:
-        """Send a leased message to another topic."""
+        """Move a leased message to another topic."""
         if partition.producer_id < 0:
             partition.producer_id = self._take_producer_id()
-        self.emit(partition, offset, hold.count, partition.move(hold, offset, target, reason))
+        self.emit(partition, offset, leases.count, partition.move(leases, offset, target, reason))
 
     def emit(self, partition: SharePartition, offset: int, count: int, move: PendingMove) -> None:
-        """Have a move carried out."""
-        self.journal.moves.append(
+        """Add the effect of a move."""
+        self.output.moves.append(
             Move(
                 queue=self.id,
                 partition=partition.number,
@@ -237,20 +251,20 @@ class Queue:
             try:
                 values[name.replace(".", "_")] = check_setting(name, text)
             except InvalidConfig:
-                continue  # stored by another version, to which it meant something
+                continue  # stored by another version
         return msgspec.structs.replace(config, **values)
 
-    def _keep_order(self, settings: TopicConfig) -> None:
+    def _apply_ordering(self, settings: TopicConfig) -> None:
         in_key_order = settings.queue_ordering == "key"
         for number, partition in self.partitions.items():
             if in_key_order != (partition.backlog.order is not None):
-                partition.read_again(in_key_order=in_key_order)
+                partition.rebuild_backlog(in_key_order=in_key_order)
                 self.reading &= ~(1 << number)
                 self.unread |= 1 << number
 
 
 def describe(queue: Queue) -> DescribeReply:
-    """Describe a queue. What has not been read yet counts as ready, in the normal lane."""
+    """Describe a queue. Messages that were not read count as ready, in the normal lane."""
     topic, log = queue.id.topic, queue.log
     partitions = []
     for number in range(log.partitions(topic)):
@@ -279,7 +293,7 @@ def describe(queue: Queue) -> DescribeReply:
 
 
 def _unopened(number: int, log_start: int, log_end: int) -> PartitionTotals:
-    """Nobody has received from this partition yet: all of it is ready."""
+    """Describe a partition without receives so far: all of its messages are ready."""
     ready = log_end - log_start
     return PartitionTotals(
         partition=number,
@@ -287,7 +301,7 @@ def _unopened(number: int, log_start: int, log_end: int) -> PartitionTotals:
         end_offset=log_end,
         ready=ready,
         in_flight=0,
-        resting=0,
+        backoff=0,
         dead_lettering=0,
         oldest_offset=log_start if ready else None,
         lanes={lane.text: LaneTotals(ready=ready if lane is Lane.NORMAL else 0) for lane in ALL_LANES},
@@ -306,7 +320,7 @@ def _opened(partition: SharePartition, log_start: int, log_end: int) -> Partitio
         lane.text: LaneTotals(
             ready=ready[lane],
             in_flight=lease_counts.in_flight[lane],
-            resting=lease_counts.resting[lane],
+            backoff=lease_counts.backoff[lane],
             enqueued_total=backlog.enqueued_total[lane],
             delivered_total=partition.delivered_total[lane],
         )
@@ -319,7 +333,7 @@ def _opened(partition: SharePartition, log_start: int, log_end: int) -> Partitio
         end_offset=log_end,
         ready=sum(ready),
         in_flight=sum(lease_counts.in_flight),
-        resting=sum(lease_counts.resting),
+        backoff=sum(lease_counts.backoff),
         dead_lettering=lease_counts.moving,
         oldest_offset=start_offset if start_offset < log_end else None,
         lanes=lanes,
@@ -327,32 +341,32 @@ def _opened(partition: SharePartition, log_start: int, log_end: int) -> Partitio
 
 
 def _unread(partition: SharePartition, read_to: int, log_end: int) -> int:
-    """Count the messages behind `read_to` that are ready as far as is known."""
+    """Count the messages after `read_to` that are ready or unknown."""
     unread = max(log_end - read_to, 0)
-    if not unread or partition.progress.touched_end <= read_to:
+    if not unread or partition.progress.delivered_end <= read_to:
         return unread
     for chunk in partition.progress.chunks.values():
         behind = -1 << max(read_to - (chunk.index << CHUNK_BITS), 0)
         unread -= (chunk.done & behind).bit_count()
-        for hold in chunk.distinct_holds():
-            # Redelivered messages count as ready already, except in key order, where they wait to be read.
-            if hold.state is not State.AVAILABLE or partition.backlog.order is None:
-                unread -= (hold.mask & behind).bit_count()
+        for leases in chunk.lease_groups():
+            # Redelivered messages are counted as ready already, except in key order, where they must be read.
+            if leases.state is not State.AVAILABLE or partition.backlog.order is None:
+                unread -= (leases.mask & behind).bit_count()
     return unread
 
 
 def _counts_from(partition: SharePartition, log_start: int, log_end: int) -> tuple[LeaseCounts, list[int]]:
-    """Count the messages from `log_start` on that are leased, and those that are ready, by lane."""
+    """Count the messages from `log_start` on by state and lane."""
     lease_counts, ready = LeaseCounts(Consumers()), [0] * len(ALL_LANES)
     ready[Lane.NORMAL] = max(log_end - log_start, 0)
     for chunk in partition.progress.chunks.values():
         behind = -1 << max(log_start - (chunk.index << CHUNK_BITS), 0)
         ready[Lane.NORMAL] -= (chunk.done & behind).bit_count()
-        for hold in chunk.distinct_holds():
-            count = (hold.mask & behind).bit_count()
+        for leases in chunk.lease_groups():
+            count = (leases.mask & behind).bit_count()
             ready[Lane.NORMAL] -= count
-            if hold.state is State.AVAILABLE:
-                ready[hold.lane] += count
+            if leases.state is State.AVAILABLE:
+                ready[leases.lane] += count
             else:
-                lease_counts.enter(hold.state, hold.lane, count, hold.owner)
+                lease_counts.enter(leases.state, leases.lane, count, leases.owner)
     return lease_counts, ready

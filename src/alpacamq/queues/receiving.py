@@ -9,110 +9,119 @@ from alpacamq.model.lanes import Lane
 
 from .chunks import CHUNK_BITS, State, bits_of
 from .lanes import ALL_LANES, ALL_PARTITIONS, most_urgent
-from .messages import Acquired, EngineLimits, ReadBacklog, ReceiveReply, ReceiveRequest, fits
+from .messages import (
+    Acquired,
+    EngineLimits,
+    Outline,
+    PartitionsView,
+    ReadBacklog,
+    ReceiveReply,
+    ReceiveRequest,
+    fits,
+)
 from .partition import SharePartition
 from .queue import MAX_READS, PendingReceive, Queue
-from .views import Outline, TopicsView
 
 
 @dataclass(slots=True)
-class Terms:
-    """On what terms one receive is given messages, and those it was given."""
+class Grant:
+    """The lease terms of one receive, and the messages leased so far."""
 
     consumer: str
     now_ms: int
     due_ms: int
     key_runs: bool
-    found: list[Acquired] = field(default_factory=list)
+    messages: list[Acquired] = field(default_factory=list)
     redelivered: int = 0
 
 
-def take(partition: SharePartition, lane: Lane, room: int, terms: Terms) -> int:
-    """Lease up to `room` ready messages of a lane; how many there were."""
+def _lease_from_lane(partition: SharePartition, lane: Lane, room: int, grant: Grant) -> int:
+    """Lease up to `room` ready messages of a lane; return how many there were."""
     ready = partition.backlog.lanes[lane]
     left = room
     while left > 0 and (span := ready.pop(left)) is not None:
         if span.is_single:
-            left -= _deliver_single(partition, span.first, lane, left, terms)
+            left -= _lease_single(partition, span.first, lane, left, grant)
         else:
-            _deliver_run(partition, span.first, span.end, lane, terms)
+            _lease_run(partition, span.first, span.end, lane, grant)
             left -= span.end - span.first
-    partition.backlog.close_if_empty(lane)
+    partition.backlog.clear_if_empty(lane)
     return room - left
 
 
-def _deliver_run(partition: SharePartition, first: int, end: int, lane: Lane, terms: Terms) -> None:
-    """Messages that were never delivered."""
-    due_ms, now_ms = terms.due_ms, terms.now_ms
-    terms.found += map(
+def _lease_run(partition: SharePartition, first: int, end: int, lane: Lane, grant: Grant) -> None:
+    """Lease messages that were never delivered."""
+    due_ms, now_ms = grant.due_ms, grant.now_ms
+    grant.messages += map(
         Acquired, repeat(partition.number), range(first, end), repeat(1), repeat(lane), repeat(due_ms),
         repeat(now_ms), repeat(partition.generation),
     )  # fmt: skip
     progress = partition.progress
-    progress.touched_end = max(progress.touched_end, end)
+    progress.delivered_end = max(progress.delivered_end, end)
     while first < end:
         stop = min(end, ((first >> CHUNK_BITS) + 1) << CHUNK_BITS)
-        partition.acquire(first, stop, lane, due_ms, now_ms, terms.consumer)
+        partition.acquire(first, stop, lane, due_ms, now_ms, grant.consumer)
         first = stop
 
 
-def _deliver_single(partition: SharePartition, offset: int, lane: Lane, room: int, terms: Terms) -> int:
-    """A message that came back, or the head of its key's line; with key runs, those behind it too."""
+def _lease_single(partition: SharePartition, offset: int, lane: Lane, room: int, grant: Grant) -> int:
+    """Lease a redelivery or the first message of a key; with `key_runs` also the messages behind it."""
     order = partition.backlog.order
-    if order is None or not order.knows(offset):
-        hold = partition.progress.find(offset)
-        if hold is None or hold.state is not State.AVAILABLE:
-            return 0  # acknowledged since, by who had it last
-        _deliver_one(partition, offset, lane, terms)
+    if order is None or not order.contains(offset):
+        leases = partition.progress.find(offset)
+        if leases is None or leases.state is not State.AVAILABLE:
+            return 0  # acknowledged late by its last consumer
+        _lease_one(partition, offset, lane, grant)
         return 1
-    if not order.may_go(offset):
+    if not order.is_deliverable(offset):
         return 0
     taken = 0
     while True:
-        following = order.leave(offset)
-        _deliver_one(partition, offset, lane, terms)
+        following = order.take(offset)
+        _lease_one(partition, offset, lane, grant)
         taken += 1
-        if not terms.key_runs or taken == room or following is None or following.lane is not lane:
+        if not grant.key_runs or taken == room or following is None or following.lane is not lane:
             return taken
         offset = following.offset
 
 
-def _deliver_one(partition: SharePartition, offset: int, lane: Lane, terms: Terms) -> None:
-    hold = partition.progress.find(offset)
-    if hold is None:
-        _deliver_run(partition, offset, offset + 1, lane, terms)
+def _lease_one(partition: SharePartition, offset: int, lane: Lane, grant: Grant) -> None:
+    leases = partition.progress.find(offset)
+    if leases is None:
+        _lease_run(partition, offset, offset + 1, lane, grant)
         return
-    leased = partition.acquire_again(hold, offset, terms.due_ms, terms.now_ms, terms.consumer)
-    terms.redelivered += leased.count > 1
-    count, due_ms, first_ms = leased.count, terms.due_ms, leased.first_ms
+    leased = partition.acquire_again(leases, offset, grant.due_ms, grant.now_ms, grant.consumer)
+    grant.redelivered += leased.count > 1
+    count, due_ms, first_ms = leased.count, grant.due_ms, leased.first_ms
     acquired = Acquired(partition.number, offset, count, lane, due_ms, first_ms, partition.generation)
-    terms.found.append(acquired)
+    grant.messages.append(acquired)
 
 
 def request_read(queue: Queue, number: int, limits: EngineLimits) -> bool:
-    """Request a read of what follows in a partition; false if there is nothing to wait for."""
+    """Request a read of the next part of a partition; return False if there is nothing to wait for."""
     partition = queue.partitions[number]
     backlog = partition.backlog
     if backlog.reading is not None:
         return True
-    if backlog.runs >= limits.max_indexed_runs or backlog.in_line >= limits.max_blocked_messages:
-        return backlog.catch_up(is_full=True)
+    if backlog.runs >= limits.max_indexed_runs or backlog.keyed_count >= limits.max_blocked_messages:
+        return backlog.release_deferred(is_full=True)
     log_start, log_end = queue.log.bounds(queue.id.topic, number)
-    partition.cut(log_start)
+    partition.drop_before(log_start)
     if backlog.read_to >= log_end:
         queue.unread &= ~(1 << number)
         return False
-    backlog.reading = ReadBacklog(queue.id, number, backlog.read_to, backlog.order is not None)
+    with_keys = backlog.order is not None
+    backlog.reading = ReadBacklog(queue.id, number, backlog.read_to, with_keys, partition.generation)
     queue.reading |= 1 << number
-    queue.journal.reads.append(backlog.reading)
+    queue.output.reads.append(backlog.reading)
     return True
 
 
 def load_backlog(queue: Queue, read: ReadBacklog, outline: Outline) -> None:
-    """Index the messages that a requested read has found."""
+    """Index the messages of a completed read."""
     partition = queue.partitions.get(read.partition)
     if partition is None or partition.backlog.reading != read:
-        # The queue was reset meanwhile.
+        # The queue was reset in the meantime.
         if partition is None or partition.backlog.reading is None:
             queue.reading &= ~(1 << read.partition)
         return
@@ -120,44 +129,44 @@ def load_backlog(queue: Queue, read: ReadBacklog, outline: Outline) -> None:
     backlog.reading = None
     queue.reading &= ~(1 << read.partition)
     log_start, log_end = queue.log.bounds(queue.id.topic, read.partition)
-    partition.cut(log_start)
+    partition.drop_before(log_start)
     if backlog.read_to != read.offset:
-        return  # retention has removed some of it; what follows is still unread
+        return  # retention has deleted part of it; the remainder is still unread
     position = read.offset
     for first, last, lane, keys in outline.ranges:
-        assert first >= position, f"{read} goes back from {position} to {first}"
+        assert first >= position, f"{read}: offset {first} follows {position}"
         if first > position:
             partition.skip(position, first)
         backlog.count_read(first, last + 1, lane)
         if keys is None:
-            for begin, end in partition.progress.untouched(first, last + 1):
+            for begin, end in partition.progress.undelivered(first, last + 1):
                 backlog.add_run(begin, end, lane)
         else:
             for offset, key in zip(range(first, last + 1), keys, strict=True):
-                _place_in_line(partition, offset, lane, key)
+                _index_keyed(partition, offset, lane, key)
         position = backlog.read_to = last + 1
     if outline.next_offset > position:
         partition.skip(position, outline.next_offset)
         backlog.read_to = outline.next_offset
-    backlog.catch_up()
+    backlog.release_deferred()
     if not read.offset < backlog.read_to < log_end:
         queue.unread &= ~(1 << read.partition)
 
 
-def _place_in_line(partition: SharePartition, offset: int, lane: Lane, key: bytes | None) -> None:
+def _index_keyed(partition: SharePartition, offset: int, lane: Lane, key: bytes | None) -> None:
     progress, backlog = partition.progress, partition.backlog
     assert backlog.order is not None
-    hold = None
-    if offset < progress.touched_end:
+    leases = None
+    if offset < progress.delivered_end:
         if progress.is_done(offset):
             return
-        hold = progress.find(offset)
-    if hold is not None and hold.state is not State.AVAILABLE:
+        leases = progress.find(offset)
+    if leases is not None and leases.state is not State.AVAILABLE:
         if key is not None:
-            backlog.order.join_busy(key, offset)
+            backlog.order.add_in_flight(key, offset)
     elif key is not None:
-        backlog.add_in_line(key, offset, lane)
-    elif hold is not None:
+        backlog.add_keyed(key, offset, lane)
+    elif leases is not None:
         backlog.add_single(offset, lane)
     else:
         backlog.add_run(offset, offset + 1, lane)
@@ -165,53 +174,54 @@ def _place_in_line(partition: SharePartition, offset: int, lane: Lane, key: byte
 
 MAX_LEASE_MS = 12 * 3_600_000
 MAX_CONSUMER_BYTES = 255
-# The log is read beyond what is needed, so that urgent messages are found behind many others: at once where
-# this few are unread, else no more often than this.
+# The log is read ahead, so that urgent messages are found behind many others: at once where at most this many
+# are unread, otherwise with this pause between reads.
 _NEAR_MESSAGES = 1000
 _READ_AHEAD_PAUSE_MS = 5
-# Of queues with very many partitions less often: so many are checked in a millisecond between.
+# Queues with very many partitions pause longer: a millisecond for this many partitions.
 _CHECKED_PER_MS = 16
 
 
-def check_receive(request: ReceiveRequest, log: TopicsView) -> None:
+def check_receive(request: ReceiveRequest, log: PartitionsView) -> None:
     """Raise InvalidRequest or UnknownTopic for invalid parameters."""
     if request.max_messages < 0:
         raise InvalidRequest(f"max_messages must be at least 0, not {request.max_messages}")
     if request.wait_ms < 0:
         raise InvalidRequest(f"wait_ms must be at least 0, not {request.wait_ms}")
     if request.visibility_ms is not None and not 0 <= request.visibility_ms <= MAX_LEASE_MS:
-        raise InvalidRequest(f"a lease of {request.visibility_ms} ms is not between 0 and {MAX_LEASE_MS}")
+        raise InvalidRequest(f"visibility_ms must be 0 to {MAX_LEASE_MS}, not {request.visibility_ms}")
     if not fits(request.consumer, MAX_CONSUMER_BYTES):
-        raise InvalidRequest(f"the name of a consumer is at most {MAX_CONSUMER_BYTES} bytes of UTF-8")
+        raise InvalidRequest(f"consumer must be at most {MAX_CONSUMER_BYTES} bytes of UTF-8")
     if request.partitions is not None:
         check_partitions(request.queue.topic, request.partitions, log)
 
 
-def check_partitions(topic: str, numbers: Iterable[int], log: TopicsView) -> None:
-    """UnknownTopic if the topic does not have these partitions."""
-    there_are = log.partitions(topic) if log.config(topic) is not None else 0
+def check_partitions(topic: str, numbers: Iterable[int], log: PartitionsView) -> None:
+    """Raise UnknownTopic if the topic does not have these partitions."""
+    partition_count = log.partitions(topic) if log.config(topic) is not None else 0
     for number in numbers:
-        if not 0 <= number < there_are:
-            raise UnknownTopic(f"there is no partition {number} of a topic {topic!r}")
+        if not 0 <= number < partition_count:
+            raise UnknownTopic(f"unknown partition {number} of topic {topic!r}")
 
 
 def room_for(queue: Queue, request: ReceiveRequest) -> int:
-    """How many messages the consumer may lease besides those it holds."""
+    """Return how many more messages the consumer may lease."""
     settings = queue.settings
-    most_each, most = settings.queue_max_in_flight, settings.queue_max_in_flight_total
-    return queue.consumers.room(request.consumer, most_each, most)
+    return queue.consumers.room(
+        request.consumer, settings.queue_max_in_flight, settings.queue_max_in_flight_total
+    )
 
 
-def prepare(queue: Queue, partitions: int, limits: EngineLimits, now_ms: int) -> None:
-    """Request reads of what has arrived, before a new receive is served."""
+def read_ahead(queue: Queue, partitions: int, limits: EngineLimits, now_ms: int) -> None:
+    """Request reads of new records before a receive is served."""
     if now_ms >= queue.read_ahead_ms:
-        # While there is enough to deliver no receive waits, and arrivals are not reported.
+        # Arrivals are reported only to queues with waiting receives.
         queue.read_ahead_ms = now_ms + _READ_AHEAD_PAUSE_MS + len(queue.partitions) // _CHECKED_PER_MS
-        _notice_growth(queue, ALL_PARTITIONS)
+        _mark_grown(queue, ALL_PARTITIONS)
         if queue.unread:
             _request_reads(queue, ALL_PARTITIONS, 1, limits)
-    elif not queue.turns.active(partitions):
-        _notice_growth(queue, partitions)
+    elif not queue.ready_partitions.active(partitions):
+        _mark_grown(queue, partitions)
     for number in islice(bits_of(queue.unread & partitions, 0), MAX_READS):
         _, log_end = queue.log.bounds(queue.id.topic, number)
         if log_end - queue.partitions[number].backlog.read_to <= _NEAR_MESSAGES:
@@ -227,60 +237,65 @@ def serve(
     *,
     is_last: bool = False,
 ) -> ReceiveReply | None:
-    """Reply to a receive if there are enough messages, or some and no reads to wait for.
+    """Serve a receive if there are enough messages, or some and no reads to wait for.
 
-    `is_last`: its time is over; reply with what there is.
+    `is_last`: its wait has ended; serve it with what is ready.
     """
     request, partitions = receive.request, receive.partitions
     if not request.max_messages:
-        if queue.turns.active(partitions):
+        if queue.ready_partitions.active(partitions):
             return ReceiveReply()
         _request_reads(queue, partitions, MAX_READS, limits)
         # Messages may have become deliverable without a read.
-        return ReceiveReply() if queue.turns.active(partitions) else None
+        return ReceiveReply() if queue.ready_partitions.active(partitions) else None
     wanted = min(room, request.max_messages)
     if not is_last and (queue.unread | queue.reading) & partitions:
-        is_enough = _deliverable(queue, partitions, wanted) >= wanted
-        if not is_enough:
+        deliverable = _deliverable(queue, partitions, wanted)
+        if deliverable < wanted:
             _request_reads(queue, partitions, MAX_READS, limits)
         is_new = receive.reads_left == MAX_READS
-        if (is_new or not is_enough) and receive.reads_left and queue.reading & partitions:
+        if (is_new or deliverable < wanted) and receive.reads_left and queue.reading & partitions:
             receive.reads_left -= 1
+            # Messages that are ready do not wait for a slow read.
+            receive.hurries = deliverable > 0
             return None
-    found = grant(queue, request, partitions, wanted, now_ms)
-    if found:
-        return ReceiveReply(messages=tuple(found))
-    if not is_last and queue.unread & partitions:
+    leased = _lease(queue, request, partitions, wanted, now_ms)
+    if leased:
+        return ReceiveReply(messages=tuple(leased))
+    if not is_last and receive.reads_left and not queue.ready_partitions.active(partitions):
+        # What was indexed was stale, or retention has deleted it.
+        receive.reads_left -= 1
+        _mark_grown(queue, partitions)
         _request_reads(queue, partitions, MAX_READS, limits)
     return None
 
 
-def grant(queue: Queue, request: ReceiveRequest, partitions: int, room: int, now_ms: int) -> list[Acquired]:
-    """Lease up to `room` messages of those that are indexed."""
+def _lease(queue: Queue, request: ReceiveRequest, partitions: int, room: int, now_ms: int) -> list[Acquired]:
+    """Lease up to `room` indexed messages."""
     settings = queue.settings
     lease_ms = (
         settings.queue_visibility_timeout_ms if request.visibility_ms is None else request.visibility_ms
     )
-    terms = Terms(request.consumer, now_ms, now_ms + min(lease_ms, MAX_LEASE_MS), request.key_runs)
-    _take_fairly(queue, partitions, room, terms)
-    queue.totals.received += len(terms.found)
-    queue.totals.redelivered += terms.redelivered
-    return terms.found
+    grant = Grant(request.consumer, now_ms, now_ms + min(lease_ms, MAX_LEASE_MS), request.key_runs)
+    _schedule(queue, partitions, room, grant)
+    queue.totals.received += len(grant.messages)
+    queue.totals.redelivered += grant.redelivered
+    return grant.messages
 
 
 def _deliverable(queue: Queue, partitions: int, enough: int) -> int:
-    """Count the indexed messages that can be delivered, up to `enough`."""
+    """Count the deliverable indexed messages, up to about `enough`."""
     count = 0
     for lane in ALL_LANES:
-        for number in bits_of(queue.turns.ready(lane) & partitions, 0):
+        for number in bits_of(queue.ready_partitions.in_lane(lane) & partitions, 0):
             count += queue.partitions[number].backlog.lanes[lane].count
             if count >= enough:
                 return count
     return count
 
 
-def _notice_growth(queue: Queue, among: int) -> None:
-    """Mark partitions that have grown without being reported."""
+def _mark_grown(queue: Queue, among: int) -> None:
+    """Mark partitions that have grown without an event."""
     topic = queue.id.topic
     for number, partition in queue.partitions.items():
         if among >> number & 1 and queue.log.bounds(topic, number)[1] > partition.backlog.read_to:
@@ -297,31 +312,33 @@ def mask_of(request: ReceiveRequest) -> int:
     return among
 
 
-def _take_fairly(queue: Queue, among: int, room: int, terms: Terms) -> None:
-    settings, turns, lanes = queue.settings, queue.turns, queue.lanes
+def _schedule(queue: Queue, among: int, room: int, grant: Grant) -> None:
+    settings, ready_partitions, lanes = queue.settings, queue.ready_partitions, queue.lanes
     is_strict = settings.queue_priority_mode == "strict"
     if not is_strict:
-        for lane in lanes.starved(turns.lanes, terms.now_ms, settings.queue_priority_starvation_ms):
-            if len(terms.found) < room and turns.active(among) >> lane & 1:
-                _serve(queue, lane, among, 1, terms)
-    while (left := room - len(terms.found)) > 0 and (active := turns.active(among)):
+        for lane in lanes.starved(
+            ready_partitions.lanes, grant.now_ms, settings.queue_priority_starvation_ms
+        ):
+            if len(grant.messages) < room and ready_partitions.active(among) >> lane & 1:
+                _lease_from_next_partition(queue, lane, among, 1, grant)
+    while (left := room - len(grant.messages)) > 0 and (active := ready_partitions.active(among)):
         if is_strict:
-            _serve(queue, most_urgent(active), among, left, terms)
+            _lease_from_next_partition(queue, most_urgent(active), among, left, grant)
         else:
             lane, allowance = lanes.choose(active, left)
-            _serve(queue, lane, among, allowance, terms)
+            _lease_from_next_partition(queue, lane, among, allowance, grant)
 
 
-def _serve(queue: Queue, lane: Lane, among: int, room: int, terms: Terms) -> None:
-    """Give messages of one lane in the partition whose turn it is, and of no other."""
-    partition = queue.partitions[queue.turns.next_partition(lane, among)]
-    partition.cut(queue.log.bounds(queue.id.topic, partition.number)[0])
-    taken = take(partition, lane, room, terms)
-    queue.lanes.served(lane, taken, terms.now_ms, is_empty=not queue.turns.lanes >> lane & 1)
+def _lease_from_next_partition(queue: Queue, lane: Lane, among: int, room: int, grant: Grant) -> None:
+    """Lease messages of one lane in the next partition only."""
+    partition = queue.partitions[queue.ready_partitions.next_partition(lane, among)]
+    partition.drop_before(queue.log.bounds(queue.id.topic, partition.number)[0])
+    taken = _lease_from_lane(partition, lane, room, grant)
+    queue.lanes.served(lane, taken, grant.now_ms, is_empty=not queue.ready_partitions.lanes >> lane & 1)
 
 
 def _request_reads(queue: Queue, among: int, count: int, limits: EngineLimits) -> None:
-    """Request reads of up to `count` partitions, in turn."""
+    """Request reads of up to `count` partitions, round robin."""
     candidates = queue.unread & among
     while candidates and count:
         later = candidates >> (queue.last_read + 1) << (queue.last_read + 1) or candidates

@@ -1,7 +1,7 @@
-"""The keys and values under which queues are stored, packed by hand as they are written often.
+"""Keys and values of stored queues, packed by hand because they are written often.
 
-Three kinds of record, each last wins: a queue, the head of one of its partitions, and a chunk of 256
-messages. A kind of a later version is passed over; a value that cannot be read is CorruptState.
+There are three kinds of records: a queue, the head of one of its partitions, and a chunk of 256 messages. The
+last record of a key wins. Unknown kinds are ignored; a value that cannot be decoded is CorruptState.
 docs/internals/queues.md describes the format.
 """
 
@@ -9,11 +9,12 @@ import struct
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from alpacamq.model.deadlines import NO_DEADLINE
 from alpacamq.model.errors import CorruptState
 from alpacamq.model.ids import NO_PRODUCER
 from alpacamq.model.lanes import Lane
 
-from .chunks import CHUNK_SIZE, NO_DEADLINE, Chunk, LeaseGroup, PendingMove, State
+from .chunks import CHUNK_SIZE, Chunk, LeaseGroup, PendingMove, State
 from .messages import QueueId
 
 QUEUE = b"q"
@@ -30,13 +31,13 @@ _PARTITION = struct.Struct(">I")
 _INDEX = struct.Struct(">Q")
 _SEQUENCE = struct.Struct(">q")
 _MASK_BYTES = CHUNK_SIZE // 8
-# How the messages of a hold are written: a range, or a mask.
+# Encodings of the messages of a lease group.
 _RANGE = 0
 _MASK = 1
 
 
 class StoredKey(NamedTuple):
-    """What a record is about."""
+    """A decoded key."""
 
     kind: bytes
     queue: QueueId
@@ -45,14 +46,14 @@ class StoredKey(NamedTuple):
 
 
 class StoredQueue(NamedTuple):
-    """A group on a topic."""
+    """The stored state of a queue."""
 
     generation: int
     overrides: Mapping[str, str]
 
 
 class StoredHead(NamedTuple):
-    """A partition of a queue. Its moves have a producer id of their own, NO_PRODUCER until the first."""
+    """The stored state of a partition. `producer_id` is NO_PRODUCER before the first move."""
 
     generation: int
     start_offset: int
@@ -73,7 +74,7 @@ def chunk_key(queue: QueueId, partition: int, index: int) -> bytes:
 
 
 def parse_key(key: bytes) -> StoredKey | None:
-    """What a record is about; None for a kind that is not known here."""
+    """Decode a key; return None for an unknown kind."""
     kind = key[:1]
     if kind not in (QUEUE, HEAD, CHUNK):
         return None
@@ -124,14 +125,14 @@ def unpack_head(value: bytes) -> StoredHead:
 
 def pack_chunk(chunk: Chunk) -> bytes:
     done = _mask_bytes(chunk.done)
-    holds = chunk.distinct_holds()
-    parts = [bytes((VERSION, len(done))), done, _LENGTH.pack(len(holds))]
-    parts += [hold.packed or _pack_hold(hold) for hold in holds]
+    groups = chunk.lease_groups()
+    parts = [bytes((VERSION, len(done))), done, _LENGTH.pack(len(groups))]
+    parts += [group.packed or _pack_leases(group) for group in groups]
     return b"".join(parts)
 
 
 def unpack_chunk(value: bytes, chunk: Chunk) -> None:
-    """Fill a new chunk with what is stored of it."""
+    """Decode a stored chunk into a new one."""
     reader = _Reader(value)
     version, length = reader.take(2)
     _check_version(version)
@@ -139,34 +140,34 @@ def unpack_chunk(value: bytes, chunk: Chunk) -> None:
     (count,) = reader.unpack(_LENGTH)
     taken = chunk.done
     for _ in range(count):
-        hold = _unpack_hold(reader, chunk)
-        if not hold.mask or hold.mask & taken:
-            raise CorruptState(f"queue chunk {chunk.index} tells two stories of a message")
-        taken |= hold.mask
-        chunk.holds.update(dict.fromkeys(hold.offsets(), hold))
+        leases = _unpack_leases(reader, chunk)
+        if not leases.mask or leases.mask & taken:
+            raise CorruptState(f"queue chunk {chunk.index} contains a message twice")
+        taken |= leases.mask
+        chunk.groups.update(dict.fromkeys(leases.offsets(), leases))
     reader.end()
 
 
-def _pack_hold(hold: LeaseGroup) -> bytes:
-    mask = hold.mask
+def _pack_leases(leases: LeaseGroup) -> bytes:
+    mask = leases.mask
     first, last = (mask & -mask).bit_length() - 1, mask.bit_length() - 1
     if mask.bit_count() == last - first + 1:
         messages = bytes((_RANGE, first, last))
     else:
         trimmed = _mask_bytes(mask)
         messages = bytes((_MASK, len(trimmed))) + trimmed
-    due_ms, acquired_ms, first_ms = hold.due_ms, hold.acquired_ms, hold.first_ms
-    tail = _TAIL.pack(hold.state << 4 | hold.lane, hold.count, due_ms, acquired_ms, first_ms)
-    owner = hold.owner.encode()
+    due_ms, acquired_ms, first_ms = leases.due_ms, leases.acquired_ms, leases.first_ms
+    tail = _TAIL.pack(leases.state << 4 | leases.lane, leases.count, due_ms, acquired_ms, first_ms)
+    owner = leases.owner.encode()
     packed = messages + tail + bytes((len(owner),)) + owner
-    if hold.move is not None:
-        sequence, target, reason = hold.move
+    if leases.move is not None:
+        sequence, target, reason = leases.move
         packed += _SEQUENCE.pack(sequence) + _sized(_LENGTH, target) + _sized(_LENGTH, reason)
-    hold.packed = packed
+    leases.packed = packed
     return packed
 
 
-def _unpack_hold(reader: "_Reader", chunk: Chunk) -> LeaseGroup:
+def _unpack_leases(reader: "_Reader", chunk: Chunk) -> LeaseGroup:
     form, first = reader.take(2)
     if form == _RANGE:
         (last,) = reader.take(1)
@@ -174,12 +175,14 @@ def _unpack_hold(reader: "_Reader", chunk: Chunk) -> LeaseGroup:
     elif form == _MASK:
         mask = reader.mask(first)
     else:
-        raise CorruptState(f"queue chunk {chunk.index} writes messages in form {form}")
+        raise CorruptState(f"queue chunk {chunk.index} encodes messages in unknown form {form}")
     kind, count, due_ms, acquired_ms, first_ms = reader.unpack(_TAIL)
     try:
         state, lane = State(kind >> 4), Lane(kind & 15)
     except ValueError:
-        raise CorruptState(f"queue chunk {chunk.index} has messages of kind {kind}") from None
+        raise CorruptState(
+            f"queue chunk {chunk.index} has messages with invalid state and lane {kind}"
+        ) from None
     if (due_ms == NO_DEADLINE) != (state in (State.AVAILABLE, State.MOVING)) or due_ms < NO_DEADLINE:
         raise CorruptState(f"queue chunk {chunk.index} has {state.name} messages due at {due_ms}")
     (length,) = reader.take(1)
@@ -187,7 +190,7 @@ def _unpack_hold(reader: "_Reader", chunk: Chunk) -> LeaseGroup:
     move = None
     if state is State.MOVING:
         if mask.bit_count() > 1:
-            raise CorruptState(f"queue chunk {chunk.index} moves several messages as one")
+            raise CorruptState(f"queue chunk {chunk.index} has a move of several messages")
         (sequence,) = reader.unpack(_SEQUENCE)
         move = PendingMove(sequence, reader.text(_LENGTH), reader.text(_LENGTH))
     return LeaseGroup(chunk, mask, state, lane, count, due_ms, acquired_ms, first_ms, owner, move)
@@ -208,11 +211,11 @@ def _mask_bytes(mask: int) -> bytes:
 
 def _check_version(version: int) -> None:
     if version != VERSION:
-        raise CorruptState(f"queue state of version {version}, which this broker does not know")
+        raise CorruptState(f"unknown version {version} of queue state")
 
 
 class _Reader:
-    """Reads a stored record from front to back."""
+    """Reads the fields of a stored record in order."""
 
     def __init__(self, data: bytes, position: int = 0) -> None:
         self._data = data
@@ -221,7 +224,7 @@ class _Reader:
     def take(self, count: int) -> bytes:
         end = self._position + count
         if end > len(self._data):
-            raise CorruptState(f"queue state ends at byte {len(self._data)} within a field")
+            raise CorruptState(f"queue state is truncated at byte {len(self._data)}")
         taken = self._data[self._position : end]
         self._position = end
         return taken
@@ -241,7 +244,7 @@ class _Reader:
         try:
             return self.take(length).decode()
         except UnicodeDecodeError as error:
-            raise CorruptState(f"queue state holds a name that is no text: {error}") from None
+            raise CorruptState(f"queue state contains a name that is not UTF-8: {error}") from None
 
     def end(self) -> None:
         if self._position != len(self._data):

@@ -1,12 +1,12 @@
-"""The far future, which is on disk only: blocks of messages that are due on the same day.
+"""Blocks of distant messages that are only on disk; the messages of a block are due on the same day.
 
-Once a day beyond the wheel's reach has enough messages, those with the lowest ids are written to the
-delay log as one block, and memory keeps where that lies. A block is read back when its day comes
-within reach. What is taken back meanwhile is struck off in memory; when that is half of a block, the
-block is read and written again without it.
+Once a day beyond the range of the wheel has enough messages, those with the lowest ids are written to the
+delay log as one block, and memory keeps the position of the block. A block is loaded when its day comes into
+the range of the wheel. Messages cancelled before that are marked as removed in memory; when they are half of
+a block, the block is rewritten without them.
 
-A block that was read back is remembered until its day is over. A crash may forget that it was read:
-then it is read again, and what has been delivered since is struck off by the replay of the log.
+A loaded block is kept in the list until its day is over. After a crash it may be loaded again; the replay of
+the log then removes the messages that were delivered in the meantime.
 """
 
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ import msgspec
 from .wheel import Slot
 
 
-class Block(msgspec.Struct, kw_only=True):
-    """Where a block lies in the delay log, and what it no longer stands for."""
+class SpilledBlock(msgspec.Struct, kw_only=True):
+    """The position of a block in the delay log, and its removed messages. Stored in snapshots."""
 
     day: int
     number: int
@@ -26,36 +26,36 @@ class Block(msgspec.Struct, kw_only=True):
     last_id: int
     count: int
     earliest_ms: int
-    struck: set[int]
+    removed: set[int] = msgspec.field(name="struck")
     is_loaded: bool = False
-    # To be read and written again whatever is struck: messages of a deleted topic may be in it.
-    is_suspect: bool = False
+    # The block may contain messages of a deleted topic: check it, and rewrite it if it does.
+    needs_check: bool = msgspec.field(name="is_suspect", default=False)
 
     @property
-    def is_worn(self) -> bool:
-        return not self.is_loaded and (self.is_suspect or len(self.struck) * 2 > self.count)
+    def needs_rewrite(self) -> bool:
+        return not self.is_loaded and (self.needs_check or len(self.removed) * 2 > self.count)
 
     def content(self, stored: Slot) -> Slot:
-        """What the block stands for, of what is stored."""
-        if not self.struck:
+        """Return the stored messages without the removed ones."""
+        if not self.removed:
             return stored
         kept = Slot()
-        for id_, word in stored:
-            if id_ not in self.struck:
-                kept.add(id_, word)
+        for id_, timer in stored:
+            if id_ not in self.removed:
+                kept.add(id_, timer)
         return kept
 
 
-class Blocks:
-    """The blocks of one delay log, by day, in the order they were written."""
+class SpilledBlocks:
+    """The blocks of one delay log by day, in the order in which they were written."""
 
     def __init__(self) -> None:
-        self.by_day: dict[int, list[Block]] = {}
-        self._worn: dict[tuple[int, int], Block] = {}
-        # The first day of which something is on disk only.
+        self.by_day: dict[int, list[SpilledBlock]] = {}
+        self._to_rewrite: dict[tuple[int, int], SpilledBlock] = {}
+        # The first day with messages that are only on disk.
         self.first_day: int | None = None
 
-    def __iter__(self) -> Iterator[Block]:
+    def __iter__(self) -> Iterator[SpilledBlock]:
         for day in sorted(self.by_day):
             yield from self.by_day[day]
 
@@ -63,79 +63,79 @@ class Blocks:
         blocks = self.by_day.get(day)
         return blocks[-1].number + 1 if blocks else 0
 
-    def put(self, block: Block) -> None:
-        """Remember a block, in place of an earlier one of its number."""
+    def put(self, block: SpilledBlock) -> None:
+        """Add a block, or replace the one with the same number."""
         self._forget(block.day, block.number)
         self.by_day[block.day] = sorted(
             [*self.by_day.get(block.day, ()), block], key=lambda known: known.number
         )
-        self._note_wear(block)
+        self._check_rewrite(block)
         self._find_first_day()
 
-    def get(self, day: int, number: int) -> Block | None:
+    def get(self, day: int, number: int) -> SpilledBlock | None:
         return next((block for block in self.by_day.get(day, ()) if block.number == number), None)
 
     def drop(self, day: int, number: int) -> None:
         self._forget(day, number)
         self._find_first_day()
 
-    def loaded(self, block: Block) -> None:
-        """What the block stood for is in memory again."""
+    def mark_loaded(self, block: SpilledBlock) -> None:
+        """Record that the messages of a block are in memory."""
         block.is_loaded = True
-        block.struck.clear()
-        self._worn.pop((block.day, block.number), None)
+        block.removed.clear()
+        self._to_rewrite.pop((block.day, block.number), None)
         self._find_first_day()
 
-    def strike(self, day: int, id_: int) -> bool:
-        """Take back a message that is on disk only; false if it is not.
+    def remove(self, day: int, id_: int) -> bool:
+        """Remove a message that is only on disk; return False if there is none.
 
-        Blocks take messages in the order of their ids, so the ranges of a day's blocks are apart.
+        Blocks are filled in the order of ids, so the id ranges of the blocks of a day do not overlap.
         """
         for block in self.by_day.get(day, ()):
             if block.first_id <= id_ <= block.last_id:
-                if block.is_loaded or id_ in block.struck:
+                if block.is_loaded or id_ in block.removed:
                     return False
-                block.struck.add(id_)
-                self._note_wear(block)
+                block.removed.add(id_)
+                self._check_rewrite(block)
                 return True
         return False
 
-    def to_load(self, before_day: int) -> Block | None:
-        """The block to be read back next: of the first day, the last of it, so that ids stay in order."""
+    def to_load(self, before_day: int) -> SpilledBlock | None:
+        """Return the block to load next: the last one of the first day, so that ids stay in order."""
         if self.first_day is None or self.first_day >= before_day:
             return None
         return next(block for block in reversed(self.by_day[self.first_day]) if not block.is_loaded)
 
-    def to_rewrite(self) -> Block | None:
-        return next(iter(self._worn.values()), None)
+    def to_rewrite(self) -> SpilledBlock | None:
+        return next(iter(self._to_rewrite.values()), None)
 
-    def over(self, before_day: int) -> list[Block]:
-        """Blocks of days that have passed, which have been loaded."""
+    def expired(self, before_day: int) -> list[SpilledBlock]:
+        """Return the loaded blocks of past days."""
         past = [day for day in self.by_day if day < before_day]
         return [block for day in past for block in self.by_day[day] if block.is_loaded]
 
-    def suspect_all(self) -> None:
-        """Messages that nobody wants any more may be in any block."""
+    def check_all(self) -> None:
+        """Have all blocks checked for messages of deleted topics."""
         for block in self:
-            block.is_suspect = True
-            self._note_wear(block)
+            block.needs_check = True
+            self._check_rewrite(block)
 
-    def cleared(self, block: Block) -> None:
-        """Nothing unwanted is in it."""
-        block.is_suspect = False
-        self._worn.pop((block.day, block.number), None)
+    def mark_clean(self, block: SpilledBlock) -> None:
+        """Record that a block contains no messages of deleted topics."""
+        block.needs_check = False
+        self._to_rewrite.pop((block.day, block.number), None)
 
     def earliest_ms(self) -> int | None:
         if self.first_day is None:
             return None
         return min(block.earliest_ms for block in self.by_day[self.first_day] if not block.is_loaded)
 
-    def _note_wear(self, block: Block) -> None:
-        if block.is_worn:
-            self._worn[block.day, block.number] = block
+    def _check_rewrite(self, block: SpilledBlock) -> None:
+        if block.needs_rewrite:
+            self._to_rewrite[block.day, block.number] = block
 
     def _forget(self, day: int, number: int) -> None:
-        self._worn.pop((day, number), None)
+        self._to_rewrite.pop((day, number), None)
         blocks = [block for block in self.by_day.get(day, ()) if block.number != number]
         if blocks:
             self.by_day[day] = blocks

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from alpacamq.model.state_machine import Change, Outcome, Request
 
-from .blocks import Block
+from .blocks import SpilledBlock
 from .records import IntentId
 from .wheel import Slot
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class TargetName(NamedTuple):
-    """The partition a message is for. A topic that is made anew under its name is another."""
+    """The target partition of a message. A topic recreated under the same name has another id."""
 
     topic_id: bytes
     topic: str
@@ -22,18 +22,18 @@ class TargetName(NamedTuple):
 
 
 class ToSchedule(NamedTuple):
-    """A message and when it is due."""
+    """A message and its due time."""
 
     target: TargetName
     due_ms: int
     envelope: bytes
 
 
-class Source(NamedTuple):
-    """The batch of an idempotent producer that messages came with: what repeats it is not taken in twice.
+class ProducerBatch(NamedTuple):
+    """The batch of an idempotent producer that contained the messages; used to detect duplicates.
 
-    `parted_ms` is when it was decided which of its messages are for later. Those of a large batch come in
-    several portions, one after the other.
+    `first_seen_ms` is when the batch was split into immediate and delayed messages. The delayed messages of
+    a large batch are scheduled in several portions, one after the other.
     """
 
     producer_id: int
@@ -45,39 +45,40 @@ class Source(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """Messages of a topic: how many wait, and where; among others in these slots and blocks.
+    """The number of pending messages of a topic, and the slots and blocks to search for them.
 
-    `targets` are the numbers of the topic's partitions, and the partitions.
+    `targets` maps target numbers to the partitions of the topic. Slots and blocks may contain messages of
+    other topics too.
     """
 
     targets: Mapping[int, int]
     pending: int
     slots: Sequence[Slot]
-    blocks: Sequence[Block]
+    blocks: Sequence[SpilledBlock]
 
 
 class PendingCounts(NamedTuple):
-    """How many messages wait, and when the first is due."""
+    """The number of pending messages, and the earliest due time."""
 
     pending: int
     next_due_ms: int | None
 
 
 class Deliver(NamedTuple):
-    """Effect: append these messages to the target, in this order and under these sequences.
+    """Effect: append these messages to the target, in this order and with these sequence numbers.
 
-    None before its time.
+    No message may be appended before it is due.
     """
 
     intent: IntentId
     target: TargetName
     producer_id: int
     ids: "array[int]"
-    words: "array[int]"
+    timers: "array[int]"
 
 
 class ReadBlock(NamedTuple):
-    """Effect: read the block at this offset of the delay log and hand it back."""
+    """Effect: read the block at this offset of the delay log. Answered by the event BlockLoaded."""
 
     day: int
     number: int
@@ -85,29 +86,32 @@ class ReadBlock(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """Effect: so many messages will not be delivered, since their topic is gone."""
+    """Effect: this many messages were dropped because their topic was deleted."""
 
     messages: int
 
 
 class Schedule(Request[list[int]], frozen=True, kw_only=True):
-    """Schedule messages together; the reply is their ids, or [] if the source batch came before."""
+    """Schedule messages together. The reply is their ids, or [] if `source` is a duplicate."""
 
     messages: Sequence[ToSchedule]
-    source: Source | None = None
+    source: ProducerBatch | None = None
 
 
 class CancelMessage(Request[None], frozen=True, kw_only=True):
-    """Cancel a message that waits for a partition; UnknownDelayed. `word` is from the key of its record."""
+    """Cancel a pending message of a partition, or fail with UnknownDelayed.
+
+    `timer` is part of the key of the message's record.
+    """
 
     id: int
-    word: int
+    timer: int
     topic_id: bytes
     partition: int
 
 
 class ListMessages(Request[Listing], frozen=True, kw_only=True):
-    """Locate the messages for partitions of a topic, for a thread to search."""
+    """Return the slots and blocks that may contain messages of these partitions, for a search in a thread."""
 
     topic_id: bytes
     partitions: Sequence[int]
@@ -115,36 +119,38 @@ class ListMessages(Request[Listing], frozen=True, kw_only=True):
 
 
 class CountPending(Request[PendingCounts], frozen=True, kw_only=True):
-    """Count the messages that wait."""
+    """Count the pending messages."""
 
 
 class BatchesDelivered(Request[None], frozen=True, kw_only=True):
-    """Event: these batches are on disk in their targets, or their targets were deleted."""
+    """Event: these batches are durable in their targets, or their targets were deleted."""
 
     intents: Sequence[IntentId]
 
 
 class BlockLoaded(Request[None], frozen=True, kw_only=True):
-    """Event: a block was read as requested by ReadBlock."""
+    """Event: the block requested by ReadBlock was read."""
 
     read: ReadBlock
     slot: Slot
 
 
 class TopicsDeleted(Request[None], frozen=True, kw_only=True):
-    """Event: a topic was deleted; messages for it are dropped, some at a time."""
+    """Event: a topic was deleted. Its messages are dropped in steps of bounded size."""
 
 
-class Journal:
-    """Knows the offset of every change before it is written: nobody else writes to the delay log."""
+class ChangeWriter:
+    """Adds changes to an outcome and assigns their offsets.
+
+    The machine is the only writer of its delay log, so it knows the offset of a change before it is written.
+    """
 
     def __init__(self, next_offset: int) -> None:
         self.next_offset = next_offset
-        # Records that say that others are no longer needed.
-        self.tombstones = 0
+        self.tombstones = 0  # records without a value
 
     def write(self, outcome: Outcome, change: Change) -> int:
-        """Have a change written, and return its offset."""
+        """Add a change to the outcome and return its offset."""
         outcome.changes.append(change)
         self.tombstones += change.value is None
         self.next_offset += 1

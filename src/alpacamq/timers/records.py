@@ -1,11 +1,11 @@
-"""What the delay log holds: the keys and values of its records, and of a snapshot of its state.
+"""Keys and values of the records of the delay log and of its snapshots.
 
-m   a message: its id and word in the key, the message itself as the value
-t   a target: a partition that messages are for, and how far its sequence of batches has come
-i   an intent: these messages go into that target as this batch, whatever happens
-f   a block of messages of the far future
-s   what an idempotent producer had scheduled last
-p   the producer ids under which this log's messages are delivered, one for each lane
+m   a message: its id and timer in the key, the message itself as the value
+t   a target: a partition with delayed messages, and the sequence numbers of its next batches
+i   an intent: a batch of messages that will be appended to a target
+f   a spilled block of messages that are due on the same distant day
+s   the last batches of an idempotent producer
+p   the producer ids with which messages are delivered, one for each delivery path
 """
 
 import struct
@@ -18,14 +18,14 @@ import msgspec
 from alpacamq.model.records import Header
 from alpacamq.model.state_machine import Change
 
-from .blocks import Block
+from .blocks import SpilledBlock
 from .wheel import Slot, pack, unpack
 
 if TYPE_CHECKING:
     from array import array
 
 MESSAGE, TARGET, INTENT, BLOCK, SOURCE, PRODUCER = b"m", b"t", b"i", b"f", b"s", b"p"
-# In snapshots only.
+# Only in snapshots.
 BOUNDARIES, SLOT, BLOCK_PLACE, NEXT_TARGET, PENDING = b"W", b"w", b"F", b"T", b"P"
 
 _MESSAGE_KEY = Struct(">cQQ")
@@ -39,7 +39,7 @@ _NUMBER = Struct(">Q")
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """A message as its consumer will see it."""
+    """The key, value and headers of a message."""
 
     key: bytes | None
     value: bytes | None
@@ -47,14 +47,14 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DeliveryPath(IntEnum):
-    """How a message gets to its target: in an orderly line, or past it because it came at short notice."""
+    """Planned delivery, or the separate path for messages scheduled shortly before they are due."""
 
     PLANNED = 0
     SHORT_NOTICE = 1
 
 
 class TargetState(msgspec.Struct, frozen=True, array_like=True):
-    """A partition that messages are for, and the sequences that the next batch of each lane begins with."""
+    """A target partition, and the first sequence number of the next batch on each delivery path."""
 
     topic_id: bytes
     topic: str
@@ -63,15 +63,15 @@ class TargetState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class IntentId(NamedTuple):
-    """A batch on its way into a target."""
+    """Identifies a batch in flight to a target."""
 
     target: int
     path: DeliveryPath
     sequence: int
 
 
-class SourceBatch(msgspec.Struct, frozen=True, array_like=True):
-    """A producer's batch, when it was parted into now and later, and how many portions were taken in."""
+class SeenBatch(msgspec.Struct, frozen=True, array_like=True):
+    """A producer's batch: when it was first seen, and how many portions of it were scheduled."""
 
     first_sequence: int
     last_sequence: int
@@ -79,11 +79,11 @@ class SourceBatch(msgspec.Struct, frozen=True, array_like=True):
     portions: int
 
 
-class SourceState(msgspec.Struct, frozen=True, array_like=True):
-    """The batches of one producer for one target whose delayed messages were taken in last."""
+class SeenBatches(msgspec.Struct, frozen=True, array_like=True):
+    """The last batches of one producer for one target that contained delayed messages."""
 
     epoch: int
-    batches: tuple[SourceBatch, ...]
+    batches: tuple[SeenBatch, ...]
     updated_ms: int
 
 
@@ -99,16 +99,16 @@ def decode_envelope(data: bytes) -> Envelope:
     return _envelopes.decode(data)
 
 
-def message_key(id_: int, word: int) -> bytes:
-    return _MESSAGE_KEY.pack(MESSAGE, id_, word)
+def message_key(id_: int, timer: int) -> bytes:
+    return _MESSAGE_KEY.pack(MESSAGE, id_, timer)
 
 
 def read_message_key(key: bytes) -> tuple[int, int] | None:
-    """Id and word, if this is the key of a message."""
+    """Return the id and the timer, or None if this is not the key of a message."""
     if len(key) != _MESSAGE_KEY.size or key[:1] != MESSAGE:
         return None
-    _, id_, word = _MESSAGE_KEY.unpack(key)
-    return id_, word
+    _, id_, timer = _MESSAGE_KEY.unpack(key)
+    return id_, timer
 
 
 def target_change(index: int, state: TargetState | None) -> Change:
@@ -138,7 +138,7 @@ def read_intent_key(key: bytes) -> IntentId:
 
 
 def block_change(day: int, number: int, content: tuple[int, Slot] | None) -> Change:
-    """`content` is the offset this record will have and the messages."""
+    """Return the record of a block. `content` is the record's offset and the messages; None deletes it."""
     value = None
     if content is not None:
         offset, slot = content
@@ -152,11 +152,11 @@ def read_block_key(key: bytes) -> tuple[int, int]:
 
 
 def decode_block(value: bytes) -> tuple[int, Slot]:
-    """Its offset and what it holds."""
+    """Return the offset of a block and its messages."""
     return _NUMBER.unpack_from(value)[0], Slot(*unpack(memoryview(value)[_NUMBER.size :]))
 
 
-def source_change(target: int, producer_id: int, state: SourceState | None) -> Change:
+def source_change(target: int, producer_id: int, state: SeenBatches | None) -> Change:
     key = _SOURCE_KEY.pack(SOURCE, target, producer_id)
     return Change(key, None if state is None else _encode(state))
 
@@ -166,8 +166,8 @@ def read_source_key(key: bytes) -> tuple[int, int]:
     return target, producer_id
 
 
-def decode_source(value: bytes) -> SourceState:
-    return msgspec.msgpack.decode(value, type=SourceState)
+def decode_source(value: bytes) -> SeenBatches:
+    return msgspec.msgpack.decode(value, type=SeenBatches)
 
 
 def producer_change(path: DeliveryPath, producer_id: int) -> Change:
@@ -204,16 +204,16 @@ def read_slot_key(key: bytes) -> tuple[int, int]:
     return level, number
 
 
-def block_place_change(block: Block) -> Change:
+def block_place_change(block: SpilledBlock) -> Change:
     return Change(_BLOCK_KEY.pack(BLOCK_PLACE, block.day, block.number), _encode(block))
 
 
-def decode_block_place(value: bytes) -> Block:
-    return msgspec.msgpack.decode(value, type=Block)
+def decode_block_place(value: bytes) -> SpilledBlock:
+    return msgspec.msgpack.decode(value, type=SpilledBlock)
 
 
 def _unpack(layout: Struct, key: bytes) -> tuple[Any, ...]:
     try:
         return layout.unpack(key)
     except struct.error as error:
-        raise ValueError(f"a record of the delay log has the key {key.hex()}: {error}") from None
+        raise ValueError(f"invalid key in the delay log: {key.hex()}: {error}") from None

@@ -1,4 +1,4 @@
-"""The partitions that delayed messages are for, by a small number that fits beside a due time."""
+"""Target partitions of delayed messages, each with a number small enough to be packed with a due time."""
 
 from collections.abc import Iterator
 
@@ -10,20 +10,20 @@ SEQUENCE_MASK = 0x7FFF_FFFF
 
 
 class Target:
-    """One partition, how many messages wait for it and which sequences its next batches begin with."""
+    """One partition: its pending messages, and the sequence numbers of its next batches."""
 
-    __slots__ = ("index", "is_gone", "name", "next_sequences", "pending")
+    __slots__ = ("index", "is_deleted", "name", "next_sequences", "pending")
 
     def __init__(self, index: int, name: TargetName | None) -> None:
         self.index = index
         self.name = name
         self.pending = 0
         self.next_sequences = [0 for _ in DeliveryPath]
-        # Nobody can be delivered to: the topic was deleted, or what the log said of it was.
-        self.is_gone = name is None
+        # The topic was deleted, or the record of this target was.
+        self.is_deleted = name is None
 
     def advance(self, path: DeliveryPath, count: int) -> int:
-        """The sequence of the first of `count` messages that go there next."""
+        """Reserve `count` sequence numbers and return the first."""
         sequence = self.next_sequences[path]
         self.next_sequences[path] = (sequence + count) & SEQUENCE_MASK
         return sequence
@@ -34,12 +34,11 @@ class Target:
 
 
 class Targets:
-    """All targets of one delay log. Numbers are not used again."""
+    """All targets of one delay log. Numbers are never reused."""
 
     def __init__(self) -> None:
         self.next_index = 0
-        # Messages that wait for any of them.
-        self.pending = 0
+        self.pending = 0  # messages of all targets
         self._by_index: dict[int, Target] = {}
         self._by_name: dict[tuple[bytes, int], Target] = {}
 
@@ -47,7 +46,7 @@ class Targets:
         return iter(self._by_index.values())
 
     def get(self, index: int) -> Target:
-        """The target of this number; one that nothing is known of is gone."""
+        """Return the target with this number; an unknown one counts as deleted."""
         if (target := self._by_index.get(index)) is None:
             target = self._by_index[index] = Target(index, None)
             self.next_index = max(self.next_index, index + 1)
@@ -56,7 +55,7 @@ class Targets:
     def find(self, topic_id: bytes, partition: int) -> Target | None:
         return self._by_name.get((topic_id, partition))
 
-    def make(self, name: TargetName) -> Target:
+    def create(self, name: TargetName) -> Target:
         assert self.next_index < MAX_TARGETS
         target = Target(self.next_index, name)
         self.next_index += 1
@@ -65,22 +64,22 @@ class Targets:
         return target
 
     def count(self, target: Target, change: int) -> None:
-        """So many more or fewer messages wait for a target."""
+        """Add `change` to the number of pending messages of a target."""
         target.pending += change
         self.pending += change
 
-    def gone(self) -> list[Target]:
-        return [target for target in self if target.is_gone]
+    def deleted(self) -> list[Target]:
+        return [target for target in self if target.is_deleted]
 
     def restore(self, index: int, state: TargetState | None) -> None:
-        """Take in what the log says of a target."""
+        """Apply the stored record of a target."""
         if state is None:
             self.drop(index)
             return
         target = self.get(index)
         target.name = TargetName(state.topic_id, state.topic, state.partition)
         target.next_sequences = list(state.next_sequences)
-        target.is_gone = False
+        target.is_deleted = False
         self._by_name[state.topic_id, state.partition] = target
 
     def drop(self, index: int) -> None:

@@ -1,20 +1,21 @@
-"""The hierarchical timer wheel: which messages are due when, at a few operations each.
+"""A hierarchical timer wheel: adding, removing and expiring a message take a few operations each.
 
-    level   slot      slots   reaches
+    level   slot      slots   range
     0       10 ms     256     2.56 s
     1       2.56 s    64      2.73 min
     2       2.73 min  64      2.91 h
     3       2.91 h    64      7.76 days
-    4       23.3 h            what lies beyond
+    4       23.3 h            everything beyond
 
-A slot is named by its number since 1970, not by a place in a ring, so that each level may reach
-somewhat further than it must: slots are handed down to the level below ahead of time, a bounded
-number of messages at once, and the turn of a slot with a million messages holds up nobody. For the
-same reason a clock that is set back does no harm: a message lies in the slot of its own time, and
-is due when the clock says so.
+A slot is identified by its number since 1970, not by a position in a ring, so the range of a level may exceed
+its number of slots. Slots cascade to the level below ahead of time, a bounded number of messages per call, so
+that a slot with a million messages does not block the event loop. For the same reason the clock may be set
+back: a message stays in the slot of its due time.
 
-Each level has a boundary. Level 0 holds all that is due before its boundary, every other level what
-is due between the boundary below and its own, and the last all the rest.
+Each level has a boundary. Level 0 contains the messages due before its boundary, every other level those
+between the boundary below and its own, and the last level the remaining ones.
+
+A timer is the due time and the target number of a message, packed into 64 bits.
 """
 
 from array import array
@@ -27,184 +28,184 @@ TARGET_BITS = 22
 MAX_TARGETS = 1 << TARGET_BITS
 # 2^42 ms after 1970 is the year 2109.
 MAX_DUE_MS = (1 << (64 - TARGET_BITS)) - 1
-# A message of no time and no target: nobody can make one, so it marks what is gone.
-_GONE = 0
+# Marks a removed message; no message is due at time 0.
+_REMOVED = 0
 _TARGET_MASK = MAX_TARGETS - 1
 
 
-def pack_word(due_ms: int, target: int) -> int:
-    """When and where to; sorts by time."""
+def pack_timer(due_ms: int, target: int) -> int:
+    """Pack a due time and a target number; timers sort by due time."""
     return due_ms << TARGET_BITS | target
 
 
-def due_of(word: int) -> int:
-    return word >> TARGET_BITS
+def due_of(timer: int) -> int:
+    return timer >> TARGET_BITS
 
 
-def target_of(word: int) -> int:
-    return word & _TARGET_MASK
+def target_of(timer: int) -> int:
+    return timer & _TARGET_MASK
 
 
-def pack(ids: "array[int]", words: "array[int]") -> bytes:
-    """Messages as bytes, ids first."""
-    return ids.tobytes() + words.tobytes()
+def pack(ids: "array[int]", timers: "array[int]") -> bytes:
+    """Encode messages as bytes, ids first."""
+    return ids.tobytes() + timers.tobytes()
 
 
 def unpack(data: bytes | memoryview) -> tuple["array[int]", "array[int]"]:
-    """What `pack` made; ValueError if it is not that."""
+    """Decode the output of `pack`; raise ValueError if it is malformed."""
     if len(data) % 16:
         raise ValueError(f"{len(data)} bytes are not a whole number of messages")
-    ids, words = array("Q"), array("Q")
+    ids, timers = array("Q"), array("Q")
     ids.frombytes(data[: len(data) // 2])
-    words.frombytes(data[len(data) // 2 :])
-    return ids, words
+    timers.frombytes(data[len(data) // 2 :])
+    return ids, timers
 
 
 class Slot:
-    """Messages by ascending id."""
+    """Messages in ascending order of their ids."""
 
-    __slots__ = ("_gone", "ids", "words")
+    __slots__ = ("_removed", "ids", "timers")
 
-    def __init__(self, ids: "array[int] | None" = None, words: "array[int] | None" = None) -> None:
+    def __init__(self, ids: "array[int] | None" = None, timers: "array[int] | None" = None) -> None:
         self.ids = array("Q") if ids is None else ids
-        self.words = array("Q") if words is None else words
-        self._gone = self.words.count(_GONE)
+        self.timers = array("Q") if timers is None else timers
+        self._removed = self.timers.count(_REMOVED)
 
     def __len__(self) -> int:
-        return len(self.ids) - self._gone
+        return len(self.ids) - self._removed
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Id and word of each message."""
-        return ((id_, word) for id_, word in zip(self.ids, self.words, strict=True) if word != _GONE)
+        """Yield the id and timer of each message."""
+        return ((id_, timer) for id_, timer in zip(self.ids, self.timers, strict=True) if timer != _REMOVED)
 
-    def add(self, id_: int, word: int) -> None:
-        """Put in a message whose id is larger than those that are there."""
+    def add(self, id_: int, timer: int) -> None:
+        """Add a message whose id is larger than all others."""
         self.ids.append(id_)
-        self.words.append(word)
+        self.timers.append(timer)
 
-    def holds(self, id_: int) -> bool:
+    def contains(self, id_: int) -> bool:
         return self._find(id_) is not None
 
     def remove(self, id_: int) -> bool:
-        """Take a message out; false if it is not here."""
+        """Remove a message; return False if it is not in this slot."""
         if (at := self._find(id_)) is None:
             return False
-        self.words[at] = _GONE
-        self._gone += 1
-        if self._gone * 2 > len(self.ids):
-            self._sweep()
+        self.timers[at] = _REMOVED
+        self._removed += 1
+        if self._removed * 2 > len(self.ids):
+            self._compact()
         return True
 
     def take(self, count: int) -> "Slot":
-        """Take out the messages with the lowest ids, at most so many."""
-        if self._gone:
-            self._sweep()
-        taken = Slot(self.ids[:count], self.words[:count])
+        """Remove and return up to `count` messages with the lowest ids."""
+        if self._removed:
+            self._compact()
+        taken = Slot(self.ids[:count], self.timers[:count])
         del self.ids[:count]
-        del self.words[:count]
+        del self.timers[:count]
         return taken
 
-    def put_back(self, other: "Slot") -> None:
-        """Put in messages whatever their ids are."""
-        self._sweep()
-        other._sweep()
-        ids, words = other.ids + self.ids, other.words + self.words
+    def merge(self, other: "Slot") -> None:
+        """Add messages with any ids."""
+        self._compact()
+        other._compact()
+        ids, timers = other.ids + self.ids, other.timers + self.timers
         if self.ids and other.ids and self.ids[0] < other.ids[-1]:
-            pairs = sorted(zip(ids, words, strict=True))
-            ids, words = array("Q", [id_ for id_, _ in pairs]), array("Q", [word for _, word in pairs])
-        self.ids, self.words = ids, words
+            pairs = sorted(zip(ids, timers, strict=True))
+            ids, timers = array("Q", [id_ for id_, _ in pairs]), array("Q", [timer for _, timer in pairs])
+        self.ids, self.timers = ids, timers
 
     def earliest_ms(self) -> int | None:
-        """When the first of its messages is due."""
-        word = min(filter(None, self.words), default=None)
-        return None if word is None else due_of(word)
+        """Return the earliest due time."""
+        timer = min(filter(None, self.timers), default=None)
+        return None if timer is None else due_of(timer)
 
     def after(self, id_: int) -> "Slot":
-        """A copy of the messages with larger ids, for a reader in another thread."""
+        """Return a copy of the messages with larger ids, for a reader in another thread."""
         at = bisect_right(self.ids, id_) if id_ >= 0 else 0
-        return Slot(self.ids[at:], self.words[at:])
+        return Slot(self.ids[at:], self.timers[at:])
 
     def pack(self) -> bytes:
-        if self._gone:
-            self._sweep()
-        return pack(self.ids, self.words)
+        if self._removed:
+            self._compact()
+        return pack(self.ids, self.timers)
 
     def _find(self, id_: int) -> int | None:
         at = bisect_left(self.ids, id_)
-        if at == len(self.ids) or self.ids[at] != id_ or self.words[at] == _GONE:
+        if at == len(self.ids) or self.ids[at] != id_ or self.timers[at] == _REMOVED:
             return None
         return at
 
-    def _sweep(self) -> None:
-        self.ids = array("Q", compress(self.ids, self.words))
-        self.words = array("Q", filter(None, self.words))
-        self._gone = 0
+    def _compact(self) -> None:
+        self.ids = array("Q", compress(self.ids, self.timers))
+        self.timers = array("Q", filter(None, self.timers))
+        self._removed = 0
 
 
 TICK_MS = 10
-# How many ticks a slot of each level takes, as a power of two.
+# Ticks per slot of each level, as a power of two.
 SHIFTS = (0, 8, 14, 20, 23)
-LAST = len(SHIFTS) - 1
-DAY_SHIFT = SHIFTS[LAST]
-# How far beyond now the boundary above each level is kept, in ticks: a quarter of a slot of the level
-# above. Level 3 is kept filled all of its length ahead.
-LEADS = (1 << 6, 1 << 12, 1 << 18, 1 << 26)
-# Messages handed down at a time: about a millisecond's work.
-MOVED_AT_ONCE = 4096
+LAST_LEVEL = len(SHIFTS) - 1
+DAY_SHIFT = SHIFTS[LAST_LEVEL]
+# Distance from now to the boundary above each level, in ticks: a quarter of a slot of the level above.
+# Level 3 is filled for its whole range.
+LEAD_TICKS = (1 << 6, 1 << 12, 1 << 18, 1 << 26)
+# Messages moved down per call: about a millisecond of work.
+MAX_MOVED_PER_CALL = 4096
 
 
-def tick_of(word: int) -> int:
-    """The tick at which a message is due: the first that is not before its time."""
-    return -(-due_of(word) // TICK_MS)
+def tick_of(timer: int) -> int:
+    """Return the first tick at or after the due time."""
+    return -(-due_of(timer) // TICK_MS)
 
 
-def day_of(word: int) -> int:
-    """The slot of the last level that a message belongs to."""
-    return tick_of(word) >> DAY_SHIFT
+def day_of(timer: int) -> int:
+    """Return the number of the slot on the last level."""
+    return tick_of(timer) >> DAY_SHIFT
 
 
-def reached_day(now_ms: int) -> int:
-    """The first day that the wheel need not reach."""
-    return ((max(now_ms, 0) // TICK_MS + LEADS[-1]) >> DAY_SHIFT) + 1
+def first_unreached_day(now_ms: int) -> int:
+    """Return the first day beyond the range of the wheel."""
+    return ((max(now_ms, 0) // TICK_MS + LEAD_TICKS[-1]) >> DAY_SHIFT) + 1
 
 
-def reached_at_ms(day: int) -> int:
-    """When the wheel is to reach a day."""
-    return ((day << DAY_SHIFT) - LEADS[-1]) * TICK_MS
+def reach_ms(day: int) -> int:
+    """Return when a day comes into the range of the wheel."""
+    return ((day << DAY_SHIFT) - LEAD_TICKS[-1]) * TICK_MS
 
 
 class TimerWheel:
-    """Every message that waits, except those on disk only."""
+    """All pending messages, except those that are only on disk."""
 
     def __init__(self) -> None:
-        self.boundaries = [0] * LAST
+        self.boundaries = [0] * LAST_LEVEL
         self.levels: tuple[dict[int, Slot], ...] = tuple({} for _ in SHIFTS)
         self._first_ticks: list[int] = []  # a heap of the slots of level 0
 
     @classmethod
-    def of_one_level(cls) -> "TimerWheel":
-        """A wheel that hands nothing down, for few messages or for times that are near."""
+    def single_level(cls) -> "TimerWheel":
+        """Return a wheel without cascading, for messages that are due soon."""
         wheel = cls()
-        wheel.boundaries = [1 << 62] * LAST
+        wheel.boundaries = [1 << 62] * LAST_LEVEL
         return wheel
 
     def __len__(self) -> int:
         return sum(len(slot) for level in self.levels for slot in level.values())
 
-    def add(self, id_: int, word: int) -> tuple[int, Slot]:
-        """Put in a message with an id larger than all before; the level and slot it went to."""
-        tick = tick_of(word)
+    def add(self, id_: int, timer: int) -> tuple[int, Slot]:
+        """Add a message with an id larger than all others; return its level and slot."""
+        tick = tick_of(timer)
         level = 0
-        while level < LAST and tick >= self.boundaries[level]:
+        while level < LAST_LEVEL and tick >= self.boundaries[level]:
             level += 1
         slot = self.slot(level, tick >> SHIFTS[level])
-        slot.add(id_, word)
+        slot.add(id_, timer)
         return level, slot
 
-    def remove(self, id_: int, word: int) -> bool:
-        """Take a message out; false if it is not here."""
-        tick = tick_of(word)
-        # While a slot is handed down its messages are on two levels.
+    def remove(self, id_: int, timer: int) -> bool:
+        """Remove a message; return False if it is not in the wheel."""
+        tick = tick_of(timer)
+        # While a slot cascades, its messages are on two levels.
         for level, shift in enumerate(SHIFTS):
             slot = self.levels[level].get(tick >> shift)
             if slot is not None and slot.remove(id_):
@@ -214,7 +215,7 @@ class TimerWheel:
         return False
 
     def slot(self, level: int, number: int) -> Slot:
-        """A slot, made if it is not there."""
+        """Return a slot; create it if it does not exist."""
         slots = self.levels[level]
         slot = slots.get(number)
         if slot is None:
@@ -224,31 +225,31 @@ class TimerWheel:
         return slot
 
     def slots(self) -> Iterator[tuple[int, int, Slot]]:
-        """Level, number and content of every slot, in order of time."""
+        """Yield level, number and content of every slot, in order of time."""
         for level, slots in enumerate(self.levels):
             for number in sorted(slots):
                 yield level, number, slots[number]
 
-    def turn(self, now_ms: int, up_to_day: int | None = None) -> bool:
-        """Hand messages down that are near enough; false if there are more than one call may move.
+    def advance(self, now_ms: int, up_to_day: int | None = None) -> bool:
+        """Cascade messages that are near enough; return False if there are more than one call may move.
 
-        No day from `up_to_day` on is handed down: part of it is still on disk.
+        Days from `up_to_day` on are not cascaded: part of their messages is still on disk.
         """
         now = max(now_ms, 0) // TICK_MS
-        room = MOVED_AT_ONCE
+        room = MAX_MOVED_PER_CALL
         ceiling = None if up_to_day is None else up_to_day << DAY_SHIFT
-        for level in range(LAST, 0, -1):
+        for level in range(LAST_LEVEL, 0, -1):
             shift = SHIFTS[level]
-            wanted = (((now + LEADS[level - 1]) >> shift) + 1) << shift
+            wanted = (((now + LEAD_TICKS[level - 1]) >> shift) + 1) << shift
             if ceiling is not None:
                 wanted = min(wanted, ceiling)
-            room = self._hand_down(level, wanted, room)
+            room = self._cascade(level, wanted, room)
             ceiling = self.boundaries[level - 1]
         return room > 0
 
     def due(self, at_ms: int) -> Slot | None:
-        """Take out the earliest slot of messages that are all due by `at_ms`."""
-        # Beyond the boundary level 0 may be filled in part.
+        """Remove and return the earliest slot whose messages are all due by `at_ms`."""
+        # Slots of level 0 beyond its boundary may be incomplete.
         limit = min(max(at_ms, 0) // TICK_MS + 1, self.boundaries[0])
         while self._first_ticks and self._first_ticks[0] < limit:
             slot = self.levels[0].pop(heappop(self._first_ticks), None)
@@ -257,42 +258,42 @@ class TimerWheel:
         return None
 
     def next_ms(self, up_to_day: int | None = None) -> int | None:
-        """When there is something to take out or, before `up_to_day`, to hand down next."""
+        """Return when the next slot is due or, before `up_to_day`, cascades."""
         times: list[int] = []
         while self._first_ticks and self._first_ticks[0] not in self.levels[0]:
             heappop(self._first_ticks)
         if self._first_ticks:
             times.append(self._first_ticks[0] * TICK_MS)
-        for level in range(1, LAST + 1):
+        for level in range(1, LAST_LEVEL + 1):
             if self.levels[level]:
                 number = min(self.levels[level])
-                if level < LAST or up_to_day is None or number < up_to_day:
-                    times.append(((number << SHIFTS[level]) - LEADS[level - 1]) * TICK_MS)
+                if level < LAST_LEVEL or up_to_day is None or number < up_to_day:
+                    times.append(((number << SHIFTS[level]) - LEAD_TICKS[level - 1]) * TICK_MS)
         return min(times, default=None)
 
     def earliest_ms(self) -> int | None:
-        """When the first message here is due."""
+        """Return the earliest due time."""
         firsts = (slots[min(slots)].earliest_ms() for slots in self.levels if slots)
         return min((due_ms for due_ms in firsts if due_ms is not None), default=None)
 
-    def _hand_down(self, level: int, wanted: int, room: int) -> int:
-        """Move the boundary below a level up to `wanted`, as far as `room` messages go; the room left."""
+    def _cascade(self, level: int, wanted: int, room: int) -> int:
+        """Raise the boundary below a level to `wanted`, moving up to `room` messages; return what is left."""
         slots, shift = self.levels[level], SHIFTS[level]
         if wanted <= self.boundaries[level - 1]:
             return room
         for number in sorted(number for number in slots if number << shift < wanted):
             slot = slots[number]
             if len(slot) > room:
-                self._drop(level - 1, slot.take(room))
+                self._add_to_level(level - 1, slot.take(room))
                 self.boundaries[level - 1] = max(self.boundaries[level - 1], number << shift)
                 return 0
             del slots[number]
             room -= len(slot)
-            self._drop(level - 1, slot)
+            self._add_to_level(level - 1, slot)
         self.boundaries[level - 1] = wanted
         return room
 
-    def _drop(self, level: int, messages: Slot) -> None:
+    def _add_to_level(self, level: int, messages: Slot) -> None:
         shift = SHIFTS[level]
-        for id_, word in messages:
-            self.slot(level, tick_of(word) >> shift).add(id_, word)
+        for id_, timer in messages:
+            self.slot(level, tick_of(timer) >> shift).add(id_, timer)

@@ -68,13 +68,19 @@ def test_more_than_is_waited_for_is_not_read(server: Server, client: Client) -> 
 
 
 def test_many_requests_of_one_client_do_not_keep_others_waiting(server: Server, client: Client) -> None:
-    with Client(server.address) as other:
-        client.send(get() * 5000)
-        other.send(get("/other"))
-        other.answer()
-    assert len(server.app.requests) < 5001
-
-    assert all(client.answer().status == 200 for _ in range(5000))
+    behind: list[int] = []
+    # On a busy machine the other request may be sent when all of the many have been answered.
+    for _ in range(10):
+        before = len(server.app.requests)
+        with Client(server.address) as other:
+            client.send(get() * 5000)
+            other.send(get("/other"))
+            other.answer()
+        behind.append(len(server.app.requests) - before)
+        assert all(client.answer().status == 200 for _ in range(5000))
+        if behind[-1] < 5001:
+            return
+    raise AssertionError(f"the other client was answered after {behind} requests")
 
 
 def test_a_body_of_many_packets_is_put_together(client: Client) -> None:

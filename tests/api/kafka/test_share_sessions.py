@@ -14,7 +14,7 @@ from alpacamq.api.kafka.share.sessions import (
     ShareSessionNotFound,
     ShareSessions,
 )
-from alpacamq.coordinator.share.messages import Departure
+from alpacamq.coordinator.share.messages import MemberExpired
 
 TOPIC = UUID(int=1)
 KEY = ("group", "member")
@@ -24,7 +24,7 @@ class Stage:
     """Sessions, the time, and what became of those that ended."""
 
     def __init__(self) -> None:
-        self.given_back: list[Departure] = []
+        self.given_back: list[MemberExpired] = []
         self.ended: list[ShareSession] = []
         self.sessions = ShareSessions(self.given_back.append)
         self.now = 0.0
@@ -85,7 +85,9 @@ def test_records_are_released_when_a_session_is_evicted(stage: Stage) -> None:
     session = stage.open(0)
     session.topics_held |= {"orders", "invoices"}
     stage.sessions.drop(session)
-    assert stage.given_back == [Departure(group="group", member_id="member", topics=("invoices", "orders"))]
+    assert stage.given_back == [
+        MemberExpired(group="group", member_id="member", topics=("invoices", "orders"))
+    ]
     assert not stage.sessions
 
 

@@ -178,7 +178,7 @@ def test_a_suspended_process_reports_a_blocked_event_loop(new_broker: NewBroker)
         eventually(lambda: http.get("/healthz").status_code == 503)
         answer = http.get("/healthz")
         assert failing(answer).keys() == {"event_loop"}
-        assert "stood still" in failing(answer)["event_loop"]
+        assert "it stalled for" in failing(answer)["event_loop"]
         assert "alpacamq_event_loop_stalls_total 1" in http.get("/metrics").text
         assert http.get("/readyz").status_code == 200
         # Its own code is not to blame: no stack is shown.

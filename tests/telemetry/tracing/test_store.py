@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from alpacamq.telemetry.tracing import Place, Status, Step, TraceEvent, TraceFilter, TraceStore
 from alpacamq.telemetry.tracing.log_files import LogFile
 from alpacamq.telemetry.tracing.recent import RecentTraces
+from alpacamq.telemetry.tracing.recorder import LogSettings, TraceLog
 from alpacamq.telemetry.tracing.summary import summarize
-from alpacamq.telemetry.tracing.trace_log import LogSettings, TraceLog
 
 from .traces import event, trace_id
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from alpacamq.telemetry.tracing import TraceEvent, trace_log
+from alpacamq.telemetry.tracing import TraceEvent
+from alpacamq.telemetry.tracing import recorder as trace_log
 from alpacamq.telemetry.tracing.log_files import events_of, lines_of
-from alpacamq.telemetry.tracing.trace_log import LogSettings, TraceLog, last_events
+from alpacamq.telemetry.tracing.recorder import LogSettings, TraceLog, last_events
 from tests.waiting import eventually
 
 from .traces import event

@@ -340,8 +340,8 @@ class ProduceRequests:
                     entries.append(refused(index, error))
                     continue
                 traces = partition.traces
-                arrival = None if traces is None else traces.arrival(data, batch, header.client_id)
-                append = Append(data, batch, pending.done, arrival)
+                trace = None if traces is None else traces.produce_trace(data, batch, header.client_id)
+                append = Append(data, batch, pending.done, trace)
                 entries.append((partition, append))
                 pending.stage(self._broker, partition, append)
 
@@ -382,10 +382,10 @@ class ProduceRequests:
                 entry.entries[entry.at] = refused(partition.identity.partition, refusal)
                 continue
             traces = partition.traces
-            arrival = None
+            trace = None
             if traces is not None and not entry.header.is_control:  # else all its records are delayed
-                arrival = traces.arrival(entry.data, entry.header, pending.client_id)
-            append = Append(entry.data, entry.header, pending.done, arrival)
+                trace = traces.produce_trace(entry.data, entry.header, pending.client_id)
+            append = Append(entry.data, entry.header, pending.done, trace)
             entry.entries[entry.at] = (partition, append)
             pending.stage(self._broker, partition, append)
         self._broker.commit()

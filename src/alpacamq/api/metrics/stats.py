@@ -38,7 +38,7 @@ def totals_of(queues: Iterable[DescribeReply]) -> QueueTotals:
     return QueueTotals(
         ready=sum(each.ready for each in partitions),
         in_flight=sum(each.in_flight for each in partitions),
-        resting=sum(each.resting for each in partitions),
+        resting=sum(each.backoff for each in partitions),
         dead_lettering=sum(each.dead_lettering for each in partitions),
         received_total=sum(each.received_total for each in queues),
         acked_total=sum(each.acked_total for each in queues),
@@ -60,7 +60,7 @@ def lanes_of(partitions: Iterable[PartitionTotals]) -> dict[str, LaneStats]:
                 LaneStats(
                     ready=lane.ready,
                     in_flight=lane.in_flight,
-                    resting=lane.resting,
+                    resting=lane.backoff,
                     enqueued_total=lane.enqueued_total,
                     delivered_total=lane.delivered_total,
                 )

@@ -23,6 +23,15 @@ if TYPE_CHECKING:
     from alpacamq.telemetry.metrics import ListenerStats
 
 
+from alpacamq.api.http.limits import RETRY_AFTER_SECONDS
+from alpacamq.api.http.messages import PROBLEM_JSON
+from alpacamq.broker.health import failing
+from alpacamq.broker.partition.loading import RecoveryProgress
+
+from .errors import Recovering, problem_of
+from .handlers.health import Health
+
+
 def check_origin(request: Request, route: AnyRoute) -> None:
     """Refuse requests of pages of other sites, except links to routes without effects."""
     page = foreign_page(request)
@@ -105,3 +114,27 @@ def _response(route: AnyRoute, answer: object) -> Response:
 def _status_of(error: Exception) -> int:
     """Return the status of the connection's response to an unexpected error."""
     return error.status if isinstance(error, Refused) else HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+_LATER = (("Retry-After", str(RETRY_AFTER_SECONDS)),)
+
+
+class RecoveryApp:
+    """An App of the HTTP listener during recovery."""
+
+    def __init__(self, progress: RecoveryProgress) -> None:
+        self._progress = progress
+
+    def __call__(self, request: Request) -> Response:
+        if request.path == "/livez" and request.method in ("GET", "HEAD"):
+            return Response(HTTPStatus.OK, _encode(Health(status="ok")) + LINE_END)
+        detail = f"the broker is recovering: {self._progress}"
+        told = msgspec.structs.asdict(problem_of(Recovering(detail)))
+        refused = "refused: recovering"
+        body = {
+            **told,
+            "reads": refused,
+            "writes": refused,
+            "checks": {"recovery": failing(detail)},
+        }
+        return Response(HTTPStatus.SERVICE_UNAVAILABLE, _encode(body) + LINE_END, PROBLEM_JSON, _LATER)

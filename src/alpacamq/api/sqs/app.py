@@ -12,11 +12,10 @@ from alpacamq.model.errors import AlpacaError
 from alpacamq.telemetry.logs import get_logger
 
 from . import requests as r
-from .administration import Administration, Tags
+from .administration import Administration, MoveTasks, Tags
 from .directory import QueueDirectory, SqsSettings
 from .errors import ACCESS_DENIED, INTERNAL_FAILURE, MISDIRECTED, Fault, fault_of
 from .json_protocol import JsonProtocol
-from .move_tasks import MoveTasks
 from .permissions import Permissions
 from .query_protocol import QueryProtocol
 from .queue_attributes import QueueAttributes

@@ -133,7 +133,7 @@ class QueueAttributes:
         try:
             partitions = (await self._broker.queues.describe(queue.id)).partitions
             visible = sum(partition.ready for partition in partitions)
-            held = sum(part.in_flight + part.resting + part.dead_lettering for part in partitions)
+            held = sum(part.in_flight + part.backoff + part.dead_lettering for part in partitions)
         except GroupIdNotFound:
             # Never received from: all messages are visible.
             logs = self._broker.topics.partitions_of(queue.name)

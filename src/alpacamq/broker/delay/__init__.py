@@ -1,1 +1,1 @@
-"""Delayed messages: taking them in, delivering them when due, listing and cancelling them."""
+"""Delayed messages: accepts, delivers, lists and cancels them."""

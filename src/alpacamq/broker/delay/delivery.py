@@ -1,9 +1,9 @@
-"""Carrying delayed messages to their partitions when they are due.
+"""Delivers delayed messages to their partitions when they are due.
 
-One batch at a time goes to each partition in each lane, in the order of their sequences. What the
-partition has already, since a crash came before we noted it, is not appended again. What it refuses is
-tried again until it takes it, and what has no partition any more is dropped. A batch is done once the
-partition has it on the medium.
+Each partition gets one batch at a time per delivery path, in the order of their sequences. A batch that the
+partition already has, because of a crash before that was recorded, is not appended again. A refused batch
+is retried until it is accepted; a batch whose partition was deleted is dropped. A batch is done once the
+partition has it on disk.
 """
 
 import asyncio
@@ -43,18 +43,18 @@ log = get_logger(__name__)
 RETRY_SECONDS = 0.2
 MAX_RETRY_SECONDS = 30.0
 MAX_BATCH_BYTES = 1 << 20
-# Messages are read this long before they are due; they are in memory meanwhile.
+# Messages are read this long before they are due and kept in memory until then.
 READ_AHEAD_MS = 15
 SETTLE_SECONDS = 0.1
 SETTLED_AT_ONCE = 1000
 LATENESS_KEPT = 1000
-# What a record takes beside key, value and headers, at most, and a header beside its own.
+# Upper bounds of a record's size beside key, value and headers, and of a header's beside name and value.
 _RECORD_BYTES = 48
 _HEADER_BYTES = 10
 
 
 class DeliveryCounts:
-    """What became of messages since the broker started."""
+    """Counts deliveries since the broker started."""
 
     def __init__(self) -> None:
         self.fired = 0
@@ -75,7 +75,7 @@ class DeliveryCounts:
 
 
 class Deliveries:
-    """Every batch of one delay log that is on its way."""
+    """The batches of one delay log that are being delivered."""
 
     def __init__(
         self,
@@ -90,45 +90,45 @@ class Deliveries:
         traces: DelayTraces | None = None,
     ) -> None:
         self._host = host
-        # The id of a message, which its offset in the delay log is a part of.
+        # Maps an offset in the delay log to a message id.
         self._id_of = id_of
         self._traces = traces
         self._records = records
         self._topics = topics
         self._stats = stats
-        # Bounds how many batches wait for their time with their messages in memory.
+        # Bounds the batches that wait for their due time with their messages in memory.
         self._in_memory = in_memory
         self._clock = clock
         self._executor = executor
-        self._lines: dict[tuple[int, DeliveryPath], deque[Deliver]] = {}
-        # On their way or waiting to be on the medium. A machine that was rebuilt asks for them again.
+        self._queues: dict[tuple[int, DeliveryPath], deque[Deliver]] = {}
+        # Being delivered, or not yet on disk. A machine that was rebuilt requests them again.
         self._known: set[IntentId] = set()
-        # What the partitions have but may not have synced: where each batch ends there, in order.
+        # Appended batches that may not be flushed: the end offset of each in its partition, in order.
         self._unsettled: dict[Partition, deque[tuple[int, IntentId, int]]] = {}
         self._settling: asyncio.Task[None] | None = None
 
     def deliver(self, batch: Deliver, tasks: asyncio.TaskGroup) -> None:
-        """Have a batch delivered, after those to the same partition before it."""
+        """Deliver a batch, after the earlier ones for the same partition."""
         if batch.intent in self._known:
             return
         self._known.add(batch.intent)
         key = batch.intent.target, batch.intent.path
-        line = self._lines.get(key)
-        if line is None:
-            line = self._lines[key] = deque()
-            tasks.create_task(self._work_off(key, line, tasks))
-        line.append(batch)
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = deque()
+            tasks.create_task(self._deliver_all(key, queue, tasks))
+        queue.append(batch)
 
-    async def _work_off(
-        self, key: tuple[int, DeliveryPath], line: deque[Deliver], tasks: asyncio.TaskGroup
+    async def _deliver_all(
+        self, key: tuple[int, DeliveryPath], queue: deque[Deliver], tasks: asyncio.TaskGroup
     ) -> None:
-        while line:
-            await self._deliver(line[0], tasks)
-            line.popleft()
-        del self._lines[key]
+        while queue:
+            await self._deliver(queue[0], tasks)
+            queue.popleft()
+        del self._queues[key]
 
     async def _deliver(self, batch: Deliver, tasks: asyncio.TaskGroup) -> None:
-        """Deliver a batch, whatever it takes."""
+        """Deliver a batch; retries until it succeeds or the partition is deleted."""
         wait_seconds = RETRY_SECONDS
         count = len(batch.ids)
         while (partition := self._find(batch)) is not None:
@@ -138,10 +138,10 @@ class Deliveries:
                     done += await self._deliver_some(batch, done, partition)
             except UnknownTopic:
                 continue
-            except Exception as error:  # noqa: BLE001 - a bug costs one line of batches, not the broker
+            except Exception as error:  # noqa: BLE001 - a bug costs one queue of batches, not the broker
                 if wait_seconds == RETRY_SECONDS:
-                    say = log.error if isinstance(error, AlpacaError) else log.exception
-                    say("not_delivered", partition=str(partition.identity), reason=str(error))
+                    report = log.error if isinstance(error, AlpacaError) else log.exception
+                    report("not_delivered", partition=str(partition.identity), reason=str(error))
                 await asyncio.sleep(wait_seconds)
                 wait_seconds = min(wait_seconds * 2, MAX_RETRY_SECONDS)
             else:
@@ -155,13 +155,13 @@ class Deliveries:
         self._settled([batch.intent])
 
     def _find(self, batch: Deliver) -> Partition | None:
-        # By its id: a topic made anew under the name is another.
+        # By its id: a topic created again under the same name is another one.
         return self._topics.find(batch.target.topic_id, batch.target.partition)
 
     async def _deliver_some(self, batch: Deliver, first: int, partition: Partition) -> int:
-        """Append the next messages of a batch, as many as are due together and fit; how many those are."""
-        dues_ms = [due_of(word) for word in batch.words]
-        # One slot's worth, or all that is late: nobody waits for a later one.
+        """Append the next messages of a batch that are due together and fit; return their number."""
+        dues_ms = [due_of(timer) for timer in batch.timers]
+        # One tick's worth, or all that is late.
         until_ms = max(self._clock.now_ms(), (dues_ms[first] // TICK_MS + 1) * TICK_MS)
         end = first + 1
         while end < len(dues_ms) and dues_ms[end] <= until_ms:
@@ -195,13 +195,13 @@ class Deliveries:
     async def _read(
         self, ids: "array[int]", dues_ms: Sequence[int], partition: Partition
     ) -> tuple[list[Record], int]:
-        """Records for the next messages, as many as go into one batch, and how many messages those are."""
+        """Return records for the next messages that fit into one batch, and how many messages they cover."""
         limit_bytes = min(partition.config.max_message_bytes, MAX_BATCH_BYTES)
         records: list[Record] = []
         size = HEADER_BYTES
         for place, id_ in enumerate(ids):
             if (envelope := await self._envelope(id_)) is None:
-                continue  # it leaves a gap in the sequence
+                continue  # a gap in the sequence
             record = _record(place, dues_ms[place], envelope)
             if self._traces is not None:
                 record = self._traces.labelled(partition, self._id_of(id_), record)
@@ -212,11 +212,11 @@ class Deliveries:
         return records, len(ids)
 
     async def _envelope(self, id_: int) -> Envelope | None:
-        """A message, unless the disk has lost it."""
+        """Read a message; None if it is lost."""
         try:
             if (stored := await self._records.message(id_)) is not None and stored[1].value is not None:
                 return decode_envelope(stored[1].value)
-            reason = "its record is gone"
+            reason = "its record is missing"
         except (DamagedLog, msgspec.DecodeError) as error:
             reason = str(error)
         log.error(
@@ -225,19 +225,20 @@ class Deliveries:
         return None
 
     async def _sleep_until(self, at_ms: int) -> None:
-        """Nothing is on its way that is due later than so long from now, unless the clock was set back.
+        """Sleep until a time, but no longer than deliveries are planned ahead.
 
-        Then it comes by the clock as it was: those behind it must not wait for hours.
+        A later time means that the clock was set back. The message is then delivered by the old clock: those
+        queued behind it must not wait for hours.
         """
         loop = asyncio.get_running_loop()
-        patience = loop.time() + PLANNED_MS / 1000
+        limit = loop.time() + PLANNED_MS / 1000
         while (  # noqa: ASYNC110 - the clock may be set
-            (left_ms := at_ms - self._clock.now_ms()) > 0 and (left := patience - loop.time()) > 0
+            (left_ms := at_ms - self._clock.now_ms()) > 0 and (left := limit - loop.time()) > 0
         ):
             await asyncio.sleep(min(left_ms / 1000, left))
 
     async def _settle(self) -> None:
-        """Tell the machine of batches that are on the medium."""
+        """Report batches that are on disk to the machine."""
         while self._unsettled:
             if settled := self._take_settled():
                 self._settled(settled)
@@ -247,12 +248,12 @@ class Deliveries:
         self._settling = None
 
     def _take_settled(self) -> list[IntentId]:
-        """Batches that are on the medium, as many as may be noted at once."""
+        """Take batches that are on disk, as many as may be reported at once."""
         settled: list[IntentId] = []
         room = SETTLED_AT_ONCE
         for partition, batches in list(self._unsettled.items()):
-            is_gone = self._topics.find(partition.topic_id.bytes, partition.identity.partition) is None
-            while batches and room > 0 and (is_gone or batches[0][0] <= partition.log.flushed_offset):
+            is_deleted = self._topics.find(partition.topic_id.bytes, partition.identity.partition) is None
+            while batches and room > 0 and (is_deleted or batches[0][0] <= partition.log.flushed_offset):
                 _, intent, count = batches.popleft()
                 settled.append(intent)
                 room -= count
@@ -266,12 +267,12 @@ class Deliveries:
 
 
 def _done(batch: Deliver, partition: Partition) -> int:
-    """How many of a batch's messages the partition has already."""
+    """Return how many of a batch's messages the partition already has."""
     last = partition.log.producers.last_sequence(batch.producer_id)
     if last is None:
         return 0
     ahead = (last - batch.intent.sequence + 1) & SEQUENCE_MASK
-    # More than half of all sequences ahead is behind.
+    # Sequences wrap around: more than half of them ahead means behind.
     return min(ahead, len(batch.ids)) if ahead <= SEQUENCE_MASK // 2 else 0
 
 
@@ -283,7 +284,7 @@ def _record(place: int, due_ms: int, envelope: Envelope) -> Record:
 
 
 def _size(record: Record) -> int:
-    """What a record takes in a batch, at most."""
+    """Return an upper bound of a record's size in a batch."""
     size = _RECORD_BYTES + len(record.key or b"") + len(record.value or b"")
     for name, value in record.headers:
         size += 4 * len(name) + len(value or b"") + _HEADER_BYTES
@@ -293,7 +294,7 @@ def _size(record: Record) -> int:
 def _packed(
     records: Sequence[Record], count: int, producer_id: int, sequence: int, config: TopicConfig, now_ms: int
 ) -> bytearray:
-    """A batch of `count` offsets and sequences, with these records among them."""
+    """Pack records into a batch that spans `count` offsets and sequences."""
     packed = write_batch(
         records,
         base_offset=0,

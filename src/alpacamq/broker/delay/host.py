@@ -1,7 +1,7 @@
 """Hosts the delay machines on the partitions of an internal topic and performs their effects.
 
-Machines go by the wall clock: a message due at nine is delivered when the clock says nine. A clock that is
-set forward makes everything in between due; one that is set back makes everything wait longer.
+Machines use the wall clock: a message due at nine is delivered when the clock shows nine. Setting the clock
+forward makes everything in between due; setting it back delays everything.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ from alpacamq.timers.messages import (
     BlockLoaded,
     Deliver,
     Dropped,
+    ProducerBatch,
     ReadBlock,
     Schedule,
-    Source,
     TopicsDeleted,
     ToSchedule,
 )
@@ -38,7 +38,7 @@ log = get_logger(__name__)
 BATCH_MESSAGES = 200
 BATCH_BYTES = 256 << 10
 # A delay log is compacted when this many messages are done, or fewer in a log of this size, but not before
-# they are half as many as those that wait.
+# they are half as many as those pending.
 GARBAGE_MESSAGES = 50_000
 GARBAGE_BYTES = 64 << 20
 RETRY_SECONDS = 1.0
@@ -69,7 +69,9 @@ class DelayLog:
         self.deliveries = deliveries
         self._compacted_at = 0
 
-    async def schedule(self, messages: Sequence[ToSchedule], source: Source | None = None) -> list[int]:
+    async def schedule(
+        self, messages: Sequence[ToSchedule], source: ProducerBatch | None = None
+    ) -> list[int]:
         """Return the offsets of the messages, once they are on disk; none if the source batch is known."""
         await self.host.loaded()
         replies = [
@@ -86,11 +88,11 @@ class DelayLog:
         return offsets
 
     def is_worth_compacting(self) -> bool:
-        """Return whether compaction frees enough: it reads all that waits to find what no longer does."""
+        """Return whether compaction frees enough: it has to read all pending messages."""
         if (machine := self.host.machine) is None:
             return False
         spent = machine.tombstones - self._compacted_at
-        if spent < 0:  # a machine that was rebuilt counts anew
+        if spent < 0:  # a rebuilt machine starts counting at zero
             spent, self._compacted_at = machine.tombstones, 0
         is_much = spent >= GARBAGE_MESSAGES or self.host.partition.log.size_bytes >= GARBAGE_BYTES
         if not is_much or spent * 2 < machine.pending or not spent:
@@ -111,7 +113,7 @@ def _parts(messages: Sequence[ToSchedule]) -> Iterator[Sequence[ToSchedule]]:
 
 
 class DelayLogs:
-    """All delay logs. Each has a number, which is that of its partition."""
+    """All delay logs, numbered by partition."""
 
     def __init__(
         self,
@@ -168,7 +170,7 @@ class DelayLogs:
 
     @property
     def pending(self) -> int:
-        """The number of messages that wait, in the logs that are loaded."""
+        """The number of pending messages in the logs that are loaded."""
         return sum(machine.pending for machine in self._machines.machines)
 
     def failures(self) -> list[str]:
@@ -184,7 +186,7 @@ class DelayLogs:
         return offset * len(self) + number
 
     async def number_for(self, topic: str, partition: int) -> int:
-        """Return the number of the log in which messages for a partition wait."""
+        """Return the number of the log that stores messages for a partition."""
         await self._machines.all()
         return self._machines.index_of(f"{topic}-{partition}")
 
@@ -225,7 +227,7 @@ class DelayLogs:
                     self._stats.dropped += effect.messages
 
     async def _read_block(self, delay_log: DelayLog, block: ReadBlock) -> None:
-        """Read a block, with retries: its messages are due in some days."""
+        """Read a block, with retries: its messages are not due for days."""
         wait_seconds = RETRY_SECONDS
         while True:
             try:

@@ -1,7 +1,7 @@
-"""Messages that wait for their time: durable at once in an internal log, in their partition when due.
+"""Schedules, cancels and lists delayed messages, which wait in an internal log until they are due.
 
-Which of the internal log's partitions a message waits in follows from the partition it is for. Its
-id is made of its offset there and the number of that partition, so that ids are unique in a topic.
+The target partition decides which partition of the internal log stores a message. Its id combines the offset
+there with the number of that partition, so that ids are unique in a topic.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from alpacamq.timers.messages import (
     Listing,
     ListMessages,
     PendingCounts,
-    Source,
+    ProducerBatch,
     TargetName,
     ToSchedule,
 )
@@ -38,15 +38,15 @@ from alpacamq.timers.wheel import MAX_DUE_MS, due_of
 
 from .delivery import DeliveryCounts
 from .host import DelayLogs
-from .search import DelaySearch, Found
+from .log_reader import DelaySearch, Found
 
 log = get_logger(__name__)
 
-_NOBODY = Origin()
+_UNKNOWN_ORIGIN = Origin()
 
 
 class DelaySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of what may wait."""
+    """Limits of delayed messages."""
 
     max_pending: int = 5_000_000
     max_delay_ms: int = 366 * DAY_MS
@@ -54,7 +54,7 @@ class DelaySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayedMessage:
-    """A message and the moment it is for."""
+    """A message and its due time."""
 
     topic: str
     partition: int
@@ -66,7 +66,7 @@ class DelayedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """One message that waits, as listed: `id` is unique within the topic."""
+    """A pending message as listed; `id` is unique within the topic."""
 
     topic: str
     partition: int
@@ -78,19 +78,19 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayCounts:
-    """Totals count since the broker started."""
+    """Statistics of delayed messages; totals count since the broker started."""
 
     pending: int
     next_due_ms: int | None
     scheduled_total: int
     fired_total: int
     cancelled_total: int
-    late_ms_p99: float  # of recent firings, how late after their due time
+    late_ms_p99: float  # of recent deliveries, after their due time
     dropped_total: int = 0  # their topic was deleted
 
 
 class Delays:
-    """Every delayed message of this broker."""
+    """All delayed messages of this broker."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Delays:
         traces: DelayTraces | None = None,
     ) -> None:
         self._topics = resources.topics
-        self._traces = traces  # None where tracing is switched off
+        self._traces = traces  # None if tracing is disabled
         self._producer_ids = producer_ids
         self._settings = settings
         self._clock = clock
@@ -118,24 +118,30 @@ class Delays:
         )
         self.run = self._logs.run
         self._search = DelaySearch(resources.executor)
-        # How long after their time messages were delivered.
+        # Delay of deliveries after their due time.
         self.late_seconds = self._delivered.late_seconds
-        self._arriving = 0
+        self._being_scheduled = 0
         self._scheduled = self._cancelled = 0
 
     async def schedule(
-        self, messages: Sequence[DelayedMessage], origin: Origin = _NOBODY, received_us: int | None = None
+        self,
+        messages: Sequence[DelayedMessage],
+        origin: Origin = _UNKNOWN_ORIGIN,
+        received_us: int | None = None,
     ) -> list[int]:
-        """Ids in order, once all are durable. InvalidDelay, TooManyDelayed, UnknownTopic."""
+        """Schedule messages and return their ids in order, once all are on disk.
+
+        Raises InvalidDelay, TooManyDelayed or UnknownTopic.
+        """
         received_us = now_us() if received_us is None else received_us
         now_ms = self._clock.now_ms()
-        wanted = []
+        to_schedule = []
         for message in messages:
             partition = self._topics.partition(message.topic, message.partition)
             check_writable(partition.identity)
             envelope = encode_envelope(message.key, message.value, message.headers)
             due_ms = self._due_ms(message.due_ms, now_ms)
-            wanted.append(ToSchedule(_target(partition), due_ms, envelope))
+            to_schedule.append(ToSchedule(_target(partition), due_ms, envelope))
         by_log: dict[int, list[int]] = {}
         for at, message in enumerate(messages):
             by_log.setdefault(await self._logs.number_for(message.topic, message.partition), []).append(at)
@@ -143,7 +149,7 @@ class Delays:
         with self._room_for(len(messages)):
             await self._producer_ids.replenish()  # a machine may need one
             calls = [
-                self._logs[number].schedule([wanted[at] for at in places])
+                self._logs[number].schedule([to_schedule[at] for at in places])
                 for number, places in by_log.items()
             ]
             for (number, places), offsets in zip(by_log.items(), await asyncio.gather(*calls), strict=True):
@@ -159,40 +165,40 @@ class Delays:
         return ids
 
     def trace_of(self, message: DelayedMessage, delayed_id: int) -> str | None:
-        """The id of the trace of a message that was scheduled, if it has one."""
+        """Return the trace id of a scheduled message, if it has one."""
         partition = self._topics.find(message.topic.encode(), message.partition)
         return None if partition is None else trace_of_delayed(partition, delayed_id, message.headers)
 
-    async def first_seen_ms(self, partition: Partition, source: Source) -> int | None:
-        """When the batch of a producer was parted, if it came before."""
+    async def first_seen_ms(self, partition: Partition, source: ProducerBatch) -> int | None:
+        """Return when a producer's batch was first split, if it was sent before."""
         if not self._logs:
             return None
         delay_log = self._logs[await self._logs.number_for(*partition.identity)]
         machine = await delay_log.host.loaded()
         return machine.first_seen_ms(partition.topic_id.bytes, partition.identity.partition, source)
 
-    async def set_aside(
+    async def schedule_records(
         self,
         partition: Partition,
         records: Sequence[tuple[int, Record]],
-        source: Source | None,
-        origin: Origin = _NOBODY,
+        source: ProducerBatch | None,
+        origin: Origin = _UNKNOWN_ORIGIN,
     ) -> None:
-        """Take in the records of a produced batch that are for later, each with when it is due.
+        """Schedule the delayed records of a produced batch, each with its due time.
 
-        A batch of an idempotent producer that comes again is taken in once.
+        A batch that an idempotent producer sends again is scheduled once.
         """
         now_ms = self._clock.now_ms()
         target = _target(partition)
-        wanted = [
+        to_schedule = [
             ToSchedule(target, self._due_ms(due_ms, now_ms), encode_envelope(*record[2:]))
             for due_ms, record in records
         ]
         number = await self._logs.number_for(*partition.identity)
-        with self._room_for(len(wanted)):
+        with self._room_for(len(to_schedule)):
             await self._producer_ids.replenish()
             received_us = now_us()
-            offsets = await self._logs[number].schedule(wanted, source)
+            offsets = await self._logs[number].schedule(to_schedule, source)
             self._scheduled += len(offsets)
         if self._traces is not None and offsets:
             for (due_ms, record), offset in zip(records, offsets, strict=True):
@@ -202,10 +208,10 @@ class Delays:
     async def cancel(
         self, topic: str, partition: int, delayed_id: int, api: ClientApi = ClientApi.BROKER
     ) -> Waiting:
-        """The message will not appear. UnknownDelayed if it is not waiting (any more)."""
+        """Cancel a message; raises UnknownDelayed if it is not pending."""
         target = self._topics.partition(topic, partition)
         topic_id = target.topic_id.bytes
-        unknown = UnknownDelayed(f"no message {delayed_id} waits for partition {partition} of {topic!r}")
+        unknown = UnknownDelayed(f"no delayed message {delayed_id} in partition {partition} of {topic!r}")
         if not self._logs or delayed_id < 0:
             raise unknown
         offset, number = divmod(delayed_id, len(self._logs))
@@ -213,22 +219,22 @@ class Delays:
         stored = await delay_log.records.message(offset)
         if stored is None:
             raise unknown
-        word, record = stored
+        timer, record = stored
         try:
             await delay_log.host.ask(
-                CancelMessage(id=offset, word=word, topic_id=topic_id, partition=partition)
+                CancelMessage(id=offset, timer=timer, topic_id=topic_id, partition=partition)
             )
         except UnknownDelayed:
             raise unknown from None
         self._cancelled += 1
         if self._traces is not None and record.value is not None:
             self._traces.cancelled(target, delayed_id, decode_envelope(record.value).headers, api)
-        return _waiting(topic, partition, delayed_id, due_of(word), record)
+        return _waiting(topic, partition, delayed_id, due_of(timer), record)
 
     async def waiting(
         self, topic: str, *, partition: int | None = None, after_id: int = -1, limit: int = 100
     ) -> list[Waiting]:
-        """Messages of a topic that wait, by id."""
+        """List the pending messages of a topic, by id."""
         found: list[tuple[int, Found]] = []
         for number, listing in await self._listings(topic, partition, after_id):
             after_offset = self._offset_after(after_id, number)
@@ -244,7 +250,7 @@ class Delays:
     async def messages(
         self, topic: str, *, after_id: int = -1, limit: int = 100
     ) -> list[tuple[int, DelayedMessage]]:
-        """What `waiting` lists, whole, each with its id."""
+        """Return the messages that `waiting` lists, with their ids and contents."""
         found: list[tuple[int, DelayedMessage]] = []
         for entry in await self.waiting(topic, after_id=after_id, limit=limit):
             offset, number = divmod(entry.id, len(self._logs))
@@ -263,7 +269,7 @@ class Delays:
         return found
 
     async def stats(self, topic: str | None = None) -> DelayCounts:
-        """Of one topic (pending and next only) or of all."""
+        """Return statistics of one topic (only pending and next_due_ms) or of all."""
         if topic is not None:
             return await self._topic_stats(topic)
         answers: list[PendingCounts] = []
@@ -281,11 +287,11 @@ class Delays:
         )
 
     def failures(self) -> list[str]:
-        """The delay logs that cannot be loaded, and why."""
+        """Describe the delay logs that cannot be loaded."""
         return self._logs.failures()
 
     def topic_deleted(self) -> None:
-        """What waits for it will not be delivered."""
+        """Drop messages for deleted topics."""
         self._logs.topic_deleted()
 
     def is_worth_compacting(self, partition: Partition) -> bool:
@@ -313,10 +319,10 @@ class Delays:
         )
 
     async def _listings(self, topic: str, partition: int | None, after_id: int) -> list[tuple[int, Listing]]:
-        """Where a topic's messages are, by the number of the delay log, of those that have any."""
+        """Return the listings of a topic by number of the delay log, without empty ones."""
         described = self._topics.image.topic(topic)
         if partition is not None:
-            self._topics.partition(topic, partition)  # or it says that there is none
+            self._topics.partition(topic, partition)  # raises if it does not exist
         if not self._logs:
             return []
         by_log: dict[int, list[int]] = {}
@@ -336,25 +342,25 @@ class Delays:
         return listings
 
     def _offset_after(self, after_id: int, number: int) -> int:
-        """The largest offset of a delay log whose id is not after this one."""
+        """Return the largest offset in a delay log whose id is at most `after_id`."""
         return (after_id - number) // len(self._logs)
 
     @contextmanager
     def _room_for(self, count: int) -> Iterator[None]:
-        """Count messages that are about to wait, if there is room for them."""
-        pending = self._arriving + self._logs.pending
+        """Reserve room for messages while they are being scheduled; raises TooManyDelayed."""
+        pending = self._being_scheduled + self._logs.pending
         if pending + count > self._settings.max_pending:
             raise TooManyDelayed(
-                f"{pending} messages wait for their time; delays.max_pending={self._settings.max_pending}"
+                f"{pending} delayed messages are pending; delays.max_pending={self._settings.max_pending}"
             )
-        self._arriving += count
+        self._being_scheduled += count
         try:
             yield
         finally:
-            self._arriving -= count
+            self._being_scheduled -= count
 
     def _due_ms(self, due_ms: int, now_ms: int) -> int:
-        """When a message is due, if that is not too far ahead."""
+        """Return the due time to store; raises InvalidDelay if it is too far ahead."""
         max_delay_ms = self._settings.max_delay_ms
         if due_ms - now_ms > max_delay_ms or due_ms > MAX_DUE_MS:
             raise InvalidDelay(

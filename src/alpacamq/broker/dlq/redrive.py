@@ -1,7 +1,7 @@
-"""Redrive: moving dead letters back to the topics they came from, or to another, one task per asking.
+"""Redrive: moves dead letters back to the topics they came from, or to another topic, in one task each.
 
-A task receives from the dead-letter topic like any consumer of its queue and has the engine move what it
-gets, so that nothing is lost or doubled whenever it ends. What a restart ends is begun again by asking again.
+A task receives from the dead-letter topic like any consumer of its queue and has the engine move the
+messages, so that nothing is lost or duplicated whenever it ends. A restart ends all tasks; start them again.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ log = get_logger(__name__)
 KEPT_TASKS = 100
 BATCH = 100
 LEASE_MS = 60_000
-# What is left where it is stays leased while the task runs; with more than this, something is wrong.
+# Messages that cannot be moved stay leased while the task runs; the task fails at this many.
 MAX_LEFT = 500
 IDLE_WAIT_MS = 200
 CONSUMER = "redrive"
@@ -42,22 +42,22 @@ CONSUMER = "redrive"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedriveTask:
-    """A redrive under way or ended."""
+    """A redrive, running or ended."""
 
     id: str
     source: str  # the dead-letter topic
-    target: str | None  # None: each message to where it came from
+    target: str | None  # None: each message to its original topic
     state: str  # running, completed, cancelling, cancelled, failed
     started_ms: int
     moved: int
-    to_move: int  # when it began
+    to_move: int  # at the start
     messages_per_second: int | None
     failure: str = ""
 
 
 @dataclass(slots=True)
 class _Redrive:
-    """A task, what it may move, and what it leaves."""
+    """A task with its limits and the messages it could not move."""
 
     task: RedriveTask
     ends: dict[int, int]
@@ -78,23 +78,23 @@ class Redrives:
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Own the tasks until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             try:
                 await asyncio.Event().wait()
             finally:
-                self._tasks = None  # nothing new begins while the rest ends
+                self._tasks = None  # start nothing new while the rest ends
 
     async def start(
         self, source: str, *, target: str | None, messages_per_second: int | None, max_messages: int | None
     ) -> RedriveTask:
-        """Begin; UnknownTopic, or InvalidRequest where it makes no sense."""
+        """Start a redrive; raises UnknownTopic or InvalidRequest."""
         self._check(source, target)
         if messages_per_second is not None and messages_per_second < 1:
-            raise InvalidRequest(f"{messages_per_second} messages per second would never end")
+            raise InvalidRequest(f"messages_per_second must be at least 1, not {messages_per_second}")
         queue = QueueId(BUILT_IN_GROUP, source)
-        # Asking without wanting anything makes the queue, if there was none.
+        # A receive of no messages creates the queue if it does not exist.
         await self._host.lease(ReceiveRequest(queue=queue, consumer=CONSUMER, max_messages=0))
         stats = await self._describe(queue)
         task = RedriveTask(
@@ -104,7 +104,7 @@ class Redrives:
             state="running",
             started_ms=self._host.clock.now_ms(),
             moved=0,
-            to_move=sum(each.ready + each.resting for each in stats.partitions),
+            to_move=sum(each.ready + each.backoff for each in stats.partitions),
             messages_per_second=messages_per_second,
         )
         redrive = _Redrive(
@@ -119,17 +119,17 @@ class Redrives:
         return task
 
     def tasks(self, source: str | None) -> list[RedriveTask]:
-        """Newest first."""
+        """List tasks, newest first."""
         return [each.task for each in self._redrives if source in (None, each.task.source)]
 
     def cancel(self, task_id: str) -> RedriveTask:
-        """End a task that runs; what it has moved stays moved."""
+        """Cancel a running task; messages already moved stay moved."""
         for redrive in self._redrives:
             if redrive.task.id == task_id:
                 if redrive.task.state == "running":
                     redrive.change(state="cancelling")
                 return redrive.task
-        raise InvalidRequest(f"there is no redrive {task_id!r}")
+        raise InvalidRequest(f"unknown redrive {task_id!r}")
 
     def _check(self, source: str, target: str | None) -> None:
         self._topics.image.topic(source)
@@ -183,10 +183,10 @@ class Redrives:
             )
             if not leases or not await self._move(redrive, queue, leases):
                 break
-        await self._arrived(redrive, queue)
+        await self._wait_until_moved(redrive, queue)
 
     async def _move(self, redrive: _Redrive, queue: QueueId, leases: tuple[Acquired, ...]) -> bool:
-        """Move what was there when the task began; false if that was the last of it."""
+        """Move messages that existed when the task began; false if those were the last."""
         try:
             records = await self._host.reader.read(
                 queue.topic, [(each.partition, each.offset) for each in leases]
@@ -195,19 +195,19 @@ class Redrives:
             self._host.release(queue, leases)
             raise
         settlements: list[Settlement] = []
-        later: list[Acquired] = []
+        newer: list[Acquired] = []
         for lease in leases:
             record = records.get((lease.partition, lease.offset))
             if lease.offset >= redrive.ends.get(lease.partition, 0):
-                later.append(lease)
+                newer.append(lease)
             elif record is None:
                 settlements.append(settled(lease, Action.DISCARD))
             elif (target := self._target(redrive, record)) is None:
                 redrive.left.append(lease)
             else:
                 settlements.append(settled(lease, Action.MOVE)._replace(target=target))
-        # What came since stays: giving it back now would only bring it again.
-        redrive.left += later
+        # Newer messages stay leased: released now, they would be received again.
+        redrive.left += newer
         if settlements:
             request = SettleRequest(queue=queue, settlements=tuple(settlements))
             reply = await self._host.ask(request)
@@ -217,26 +217,26 @@ class Redrives:
                 state="failed", failure=f"stopped: {redrive.task.failure or 'too many new messages'}"
             )
             return False
-        return len(later) < len(leases)
+        return len(newer) < len(leases)
 
     def _target(self, redrive: _Redrive, record: Record) -> str | None:
-        """Where a dead letter goes; None if that cannot be told, which the task says."""
+        """Return the target of a dead letter; None if it has none, which the task reports."""
         if redrive.task.target is not None:
             return redrive.task.target
         topic, _ = origin(record)
         if topic is None:
-            reason = "they do not say where they came from; name a target"
+            reason = "their original topic is not recorded; name a target"
         elif (
             topic in INTERNAL_TOPICS or topic == redrive.task.source or not self._topics.partitions_of(topic)
         ):
-            reason = f"topic {topic!r}, where they came from, is not there"
+            reason = f"topic {topic!r}, which they came from, does not exist"
         else:
             return topic
         redrive.change(failure=f"{len(redrive.left) + 1} messages were left: {reason}")
         return None
 
-    async def _arrived(self, redrive: _Redrive, queue: QueueId) -> None:
-        """Return once everything is where it is to be."""
+    async def _wait_until_moved(self, redrive: _Redrive, queue: QueueId) -> None:
+        """Return once all moves are complete."""
         while any(each.dead_lettering for each in (await self._describe(queue)).partitions):
             if redrive.task.target is not None and not self._topics.partitions_of(redrive.task.target):
                 raise UnknownTopic(f"topic {redrive.task.target!r} has been deleted")

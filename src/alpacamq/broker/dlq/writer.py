@@ -1,8 +1,8 @@
-"""Carrying out what the queue engine wants moved: to dead-letter topics, and back in a redrive.
+"""Performs the moves that queue engines decide: to dead-letter topics, and back in a redrive.
 
-A move is appended to its target under a producer id and a sequence of its own, so that a move repeated
-after a crash is recognised. What cannot be moved now is tried again until it can: a dead letter is
-never lost to a full disk. Only what was to go to a topic that is no more stays where it is.
+A move is appended to its target under its own producer id and sequence, so that a move repeated after a
+crash is detected. A failed move is retried until it succeeds: a full disk loses no dead letter. Only a
+redrive to a topic that was deleted returns the message to its queue.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ from alpacamq.telemetry.logs import get_logger
 
 log = get_logger(__name__)
 
-MAX_MOVES_AT_ONCE = 100
+MAX_BATCH_MOVES = 100
 MAX_BATCH_BYTES = 512 << 10
 RETRY_SECONDS = 0.2
 MAX_RETRY_SECONDS = 30.0
 
 
-class _Line:
-    """Moves of one partition of a queue, in the order of their sequences, and who wants them."""
+class _MoveQueue:
+    """Pending moves of one partition of a queue, in the order of their sequences."""
 
     __slots__ = ("host", "moves", "sequences")
 
@@ -49,13 +49,13 @@ class _Line:
         self.sequences: set[int] = set()
 
     def add(self, move: Move) -> None:
-        # An engine that was rebuilt asks again for what is under way.
+        # A rebuilt engine requests moves in progress again.
         if move.sequence not in self.sequences:
             self.sequences.add(move.sequence)
             self.moves.append(move)
 
     def take(self) -> Move:
-        """The first, which is seen to."""
+        """Remove the first move."""
         move = self.moves.popleft()
         self.sequences.discard(move.sequence)
         return move
@@ -67,12 +67,12 @@ def _settings(host: StateMachineHost[QueueEngine], queue: QueueId) -> TopicConfi
     return machine.settings(queue)
 
 
-class _NowhereToGo(Exception):
-    """The topic that a message was to be moved to, which is not one for dead letters, is no more."""
+class _TargetDeleted(Exception):
+    """The target topic of a redrive was deleted."""
 
 
 class DlqWriter:
-    """Every move under way. `run` owns their tasks."""
+    """The moves in progress. `run` owns their tasks."""
 
     def __init__(
         self, topics: Topics, reader: QueueReader, clock: Clock, traces: QueueTraces | None = None
@@ -81,67 +81,70 @@ class DlqWriter:
         self._reader = reader
         self._clock = clock
         self._traces = traces
-        self._lines: dict[tuple[QueueId, int, int], _Line] = {}
+        self._queues: dict[tuple[QueueId, int, int], _MoveQueue] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Own the tasks until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             try:
                 await asyncio.Event().wait()
             finally:
-                self._tasks = None  # nothing new begins while the rest ends
+                self._tasks = None  # start nothing new while the rest ends
 
-    def carry_out(self, host: StateMachineHost[QueueEngine], moves: Sequence[Move]) -> None:
-        """Have these moves made, and post MovesDone when they are."""
+    def submit(self, host: StateMachineHost[QueueEngine], moves: Sequence[Move]) -> None:
+        """Perform moves, and post MovesDone to the host when they are done."""
         if self._tasks is None:
-            return  # the next start asks again
+            return  # the engine requests them again after the restart
         for move in moves:
             key = (move.queue, move.partition, move.producer_id)
-            if (line := self._lines.get(key)) is None:
-                line = self._lines[key] = _Line(host)
-                self._tasks.create_task(self._work_off(key, line))
-            line.add(move)
+            if (pending := self._queues.get(key)) is None:
+                pending = self._queues[key] = _MoveQueue(host)
+                self._tasks.create_task(self._move_all(key, pending))
+            pending.add(move)
 
-    async def _work_off(self, key: tuple[QueueId, int, int], line: _Line) -> None:
+    async def _move_all(self, key: tuple[QueueId, int, int], pending: _MoveQueue) -> None:
         wait_seconds = RETRY_SECONDS
-        while line.moves:
-            moves = list(islice(line.moves, MAX_MOVES_AT_ONCE))
+        while pending.moves:
+            moves = list(islice(pending.moves, MAX_BATCH_MOVES))
             try:
-                made = await self._make(moves, line.host)
-            except _NowhereToGo:
-                line.host.post(MovesReturned(moves=(line.take(),)))
+                moved = await self._move(moves, pending.host)
+            except _TargetDeleted:
+                pending.host.post_once(MovesReturned(moves=(pending.take(),)))
                 continue
-            except Exception as error:  # noqa: BLE001 - a bug costs one line of moves, not the broker
+            except Exception as error:  # noqa: BLE001 - a bug costs one queue of moves, not the broker
                 if wait_seconds == RETRY_SECONDS:
                     self._report(moves[0], error)
                 await asyncio.sleep(wait_seconds)
                 wait_seconds = min(wait_seconds * 2, MAX_RETRY_SECONDS)
                 continue
             wait_seconds = RETRY_SECONDS
-            line.host.post(MovesDone(moves=[line.take() for _ in range(made)]))
-        del self._lines[key]
+            pending.host.post_once(MovesDone(moves=tuple(pending.take() for _ in range(moved))))
+        del self._queues[key]
 
     def _report(self, move: Move, error: Exception) -> None:
-        """Say once why moves do not get on."""
-        say = log.error if isinstance(error, AlpacaError) else log.exception
+        """Log once why moves fail."""
+        report = log.error if isinstance(error, AlpacaError) else log.exception
         queue = move.queue
-        say("not_moved", group=queue.group, topic=queue.topic, partition=move.partition, reason=str(error))
+        report("not_moved", group=queue.group, topic=queue.topic, partition=move.partition, reason=str(error))
 
-    async def _make(self, moves: Sequence[Move], host: StateMachineHost[QueueEngine]) -> int:
-        """Make the first of these moves, as many as go into one batch; how many that were."""
+    async def _move(self, moves: Sequence[Move], host: StateMachineHost[QueueEngine]) -> int:
+        """Perform the first of these moves that fit into one batch; return their number."""
         first = moves[0]
         queue = first.queue
-        # The sequences must be on disk before the target has them: handed out again after a power cut,
-        # they would make other messages look like repetitions.
+        # The sequences must be on disk before the target has them: assigned again after a power cut,
+        # they would make other messages look like duplicates.
         state = host.partition
         await state.flush_to(state.log.end_offset)
         places = [(move.partition, move.offset) for move in moves]
         records = await self._reader.read(queue.topic, places)
         if (record := records.get(places[0])) is None:
             log.warning(
-                "gone_before_moved", topic=queue.topic, partition=first.partition, offset=first.offset
+                "record_missing_before_move",
+                topic=queue.topic,
+                partition=first.partition,
+                offset=first.offset,
             )
             return 1
         topic = (
@@ -153,7 +156,7 @@ class DlqWriter:
         last = target.log.producers.last_sequence(first.producer_id)
         if last is not None and not follows(first.sequence, last):
             await target.flush_to(target.log.end_offset)
-            return 1  # made before a crash
+            return 1  # done before a crash
         batch: list[Record] = []
         traced: list[tuple[Move, Moved, int]] = []
         size = 0
@@ -182,18 +185,18 @@ class DlqWriter:
     def _changed(self, move: Move, record: Record, config: TopicConfig, now_ms: int) -> Record:
         changed = restored(record, now_ms) if move.target else dead_letter(record, move, now_ms)
         if changed.key is None and config.is_compacted:
-            # Compaction keeps the last of each key, and nothing without one.
+            # Compaction needs keys.
             return changed._replace(key=f"{move.queue.topic}-{move.partition}-{move.offset}".encode())
         return changed
 
     async def _target(self, move: Move, record: Record, topic: str) -> Partition:
-        """The partition to append to, made if it is one for dead letters."""
+        """Return the partition to append to; creates a missing dead-letter topic."""
         if (found := self._find(move, record, topic)) is not None:
             return found
         if move.target:
             if topic in self._topics.image.topics:
-                raise UnknownTopic(f"topic {topic!r} is being made")
-            raise _NowhereToGo
+                raise UnknownTopic(f"topic {topic!r} is being created")
+            raise _TargetDeleted
         source = self._topics.image.topic(move.queue.topic)
         with suppress(TopicExists):
             await self._topics.create(
@@ -220,7 +223,7 @@ class DlqWriter:
 
 
 def _dead_letter_settings(source: TopicConfig) -> dict[str, str]:
-    """Dead letters are kept at least as long as their source, and are there until somebody sees to them."""
+    """Return settings that keep dead letters as long as their source, without expiry or delivery limit."""
     settings = {"cleanup.policy": "delete", "queue.max.deliveries": "0", "queue.ttl.ms": "-1"}
     usual_ms = SETTINGS["retention.ms"].default
     if source.retention_ms < 0 or source.retention_ms > usual_ms:

@@ -1,10 +1,10 @@
-"""Getting appended data onto the medium, off the event loop.
+"""Flushes appended data to disk, off the event loop.
 
-One flush per partition is under way at a time; whoever starts waiting meanwhile shares the
+At most one flush per partition runs at a time; producers that start waiting meanwhile share the
 next one. That is the group commit: a hundred waiting producers cost one fsync, not a hundred.
 
-Flushes of different partitions run side by side, as many as there are threads for them. Where more wait
-than that, one thread takes many and they share their syncs. Those that somebody waits for come first.
+Flushes of different partitions run in parallel, one per thread. If more are queued than there are
+threads, one thread takes many and they share their syncs. Flushes with waiters run first.
 """
 
 import asyncio
@@ -24,14 +24,14 @@ from .leader import Partition
 
 log = get_logger(__name__)
 
-# A flush for which no file can be opened is tried again this often. Producers are told after a
-# while that theirs has not happened; the records are still flushed once there are descriptors.
+# Retry interval of a flush that could not open a file. After PATIENCE_SECONDS the waiting producers
+# get an error; the records are still flushed once there are descriptors.
 RETRY_MS = 100
 PATIENCE_SECONDS = 5.0
-# How often that is logged, of all partitions together.
+# How often that is logged, for all partitions together.
 REPORT_SECONDS = 10.0
 
-# Flushes that share their syncs; beginning and ending them is the event loop's, which must not be held up.
+# Flushes that share their syncs. The event loop begins and ends each, and must not be blocked for long.
 GROUP = 64
 
 Begun = Sequence[tuple[Partition, Flush]]
@@ -67,7 +67,7 @@ class GroupCommit:
         self._report_at = 0.0
 
     def now(self, partition: Partition) -> None:
-        """Flush as soon as the flush under way, if any, has ended."""
+        """Flush now, or as soon as the running flush has ended."""
         if partition in self._running:
             self._again.add(partition)
             return
@@ -85,12 +85,12 @@ class GroupCommit:
             if timer.when() <= loop.time() + delay_ms / 1000:
                 return
             timer.cancel()  # flush.ms has been lowered
-        self._timers[partition] = loop.call_later(delay_ms / 1000, self._time_is_up, partition)
+        self._timers[partition] = loop.call_later(delay_ms / 1000, self._timer_fired, partition)
 
     async def quiesce(self, partition: Partition) -> None:
-        """Return once no flush of this partition is under way or due."""
+        """Return once no flush of this partition is running or queued."""
         while True:
-            # Each time: what ends may have been postponed, or put in line again.
+            # Each time: the flush that ended may have been postponed or queued again.
             self._stop_timer(partition)
             self._again.discard(partition)
             self._urgent.pop(partition, None)
@@ -106,19 +106,19 @@ class GroupCommit:
             timer.cancel()
 
     def _postpone(self, partition: Partition, error: BaseException) -> None:
-        """Try again in a moment: nothing is in doubt, there was only no descriptor."""
+        """Retry shortly: no data is in doubt, there was no file descriptor."""
         now = monotonic()
         if self._stats is not None:
             self._stats.postponed += 1
         if now >= self._report_at:
             self._report_at = now + REPORT_SECONDS
             log.error("flush_postponed", partition=str(partition.identity), reason=str(error))
-        waits_since = self._postponed.setdefault(partition, now)
-        if now - waits_since > PATIENCE_SECONDS and not partition.always_waits_for_flush:
+        waiting_since = self._postponed.setdefault(partition, now)
+        if now - waiting_since > PATIENCE_SECONDS and not partition.always_waits_for_flush:
             partition.flush_failed(StorageFailed(f"{partition.identity}: flushing waits for descriptors"))
         self.within(partition, RETRY_MS)
 
-    def _time_is_up(self, partition: Partition) -> None:
+    def _timer_fired(self, partition: Partition) -> None:
         del self._timers[partition]
         if partition in self._running:
             self._again.add(partition)
@@ -127,12 +127,12 @@ class GroupCommit:
             self._start()
 
     def _start(self) -> None:
-        """Give free threads something to do. Of flushes nobody waits for, one thread takes care."""
-        # First, or producers that wait for every batch would keep the others from their interval for ever.
+        """Start flushes in free threads. Those without waiters use one thread at most."""
+        # These first, or producers that wait for every batch would starve them.
         while self._free_slots and self._due and not self._runs_due:
-            self._run(_taken(self._due), is_due=True)
+            self._run(_take(self._due), is_due=True)
         while self._free_slots and self._urgent:
-            self._run(_taken(self._urgent), is_due=False)
+            self._run(_take(self._urgent), is_due=False)
 
     def _run(self, partitions: Sequence[Partition], *, is_due: bool) -> None:
         begun: list[tuple[Partition, Flush]] = []
@@ -162,7 +162,7 @@ class GroupCommit:
         future.add_done_callback(lambda ended: self._ended(begun, ended, is_due=is_due))
 
     def _flush(self, flushes: Sequence[Flush]) -> Results:
-        """In a thread: how long it took, without the time it waited for a thread, and what failed."""
+        """Run flushes in a thread; return their duration, without time in the queue, and their errors."""
         began_at = monotonic()
         errors = run_flushes(self._disk, self._root, flushes)
         return monotonic() - began_at, errors
@@ -202,8 +202,8 @@ class GroupCommit:
             self.now(partition)
 
 
-def _taken(waiting: dict[Partition, None]) -> list[Partition]:
-    """The first that waits, or as many as can share their syncs where many do."""
+def _take(waiting: dict[Partition, None]) -> list[Partition]:
+    """Take the first partition, or as many as can share their syncs if many wait."""
     count = min(len(waiting), GROUP) if len(waiting) >= SYNCFS_THRESHOLD else 1
     taken = [partition for partition, _ in zip(waiting, range(count), strict=False)]
     for partition in taken:

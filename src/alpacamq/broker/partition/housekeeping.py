@@ -1,7 +1,7 @@
-"""Retention, compaction, timely rolling of segments and word of damage, in the background.
+"""Runs retention, compaction and time-based segment rolling, and reports damage, in the background.
 
-Looks at every partition in turn. Deciding takes the event loop microseconds; the file work
-runs in a thread. A partition whose disk fails is reported and passed over; the others go on.
+Visits every partition in turn. The decision takes microseconds on the event loop; the file work runs in a
+thread. A partition whose disk fails is reported and skipped.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ log = get_logger(__name__)
 
 
 class Housekeeping:
-    """Keeps every partition within what its topic allows."""
+    """Applies retention and compaction to every partition."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class Housekeeping:
         interval_ms: int,
         is_worth_compacting: Callable[[Partition], bool] = lambda _partition: True,
     ) -> None:
-        """Compact partitions for which `is_worth_compacting`; the log itself cannot tell."""
+        """Compact only partitions for which `is_worth_compacting` is true; the log itself cannot tell."""
         self._partitions = partitions
         self._executor = executor
         self._clock = clock
@@ -38,35 +38,35 @@ class Housekeeping:
         self._reported: set[str] = set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Visit all partitions periodically until cancelled."""
         while True:
             await asyncio.sleep(self._interval_ms / 1000)
             for partition in list(self._partitions()):
-                await self.tidy(partition)
+                await self.clean(partition)
 
-    async def tidy(self, partition: Partition) -> None:
-        """One partition's turn."""
+    async def clean(self, partition: Partition) -> None:
+        """Clean one partition and log errors."""
         try:
-            await self._tidy(partition)
+            await self._clean(partition)
         except (AlpacaError, OSError) as error:
             log.error("housekeeping_failed", partition=str(partition.identity), reason=str(error))
         except Exception:
             log.exception("housekeeping_crashed", partition=str(partition.identity))
 
     def _report_damage(self, partition: Partition) -> None:
-        """Log damage that readers have come upon, once."""
+        """Log damage that readers have found, once."""
         for damage in partition.log.damages:
             if str(damage) not in self._reported:
                 self._reported.add(str(damage))
                 log.error("damage_found", partition=str(partition.identity), reason=str(damage))
 
-    async def _tidy(self, partition: Partition) -> None:
+    async def _clean(self, partition: Partition) -> None:
         self._report_damage(partition)
         now_ms = self._clock.now_ms()
         partition.log.roll_if_due(now_ms)
         if (removal := partition.log.begin_retention(now_ms)) is not None:
-            # A start beyond the end that a power cut leaves would hide what is appended next. On a
-            # full disk it has to do without: the removal is what makes room.
+            # A log start beyond the end that a power cut leaves would hide the next appends. On a
+            # full disk the flush is skipped: the removal is what frees space.
             with suppress(StorageFailed):
                 await partition.flush_to(removal.start_offset)
             await self._in_thread(removal.run)
@@ -79,7 +79,7 @@ class Housekeeping:
             try:
                 await self._in_thread(compaction.run)
             except asyncio.CancelledError:
-                compaction.cancel()  # a shutdown does not wait for the whole log to be cleaned
+                compaction.cancel()  # shutdown does not wait for the whole log
                 raise
             try:
                 partition.log.end_compaction(compaction)
@@ -88,10 +88,12 @@ class Housekeeping:
             log.info("log_compacted", partition=str(partition.identity), size_bytes=partition.log.size_bytes)
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
-        # Not cancelled half-way: a shutdown waits for the step under way.
+        # Never cancelled half-way: a shutdown waits for the running step.
         future = asyncio.get_running_loop().run_in_executor(self._executor, work)
         try:
             await asyncio.shield(future)
         except asyncio.CancelledError:
-            future.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody waits now
+            future.add_done_callback(
+                lambda ended: ended.cancelled() or ended.exception()
+            )  # retrieved, so not logged
             raise

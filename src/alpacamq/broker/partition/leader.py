@@ -1,8 +1,7 @@
-"""One partition as its leader: takes batches, says when they may be seen, wakes who waits for that.
+"""The leader of one partition: takes batches, advances the high watermark and wakes waiters.
 
-Owns the high watermark. Appends are staged and written together by `commit`, so that all the
-small batches of one receive cost one write. A batch is acknowledged, and visible to readers,
-once it is as durable as its topic promises.
+Appends are staged and written together by `commit`, so that all small batches of one receive cost one
+write. A batch is acknowledged, and visible to readers, once it is as durable as its topic promises.
 """
 
 import asyncio
@@ -24,26 +23,26 @@ from alpacamq.telemetry.logs import get_logger
 
 log = get_logger(__name__)
 
-# Long enough that nobody means it: the operating system decides when data reaches the disk. We
-# still sync now and then, which promises nothing but keeps recovery from reading everything.
+# flush.ms of this size means never: the operating system decides when data reaches the disk. A
+# background sync still runs, which promises nothing but bounds the scan of a recovery.
 NEVER_FLUSH_MS = 2**62
 BACKGROUND_FLUSH_MS = 60_000
 _WRITTEN = bytearray()
 
 
 class Append:
-    """A batch on its way into the log, and what became of it."""
+    """A batch to be appended and its outcome."""
 
-    __slots__ = ("arrival", "data", "done", "header", "outcome")
+    __slots__ = ("data", "done", "header", "outcome", "trace")
 
     def __init__(
         self,
         data: bytearray | memoryview,
         header: BatchHeader,
         done: Callable[[], None],
-        arrival: ProduceTrace | None = None,
+        trace: ProduceTrace | None = None,
     ) -> None:
-        self.arrival = arrival
+        self.trace = trace
         self.data = data
         self.header = header
         self.done = done
@@ -51,10 +50,10 @@ class Append:
 
 
 class FlushSchedule(Protocol):
-    """Who gets a partition's data onto the medium."""
+    """Flushes partitions to disk."""
 
     def now(self, partition: "Partition") -> None:
-        """Producers are waiting: flush as soon as the flush under way, if any, has ended."""
+        """Flush as soon as the running flush, if any, has ended: producers wait."""
         ...
 
     def within(self, partition: "Partition", delay_ms: int) -> None:
@@ -77,31 +76,31 @@ class Partition:
         self.log = log
         self.leader_epoch = max(log.epochs.latest, 0)
         self.high_watermark = log.end_offset
-        # Where a power loss has ended the log, while state may still refer to what came after.
+        # Where a power loss has cut the log, while state may still refer to records behind it.
         self.cut_offset: int | None = None
         self._flushes = flushes
         self._staged: list[Append] = []
-        # Why the last write was refused, if it was.
+        # The error of the last write; None if it succeeded.
         self.refusal: AlpacaError | None = None
-        # Since the broker started; for whoever watches.
+        # Counters since the broker started, for metrics.
         self.written_batches = self.written_bytes = 0
         self.fetched_messages = self.fetched_bytes = 0
-        self.skipped_batches = 0  # passed over by readers: damaged, or not to be unpacked
+        self.skipped_batches = 0  # skipped by readers: damaged, or failed to unpack
         self._awaiting_flush: deque[tuple[int, list[Append]]] = deque()
         # Tasks in `flush_to`, each with the offset it waits for.
         self._flush_waiters: list[tuple[int, asyncio.Future[None]]] = []
-        # Whether appends wait for a postponed flush however long it takes.
+        # Whether appends wait for a postponed flush without a time limit.
         self.always_waits_for_flush = False
         self._watchers: dict[object, Callable[[int], None]] = {}
-        # None where tracing is switched off.
+        # None where tracing is disabled.
         self.traces: PartitionTraces | None = None
 
     def start_epoch(self, start_number: int = 0) -> None:
-        """Take the lead in the epoch that is the number of this start. Before the first append.
+        """Start leading, with the number of this start as leader epoch. Call before the first append.
 
         A crash may have cut records that readers had seen, and their offsets will be used again:
-        the new epoch lets those readers notice. The number is on disk and never given twice, so the log
-        records it with the first batch only; where its epochs are ahead of the number, it does so now.
+        the new epoch lets those readers notice. The number is on disk and never assigned twice, so the log
+        records it with the first batch only. If the log's epochs are ahead of the number, it records one now.
         """
         if start_number > self.leader_epoch:
             self.leader_epoch = start_number
@@ -110,12 +109,12 @@ class Partition:
             try:
                 self.log.start_epoch(self.leader_epoch)
             except StorageFailed as error:
-                # The first append tries again; until there is room for that, reads go on.
+                # The first append tries again; reads work meanwhile.
                 log.warning("leader_epoch_not_recorded", partition=str(self.identity), reason=str(error))
 
     @property
     def is_sound(self) -> bool:
-        """Whether all that is stored can be served and is known to be where it should be."""
+        """Whether all stored data can be served and is known to be on disk."""
         return self.log.damage is None and self.log.in_doubt is None
 
     @property
@@ -123,7 +122,7 @@ class Partition:
         return self.log.config
 
     def configure(self, config: TopicConfig) -> None:
-        """Take new settings; they hold from the next append on."""
+        """Apply new settings from the next append on."""
         self.log.config = config
         if self.traces is not None:
             self.traces.configure(config)
@@ -142,11 +141,11 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """Where those stop who read only what is committed: at the first record still undecided."""
+        """The limit of read_committed readers: the first record of an undecided transaction."""
         return self.log.transactions.last_stable_offset(self.high_watermark)
 
     def check_epoch(self, epoch: int) -> None:
-        """Refuse a client that knows another leader epoch; -1 is a client that does not say."""
+        """Raise an error if the client's leader epoch is not the current one; -1 skips the check."""
         if epoch == -1 or epoch == self.leader_epoch:
             return
         if epoch < self.leader_epoch:
@@ -156,10 +155,10 @@ class Partition:
         )
 
     def end_of_epoch(self, epoch: int) -> EpochEnd:
-        """Where a leader epoch ended, for clients that check whether what they have read is still there.
+        """Return where a leader epoch ended, for clients that check whether the log was truncated.
 
-        An epoch in which nothing was written is in no history, but clients have been told of it: what
-        came before it ends where it does.
+        An epoch without batches is not in the history, but clients may have seen it: the epoch before
+        it ends at the same offset.
         """
         log = self.log
         if epoch == self.leader_epoch:
@@ -169,12 +168,12 @@ class Partition:
         return log.epochs.end_offset_for(epoch, log.end_offset)
 
     def stage(self, append: Append) -> bool:
-        """Put a batch in line for `commit`; true if the line was empty."""
+        """Queue a batch for `commit`; true if the queue was empty."""
         self._staged.append(append)
         return len(self._staged) == 1
 
     def commit(self) -> None:
-        """Write what is staged, and acknowledge it now or when its flush has ended."""
+        """Write the staged batches and acknowledge them, now or when their flush has ended."""
         appends, self._staged = self._staged, []
         log = self.log
         before_bytes = log.size_bytes
@@ -199,15 +198,15 @@ class Partition:
             self, config.flush_ms if config.flush_ms < NEVER_FLUSH_MS else BACKGROUND_FLUSH_MS
         )
         if self.traces is not None:
-            _tell_traces(appends)
-        self._show_up_to(log.end_offset, added_bytes)
+            _record_outcomes(appends)
+        self._advance_high_watermark(log.end_offset, added_bytes)
         for append in appends:
             append.done()
 
     async def flush_to(self, offset: int) -> None:
         """Return once everything before `offset` is on disk, whatever the topic's flush settings say.
 
-        A record elsewhere that says "this was done" is appended only after this has returned.
+        Call it before appending a record elsewhere that depends on these.
         """
         if offset <= self.log.flushed_offset:
             return
@@ -217,7 +216,7 @@ class Partition:
         await waiter
 
     def flushed(self) -> None:
-        """A flush has ended, well or not: answer those who waited for it."""
+        """Complete the appends and waiters that the flush that has ended covers, or fail them."""
         log = self.log
         if log.in_doubt is not None:
             self._fail_awaiting(log.fsync_error())
@@ -227,30 +226,30 @@ class Partition:
         while self._awaiting_flush and self._awaiting_flush[0][0] <= log.flushed_offset:
             ready += self._awaiting_flush.popleft()[1]
         if self.traces is not None:
-            _tell_traces(ready)
+            _record_outcomes(ready)
         if self._awaiting_flush and not log.is_flushable:
             self._fail_awaiting(StorageFailed(f"{self.identity} is closed"))
         elif self._awaiting_flush:
             self._flushes.now(self)
-            self._show_up_to(log.flushed_offset, 0)
+            self._advance_high_watermark(log.flushed_offset, 0)
         else:
-            self._show_up_to(log.end_offset, 0)
+            self._advance_high_watermark(log.end_offset, 0)
         for append in ready:
             append.done()
 
     def flush_failed(self, error: AlpacaError) -> None:
-        """No flush could even begin: those who waited for one are told."""
+        """Fail all that wait for a flush, because none could begin."""
         self._fail_awaiting(error)
 
     def watch(self, key: object, wake: Callable[[int], None]) -> None:
-        """Call `wake` with the bytes that became readable whenever some do, until `unwatch`."""
+        """Call `wake` with the number of new readable bytes whenever there are some, until `unwatch`."""
         self._watchers[key] = wake
 
     def unwatch(self, key: object) -> None:
         self._watchers.pop(key, None)
 
     def read(self, offset: int, max_bytes: int, limit_offset: int, *, at_least_one: bool) -> Slice | None:
-        """Whole batches from `offset` on, before a limit that is no later than the high watermark."""
+        """Read whole batches from `offset` on, before a limit that is no later than the high watermark."""
         return self.log.read(offset, max_bytes, limit_offset, at_least_one=at_least_one)
 
     def verify(self, part: Slice) -> None:
@@ -282,23 +281,23 @@ class Partition:
         return self.log.producers.copy()
 
     def retire(self, error: AlpacaError) -> None:
-        """The partition is going away: nobody may go on waiting for it."""
+        """Fail all waiters and wake all watchers, because the partition is being deleted."""
         self._fail_awaiting(error)
         for wake in list(self._watchers.values()):
             wake(2**31)
 
     def _refuse(self, appends: list[Append], error: AlpacaError) -> None:
         if self.refusal is None:
-            # Said once, not for every retry of every producer.
+            # Logged once, not for every retry of every producer.
             log.error("writes_refused", partition=str(self.identity), reason=str(error))
         self.refusal = error.with_traceback(None)
         for append in appends:
             append.outcome = error
-        _tell_traces(appends)
+        _record_outcomes(appends)
         for append in appends:
             append.done()
 
-    def _show_up_to(self, offset: int, added_bytes: int) -> None:
+    def _advance_high_watermark(self, offset: int, added_bytes: int) -> None:
         if offset <= self.high_watermark:
             return
         self.high_watermark = offset
@@ -330,20 +329,20 @@ class Partition:
         for _, appends in waiting:
             for append in appends:
                 append.outcome = error
-            _tell_traces(appends)
+            _record_outcomes(appends)
             for append in appends:
                 append.done()
 
 
-def _tell_traces(appends: list[Append]) -> None:
-    """Tell the traces of some batches what became of them, before anybody else hears of it."""
+def _record_outcomes(appends: list[Append]) -> None:
+    """Record the outcome of batches in their traces, before it becomes visible."""
     for append in appends:
-        if append.arrival is not None:
+        if append.trace is not None:
             outcome = append.outcome
             if isinstance(outcome, Appended) and not outcome.duplicate:
-                append.arrival.persisted(outcome.base_offset, outcome.next_offset)
+                append.trace.persisted(outcome.base_offset, outcome.next_offset)
             else:
-                append.arrival.refused()
+                append.trace.refused()
 
 
 async def append(partition: Partition, batch: bytearray) -> Appended:
@@ -360,8 +359,8 @@ async def append(partition: Partition, batch: bytearray) -> Appended:
 
 
 async def delete_before(partition: Partition, offset: int, executor: Executor) -> None:
-    """Let the log start at `offset`, which is no later than the high watermark, also after a crash."""
-    # A start beyond the end that a power cut leaves would hide what is appended next.
+    """Move the log start to `offset`, which is no later than the high watermark. Survives a crash."""
+    # A log start beyond the end that a power cut leaves would hide the next appends.
     await partition.flush_to(offset)
     deletion = partition.log.begin_delete_before(offset)
     await asyncio.get_running_loop().run_in_executor(executor, deletion.run)

@@ -1,7 +1,7 @@
-"""Opening every partition when the broker starts: several at a time, with shared syncs.
+"""Opens every partition when the broker starts: several in parallel, with shared syncs.
 
-Threads recover logs while one syncs what they have recovered so far. What is ready is handed over at once,
-so that its clients need not wait for the rest: internal topics first, since groups need them.
+Threads recover logs while one thread syncs those recovered so far. Partitions are handed over as they become
+ready, internal topics first, since groups need them.
 """
 
 import threading
@@ -22,7 +22,7 @@ INTERVAL_SECONDS = 1.0
 
 
 class RecoveryProgress:
-    """Reports once a second, and not at all when opening takes less than that. Threads share it."""
+    """Logs the progress once a second; silent if opening takes less. Thread-safe."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -37,7 +37,7 @@ class RecoveryProgress:
         self._expected = partitions
 
     def opening(self, identity: TopicPartition) -> Callable[[int, int], None]:
-        """The next partition is opened; what is returned hears how many bytes of how many are checked."""
+        """Count the next partition; the returned callback takes the scanned and total bytes of its log."""
         with self._lock:
             self._opened += 1
         self._report(identity, 0, 0)
@@ -45,10 +45,10 @@ class RecoveryProgress:
 
     def __str__(self) -> str:
         if not self._expected:
-            return "the list of topics is being read"
+            return "reading the list of topics"
         text = f"partition {self._opened} of {self._expected}"
         if self._total_bytes:
-            text += f", {self._scanned_bytes} of its {self._total_bytes} bytes are checked"
+            text += f", {self._scanned_bytes} of its {self._total_bytes} bytes checked"
         return text
 
     def _report(self, identity: TopicPartition, scanned_bytes: int, total_bytes: int) -> None:
@@ -70,12 +70,12 @@ class RecoveryProgress:
 THREADS = 4
 SLICE = 16
 # Threads take turns, a slice each: if every system call passed the interpreter's lock to another thread,
-# 10,000 near-empty partitions would take twice as long. When none has been recovered for so long, the one
-# whose turn it is waits for the disk or scans a long tail, and others no longer wait for it.
+# 10,000 near-empty partitions would take twice as long. If nothing was recovered for this long, the thread
+# whose turn it is waits for the disk or scans a long tail, and the others stop waiting for it.
 STALLED_SECONDS = 0.02
-# How long what is recovered waits for more, to share its syncs.
+# How long recovered partitions wait for more, to share their syncs.
 SETTLE_EVERY_SECONDS = 0.05
-# Slices that may be recovered or waiting for it while others are synced.
+# Slices that may be recovered or queued while others are synced.
 MAX_AHEAD = 128
 
 
@@ -84,10 +84,10 @@ class LoadingStopped(Exception):
 
 
 class Loading:
-    """Opens the partitions of all topics; `run` in a thread.
+    """Opens the partitions of all topics. `run` blocks; run it in a thread.
 
-    `recover` makes a partition that must not be used before `settle` has returned for it. It calls
-    `check_stopped` now and then while it scans a long tail.
+    `recover` opens a partition, which must not be used before `settle` has returned for it. It calls
+    `check_stopped` periodically while it scans a long tail.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Loading:
         self._recovered_count = 0
 
     def stop(self) -> None:
-        """Have `run` return soon; from any thread."""
+        """Make `run` return soon. Thread-safe."""
         self._stopped.set()
 
     def check_stopped(self) -> None:
@@ -113,7 +113,7 @@ class Loading:
             raise LoadingStopped
 
     def run(self, topics: Collection[Topic]) -> bool:
-        """Return when every partition is ready, or false after `stop`. What one of them raises ends it."""
+        """Return true when every partition is ready, or false after `stop`. Raises the first error of any."""
         internal = [topic for topic in topics if topic.is_internal]
         others = [topic for topic in topics if not topic.is_internal]
         slices = chain(_slices(internal), _slices(others))
@@ -136,23 +136,23 @@ class Loading:
                 threads.shutdown(cancel_futures=True)
         return False
 
-    def _recover_slice(self, places: list[tuple[Topic, int]]) -> list[tuple[Topic, Partition]]:
+    def _recover_slice(self, partitions: list[tuple[Topic, int]]) -> list[tuple[Topic, Partition]]:
         recovered: list[tuple[Topic, Partition]] = []
         has_turn = self._await_turn()
         try:
-            for topic, index in places:
+            for topic, index in partitions:
                 self.check_stopped()
                 recovered.append((topic, self._recover(topic, index)))
                 self._recovered_count += 1
         except LoadingStopped:
-            pass  # with what there is
+            pass  # return what is recovered so far
         finally:
             if has_turn:
                 self._turn.release()
         return recovered
 
     def _await_turn(self) -> bool:
-        """Whether the turn is the caller's; if not, it may go on beside the one that has it."""
+        """Wait for the turn; false if the thread that has it stalls, and the caller may run in parallel."""
         while True:
             before = self._recovered_count
             if self._turn.acquire(timeout=STALLED_SECONDS):
@@ -169,6 +169,6 @@ class Loading:
 
 
 def _slices(topics: Iterable[Topic]) -> Iterator[list[tuple[Topic, int]]]:
-    places = ((topic, index) for topic in topics for index in range(topic.partitions))
-    while taken := list(islice(places, SLICE)):
+    partitions = ((topic, index) for topic in topics for index in range(topic.partitions))
+    while taken := list(islice(partitions, SLICE)):
         yield taken

@@ -1,8 +1,7 @@
-"""What a produced batch must be before it may enter a partition, and what its topic turns it into.
+"""Validates produced batches and converts them to the topic's compression.
 
-Almost every batch needs only its header and its checksum looked at. A compacted topic also needs
-its keys checked, and a topic with a compression of its own needs the batch packed anew: those two
-unpack records, within a limit, and belong off the event loop.
+Most batches need only their header and checksum checked. A compacted topic also requires keys, and a topic
+with its own compression repacks batches: both unpack records, within a limit, and belong off the event loop.
 """
 
 from alpacamq.model.batch import (
@@ -30,13 +29,13 @@ _CODECS = {"uncompressed": Codec.NONE} | {
 
 
 def check_writable(partition: TopicPartition) -> None:
-    """Refuse what no client may write to."""
+    """Raise InvalidTopicName for topics that no client may write to."""
     if partition.topic in INTERNAL_TOPICS:
         raise InvalidTopicName(f"topic {partition.topic!r} is written by the broker only")
 
 
 def check_replicas(partition: TopicPartition, config: TopicConfig) -> None:
-    """Refuse what cannot be kept as often as its topic asks, where the producer insists on that."""
+    """Raise NotEnoughReplicas if the topic requires more in-sync replicas than there are."""
     if config.min_insync_replicas > 1:
         raise NotEnoughReplicas(
             f"{partition} has 1 replica in sync, min.insync.replicas={config.min_insync_replicas}"
@@ -44,14 +43,14 @@ def check_replicas(partition: TopicPartition, config: TopicConfig) -> None:
 
 
 def stored_codec(config: TopicConfig) -> Codec | None:
-    """The compression a topic stores its batches with; None where that is the producer's choice."""
+    """Return the compression a topic stores its batches with; None if the producer chooses."""
     return None if config.compression_type == "producer" else _CODECS[config.compression_type]
 
 
 def admit(
     data: bytearray | memoryview, config: TopicConfig, now_ms: int
 ) -> tuple[bytearray | memoryview, BatchHeader]:
-    """The batch ready to be appended, or what is wrong with it. Patches `data` in place."""
+    """Validate a batch and return it ready to be appended. Patches `data` in place."""
     if len(data) > config.max_message_bytes:
         raise BatchTooLarge(
             f"a batch of {len(data)} bytes is larger than max.message.bytes={config.max_message_bytes}"
@@ -72,7 +71,7 @@ def admit(
 
 
 def needs_unpacking(config: TopicConfig, header: BatchHeader) -> bool:
-    """Whether `unpacked` has something to check or to change."""
+    """Return whether `unpacked` has something to check or to change."""
     return config.is_compacted or (
         config.compression_type != "producer" and _CODECS[config.compression_type] is not header.codec
     )
@@ -81,7 +80,7 @@ def needs_unpacking(config: TopicConfig, header: BatchHeader) -> bool:
 def unpacked(
     data: bytearray | memoryview, header: BatchHeader, config: TopicConfig, limit_bytes: int
 ) -> tuple[bytearray | memoryview, BatchHeader]:
-    """The batch after checks and changes that need its records. Slow: not for the event loop."""
+    """Return the batch after checks and changes that need its records. Slow: not for the event loop."""
     records = list(read_records(data, limit_bytes))
     if config.is_compacted:
         for index, record in enumerate(records):
@@ -110,7 +109,7 @@ def unpacked(
 
 
 def check_timestamps(first_ms: int, last_ms: int, config: TopicConfig, now_ms: int) -> None:
-    """Refuse timestamps that are further from the broker's clock than the topic allows."""
+    """Raise InvalidTimestamp for timestamps further from the broker's clock than the topic allows."""
     ahead_ms, behind_ms = last_ms - now_ms, now_ms - first_ms
     if ahead_ms > config.message_timestamp_after_max_ms:
         raise InvalidTimestamp(

@@ -1,4 +1,4 @@
-"""Appends that wait for the end of a turn of the event loop, so that all of a turn cost one write."""
+"""Batches the appends of one turn of the event loop into one write per partition."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from .leader import Partition
 
 
 class WriteBatcher:
-    """The partitions that have appends waiting for `commit`."""
+    """The partitions with appends waiting for `commit`."""
 
     __slots__ = ("_is_due", "_partitions")
 
@@ -15,11 +15,11 @@ class WriteBatcher:
         self._is_due = False
 
     def stage(self, partition: Partition) -> None:
-        """Note that a partition has appends waiting."""
+        """Register a partition with appends waiting."""
         self._partitions.append(partition)
 
     def commit(self) -> None:
-        """Write everything staged since the last commit; before the acknowledgements go out."""
+        """Write everything staged since the last commit, before the acknowledgements are sent."""
         if not self._partitions:
             return
         staged, self._partitions = self._partitions, []
@@ -27,13 +27,13 @@ class WriteBatcher:
         for partition in staged:
             try:
                 partition.commit()
-            except Exception as error:  # noqa: BLE001 - what is staged elsewhere must not wait in memory
+            except Exception as error:  # noqa: BLE001 - the other partitions must still be written
                 errors.append(error)
         if errors:
             raise errors[0]
 
     def commit_soon(self) -> None:
-        """Commit once everybody who is ready to run now has had the chance to stage something."""
+        """Commit after the tasks that are ready to run have had a chance to stage more."""
         if not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._commit_due)

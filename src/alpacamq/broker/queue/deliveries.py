@@ -1,4 +1,4 @@
-"""Turning leases into deliveries: records read, those past their time and those gone set aside."""
+"""Reads the records of leases and decides which of them are delivered."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -18,19 +18,19 @@ from .receipts import Receipt, write_receipt
 
 Place = tuple[int, int]
 
-# How far a search goes before it ends with what it has.
+# Limit of a search, in blocks.
 _MAX_BLOCKS = 64
 
 
 class QueueReader:
-    """Finds single records of topics, neighbours with one read."""
+    """Reads single records of topics; neighbours share one read."""
 
     def __init__(self, topics: Topics, blocks: StoredBlocks) -> None:
         self._topics = topics
         self._blocks = blocks
 
     async def read(self, topic: str, places: Iterable[Place]) -> dict[Place, Record]:
-        """The records at these (partition, offset), without those that are gone or damaged."""
+        """Return the records at these (partition, offset), without missing and damaged ones."""
         records: dict[Place, Record] = {}
         block: Block | None = None
         block_of = -1
@@ -47,7 +47,7 @@ class QueueReader:
     async def unfinished(
         self, topic: str, index: int, offset: int, is_done: Callable[[int], bool], limit: int
     ) -> list[Record]:
-        """The first records from `offset` on that are not done, within a stretch of the partition."""
+        """Return the first records from `offset` on that are not done, within a limited range."""
         records: list[Record] = []
         partition = self._topics.partition(topic, index)
         for _ in range(_MAX_BLOCKS):
@@ -95,7 +95,7 @@ EXPIRED = "expired"
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """A message and the lease on it."""
+    """A leased message."""
 
     topic: str
     partition: int
@@ -108,7 +108,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReceiveLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a receive takes, and from when on messages are too old for it."""
+    """Limits of one receive, and the time for queue.ttl.ms."""
 
     max_messages: int
     max_bytes: int
@@ -116,7 +116,7 @@ class ReceiveLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def settled(lease: Acquired, action: Action, reason: str = "") -> Settlement:
-    """What becomes of a lease, by its receipt."""
+    """Return the settlement of a lease."""
     partition, offset, count, *_ = lease
     return Settlement(partition, offset, action, count, lease.generation, reason=reason)
 
@@ -129,17 +129,17 @@ def select_deliverable(
     settings: TopicConfig,
     limits: ReceiveLimits,
 ) -> tuple[list[Delivery], list[Settlement]]:
-    """What is delivered of these leases, and what becomes of the others."""
+    """Split leases into deliveries and settlements of the others."""
     deliveries: list[Delivery] = []
     others: list[Settlement] = []
-    gone = 0
+    missing = 0
     size = 0
     is_full = False
     oldest_ms = limits.now_ms - settings.queue_ttl_ms if settings.queue_ttl_ms >= 0 else None
     for lease in leases:
         record = records.get((lease.partition, lease.offset))
         if record is None:
-            gone += 1
+            missing += 1
             others.append(settled(lease, Action.DISCARD))
         elif oldest_ms is not None and record.timestamp_ms < oldest_ms:
             is_dropped = settings.queue_ttl_action == "drop"
@@ -155,13 +155,13 @@ def select_deliverable(
                 others.append(settled(lease, Action.RELEASE_UNSEEN))
             else:
                 deliveries.append(_delivery(queue, topic_tag, lease, record))
-    if gone:
-        log.warning("leased_records_gone", group=queue.group, topic=queue.topic, records=gone)
+    if missing:
+        log.warning("leased_records_missing", group=queue.group, topic=queue.topic, records=missing)
     return deliveries, others
 
 
 def size_of(record: Record) -> int:
-    """Bytes of what a record carries."""
+    """Return the size of a record's key, value and headers."""
     size = len(record.key or b"") + len(record.value or b"")
     for name, value in record.headers:
         size += len(name) + len(value or b"")

@@ -1,8 +1,10 @@
-"""Hosts the queue engines and connects them with logs, arrivals and the dead-letter writer."""
+"""Hosts the queue engines and connects them with the log and the dead-letter writer."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,6 +16,7 @@ from alpacamq.broker.read.backlog import BacklogReader, BacklogScans
 from alpacamq.broker.read.block_cache import StoredBlocks
 from alpacamq.broker.statemachine.host import StateMachineHost
 from alpacamq.broker.statemachine.topic import HostResources, StateMachineTopic
+from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.queue import QueueTraces
 from alpacamq.model.errors import AlpacaError, CoordinatorUnavailable, GroupIdNotFound, PolicyViolation
 from alpacamq.model.ports import Clock
@@ -32,6 +35,7 @@ from alpacamq.queues.messages import (
     ReadBacklog,
     ReceiveReply,
     ReceiveRequest,
+    RecordsArrived,
     Settlement,
     SettleRequest,
     TopicDeleted,
@@ -40,7 +44,6 @@ from alpacamq.telemetry.logs import get_logger
 
 from .deliveries import QueueReader, settled
 from .receipts import check_group
-from .topic_watchers import TopicWatchers
 
 log = get_logger(__name__)
 
@@ -48,6 +51,61 @@ RETRY_SECONDS = 1.0
 
 Host = StateMachineHost[QueueEngine]
 R = TypeVar("R")
+
+
+class TopicWatchers:
+    """Wakes queue engines that have waiting receives when records arrive.
+
+    Partitions are watched only while receives wait: a topic without them costs its producers nothing.
+    """
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+        self._waiting: dict[str, Counter[Host]] = {}
+        self._watched: dict[str, list[Partition]] = {}
+
+    def wait(self, topic: str, host: Host) -> None:
+        """Post RecordsArrived for the topic to the host, until `leave`."""
+        self._waiting.setdefault(topic, Counter())[host] += 1
+        if topic not in self._watched:
+            self._watch(topic)
+
+    def leave(self, topic: str, host: Host) -> None:
+        waiting = self._waiting[topic]
+        waiting[host] -= 1
+        if not waiting[host]:
+            del waiting[host]
+        if not waiting:
+            # The watch stays until the next append: a polling consumer returns soon.
+            del self._waiting[topic]
+
+    def topic_grown(self, topic: str) -> None:
+        """Watch partitions that were added to a topic."""
+        if topic in self._watched:
+            before = len(self._watched[topic])
+            self._watch(topic)
+            for index in range(before, len(self._watched[topic])):
+                self._wake(topic, index, 0)
+
+    def topic_deleted(self, topic: str) -> None:
+        """Stop watching a deleted topic."""
+        self._watched.pop(topic, None)
+
+    def _watch(self, topic: str) -> None:
+        if not (partitions := list(self._topics.partitions_of(topic))):
+            return  # being created or deleted; the next receive tries again
+        self._watched[topic] = partitions
+        for index, partition in enumerate(partitions):
+            partition.watch(self, partial(self._wake, topic, index))
+
+    def _wake(self, topic: str, index: int, _added_bytes: int) -> None:
+        if (waiting := self._waiting.get(topic)) is None:
+            for partition in self._watched.pop(topic, ()):
+                partition.unwatch(self)
+            return
+        event = RecordsArrived(topic=topic, partition=index)
+        for host in waiting:
+            host.post_once(event)
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +131,7 @@ class QueueHost:
     ) -> None:
         topics, executor = resources.topics, resources.executor
         self._topics = topics
-        self.traces = traces  # None where tracing is switched off
+        self.traces = traces  # None if tracing is disabled
         self._producer_ids = producer_ids
         self._settings = settings
         self.clock = resources.clock
@@ -142,7 +200,7 @@ class QueueHost:
         return answer
 
     async def ask_existing(self, request: QueueRequest[R]) -> R:
-        """Do the same, but fail with GroupIdNotFound where there has never been a queue."""
+        """Ask an engine, but raise GroupIdNotFound if the group has never used the topic."""
         queue = request.queue
         if not self._machines.exists or not self._topics.partitions_of(queue.topic):
             raise GroupIdNotFound(f"group {queue.group!r} has never used topic {queue.topic!r} as a queue")
@@ -166,7 +224,7 @@ class QueueHost:
             answer = await asyncio.shield(reply)
         except asyncio.CancelledError:
             host.cancel(reply)
-            # The reply may be on its way: then its leases are released when it arrives.
+            # The reply may still come: then its leases are released.
             reply.add_done_callback(lambda late: self._release_late(queue, late))
             raise
         finally:
@@ -203,7 +261,7 @@ class QueueHost:
         self._scans.forget(topic)
         self._blocks.forget(topic)
         self._machines.post_all(TopicDeleted(topic=topic))
-        await asyncio.sleep(0)  # the event has been handled
+        await self._machines.handled()
         await self._machines.flush()
 
     def topic_grown(self, topic: str) -> None:
@@ -215,7 +273,7 @@ class QueueHost:
 
     def _perform(self, host: Host, effects: Sequence[Any]) -> None:
         if moves := [effect for effect in effects if isinstance(effect, Move)]:
-            self._moves.carry_out(host, moves)
+            self._moves.submit(host, moves)
         if self.traces is not None and len(moves) < len(effects):
             self.traces.ended([effect for effect in effects if isinstance(effect, EndedLease)])
 
@@ -230,7 +288,7 @@ class QueueHost:
         try:
             taken = self._producer_ids.take()
         except IndexError:
-            # More at once than were ever needed: the engine is rebuilt, and finds more next time.
+            # More than were ever needed at once: the engine is rebuilt, with more ids in stock.
             self._ids_wanted = 4 * max(self._ids_wanted, 1000)
             self._low_on_ids.set()
             raise CoordinatorUnavailable("not enough producer ids are reserved") from None

@@ -1,7 +1,7 @@
-"""Receipt handles: which delivery of which message, as text for consumers to bring back.
+"""Receipt handles: identify one delivery of one message, as text that consumers send back.
 
-A receipt says all that is needed to settle its delivery, so that it outlives the broker that gave it.
-It is not a secret: the checksum tells what is ours from what was mistyped or cut.
+A receipt contains everything needed to settle its delivery, so it survives a restart of the broker.
+It is not a secret: the checksum detects mistyped and truncated handles.
 """
 
 import binascii
@@ -22,12 +22,12 @@ _VERSION = 1
 _FIXED = struct.Struct(f">BIqIq{TOPIC_TAG_BYTES}sB")
 _CHECK = struct.Struct(">I")
 _TO_OURS = bytes.maketrans(b"+/", b"-_")
-# What only the usual alphabet has becomes a character that no alphabet has.
+# Characters of the standard alphabet become one that is invalid in both.
 _FROM_OURS = bytes.maketrans(b"-_+/=", b"+/!!!")
 
 
 class Receipt(NamedTuple):
-    """One delivery. `topic_tag` tells a topic from a later one of the same name."""
+    """One delivery. `topic_tag` distinguishes a topic from a later one of the same name."""
 
     queue: QueueId
     topic_tag: bytes
@@ -38,19 +38,19 @@ class Receipt(NamedTuple):
 
 
 def check_group(group: str) -> None:
-    """Refuse a name that no receipt could carry."""
+    """Raise InvalidGroupId for a name that does not fit into a receipt."""
     if not group:
-        raise InvalidGroupId("a group needs a name")
+        raise InvalidGroupId("invalid group id: must not be empty")
     try:
         size = len(group.encode())
     except UnicodeEncodeError:
-        raise InvalidGroupId("the name of a group is not valid text") from None
+        raise InvalidGroupId("invalid group id: not valid Unicode") from None
     if size > MAX_GROUP_BYTES:
-        raise InvalidGroupId(f"the name of a group has at most {MAX_GROUP_BYTES} bytes, this one {size}")
+        raise InvalidGroupId(f"invalid group id: {size} bytes, the limit is {MAX_GROUP_BYTES}")
 
 
 def write_receipt(receipt: Receipt) -> str:
-    """The receipt as text of letters, digits, '-' and '_'."""
+    """Encode a receipt as letters, digits, '-' and '_'."""
     (group_name, topic), topic_tag, partition, offset, delivery_count, generation = receipt
     group = group_name.encode()
     body = _FIXED.pack(_VERSION, partition, offset, delivery_count, generation, topic_tag, len(group))
@@ -60,22 +60,20 @@ def write_receipt(receipt: Receipt) -> str:
 
 
 def read_receipt(text: str) -> Receipt:
-    """What the text says, or InvalidReceipt."""
+    """Decode a receipt; raises InvalidReceipt."""
     if not 0 < len(text) <= MAX_RECEIPT_CHARS:
-        raise InvalidReceipt(
-            f"a receipt handle has 1 to {MAX_RECEIPT_CHARS} characters, this one {len(text)}"
-        )
+        raise InvalidReceipt(f"a receipt handle has 1 to {MAX_RECEIPT_CHARS} characters, not {len(text)}")
     try:
         encoded = text.encode("ascii").translate(_FROM_OURS)
         data = binascii.a2b_base64(encoded + b"=" * (-len(encoded) % 4), strict_mode=True)
         body, check = data[: -_CHECK.size], data[-_CHECK.size :]
         if _CHECK.unpack(check)[0] != crc32c(body):
-            raise InvalidReceipt("the receipt handle is not one of ours, or not all of it")
+            raise InvalidReceipt("the receipt handle is malformed or truncated")
         version, partition, offset, count, generation, tag, size = _FIXED.unpack_from(body)
         if version != _VERSION:
-            raise InvalidReceipt(f"the receipt handle has version {version}, which is not known here")
+            raise InvalidReceipt(f"the receipt handle has an unknown version, {version}")
         names = body[_FIXED.size :]
         queue = QueueId(names[:size].decode(), names[size:].decode())
     except (binascii.Error, struct.error, UnicodeDecodeError, UnicodeEncodeError):
-        raise InvalidReceipt("the receipt handle is not one of ours, or not all of it") from None
+        raise InvalidReceipt("the receipt handle is malformed or truncated") from None
     return Receipt(queue, tag, partition, offset, count, generation)

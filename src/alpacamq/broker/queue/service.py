@@ -38,13 +38,13 @@ from .receipts import TOPIC_TAG_BYTES, read_receipt
 __all__ = ["Delivery", "Queues", "Receipted", "RedriveTask"]
 
 # A receive that does not wait still skips expired messages for this long.
-_PATIENCE_SECONDS = 2.0
-# Where many are past their time, so many at once are passed over.
-_PASSED_AT_ONCE = 500
+_SKIP_SECONDS = 2.0
+# When a receive finds only expired messages, it leases this many at once to skip them.
+_SKIPPED_AT_ONCE = 500
 
 
 class Receipted(msgspec.Struct, frozen=True, kw_only=True):
-    """A settlement by receipt handle: what consumers over HTTP and SQS bring."""
+    """A settlement by receipt handle, for consumers of the HTTP and SQS APIs."""
 
     receipt: str
     action: Action
@@ -53,7 +53,7 @@ class Receipted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Queues:
-    """Every queue of this broker."""
+    """All queues of this broker."""
 
     def __init__(self, host: QueueHost, topics: Topics) -> None:
         self._host = host
@@ -61,7 +61,7 @@ class Queues:
         self._redrives = Redrives(host, topics)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run the queues until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._host.run())
             tasks.create_task(self._redrives.run())
@@ -80,13 +80,13 @@ class Queues:
         key_runs: bool = False,
         api: ClientApi = ClientApi.BROKER,
     ) -> list[Delivery]:
-        """Lease messages, waiting up to `wait_ms` for the first. Those past queue.ttl.ms are not among them.
+        """Lease messages, waiting up to `wait_ms` for the first. Skips those older than queue.ttl.ms.
 
-        What does not fit into `max_bytes` is given back at once; at least one is returned.
-        Cancelling the call gives back what it would have returned.
+        Messages beyond `max_bytes` are released at once; at least one is returned. Cancelling the call
+        releases the messages it would have returned.
         """
         if max_messages < 1:
-            raise InvalidRequest(f"a receive of {max_messages} messages makes no sense")
+            raise InvalidRequest(f"max_messages must be at least 1, not {max_messages}")
         loop = asyncio.get_running_loop()
         began = loop.time()
         wanted = max_messages
@@ -104,21 +104,21 @@ class Queues:
                 key_runs=key_runs,
             )
             leases = await self._host.lease(request)
-            is_late = spent_ms >= max(wait_ms, _PATIENCE_SECONDS * 1000)
+            is_late = spent_ms >= max(wait_ms, _SKIP_SECONDS * 1000)
             if leases:
                 deliveries = await self._delivered(queue, leases, max_messages, max_bytes)
                 if deliveries and self._host.traces is not None:
                     self._host.traces.delivered(queue, deliveries, Origin(api, consumer))
                 if deliveries or is_late:
                     return deliveries
-                wanted = max(max_messages, _PASSED_AT_ONCE)
+                wanted = max(max_messages, _SKIPPED_AT_ONCE)
             else:
                 return []
 
     async def settle(
         self, settlements: Sequence[Receipted], *, api: ClientApi = ClientApi.BROKER
     ) -> list[AlpacaError | None]:
-        """Settle deliveries by their receipts, of any queues: None or what was wrong with each, in order."""
+        """Settle deliveries of any queues by receipt; return None or an error for each, in order."""
         results: list[AlpacaError | None] = [None] * len(settlements)
         by_queue: dict[QueueId, list[tuple[int, Settlement]]] = {}
         for place, receipted in enumerate(settlements):
@@ -128,7 +128,7 @@ class Queues:
                 results[place] = error.with_traceback(None)
             else:
                 by_queue.setdefault(queue, []).append((place, settlement))
-        # Together, so that they go in as one event where they can.
+        # In parallel, so that they share a batch of the state machine where possible.
         asked = [
             self._try_to_settle(queue, [settlement for _, settlement in entries], api)
             for queue, entries in by_queue.items()
@@ -149,7 +149,7 @@ class Queues:
         lock_ms: int | None = None,
         start: Start = Start.LATEST,
     ) -> tuple[Acquired, ...]:
-        """Lease messages without reading them: for Kafka's share consumers. Never waits."""
+        """Lease messages for Kafka's share consumers, without reading them. Never waits."""
         return await self._host.lease(
             ReceiveRequest(
                 queue=queue,
@@ -164,7 +164,7 @@ class Queues:
     async def settle_acquired(
         self, queue: QueueId, settlements: Sequence[Settlement], *, api: ClientApi = ClientApi.BROKER
     ) -> list[AlpacaError | None]:
-        """Settle by partition, offset and consumer: for Kafka's share consumers."""
+        """Settle deliveries of Kafka's share consumers by partition, offset and consumer."""
         request = SettleRequest(queue=queue, settlements=tuple(settlements))
         reply = await self._host.ask_existing(request)
         if self._host.traces is not None:
@@ -172,16 +172,16 @@ class Queues:
         return list(reply.results)
 
     def sent(self, queue: QueueId, leases: Sequence[Acquired], origin: Origin) -> None:
-        """Messages of one partition that were acquired, in ascending order, are sent to their consumer."""
+        """Trace acquired messages of one partition, in ascending order, that are sent to their consumer."""
         if self._host.traces is not None:
             self._host.traces.acquired(queue, leases, origin)
 
     async def release_consumer(self, queue: QueueId, consumer: str) -> None:
-        """Give back all that a consumer holds."""
+        """Release all messages leased by a consumer."""
         await self._host.ask_existing(ReleaseConsumerRequest(queue=queue, consumer=consumer))
 
     async def wait_for_messages(self, places: Mapping[QueueId, tuple[int, ...] | None], wait_ms: int) -> None:
-        """Return when one of these partitions (None: all) may have something to lease, or after `wait_ms`."""
+        """Return when one of these partitions (None: all) may have messages to lease, or after `wait_ms`."""
         waiting = {
             asyncio.ensure_future(self._wait(queue, partitions, wait_ms))
             for queue, partitions in places.items()
@@ -192,7 +192,7 @@ class Queues:
                     done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                     if any(task.result() for task in done):
                         return
-                await asyncio.Event().wait()  # none of them can be waited on: that is no reason to hurry
+                await asyncio.Event().wait()  # none can be waited on: wait for the timeout
         except TimeoutError:
             return
         finally:
@@ -200,11 +200,11 @@ class Queues:
                 task.cancel()
 
     async def describe(self, queue: QueueId) -> DescribeReply:
-        """The queue as it is; GroupIdNotFound if the group has never used the topic."""
+        """Describe a queue; raises GroupIdNotFound if the group has never used the topic."""
         return await self._host.ask_existing(DescribeRequest(queue=queue))
 
     async def queues(self) -> list[QueueId]:
-        """Every group on every topic that is or was used as a queue."""
+        """List every group and topic that is or was used as a queue."""
         return await self._host.list_queues()
 
     async def settings(self, queue: QueueId) -> TopicConfig:
@@ -230,26 +230,26 @@ class Queues:
         return found
 
     async def reset(self, queue: QueueId, offsets: Mapping[int, int]) -> None:
-        """Begin again at these offsets."""
+        """Restart the queue at these offsets."""
         await self._host.ask(ResetRequest(queue=queue, offsets=dict(offsets)))
 
     async def purge(self, queue: QueueId) -> None:
-        """Everything there is now is done."""
+        """Mark all current messages as done."""
         self._topics.image.topic(queue.topic)
         partitions = self._topics.partitions_of(queue.topic)
         ends = {index: partition.last_stable_offset for index, partition in enumerate(partitions)}
         await self.reset(queue, ends)
 
     async def configure(self, queue: QueueId, overrides: Mapping[str, str | None]) -> DescribeReply:
-        """Give a group settings of its own on a topic."""
+        """Set a group's overrides of a topic's settings."""
         return await self._host.ask(ConfigureRequest(queue=queue, overrides=dict(overrides)))
 
     async def delete(self, queue: QueueId) -> None:
-        """Forget a group on a topic."""
+        """Delete the queue of a group on a topic."""
         await self._host.ask_existing(DeleteRequest(queue=queue))
 
     async def peek(self, queue: QueueId, max_messages: int) -> list[tuple[int, Record]]:
-        """The next messages that are not done, with their partitions, without leasing them."""
+        """Return the next messages that are not done, with their partitions, without leasing them."""
         found: list[tuple[int, Record]] = []
         for stats in (await self.describe(queue)).partitions:
             machine = await self._host.host_of(queue).loaded()
@@ -261,11 +261,11 @@ class Queues:
         return found
 
     def failures(self) -> list[str]:
-        """The shards that cannot be loaded, and why."""
+        """Describe the partitions that cannot be loaded."""
         return self._host.failures()
 
     def stats(self) -> list[DescribeReply]:
-        """Every queue as it is, without waiting: what is being loaded is left out."""
+        """Describe every queue that is loaded."""
         return self._host.stats()
 
     async def start_redrive(
@@ -276,13 +276,13 @@ class Queues:
         messages_per_second: int | None = None,
         max_messages: int | None = None,
     ) -> RedriveTask:
-        """Move dead letters back: to `target`, or each to the topic it came from."""
+        """Start to move dead letters to `target`, or each to the topic it came from."""
         return await self._redrives.start(
             source, target=target, messages_per_second=messages_per_second, max_messages=max_messages
         )
 
     def redrives(self, source: str | None = None) -> list[RedriveTask]:
-        """Newest first; the last hundred."""
+        """List the last hundred redrives, newest first."""
         return self._redrives.tasks(source)
 
     def cancel_redrive(self, task_id: str) -> RedriveTask:
@@ -292,7 +292,7 @@ class Queues:
         await self._host.topic_deleted(topic)
 
     async def settled(self) -> None:
-        """Return once every queue is loaded, and on disk, with what a power loss calls for."""
+        """Return once every queue is loaded, and its corrections after a power loss are on disk."""
         await self._host.settled()
 
     def topic_grown(self, topic: str) -> None:
@@ -324,7 +324,7 @@ class Queues:
     async def _delivered(
         self, queue: QueueId, leases: Sequence[Acquired], max_messages: int, max_bytes: int
     ) -> list[Delivery]:
-        """Those of the leases that can be delivered; the others are settled otherwise."""
+        """Return the leases that can be delivered; settle the others."""
         try:
             places = [(lease.partition, lease.offset) for lease in leases]
             records = await self._host.reader.read(queue.topic, places)
@@ -346,7 +346,7 @@ class Queues:
         receipt = read_receipt(receipted.receipt)
         topic = self._topics.image.topic(receipt.queue.topic)
         if topic.id.bytes[:TOPIC_TAG_BYTES] != receipt.topic_tag:
-            raise StaleReceipt(f"the receipt is of an earlier topic named {topic.name!r}")
+            raise StaleReceipt(f"the receipt belongs to a deleted topic named {topic.name!r}")
         settlement = Settlement(
             receipt.partition,
             receipt.offset,

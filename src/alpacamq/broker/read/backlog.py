@@ -1,9 +1,10 @@
-"""Reads backlogs for queues: what is cached or small at once, the rest by scans in threads."""
+"""Reads backlogs for queues: cached and small parts at once, the rest by scans in threads."""
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from time import thread_time
 
 from alpacamq.broker.partition.leader import Partition
@@ -12,25 +13,24 @@ from alpacamq.broker.topics import Topics
 from alpacamq.model.errors import AlpacaError, DamagedLog
 from alpacamq.model.ports import Clock
 from alpacamq.model.topics import TopicConfig
-from alpacamq.queues.messages import ReadBacklog
-from alpacamq.queues.views import OffsetRange, Outline
+from alpacamq.queues.messages import OffsetRange, Outline, ReadBacklog
 from alpacamq.telemetry.logs import get_logger
 
-from .block_cache import BLOCK_BYTES, Block, StoredBlocks, in_thread, passed_over, verified_read
+from .block_cache import BLOCK_BYTES, Block, StoredBlocks, in_thread, report_unreadable, verified_read
 from .lane_index import outlined
 
 log = get_logger(__name__)
 
-# A scan is as long as it may be without keeping the interpreter, which it shares with the event loop, from
-# that for long. Batches of few records take longer than bytes.
+# Bounds of a scan, which shares the interpreter with the event loop and must not hold it for long. The size
+# adapts to the time a scan takes: batches with few records take longer per byte.
 _MIN_SCAN_BYTES = 1 << 20
 _MAX_SCAN_BYTES = 4 << 20
 _SHORT_SECONDS = 0.004
 _LONG_SECONDS = 0.016
-# Then it rests as long as it worked.
+# After a scan, the scanner rests as long as it worked.
 _LONGEST_REST_SECONDS = 0.1
 _SCANS_AT_ONCE = 2
-# How many scans go on ahead of those who ask.
+# Number of scans ahead of the queues' requests.
 _AHEAD = 4
 _MAX_RUNS = 200_000
 
@@ -47,7 +47,7 @@ class _Scan:
 
 
 class BacklogScans:
-    """Scans under way, and what the last ones found. `run` owns their tasks."""
+    """The scans in progress and the results of recent ones. `run` owns their tasks."""
 
     def __init__(
         self, blocks: StoredBlocks, clock: Clock, executor: Executor, *, unpacked_limit_bytes: int
@@ -60,26 +60,26 @@ class BacklogScans:
         self._found: OrderedDict[tuple[Partition, int], Outline] = OrderedDict()
         self._found_runs = 0
         self._room = asyncio.Semaphore(_SCANS_AT_ONCE)
-        self._unasked: dict[Partition, set[int]] = {}
+        self._unused: dict[Partition, set[int]] = {}
         self._scan_bytes = _MIN_SCAN_BYTES
         self._rest_until = 0.0
         self._tasks: asyncio.TaskGroup | None = None
         self._failing: set[Partition] = set()
-        self._passed_over: set[tuple[Partition, tuple[int, int] | None]] = set()
+        self._reported_damage: set[tuple[Partition, tuple[int, int] | None]] = set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Own the tasks until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             try:
                 await asyncio.Event().wait()
             finally:
-                self._tasks = None  # nothing new begins while the rest ends
+                self._tasks = None  # start nothing new while the rest ends
 
     def found(self, partition: Partition, offset: int) -> Outline | None:
-        """What a scan from `offset` found, if that is not long ago."""
+        """Return the result of a recent scan from `offset`."""
         if (outline := self._found.get((partition, offset))) is not None:
-            self._asked(partition, offset)
+            self._mark_used(partition, offset)
         return outline
 
     def start(
@@ -96,38 +96,38 @@ class BacklogScans:
             scan.waiting.append(then)
 
     def join(self, partition: Partition, offset: int, then: Callable[[], None]) -> bool:
-        """Wait for a scan from `offset` that is in progress; false if there is none."""
+        """Wait for a scan from `offset` that is in progress; false if there is no such scan."""
         if (scan := self._scans.get((partition, offset))) is None:
             return False
         scan.waiting.append(then)
         return True
 
     def forget(self, topic: str) -> None:
-        """The topic is no more."""
+        """Drop all state of a deleted topic."""
         for key in [key for key in self._found if key[0].identity.topic == topic]:
             self._drop(key)
         self._failing = {partition for partition in self._failing if partition.identity.topic != topic}
-        self._passed_over = {each for each in self._passed_over if each[0].identity.topic != topic}
+        self._reported_damage = {each for each in self._reported_damage if each[0].identity.topic != topic}
 
     def report(self, partition: Partition, error: Exception) -> None:
-        """Say once that a partition cannot be read; a queue goes no further there."""
+        """Log once that a partition cannot be read; queues stop there."""
         if partition not in self._failing:
             self._failing.add(partition)
-            say = log.error if isinstance(error, AlpacaError) else log.exception
-            say("queue_cannot_read", partition=str(partition.identity), reason=str(error))
+            report = log.error if isinstance(error, AlpacaError) else log.exception
+            report("queue_cannot_read", partition=str(partition.identity), reason=str(error))
 
-    def passed_over(self, partition: Partition, error: DamagedLog) -> None:
-        """Say once that queues go on behind what is damaged."""
-        if (partition, error.offsets) not in self._passed_over:
-            self._passed_over.add((partition, error.offsets))
-            log.error("queue_passes_over_damage", partition=str(partition.identity), reason=str(error))
+    def report_damage(self, partition: Partition, error: DamagedLog) -> None:
+        """Log once that queues skip damaged offsets."""
+        if (partition, error.offsets) not in self._reported_damage:
+            self._reported_damage.add((partition, error.offsets))
+            log.error("queue_skips_damage", partition=str(partition.identity), reason=str(error))
 
     async def _scan(self, partition: Partition, offset: int, scan: _Scan, *, with_keys: bool) -> None:
         next_offset = None
         try:
             async with self._room:
                 await asyncio.sleep(max(self._rest_until - self._clock.monotonic(), 0))
-                next_offset = await self._look(partition, offset, with_keys=with_keys)
+                next_offset = await self._scan_part(partition, offset, with_keys=with_keys)
         except Exception as error:  # noqa: BLE001 - a bug costs the queues of one partition, not the broker
             self.report(partition, error)
         else:
@@ -135,28 +135,34 @@ class BacklogScans:
         finally:
             del self._scans[partition, offset]
             for then in scan.waiting:
-                then()
-        if next_offset is not None and len(self._unasked.get(partition, ())) < _AHEAD:
+                self._call(partition, then)
+        if next_offset is not None and len(self._unused.get(partition, ())) < _AHEAD:
             self.start(partition, next_offset, with_keys=False)
 
-    async def _look(self, partition: Partition, offset: int, *, with_keys: bool) -> int | None:
-        """Look at some of what follows; where to go on, if that is far from the end."""
+    def _call(self, partition: Partition, then: Callable[[], None]) -> None:
+        try:
+            then()
+        except Exception as error:  # noqa: BLE001 - a bug costs one reader, not all that wait for the scan
+            self.report(partition, error)
+
+    async def _scan_part(self, partition: Partition, offset: int, *, with_keys: bool) -> int | None:
+        """Scan some of what follows; return where to continue, if that is far from the end."""
         stable_offset = partition.last_stable_offset
         try:
             part = await verified_read(partition, offset, self._scan_bytes, stable_offset, self._executor)
         except DamagedLog:
-            return None  # who asks again is told to go on behind it
+            return None  # the next read skips the damage
         if part is None:
             return None
         if with_keys or (part.next_offset == stable_offset and part.length <= _MIN_SCAN_BYTES):
             part.release()
-            # Near the end, what is looked at is delivered soon: it is worth keeping.
+            # Near the end, messages are delivered soon: their block is worth caching.
             await self._blocks.load(partition, offset, stable_offset)
             return None
         aborted = partition.aborted_between(offset, part.next_offset)
         runs, seconds = await in_thread(self._executor, part, self._runs_of, partition, part, offset, aborted)
         self._keep((partition, offset), Outline(runs, part.next_offset))
-        self._unasked.setdefault(partition, set()).add(offset)
+        self._unused.setdefault(partition, set()).add(offset)
         if seconds < _SHORT_SECONDS:
             self._scan_bytes = min(2 * self._scan_bytes, _MAX_SCAN_BYTES)
         elif seconds > _LONG_SECONDS:
@@ -167,9 +173,9 @@ class BacklogScans:
     def _runs_of(
         self, partition: Partition, part: Readable, offset: int, aborted: Sequence[tuple[int, int]]
     ) -> tuple[list[OffsetRange], float]:
-        """What lies in a slice, and how long this thread worked on it."""
+        """Return the ranges in a slice, and the CPU time of this thread."""
         began = thread_time()
-        runs = outlined(part.read(), aborted, self._unpacked_limit_bytes, passed_over(partition))
+        runs = outlined(part.read(), aborted, self._unpacked_limit_bytes, report_unreadable(partition))
         kept = [
             run if run.first >= offset else run._replace(first=offset) for run in runs if run.last >= offset
         ]
@@ -185,23 +191,25 @@ class BacklogScans:
 
     def _drop(self, key: tuple[Partition, int]) -> None:
         self._found_runs -= len(self._found.pop(key).ranges) + 1
-        self._asked(*key)
+        self._mark_used(*key)
 
-    def _asked(self, partition: Partition, offset: int) -> None:
-        if (unasked := self._unasked.get(partition)) is not None:
-            unasked.discard(offset)
-            if not unasked:
-                del self._unasked[partition]
+    def _mark_used(self, partition: Partition, offset: int) -> None:
+        if (unused := self._unused.get(partition)) is not None:
+            unused.discard(offset)
+            if not unused:
+                del self._unused[partition]
 
 
-# What one partition may have read on the event loop in one turn of it.
+# Bytes of one partition that may be read on the event loop in one turn.
 _TURN_BYTES = 4 * BLOCK_BYTES
-# With more than this behind what was read, the rest is looked through ahead of the next question.
+# With more messages than this behind a block, the rest is scanned ahead of the next request.
 _FAR_MESSAGES = 2000
+# Scans for one read at most.
+_MAX_SCANS = 2
 
 
 class BacklogReader:
-    """Reads partitions in outline, for all queues."""
+    """Reads outlines of partitions for all queues."""
 
     def __init__(self, topics: Topics, blocks: StoredBlocks, scans: BacklogScans) -> None:
         self._topics = topics
@@ -227,28 +235,29 @@ class BacklogReader:
     def read(self, read: ReadBacklog, deliver: Deliver) -> None:
         """Read some of a partition and give it to `deliver`, now or when a scan has ended.
 
-        An outline that ends where it begins says that nothing can be read.
+        An outline that ends where it begins means that nothing can be read.
         """
         partition = self._topics.find(read.queue.topic.encode(), read.partition)
         if partition is None:
             deliver(Outline((), read.offset))
             return
+        # The scan may be for a queue without keys, or meet damage that a read skips: it is read again then.
+        after = partial(self._read, partition, read, deliver, 1)
+        if not self._scans.join(partition, read.offset, after):
+            self._read(partition, read, deliver, 0)
 
-        def after_scan() -> None:
-            outline = self._known(partition, read)
-            deliver(Outline((), read.offset) if outline is None else outline)
-
-        if self._scans.join(partition, read.offset, after_scan):
-            return
+    def _read(self, partition: Partition, read: ReadBacklog, deliver: Deliver, scans: int) -> None:
+        """Deliver what is known or can be read at once; else scan, unless that was done in vain."""
         try:
-            outline = self._known(partition, read) or self._loaded(partition, read)
+            outline = self._known(partition, read) or self._loaded(partition, read, is_forced=scans > 0)
         except AlpacaError as error:
             self._scans.report(partition, error)
             outline = Outline((), read.offset)
-        if outline is None:
-            self._scans.start(partition, read.offset, after_scan, with_keys=read.with_keys)
+        if outline is None and scans < _MAX_SCANS:
+            after = partial(self._read, partition, read, deliver, scans + 1)
+            self._scans.start(partition, read.offset, after, with_keys=read.with_keys)
         else:
-            deliver(outline)
+            deliver(outline or Outline((), read.offset))
 
     def _known(self, partition: Partition, read: ReadBacklog) -> Outline | None:
         """Return what a scan has found, or what a cached block holds."""
@@ -261,9 +270,9 @@ class BacklogReader:
         block = self._blocks.cached(partition, read.offset)
         return None if block is None else self._outline(partition, block, read)
 
-    def _loaded(self, partition: Partition, read: ReadBacklog) -> Outline | None:
+    def _loaded(self, partition: Partition, read: ReadBacklog, *, is_forced: bool) -> Outline | None:
         """Read a block on the event loop, unless too much was read in this turn; then None."""
-        if self._turn_bytes.get(partition, 0) >= _TURN_BYTES:
+        if self._turn_bytes.get(partition, 0) >= _TURN_BYTES and not is_forced:
             return None
         self._spend(partition, BLOCK_BYTES)
         offset, stable_offset = max(read.offset, partition.start_offset), partition.last_stable_offset
@@ -272,7 +281,7 @@ class BacklogReader:
         except DamagedLog as error:
             if error.offsets is None:
                 raise
-            self._scans.passed_over(partition, error)
+            self._scans.report_damage(partition, error)
             return Outline((), max(offset, min(error.offsets[1], stable_offset)))
         return None if block is None else self._outline(partition, block, read)
 

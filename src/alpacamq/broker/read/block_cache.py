@@ -1,7 +1,7 @@
-"""Batches of partitions in memory, for those who want single records of them: the readers of queues.
+"""Caches blocks of stored batches, for readers of single records: queues and delays.
 
-A block is what one read of the log gave. Blocks used last are kept, within a number of bytes: who
-takes ten records at a time from a batch of a thousand reads and unpacks it once.
+A block is the result of one read of the log. The cache is LRU, bounded in bytes: a consumer that takes ten
+records at a time from a batch of a thousand unpacks it once.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from alpacamq.model.compression import TooMuchData
 from alpacamq.model.errors import CorruptBatch, DamagedLog, StorageFailed
 from alpacamq.model.record_index import IndexedBatch
 from alpacamq.model.records import Record
-from alpacamq.queues.views import OffsetRange, Outline
+from alpacamq.queues.messages import OffsetRange, Outline
 from alpacamq.telemetry.logs import get_logger
 
 from .lane_index import Runs, Stored, Unreadable, stored_batches
@@ -28,7 +28,7 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 BLOCK_BYTES = 64 << 10
-# What is larger, read or unpacked, would hold up the event loop.
+# Larger reads and batches would block the event loop.
 _READ_ON_LOOP_BYTES = 256 << 10
 _PACKED_ON_LOOP_BYTES = 32 << 10
 _UNPACKED_ON_LOOP_BYTES = 1 << 20
@@ -39,7 +39,7 @@ _BATCH_OVERHEAD_BYTES = 300
 
 
 class Block:
-    """Consecutive whole batches of one partition, all of them committed."""
+    """Consecutive whole batches of one partition, without uncommitted ones."""
 
     __slots__ = ("_batches", "_data", "_firsts", "_indexed", "_limit_bytes", "_outlines", "_unreadable",
                  "first_offset", "next_offset", "size_bytes")  # fmt: skip
@@ -65,19 +65,19 @@ class Block:
 
     @property
     def is_heavy(self) -> bool:
-        """Whether unpacking what it holds is nothing for the event loop."""
+        """Whether unpacking the block would block the event loop."""
         return any(
             stored.header.size > (_PACKED_ON_LOOP_BYTES if stored.is_packed else _READ_ON_LOOP_BYTES)
             for stored in self._batches
         )
 
     def prepare(self) -> None:
-        """Do what is slow about it; in any thread, before the block is anybody's."""
+        """Unpack all batches; in any thread, before the block is shared."""
         for place in range(len(self._batches)):
             self._index(place)
 
     def unpack_within(self, room_bytes: int) -> bool:
-        """Unpack what is packed, unless that is more than this: few bytes may hold very many."""
+        """Unpack compressed batches; false if they exceed `room_bytes`: few bytes may expand to many."""
         for place, stored in enumerate(self._batches):
             if stored.is_packed:
                 if room_bytes <= 0:
@@ -87,13 +87,13 @@ class Block:
                 except TooMuchData:
                     return False
                 except CorruptBatch:
-                    continue  # said when it is asked for
+                    continue  # reported on access
                 self._keep(place, batch)
                 room_bytes -= batch.size_bytes
         return True
 
     def outline(self, offset: int, *, with_keys: bool) -> Outline:
-        """What lies from `offset` on."""
+        """Return the outline from `offset` on."""
         if (runs := self._outlines.get(with_keys)) is None:
             runs = self._outlines[with_keys] = self._runs(with_keys=with_keys)
             self.size_bytes += sum(150 + 60 * len(run.keys or ()) for run in runs)
@@ -102,7 +102,7 @@ class Block:
         return Outline(runs, self.next_offset)
 
     def record(self, offset: int) -> Record | None:
-        """The record at `offset`; None if there is none that can be read."""
+        """Return the record at `offset`; None if it does not exist or is unreadable."""
         place = bisect_right(self._firsts, offset) - 1
         if place < 0 or (batch := self._index(place)) is None:
             return None
@@ -147,7 +147,7 @@ class Block:
 
 
 def _from(runs: Sequence[OffsetRange], offset: int) -> list[OffsetRange]:
-    """The part of the runs that lies from `offset` on."""
+    """Return the part of the ranges from `offset` on."""
     kept = []
     for run in runs:
         if run.first >= offset:
@@ -159,19 +159,19 @@ def _from(runs: Sequence[OffsetRange], offset: int) -> list[OffsetRange]:
 
 
 class StoredBlocks:
-    """The blocks used last, at most `limit_bytes` of them."""
+    """An LRU cache of blocks, at most `limit_bytes` large."""
 
     def __init__(self, executor: Executor, *, limit_bytes: int, unpacked_limit_bytes: int) -> None:
         self._executor = executor
         self._limit_bytes = limit_bytes
         self._unpacked_limit_bytes = unpacked_limit_bytes
-        # By when they were used, each with the bytes it is counted with.
+        # In order of use, each with the size it is accounted with.
         self._blocks: OrderedDict[tuple[Partition, int], tuple[Block, int]] = OrderedDict()
         self._firsts: dict[Partition, list[int]] = {}
         self._bytes = 0
 
     def cached(self, partition: Partition, offset: int) -> Block | None:
-        """The block that holds `offset`, if it is in memory."""
+        """Return the cached block that contains `offset`."""
         firsts = self._firsts.get(partition)
         if not firsts or (place := bisect_right(firsts, offset)) == 0:
             return None
@@ -187,7 +187,7 @@ class StoredBlocks:
         return block
 
     def load_now(self, partition: Partition, offset: int, limit_offset: int) -> Block | None:
-        """The block that begins with the batch that holds `offset`; None if that would take long."""
+        """Load the block that starts with the batch that contains `offset`; None if that would take long."""
         if (part := partition.read(offset, BLOCK_BYTES, limit_offset, at_least_one=True)) is None:
             return None
         try:
@@ -203,7 +203,7 @@ class StoredBlocks:
         return block
 
     async def load(self, partition: Partition, offset: int, limit_offset: int) -> Block | None:
-        """The same, however long it takes; None if there is nothing before `limit_offset`."""
+        """Load a block, however long it takes; None if there is nothing before `limit_offset`."""
         part = await verified_read(partition, offset, BLOCK_BYTES, limit_offset, self._executor)
         if part is None:
             return None
@@ -213,7 +213,7 @@ class StoredBlocks:
         return block
 
     def forget(self, topic: str) -> None:
-        """The topic is no more."""
+        """Drop the blocks of a deleted topic."""
         for partition in [partition for partition in self._firsts if partition.identity.topic == topic]:
             for first in self._firsts.pop(partition):
                 self._bytes -= self._blocks.pop((partition, first))[1]
@@ -225,7 +225,7 @@ class StoredBlocks:
 
     def _block(self, partition: Partition, part: Readable, aborted: Sequence[tuple[int, int]]) -> Block:
         return Block(
-            part.read(), part.next_offset, aborted, self._unpacked_limit_bytes, passed_over(partition)
+            part.read(), part.next_offset, aborted, self._unpacked_limit_bytes, report_unreadable(partition)
         )
 
     def _keep(self, partition: Partition, block: Block) -> None:
@@ -239,7 +239,7 @@ class StoredBlocks:
         self._make_room()
 
     def _make_room(self) -> None:
-        # The one used last stays, however large: who had it loaded is about to ask for it.
+        # The last one stays, however large: its reader is about to use it.
         while self._bytes > self._limit_bytes and len(self._blocks) > 1:
             (partition, first), (_, counted) = self._blocks.popitem(last=False)
             self._bytes -= counted
@@ -252,18 +252,18 @@ class StoredBlocks:
 async def verified_read(
     partition: Partition, offset: int, max_bytes: int, limit_offset: int, executor: Executor
 ) -> Readable | None:
-    """Whole batches from `offset` on, checked if this process has not seen their bytes before."""
+    """Read whole batches from `offset` on, verified if this process has not seen their bytes before."""
     for _ in range(_ATTEMPTS):
         part = partition.read(offset, max_bytes, limit_offset, at_least_one=True)
         if part is None or part.verified:
             return part
-        with suppress(DamagedLog):  # what lies around it can be read; where not, the next read says so
+        with suppress(DamagedLog):  # batches around it can be read; else the next read raises
             await in_thread(executor, part, partition.verify, part)
     raise StorageFailed(f"{partition.identity} keeps changing while it is read at {offset}")
 
 
-def passed_over(partition: Partition) -> Unreadable:
-    """Count and log the batches of a partition that hold nothing anybody could read."""
+def report_unreadable(partition: Partition) -> Unreadable:
+    """Return a callback that counts and logs unreadable batches of a partition."""
 
     def unreadable(header: BatchHeader, error: CorruptBatch) -> None:
         partition.skipped_batches += 1
@@ -278,7 +278,7 @@ def passed_over(partition: Partition) -> Unreadable:
 
 
 async def in_thread(executor: Executor, part: Readable, work: Callable[..., T], *arguments: object) -> T:
-    """Work on a slice in a thread, then release it: no earlier, although who asked may be gone by then."""
+    """Run work on a slice in a thread and release the slice after it, even if the caller is cancelled."""
     working = asyncio.get_running_loop().run_in_executor(executor, work, *arguments)
     working.add_done_callback(lambda _: part.release())
     return await asyncio.shield(working)

@@ -1,7 +1,6 @@
-"""Which messages lie in stored batches, and in which lanes: most batches need no more than their header.
+"""Lists the messages in stored batches by lane; most batches need only their header.
 
-Runs in any thread. What control batches and aborted transactions hold does not exist, nor do the
-offsets that compaction took.
+Thread-safe. Skips control batches, aborted transactions and offsets removed by compaction.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,9 +17,9 @@ from alpacamq.model.errors import CorruptBatch
 from alpacamq.model.headers import LANE
 from alpacamq.model.lanes import LANES_BY_NAME, Lane
 from alpacamq.model.record_index import IndexedBatch, holds_its_records, is_gapless
-from alpacamq.queues.views import OffsetRange
+from alpacamq.queues.messages import OffsetRange
 
-# Hears of a batch that, whole as it is, holds nothing that anybody could read; in any thread.
+# Called in any thread with a batch that is whole but cannot be unpacked.
 Unreadable = Callable[[BatchHeader, CorruptBatch], None]
 
 _LANE = LANE.encode()
@@ -28,7 +27,7 @@ _LANES = {name.encode(): lane for name, lane in LANES_BY_NAME.items()}
 
 
 class Stored(NamedTuple):
-    """A batch whose records exist: its header and where it lies in the bytes it was found in."""
+    """A batch with visible records: its header and its position in the bytes it was read from."""
 
     header: BatchHeader
     start: int
@@ -41,15 +40,14 @@ class Stored(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether its messages are all those its header says, in the normal lane."""
+        """Whether it has no gaps, and all its messages are in the normal lane."""
         return not self.may_have_lanes and is_gapless(self.header)
 
 
 def stored_batches(data: bytes, aborted: Sequence[tuple[int, int]]) -> Iterator[Stored]:
-    """The batches in `data` whose records exist.
+    """Yield the batches in `data` with visible records.
 
-    `aborted` are the producers whose transactions were aborted and the offsets from which on, as a
-    reader of these batches is told them.
+    `aborted` lists producer id and first offset of aborted transactions.
     """
     committed = CommittedFilter(aborted)
     view = memoryview(data)
@@ -68,7 +66,7 @@ def stored_batches(data: bytes, aborted: Sequence[tuple[int, int]]) -> Iterator[
 
 
 class Runs:
-    """Neighbouring messages of one lane as one run each, gathered in ascending order."""
+    """Merges neighbouring messages of one lane into ranges, added in ascending order."""
 
     __slots__ = ("_keys", "_runs", "_with_keys")
 
@@ -88,7 +86,7 @@ class Runs:
         self._keys.append(list(keys))
 
     def add_batch(self, batch: IndexedBatch) -> None:
-        """Every message of a batch that had to be looked into."""
+        """Add every message of an unpacked batch."""
         offsets = batch.offsets
         values = batch.header_values(_LANE)
         keys = batch.keys() if self._with_keys else []
@@ -101,7 +99,7 @@ class Runs:
             self.add(offset, offset, lane, keys[place : place + 1])
 
     def add_plain(self, header: BatchHeader) -> None:
-        """Every message of a batch without lanes or gaps."""
+        """Add every message of a batch without lanes or gaps."""
         self.add(header.base_offset, header.last_offset, Lane.NORMAL, [])
 
     def finished(self) -> list[OffsetRange]:
@@ -111,14 +109,14 @@ class Runs:
 
 
 def lane_of(value: bytes | None) -> Lane:
-    """The lane a header names; the normal one where it names none of ours."""
+    """Return the lane that a header names; the normal lane for unknown names."""
     return Lane.NORMAL if value is None else _LANES.get(value.strip().lower(), Lane.NORMAL)
 
 
 def outlined(
     data: bytes, aborted: Sequence[tuple[int, int]], limit_bytes: int, unreadable: "Unreadable"
 ) -> list[OffsetRange]:
-    """The runs of all batches in `data`."""
+    """Return the ranges of all batches in `data`."""
     runs = Runs(with_keys=False)
     for stored in stored_batches(data, aborted):
         if stored.is_plain:

@@ -1,8 +1,7 @@
-"""Reading a partition as records, for the APIs that answer with messages rather than batches.
+"""Reads a partition as records, for the HTTP and SQS APIs.
 
-Leaves out what is no message (markers) and, for those who read only what is committed, what was
-aborted. Batches that are damaged or do not unpack are passed over, and the reader is told. Each step
-reads a bounded piece of the log, most of them in a thread.
+Skips markers and, for committed reads, aborted transactions. Damaged batches and those that do not unpack
+are skipped and reported in the page. Each step reads a bounded piece of the log, usually in a thread.
 """
 
 import asyncio
@@ -22,19 +21,19 @@ from alpacamq.telemetry.logs import get_logger
 
 log = get_logger(__name__)
 
-# A piece up to this size that is known to be sound is unpacked at once: a thread would cost more.
+# A verified piece up to this size is unpacked at once: a thread would cost more.
 _AT_ONCE_BYTES = 16 << 10
 _UNPACKED_AT_ONCE_BYTES = 256 << 10
-# Pieces that may hold nothing for the reader before it is told so, to ask again from there.
+# Pieces without visible records after which an empty page is returned, with the offset to continue at.
 _PIECES = 16
 _RECORD_BYTES = 16
-# So many batches that are passed over end a page.
+# This many skipped batches end a page.
 _MAX_SKIPPED = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much to read: records, and bytes of them. One record is always read, however large."""
+    """Limits of one read. One record is always read, however large."""
 
     records: int
     size_bytes: int
@@ -43,7 +42,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Offsets that hold nothing anybody could read, and why."""
+    """A range of unreadable offsets, and the reason."""
 
     base_offset: int
     count: int
@@ -51,7 +50,7 @@ class Skipped:
 
 
 class Page(NamedTuple):
-    """Records in order, where to go on, and what was passed over on the way."""
+    """Records in order, the offset to continue at, and skipped ranges."""
 
     records: list[Record]
     next_offset: int
@@ -67,9 +66,9 @@ class RecordReader:
         self._unpacked_limit_bytes = unpacked_limit_bytes
 
     async def read(self, partition: Partition, offset: int, limits: Limits, *, committed: bool) -> Page:
-        """What there is from `offset` on; OffsetOutOfRange outside of the log.
+        """Read records from `offset` on; raises OffsetOutOfRange outside of the log.
 
-        Empty, with a later offset, where a long stretch of the log holds nothing to be shown.
+        Returns an empty page with a later offset if a long range of the log has no visible records.
         """
         skipped: list[Skipped] = []
         for _ in range(_PIECES):
@@ -91,16 +90,16 @@ class RecordReader:
             if committed:
                 aborted = partition.aborted_between(offset, part.next_offset)
             try:
-                page = await self._unpacked(partition, part, _Wanted(offset, limits, aborted))
+                page = await self._unpacked(partition, part, _Range(offset, limits, aborted))
             except DamagedLog:
-                continue  # what lies around the damage can be read, if that is where we are
+                continue  # batches around the damage can be read
             skipped += page.skipped
             if page.records:
-                return self._told(partition, page._replace(skipped=skipped))
+                return self._report_skipped(partition, page._replace(skipped=skipped))
             offset = page.next_offset
-        return self._told(partition, Page([], offset, skipped=skipped))
+        return self._report_skipped(partition, Page([], offset, skipped=skipped))
 
-    def _told(self, partition: Partition, page: Page) -> Page:
+    def _report_skipped(self, partition: Partition, page: Page) -> Page:
         partition.skipped_batches += len(page.skipped)
         for each in page.skipped:
             log.warning(
@@ -111,7 +110,7 @@ class RecordReader:
             )
         return page
 
-    async def _unpacked(self, partition: Partition, part: Slice, wanted: "_Wanted") -> Page:
+    async def _unpacked(self, partition: Partition, part: Slice, wanted: "_Range") -> Page:
         if part.verified and part.length <= _AT_ONCE_BYTES:
             try:
                 page = _page(part, wanted, _UNPACKED_AT_ONCE_BYTES, may_skip_large=False)
@@ -126,24 +125,24 @@ class RecordReader:
         unpacking = asyncio.get_running_loop().run_in_executor(
             self._executor, self._verified_page, partition, part, wanted
         )
-        # The file stays open until the thread is done with it, although nobody may wait for it by then.
+        # The file stays open until the thread is done, even if the reader is cancelled.
         unpacking.add_done_callback(lambda _: part.release())
         return await asyncio.shield(unpacking)
 
-    def _verified_page(self, partition: Partition, part: Slice, wanted: "_Wanted") -> Page:
+    def _verified_page(self, partition: Partition, part: Slice, wanted: "_Range") -> Page:
         if not part.verified:
             partition.verify(part)
         return _page(part, wanted, self._unpacked_limit_bytes, may_skip_large=True)
 
 
-class _Wanted(NamedTuple):
+class _Range(NamedTuple):
     offset: int
     limits: Limits
     aborted: Sequence[tuple[int, int]]
 
 
-def _page(part: Slice, wanted: _Wanted, limit_bytes: int, *, may_skip_large: bool) -> Page:
-    """What a slice holds. TooMuchData for a batch that unpacks to too much, unless it may be skipped."""
+def _page(part: Slice, wanted: _Range, limit_bytes: int, *, may_skip_large: bool) -> Page:
+    """Read the records of a slice. A batch that unpacks to too much is skipped, or raises TooMuchData."""
     offset, limits, aborted = wanted
     data = part.read()
     records: list[Record] = []
@@ -171,7 +170,7 @@ def _page(part: Slice, wanted: _Wanted, limit_bytes: int, *, may_skip_large: boo
         except CorruptBatch as error:
             if isinstance(error, TooMuchData) and not may_skip_large:
                 raise
-            # Of a batch that is not what it says nothing is believed.
+            # Nothing of a corrupt batch is trusted.
             del records[before:]
             size_bytes = before_bytes
             first = max(header.base_offset, offset)

@@ -28,13 +28,13 @@ from .snapshots import BLOCK_CHANGES, StateSnapshots, encode_block
 
 log = get_logger(__name__)
 
-# A snapshot is due after this many records or this long after the first of them. A state larger
-# than that many records is written as often as it changes once over, about so many bytes a record.
+# A snapshot is due after this many records or this long after the first of them. A larger state
+# is written once per full turnover, estimated at this many bytes per record.
 SNAPSHOT_RECORDS = 10_000
 SNAPSHOT_RECORD_BYTES = 64
 SNAPSHOT_MS = 5 * 60_000
-# How long a snapshot may hold the event loop at a time, and how many entries are taken between looks at the
-# clock.
+# How long a snapshot may block the event loop at a time, and how many entries are taken between checks
+# of the clock.
 SLICE_SECONDS = 0.0005
 _SLICE_ENTRIES = 32
 RELOAD_SECONDS = 1.0
@@ -45,7 +45,7 @@ MAX_REQUESTS = 1000
 
 
 class SnapshotInProgress:
-    """A snapshot that is being taken: entries so far, and what the machine has changed meanwhile."""
+    """A snapshot that is being taken: the entries so far, and the machine's changes meanwhile."""
 
     def __init__(self, entries: Iterator[Change]) -> None:
         self._entries = entries
@@ -56,7 +56,7 @@ class SnapshotInProgress:
         self.is_complete = False
 
     def changed(self, changes: list[Change]) -> None:
-        """Put behind the entries what the machine has just written."""
+        """Add changes of the machine behind the entries."""
         self._later += changes
         if len(self._later) >= BLOCK_CHANGES:
             self._close_later()
@@ -76,7 +76,7 @@ class SnapshotInProgress:
             self._blocks.append(encode_block(block))
 
     def blocks(self) -> list[bytes]:
-        """The whole snapshot; it stands for the end of the log as it is now."""
+        """Return the whole snapshot, which equals the log up to its current end."""
         self._close_later()
         return self._blocks + self._later_blocks
 
@@ -134,6 +134,7 @@ class StateMachineHost(Generic[M]):
         self._batching = batching
         self._machine: M | None = None
         self._gathered: deque[Pending] = deque()
+        self._is_scheduled = False
         self._posted_once: set[Request[Any]] = set()
         self._in_flight: deque[list[Outcome]] = deque()
         self._pending: set[asyncio.Future[Any]] = set()
@@ -199,8 +200,14 @@ class StateMachineHost(Generic[M]):
             self._posted_once.add(event)
             self._gather(Pending(event, None))
 
+    async def handled(self) -> None:
+        """Return once everything that was posted and submitted before has been handled."""
+        last = self._gathered[-1] if self._gathered else None
+        while last is not None and any(pending is last for pending in self._gathered):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
     def wake(self) -> None:
-        """Compute the time to sleep again: the clock was set."""
+        """Recompute the time to sleep, because the clock was set."""
         self._changed.set()
 
     @property
@@ -213,9 +220,9 @@ class StateMachineHost(Generic[M]):
         return self._snapshot is not None
 
     async def loaded(self) -> M:
-        """Return the machine, waiting for a load that takes a short time; else CoordinatorLoading.
+        """Return the machine, after waiting a short time for a load; else raise CoordinatorLoading.
 
-        Raises CoordinatorUnavailable at once where loading has failed.
+        Raises CoordinatorUnavailable at once if loading has failed.
         """
         if self._machine is not None:
             return self._machine
@@ -234,18 +241,23 @@ class StateMachineHost(Generic[M]):
         return self._machine
 
     def _gather(self, pending: Pending) -> None:
-        if not self._gathered:
-            asyncio.get_running_loop().call_soon(self._handle_gathered)
         self._gathered.append(pending)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._handle_gathered)
 
     def _handle_gathered(self) -> None:
         self._posted_once.clear()
-        left = MAX_REQUESTS
-        while left > 0 and (batch := self._next_batch(left)):
-            left -= len(batch)
-            self._handle(batch)
-        if self._gathered:
-            asyncio.get_running_loop().call_soon(self._handle_gathered)
+        # Events that are posted meanwhile, such as results of reads, have to wait for the next turn.
+        left = min(len(self._gathered), MAX_REQUESTS)
+        try:
+            while left > 0 and (batch := self._next_batch(left)):
+                left -= len(batch)
+                self._handle(batch)
+        finally:
+            self._is_scheduled = bool(self._gathered)
+            if self._is_scheduled:
+                asyncio.get_running_loop().call_soon(self._handle_gathered)
 
     def _next_batch(self, limit: int) -> list[Pending]:
         batch: list[Pending] = []
@@ -269,13 +281,11 @@ class StateMachineHost(Generic[M]):
                     self._posted_before_load.append(request)
             return
         try:
-            outcome = self._machine.handle(batch, self._clock.now_ms())
+            self._apply(self._machine.handle(batch, self._clock.now_ms()))
         except Exception as error:
-            # A bug, and it may have left the state half changed: the log has the truth.
+            # A bug, and it may have left the state half changed: rebuild it from the log.
             log.exception("coordinator_crashed", partition=str(self.partition.identity))
             self._fail(CoordinatorUnavailable(f"internal error: {error!r}"))
-            return
-        self._apply(outcome)
 
     async def run(self) -> None:
         """Load the machine, tick it when it is due, rebuild it when it fails, until cancelled."""
@@ -300,7 +310,7 @@ class StateMachineHost(Generic[M]):
         elif not is_due:
             await self._sleep()
             return
-        await asyncio.sleep(0)  # the next may be due already, and others have to have their turn
+        await asyncio.sleep(0)  # others get their turn before the next deadline
 
     async def _sleep(self) -> None:
         self._changed.clear()
@@ -321,7 +331,7 @@ class StateMachineHost(Generic[M]):
         try:
             machine, records, corrections = await loop.run_in_executor(self._executor, self._rebuild)
         except (AlpacaError, OSError) as error:
-            if self.failure != str(error):  # said once, not at every attempt
+            if self.failure != str(error):  # logged once, not at every attempt
                 log.error("coordinator_not_loaded", partition=str(self.partition.identity), reason=str(error))
             self.failure = str(error)
             self._reload_seconds = min(2 * self._reload_seconds, MAX_RELOAD_SECONDS)
@@ -383,7 +393,7 @@ class StateMachineHost(Generic[M]):
         if isinstance(append.outcome, AlpacaError):
             self._fail(append.outcome)
             return
-        # Records become durable in order; a refusal, which comes at once, ends the machine above.
+        # Records become durable in order; a refusal is immediate and fails the machine above.
         assert self._in_flight[0] is outcomes
         self._in_flight.popleft()
         for outcome in outcomes:
@@ -408,7 +418,7 @@ class StateMachineHost(Generic[M]):
         self._changed.set()
 
     def _plan(self) -> None:
-        """Wake `run` if something is due earlier than it thinks."""
+        """Wake `run` if something is due before it would wake."""
         if self._machine is None:
             return
         due_ms = self._machine.next_deadline_ms
@@ -432,15 +442,15 @@ class StateMachineHost(Generic[M]):
         snapshot.take_some()
         if not snapshot.is_complete:
             return
-        # Between events the state is what the log says up to its end, durable or not. Should a crash
-        # take some of that, the snapshot reaches beyond the log and is not used.
+        # Between events the state equals the log up to its end, durable or not. If a crash loses part of
+        # that, the snapshot reaches beyond the log and is not used.
         offset = self.partition.log.end_offset
         blocks = snapshot.blocks()
         self._snapshot = None
         self._records_since_snapshot = 0
         self._snapshot_due_ms = None
         self._snapshot_entries = max(snapshot.count, sum(map(len, blocks)) // SNAPSHOT_RECORD_BYTES)
-        # Nobody waits for the disk here: the machine has deadlines to keep meanwhile.
+        # Written in the background: the machine has deadlines to keep meanwhile.
         self._is_writing_snapshot = True
         loop = asyncio.get_running_loop()
         writing = loop.run_in_executor(self._executor, self._snapshots.write, offset, blocks)

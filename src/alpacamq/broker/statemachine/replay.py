@@ -1,6 +1,6 @@
-"""Reading a log from its start as records, the way a state machine rebuilds itself.
+"""Reads a log from its start as records, to rebuild a state machine.
 
-Nothing is passed over: a machine that misses a record is wrong about all that follows from it.
+Nothing is skipped: a machine that misses a record is wrong about everything that follows from it.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def replay(log: PartitionLog, from_offset: int = 0) -> Iterator[Record]:
-    """Every record of `log` from an offset on, in order; DamagedLog where one cannot be read. Blocking."""
+    """Yield every record of `log` from an offset on, in order; DamagedLog if one is unreadable. Blocking."""
     if log.recovered.losses and from_offset < log.start_offset:
         raise StorageFailed(log.recovered.losses[0])
     offset = max(from_offset, log.start_offset)
@@ -26,7 +26,7 @@ def replay(log: PartitionLog, from_offset: int = 0) -> Iterator[Record]:
                 try:
                     header, records = _batch(view[at:], offset)
                 except CorruptBatch as error:
-                    log.verify(part)  # lets the log know; raises, if the stored bytes are to blame
+                    log.verify(part)  # raises and marks the damage if the stored bytes are wrong
                     raise DamagedLog(part.path, part.position + at, str(error)) from error
                 yield from (record for record in records if record.offset >= offset)
                 at += header.size
@@ -36,7 +36,7 @@ def replay(log: PartitionLog, from_offset: int = 0) -> Iterator[Record]:
 
 
 def _batch(view: memoryview, offset: int) -> tuple[BatchHeader, list[Record]]:
-    """The batch that `view` begins with, which holds `offset`, and its records."""
+    """Return the header and records of the batch that `view` begins with, which must contain `offset`."""
     if len(view) < HEADER_BYTES:
         raise CorruptBatch(f"{len(view)} bytes are too few for a batch header")
     header = read_header(view)

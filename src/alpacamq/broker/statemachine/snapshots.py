@@ -1,7 +1,7 @@
-"""Snapshots of a shard's state, so that loading it reads only the tail of its log.
+"""Snapshots of a state machine, so that loading it reads only the tail of its log.
 
-A snapshot is a short cut, never the only copy: a damaged one is passed over for an older one, and
-without any the whole log is replayed.
+A snapshot is a shortcut, never the only copy: a damaged one is skipped for an older one, and without any
+the whole log is replayed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,11 +17,11 @@ from alpacamq.telemetry.logs import get_logger
 log = get_logger(__name__)
 
 KEPT = 3
-# Changes of one block at most: decoding one holds the interpreter for less than a millisecond.
+# Maximum of changes per block: decoding one holds the interpreter for less than a millisecond.
 BLOCK_CHANGES = 500
 _MAGIC = b"ALSH"
 _VERSION = 2
-# All changes in one piece.
+# All changes in one block.
 _FORMER_VERSION = 1
 _LIMIT_BYTES = 2 << 30
 _LENGTH_BYTES = 4
@@ -31,7 +31,7 @@ _decode = msgspec.msgpack.Decoder(list[Change]).decode
 
 
 def encode_block(changes: Sequence[Change]) -> bytes:
-    """Some changes, as a part of a snapshot."""
+    """Encode changes as a block of a snapshot."""
     body = _encode(changes)
     return len(body).to_bytes(_LENGTH_BYTES, "big") + body
 
@@ -45,35 +45,35 @@ def _blocks(body: memoryview) -> Iterator[memoryview]:
 
 
 class StateSnapshots:
-    """The snapshots of one shard, in a directory of their own."""
+    """The snapshots of one state machine, in their own directory."""
 
     def __init__(self, disk: Disk, directory: Path) -> None:
         self._disk = disk
         self._directory = directory
 
     def newest(self, end_offset: int) -> tuple[int, Iterator[Change]] | None:
-        """The offset the newest sound snapshot reaches to, and what it holds.
+        """Return the newest valid snapshot: the offset it reaches to, and its changes.
 
-        One that reaches beyond the log's end remembers what a crash has taken, and is removed.
+        One that reaches beyond the log's end contains records lost in a crash, and is removed.
         """
         for offset in reversed(self._offsets()):
             path = self._path(offset)
             if offset > end_offset:
                 log.warning("snapshot_removed", path=str(path), end_offset=end_offset)
                 self._disk.remove(path)
-                # Should it come back, the log may have grown past it with other records.
+                # If the file reappeared, the log might have grown past it with other records.
                 self._disk.sync_directory(self._directory)
                 continue
             try:
                 return offset, read_state(self._disk, path)
             except (Unreadable, msgspec.DecodeError) as error:
-                log.warning("snapshot_passed_over", path=str(path), reason=str(error))
+                log.warning("snapshot_skipped", path=str(path), reason=str(error))
         return None
 
     def write(self, offset: int, blocks: Sequence[bytes]) -> None:
-        """Keep a snapshot of everything before `offset`, in encoded blocks, and the few before it."""
+        """Write a snapshot of everything before `offset` and remove old ones."""
         if (size := sum(map(len, blocks))) > _LIMIT_BYTES:
-            raise OSError(f"{size} bytes of state are more than a snapshot can have")
+            raise OSError(f"{size} bytes of state exceed the limit of a snapshot")
         try:
             self._disk.make_directory(self._directory)
             self._disk.sync_directory(self._directory.parent)
@@ -96,7 +96,7 @@ class StateSnapshots:
 
 
 def read_state(disk: Disk, path: Path) -> Iterator[Change]:
-    """What the snapshot at `path` holds, or Unreadable."""
+    """Return the changes in the snapshot at `path`; raises Unreadable."""
     try:
         body = view_sealed(disk, path, _MAGIC, _VERSION, _LIMIT_BYTES)
     except Unreadable as error:
@@ -104,5 +104,5 @@ def read_state(disk: Disk, path: Path) -> Iterator[Change]:
             return iter(_decode(view_sealed(disk, path, _MAGIC, _FORMER_VERSION)))
         except Unreadable:
             raise error from None
-    # A block at a time: freeing a million changes at once would hold up every other thread.
+    # One block at a time: freeing a million changes at once would block every other thread.
     return (change for block in _blocks(body) for change in _decode(block))

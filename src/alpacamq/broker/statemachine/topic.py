@@ -1,4 +1,4 @@
-"""Runs a state machine on each partition of an internal topic, which is made when it is first needed."""
+"""Runs a state machine on each partition of an internal topic, which is created when first needed."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostResources:
-    """What the hosts of state machines share: snapshots are stored in a directory for each partition."""
+    """Resources shared by the hosts of state machines; each partition has its own snapshot directory."""
 
     topics: Topics
     snapshots: Path
@@ -76,7 +76,7 @@ class StateMachineTopic(Generic[M]):
 
     @property
     def started(self) -> Sequence[StateMachineHost[M]]:
-        """The hosts, none before the first is needed."""
+        """The hosts; empty before the first is needed."""
         return self._hosts
 
     @property
@@ -100,7 +100,7 @@ class StateMachineTopic(Generic[M]):
             await asyncio.Event().wait()
 
     async def all(self) -> Sequence[StateMachineHost[M]]:
-        """Return every host, started if need be."""
+        """Return every host, after starting them if necessary."""
         if self._hosts:
             return self._hosts
         async with self._starting:
@@ -131,6 +131,11 @@ class StateMachineTopic(Generic[M]):
         for host in self._hosts:
             host.post(event)
 
+    async def handled(self) -> None:
+        """Return once every machine has handled what was posted to it before."""
+        for host in self._hosts:
+            await host.handled()
+
     def failures(self) -> list[str]:
         """Describe the partitions that cannot be loaded."""
         return [
@@ -160,7 +165,7 @@ class StateMachineTopic(Generic[M]):
             except TimeoutError:
                 raise CoordinatorLoading("the broker is starting") from None
         assert self._tasks is not None
-        # Also where it exists already: it may be about to be made for a request that was cancelled.
+        # Even if it exists in the image: it may still be in creation for a request that was cancelled.
         await self._topics.create_internal(self.topic, partitions=COUNT, overrides=self._overrides)
         hosts = [self._host(partition) for partition in self._topics.partitions_of(self.topic)]
         for host in hosts:

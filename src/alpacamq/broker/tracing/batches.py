@@ -1,7 +1,7 @@
-"""Trace contexts in the batches that Kafka clients send, which nobody else looks into.
+"""Finds trace contexts in the batches of Kafka clients, which the broker does not unpack otherwise.
 
-On the event loop only the first record is looked at, and of a packed batch only if it lies within the
-first bytes. Who finds a trace there has the whole batch looked through in a thread.
+On the event loop only the first record is read, and of a compressed batch only if it lies within the first
+bytes. If it carries a trace, a thread searches the whole batch.
 """
 
 from typing import NamedTuple
@@ -13,15 +13,15 @@ from alpacamq.model.record_index import IndexedBatch
 from alpacamq.telemetry.tracing import TraceContext, read_traceparent
 
 TRACEPARENT = b"traceparent"
-# What of a packed batch is unpacked to see its first record.
+# Bytes of a compressed batch that are unpacked to read its first record.
 _OPENING_BYTES = 4 << 10
 _MAX_HEADERS = 32
-# Of one batch; more are not followed.
+# Per batch; further ones are not traced.
 MAX_TRACED = 100
 
 
 class Traced(NamedTuple):
-    """A record of a batch by its place in it, the context its producer gave it, and its key."""
+    """A record by its index in a batch, the context its producer gave it, and its key."""
 
     delta: int
     context: TraceContext
@@ -29,7 +29,7 @@ class Traced(NamedTuple):
 
 
 def begins_traced(data: Buffer, header: BatchHeader) -> bool:
-    """Whether the first record carries a trace to be continued."""
+    """Return whether the first record carries a sampled trace."""
     if header.attributes & COMPRESSION_MASK:
         packed = memoryview(data)[HEADER_BYTES:]
         value = _first_traceparent(decompress_prefix(header.codec, packed, _OPENING_BYTES), 0)
@@ -42,7 +42,7 @@ def begins_traced(data: Buffer, header: BatchHeader) -> bool:
 
 
 def traced_records(data: Buffer, limit_bytes: int) -> list[Traced]:
-    """The records of a batch that carry a trace to be continued. For a thread, save for small batches."""
+    """Return the records of a batch that carry a sampled trace. Slow, except for small batches."""
     batch = IndexedBatch(data, limit_bytes)
     values = batch.header_values(TRACEPARENT)
     found: list[Traced] = []
@@ -57,28 +57,28 @@ def traced_records(data: Buffer, limit_bytes: int) -> list[Traced]:
 
 
 def _first_traceparent(body: Buffer, at: int) -> bytes | None:
-    """The header of the record that begins at `at`; None if it has none, or is not all there.
+    """Return the header of the record at `at`; None if it has none or is incomplete.
 
-    Every batch comes by here, and most have records without headers: so numbers are read in place until
+    Runs for every batch, and most have records without headers: so numbers are read in place until
     it is known whether there are any.
     """
     try:
         while body[at] >= 0x80:  # the length of the record
             at += 1
-        at += 2  # and a byte of attributes
+        at += 2  # and one byte of attributes
         while body[at] >= 0x80:  # two deltas
             at += 1
         at += 1
         while body[at] >= 0x80:
             at += 1
         at += 1
-        byte = body[at]  # the length of the key, which is often absent or short
+        byte = body[at]  # the length of the key, often absent or short
         if byte < 0x80:
             at += 1 if byte & 1 else (byte >> 1) + 1
         else:
             length, at = _varint(body, at)
             at += max(length, 0)
-        byte = body[at]  # that of the value
+        byte = body[at]  # the length of the value
         if byte < 0x80:
             at += 1 if byte & 1 else (byte >> 1) + 1
         else:
@@ -90,7 +90,7 @@ def _first_traceparent(body: Buffer, at: int) -> bytes | None:
 
 
 def _traceparent(body: Buffer, at: int) -> bytes | None:
-    """The header among those that begin at `at` with their number; IndexError if they are not all there."""
+    """Return the header from the count of headers at `at` on; IndexError if they are incomplete."""
     count, at = _varint(body, at)
     for _ in range(min(count, _MAX_HEADERS)):
         length, at = _varint(body, at)
@@ -114,4 +114,4 @@ def _varint(body: Buffer, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return (result >> 1) ^ -(result & 1), at + 1
         shift += 7
-    raise IndexError("a number without an end")
+    raise IndexError("varint too long")

@@ -1,4 +1,4 @@
-"""Committed offsets as the acknowledgement of what a consumer of the log has read."""
+"""Records committed offsets as the acknowledgement of traced messages."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from .partition import Origin
 def record_commits(
     topics: Topics, offsets: Iterable[OffsetToCommit], results: PartitionResults, origin: Origin
 ) -> None:
-    """Tell the traces of messages that a group has come past by committing these offsets."""
+    """Record an acknowledgement in the traces of messages before the committed offsets."""
     for each, result in zip(offsets, results.partitions, strict=True):
         if (
             result.error is None

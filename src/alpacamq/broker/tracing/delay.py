@@ -1,7 +1,7 @@
-"""The traces of messages that wait for their time.
+"""Records the traces of delayed messages.
 
-One that waits has no offset yet. So it is sampled by its id among the delayed, and a header tells the
-trace when it is appended to its partition.
+A delayed message has no offset yet, so it is sampled by its delayed id. When it is appended to its
+partition, a header carries the trace.
 """
 
 from collections.abc import Mapping
@@ -24,14 +24,14 @@ from .tracing import Tracing
 
 
 class _Delay(NamedTuple):
-    """The span of a message's wait, and that of the producer who asked for it."""
+    """The span of a message's delay, and that of its producer."""
 
     context: TraceContext
     parent_span_id: str
 
 
 class DelayTraces:
-    """Tells what becomes of traced messages that wait."""
+    """Records the steps of traced delayed messages."""
 
     def __init__(self, tracing: Tracing) -> None:
         self._record = tracing.record
@@ -45,26 +45,26 @@ class DelayTraces:
         received_us: int,
         origin: Origin,
     ) -> None:
-        """A message waits, and that is durable."""
+        """Record a message that was scheduled durably."""
         if (delay := _delay(partition, delayed_id, record.headers)) is None:
             return
         client: dict[str, Attribute] = {"client": origin.client} if origin.client else {}
         if record.key is not None:
             client["key"] = shown_key(record.key)
-        waits: dict[str, Attribute] = {"delayed_id": delayed_id, "deliver_at_ms": due_ms}
-        self._tell(Step.RECEIVED, partition, delay, received_us, origin.api, client)
-        self._tell(Step.PARTITIONED, partition, delay, received_us, origin.api, {})
-        self._tell(Step.SCHEDULED, partition, delay, now_us(), origin.api, waits)
+        schedule: dict[str, Attribute] = {"delayed_id": delayed_id, "deliver_at_ms": due_ms}
+        self._record_step(Step.RECEIVED, partition, delay, received_us, origin.api, client)
+        self._record_step(Step.PARTITIONED, partition, delay, received_us, origin.api, {})
+        self._record_step(Step.SCHEDULED, partition, delay, now_us(), origin.api, schedule)
 
     def cancelled(
         self, partition: Partition, delayed_id: int, headers: tuple[Header, ...], api: ClientApi
     ) -> None:
-        """A message will not appear."""
+        """Record a message that was cancelled."""
         if (delay := _delay(partition, delayed_id, headers)) is not None:
-            self._tell(Step.CANCELLED, partition, delay, now_us(), api, {"delayed_id": delayed_id})
+            self._record_step(Step.CANCELLED, partition, delay, now_us(), api, {"delayed_id": delayed_id})
 
     def labelled(self, partition: Partition, delayed_id: int, record: Record) -> Record:
-        """The record as it is appended: one that is sampled says to which trace it belongs."""
+        """Return the record as it is appended: a sampled one gets a header with its trace."""
         traces = partition.traces
         if traces is None or traces.carried(record.headers) is not None:
             return record
@@ -74,18 +74,18 @@ class DelayTraces:
         return record._replace(headers=(*others, Header(TRACEPARENT, delay.context.traceparent)))
 
     def fired(self, partition: Partition, delayed_id: int, headers: tuple[Header, ...], offset: int) -> None:
-        """The time of a message has come: it is in its partition."""
+        """Record a due message that was appended to its partition."""
         traces = partition.traces
         if traces is None or (delay := _delay(partition, delayed_id, headers)) is None:
             return
         at_us = now_us()
-        self._tell(Step.READY, partition, delay, at_us, ClientApi.BROKER, {"delayed_id": delayed_id})
+        self._record_step(Step.READY, partition, delay, at_us, ClientApi.BROKER, {"delayed_id": delayed_id})
         context = traces.offsets.remember(delay.context.trace_id, offset)
         parent = delay.context.span_id
         tag: dict[str, Attribute] = {"topic_id": traces.topic_tag}
         traces.record_produce(Step.PERSISTED, context, parent, offset, at_us, ClientApi.BROKER, tag)
 
-    def _tell(
+    def _record_step(
         self,
         step: Step,
         partition: Partition,
@@ -111,7 +111,7 @@ class DelayTraces:
 
 
 def trace_of_delayed(partition: Partition, delayed_id: int, headers: tuple[Header, ...]) -> str | None:
-    """The id of the trace of a message that waits, if it has one."""
+    """Return the trace id of a delayed message, if it has one."""
     delay = _delay(partition, delayed_id, headers)
     return None if delay is None else delay.context.trace_id
 
@@ -124,7 +124,7 @@ def _delay(partition: Partition, delayed_id: int, headers: tuple[Header, ...]) -
     if trace_id is None:
         return None
     span_id = derived_span_id(trace_id, "delay", *partition.identity, delayed_id)
-    # A message that was sampled carries the span of its own wait when it is appended.
+    # A sampled message carries the span of its own delay when it is appended.
     return _Delay(TraceContext(trace_id, span_id), "" if parent_span_id == span_id else parent_span_id)
 
 

@@ -1,7 +1,7 @@
-"""The traces of messages as queues deliver them: leases, settlements, leases that end, and moves.
+"""Records the traces of messages that queues deliver: leases, settlements, expired leases and moves.
 
-A delivery is a span of its own, below that of the message's arrival: its id follows from the group, the place
-and the number of the delivery, so that whoever settles it finds it.
+Each delivery is a span of its own, a child of the message's append. Its id is derived from group, position
+and delivery count, so that the settlement finds it.
 """
 
 from collections import OrderedDict
@@ -32,7 +32,7 @@ _STEPS: Mapping[Action, Step] = {
 
 
 class _InFlight(NamedTuple):
-    """A delivery that has not ended: which one it is, and whose."""
+    """A delivery that has not ended, and its consumer."""
 
     delivery_count: int
     consumer: str
@@ -40,23 +40,23 @@ class _InFlight(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """A message on its way to another topic, and the span of what sent it there."""
+    """A message on its way to another topic, and the span that caused the move."""
 
     context: TraceContext
     parent_span_id: str
 
 
 class QueueTraces:
-    """Tells what queues do with traced messages."""
+    """Records the steps of traced messages in queues."""
 
     def __init__(self, tracing: Tracing, topics: Topics) -> None:
         self._record = tracing.record
         self._topics = topics
-        # Of deliveries whose end does not say all of this itself.
+        # Deliveries in flight, since their end does not always carry these values.
         self._in_flight: OrderedDict[tuple[str, str, int, int], _InFlight] = OrderedDict()
 
     def delivered(self, queue: QueueId, deliveries: Iterable[Delivery], origin: Origin) -> None:
-        """Messages were leased and given to a consumer."""
+        """Record messages that were leased and delivered to a consumer."""
         at_us = now_us()
         for each in deliveries:
             if (traces := self._traces(queue.topic, each.partition)) is None:
@@ -69,7 +69,7 @@ class QueueTraces:
                 self._leased(queue, place, each.delivery_count, context, origin, at_us, attributes)
 
     def acquired(self, queue: QueueId, leases: Sequence[Acquired], origin: Origin) -> None:
-        """Messages of one partition were leased, in ascending order, and sent in their batches."""
+        """Record messages of one partition that were leased, in ascending order, and sent as batches."""
         if not leases or (traces := self._traces(queue.topic, leases[0].partition)) is None:
             return
         traced = set(traces.offsets.between(leases[0].offset, leases[-1].offset + 1))
@@ -87,7 +87,7 @@ class QueueTraces:
         results: Iterable[AlpacaError | None],
         origin: Origin,
     ) -> None:
-        """Deliveries were settled, those whose result is None."""
+        """Record settlements whose result is None."""
         at_us = now_us()
         index, traces = -1, None
         for settlement, error in zip(settlements, results, strict=True):
@@ -100,7 +100,7 @@ class QueueTraces:
                 self._record_settled(queue, settlement, context, origin, at_us)
 
     def ended(self, leases: Iterable[EndedLease]) -> None:
-        """Leases ended by themselves: in time, or with their consumer."""
+        """Record leases that expired or ended with their consumer."""
         at_us = now_us()
         for lease in leases:
             if (traces := self._traces(lease.queue.topic, lease.partition)) is None:
@@ -114,7 +114,7 @@ class QueueTraces:
     def expired(
         self, queue: QueueId, settlements: Iterable[Settlement], records: Mapping[tuple[int, int], Record]
     ) -> None:
-        """Messages whose time to live is over are dropped."""
+        """Record messages that were discarded because of their time to live."""
         at_us = now_us()
         for settlement in settlements:
             place = (settlement.partition, settlement.offset)
@@ -124,22 +124,22 @@ class QueueTraces:
             if (context := traces.find(record)) is not None:
                 origin = Origin(ClientApi.BROKER)
                 count = settlement.delivery_count or 0
-                self._tell(
+                self._record_step(
                     Step.EXPIRED, queue, place, count, context, origin, at_us, {"reason": "queue.ttl.ms"}
                 )
 
     def moving(self, move: Move, record: Record) -> Moved | None:
-        """The trace of a message that is to be moved; None if it has none."""
+        """Return the trace of a message that is about to be moved, if it has one."""
         traces = self._traces(move.queue.topic, move.partition)
         if traces is None or (context := traces.find(record)) is None:
             return None
-        if move.target or move.reason == EXPIRED:  # no consumer has had it
+        if move.target or move.reason == EXPIRED:  # it was not delivered
             return Moved(context, context.span_id)
         place = (move.partition, move.offset)
         return Moved(context, _delivery_span(context, move.queue, *place, move.delivery_count))
 
     def moved(self, move: Move, moved: Moved, target: Partition, offset: int) -> None:
-        """A message is at an offset of another topic."""
+        """Record a message that was moved to an offset of another topic."""
         if target.traces is None:
             return
         step = Step.REDRIVEN if move.target else Step.DEAD_LETTERED
@@ -178,7 +178,7 @@ class QueueTraces:
         self._in_flight[key] = _InFlight(count, origin.client, origin.api)
         if len(self._in_flight) > MAX_IN_FLIGHT:
             self._in_flight.popitem(last=False)
-        self._tell(Step.FETCHED, queue, place, count, context, origin, at_us, attributes)
+        self._record_step(Step.FETCHED, queue, place, count, context, origin, at_us, attributes)
 
     def _record_settled(
         self, queue: QueueId, settlement: Settlement, context: TraceContext, origin: Origin, at_us: int
@@ -203,7 +203,7 @@ class QueueTraces:
         if count is None:
             count = 0 if known is None else known.delivery_count
         consumer = origin.client or settlement.consumer or ("" if known is None else known.consumer)
-        self._tell(step, queue, place, count, context, Origin(origin.api, consumer), at_us, attributes)
+        self._record_step(step, queue, place, count, context, Origin(origin.api, consumer), at_us, attributes)
 
     def _record_ended(
         self, lease: EndedLease, place: tuple[int, int], context: TraceContext, at_us: int
@@ -212,12 +212,12 @@ class QueueTraces:
         origin = Origin(ClientApi.BROKER, lease.consumer or ("" if known is None else known.consumer))
         step = Step.TIMED_OUT if lease.is_expired else Step.NACKED
         reason: dict[str, Attribute] = {} if lease.is_expired else {"reason": "the consumer is gone"}
-        self._tell(step, lease.queue, place, lease.delivery_count, context, origin, at_us, reason)
+        self._record_step(step, lease.queue, place, lease.delivery_count, context, origin, at_us, reason)
 
     def _take(self, queue: QueueId, place: tuple[int, int]) -> _InFlight | None:
         return self._in_flight.pop((queue.group, queue.topic, *place), None)
 
-    def _tell(
+    def _record_step(
         self,
         step: Step,
         queue: QueueId,
@@ -252,13 +252,13 @@ class QueueTraces:
 
 
 def with_trace(record: Record, moved: Moved) -> Record:
-    """The record with a header that says which trace it belongs to, if it does not say so itself."""
+    """Return the record with a header for its trace, unless it carries the trace already."""
     carried = carried_context(record.headers)
     if carried is not None and carried.trace_id == moved.context.trace_id:
         return record
     others = tuple(header for header in record.headers if header.key != TRACEPARENT)
-    said = TraceContext(moved.context.trace_id, moved.parent_span_id)
-    return record._replace(headers=(*others, Header(TRACEPARENT, said.traceparent)))
+    context = TraceContext(moved.context.trace_id, moved.parent_span_id)
+    return record._replace(headers=(*others, Header(TRACEPARENT, context.traceparent)))
 
 
 def _delivery_span(context: TraceContext, queue: QueueId, partition: int, offset: int, count: int) -> str:

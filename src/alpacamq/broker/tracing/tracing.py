@@ -1,4 +1,4 @@
-"""Tracing as the broker knows it: where events go, and the traces of every partition."""
+"""Owns the trace recorder and creates the traces of every partition."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -25,12 +25,12 @@ from .partition import PartitionTraces, TraceSink
 
 T = TypeVar("T")
 
-# The events that tell where a message came to lie.
-_ARRIVALS = frozenset({Step.PERSISTED, Step.DEAD_LETTERED, Step.REDRIVEN})
+# Steps that record the position of a message.
+_POSITION_STEPS = frozenset({Step.PERSISTED, Step.DEAD_LETTERED, Step.REDRIVEN})
 
 
 class TracingSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of traces, and where else they go."""
+    """How much of traces is kept, and where they are exported."""
 
     log_bytes: int = 100 << 20  # 0: in memory only
     retention_ms: int = 7 * DAY_MS
@@ -38,7 +38,7 @@ class TracingSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tracing:
-    """Everything that is traced on this broker."""
+    """The traces of this broker."""
 
     def __init__(self, settings: TracingSettings, directory: Path, executor: Executor) -> None:
         self._recorder = Recorder(
@@ -52,7 +52,7 @@ class Tracing:
         self._executor = executor
         self._sink = TraceSink(self._recorder.record, executor, self._recorder.knows)
         # One question at a time: some read much of the log, and others have work to do meanwhile.
-        self._asking = asyncio.Lock()
+        self._query_lock = asyncio.Lock()
         self._restored: list[TraceEvent] = []
         self.stats = self._recorder.stats
 
@@ -62,36 +62,36 @@ class Tracing:
 
     @property
     def store(self) -> TraceStore:
-        """Finds traces; takes its time where it has to read the log."""
+        """The store of traces; blocking where it has to read the log."""
         return self._recorder.store
 
-    async def ask(self, question: Callable[[TraceStore], T]) -> T:
-        """What the store of traces answers, found in a thread."""
-        async with self._asking:
+    async def ask(self, query: Callable[[TraceStore], T]) -> T:
+        """Run a query on the trace store in a thread."""
+        async with self._query_lock:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._executor, question, self.store)
+            return await loop.run_in_executor(self._executor, query, self.store)
 
     @property
-    def passed_over(self) -> int:
-        """Messages that were not traced although they should have been: they were too many at once."""
-        return self._sink.passed_over
+    def skipped(self) -> int:
+        """Messages that should have been traced, but were too many at once."""
+        return self._sink.skipped
 
     def open(self) -> None:
-        """Begin with what was recorded last. Blocking."""
+        """Load the traces recorded before the restart. Blocking."""
         self._restored = self._recorder.open()
 
     def close(self) -> None:
-        """Write and send what is left. Blocking."""
+        """Write and export the remaining events. Blocking."""
         self._recorder.close()
 
     def of_partition(
         self, identity: TopicPartition, topic_id: TopicId, config: TopicConfig
     ) -> PartitionTraces:
-        """The traces of a partition that is opened."""
+        """Return the traces of a partition that is being opened."""
         return PartitionTraces(identity, topic_id, config, self._sink)
 
     def topic_deleted(self, topic: str) -> None:
-        """What waits for a topic that is gone will never be delivered."""
+        """Record that delayed messages for a deleted topic will not be delivered."""
         for event in self._recorder.waiting(topic):
             self.record(
                 msgspec.structs.replace(
@@ -104,14 +104,14 @@ class Tracing:
             )
 
     def restore(self, partitions: Iterable[tuple[TopicPartition, PartitionTraces | None]]) -> None:
-        """Have partitions remember the traced messages that the last life of the broker recorded."""
+        """Make partitions remember the traced messages recorded before the restart."""
         by_identity = {tuple(identity): traces for identity, traces in partitions if traces is not None}
         restored, self._restored = self._restored, []
         for event in restored:
-            if event.name not in _ARRIVALS or not event.has_place:
+            if event.name not in _POSITION_STEPS or not event.has_place:
                 continue
             traces = by_identity.get((event.topic, event.partition))
-            # A topic made anew under the name of another has none of its messages.
+            # A topic created again under the same name has none of the old messages.
             if traces is not None and event.attributes.get("topic_id") == traces.topic_tag:
                 context = traces.offsets.find(event.offset)
                 if context is None or context.trace_id != event.trace_id:

@@ -1,4 +1,4 @@
-"""What each member of a consumer group is to have, and the topics that was worked out from."""
+"""Target assignments of consumer groups: assignors, subscriptions and stored targets."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,10 +17,10 @@ from .topic_pattern import TopicPattern
 
 
 class Subscriber(NamedTuple):
-    """A member as an assignor sees it."""
+    """A member in the input of an assignor."""
 
     topics: frozenset[TopicId]
-    held: Partitions  # what the assignment before this one gave it
+    previous: Partitions  # its previous target
     instance_id: str | None = None
 
 
@@ -30,12 +30,12 @@ Assignor = Callable[[Subscribers, PartitionCounts], dict[str, Partitions]]
 
 
 def range_(subscribers: Subscribers, counts: PartitionCounts) -> dict[str, Partitions]:
-    """Give each subscriber of a topic one run of neighbouring partitions.
+    """Assign each subscriber of a topic one range of consecutive partitions.
 
-    The same index of two topics with the same subscribers and size goes to the same member.
+    Topics with the same subscribers and size are assigned alike.
     """
     given: dict[str, dict[TopicId, frozenset[int]]] = {member: {} for member in subscribers}
-    # A static member keeps its place when its process, and with it its member id, changes.
+    # A static member keeps its position when its member id changes.
     order = sorted(subscribers, key=lambda member: (subscribers[member].instance_id or member, member))
     for topic, count in counts.items():
         members = [member for member in order if topic in subscribers[member].topics]
@@ -52,185 +52,190 @@ def range_(subscribers: Subscribers, counts: PartitionCounts) -> dict[str, Parti
 
 
 def uniform(subscribers: Subscribers, counts: PartitionCounts) -> dict[str, Partitions]:
-    """Give everyone as many partitions as everyone else, moving as few as that takes.
+    """Balance the number of partitions with as few moves as possible.
 
-    Among members with the same subscription, loads differ by one at most and no fewer moves would do. With
-    different subscriptions, no member could hand a partition to a subscriber that has two fewer.
+    Among members with the same subscription, loads differ by at most one and the number of moves is minimal.
+    With different subscriptions, no partition can be moved to a subscriber that has two fewer.
     """
-    table = _Table(subscribers, counts)
-    table.keep_held()
-    table.deal_free()
-    table.level()
-    return table.hands()
+    assignment = _UniformAssignment(subscribers, counts)
+    assignment.keep_previous()
+    assignment.assign_free()
+    assignment.balance()
+    return assignment.result()
 
 
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": uniform, "range": range_}
 
 
 @dataclass(slots=True)
-class _Audience:
-    """Topics that have the same subscribers: what one of these can be given, all can."""
+class _TopicGroup:
+    """Topics with the same subscribers."""
 
     members: list[str]
     topics: list[int] = field(default_factory=list)
-    # Members by load. An entry may be too low, and is put right when it comes up.
+    # A heap of members by load. Entries may be too low; they are corrected when they reach the front.
     lightest: list[tuple[int, str]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class _Hand:
-    """What one member has been given, by audience; the last card of each goes first."""
+class _MemberLoad:
+    """The partitions of one member, by topic group; the last of each group is moved first."""
 
     load: int = 0
-    cards: dict[int, list[int]] = field(default_factory=dict)
-    is_as_held: bool = False
+    numbers: dict[int, list[int]] = field(default_factory=dict)
+    is_unchanged: bool = False
 
 
-class _Table:
-    """The work of one `uniform` assignment.
+class _UniformAssignment:
+    """The state of one `uniform` assignment.
 
-    Partitions are cards: numbers that, sorted, go through the topics' first partitions, then their second…
+    A partition is the number `partition * topics + topic`: in sorted order, the first partitions of all
+    topics precede the second ones.
     """
 
     def __init__(self, subscribers: Subscribers, counts: PartitionCounts) -> None:
         self._subscribers = {member: subscribers[member] for member in sorted(subscribers)}
         self._topics = sorted(counts)
         self._counts = [counts[topic] for topic in self._topics]
-        self._audiences = self._find_audiences()
-        self._audience_of = {
-            topic: index for index, audience in enumerate(self._audiences) for topic in audience.topics
+        self._topic_groups = self._group_topics()
+        self._topic_group_of = {
+            topic: index
+            for index, topic_group in enumerate(self._topic_groups)
+            for topic in topic_group.topics
         }
-        self._hands = {member: _Hand() for member in self._subscribers}
-        self._heard_by: dict[str, list[_Audience]] = {member: [] for member in self._subscribers}
-        for audience in self._audiences:
-            for member in audience.members:
-                self._heard_by[member].append(audience)
+        self._loads = {member: _MemberLoad() for member in self._subscribers}
+        self._topic_groups_by_member: dict[str, list[_TopicGroup]] = {
+            member: [] for member in self._subscribers
+        }
+        for topic_group in self._topic_groups:
+            for member in topic_group.members:
+                self._topic_groups_by_member[member].append(topic_group)
         self._free = [set(range(count)) for count in self._counts]
 
-    def _find_audiences(self) -> list[_Audience]:
+    def _group_topics(self) -> list[_TopicGroup]:
         members_by_subscription: dict[frozenset[TopicId], list[str]] = {}
         for member, subscriber in self._subscribers.items():
             members_by_subscription.setdefault(subscriber.topics, []).append(member)
-        found: dict[tuple[frozenset[TopicId], ...], _Audience] = {}
+        found: dict[tuple[frozenset[TopicId], ...], _TopicGroup] = {}
         for index, topic in enumerate(self._topics):
             key = tuple(subscription for subscription in members_by_subscription if topic in subscription)
             if not key:
                 continue
             if key not in found:
                 members = (member for subscription in key for member in members_by_subscription[subscription])
-                found[key] = _Audience(sorted(members))
+                found[key] = _TopicGroup(sorted(members))
             found[key].topics.append(index)
-        # The fewest first: who can take the fewest topics is not filled up with what others could take.
-        return sorted(found.values(), key=lambda audience: (len(audience.members), audience.topics))
+        # Smallest groups first, so that their members are not filled with partitions that others could take.
+        return sorted(found.values(), key=lambda topic_group: (len(topic_group.members), topic_group.topics))
 
-    def keep_held(self) -> None:
-        """Leave everyone what it had, as far as it may still have it."""
+    def keep_previous(self) -> None:
+        """Keep previous assignments as far as they are still valid."""
         place_of = {topic: index for index, topic in enumerate(self._topics)}
         width = len(self._topics)
         for member, subscriber in self._subscribers.items():
-            hand = self._hands[member]
-            hand.is_as_held = True
-            for topic, partitions in subscriber.held.items():
+            member_load = self._loads[member]
+            member_load.is_unchanged = True
+            for topic, partitions in subscriber.previous.items():
                 index = place_of.get(topic)
                 if index is None or topic not in subscriber.topics:
-                    hand.is_as_held = False
+                    member_load.is_unchanged = False
                     continue
                 kept = partitions & self._free[index]
-                hand.is_as_held = hand.is_as_held and len(kept) == len(partitions)
+                member_load.is_unchanged = member_load.is_unchanged and len(kept) == len(partitions)
                 self._free[index] -= kept
-                cards = hand.cards.setdefault(self._audience_of[index], [])
-                cards += [partition * width + index for partition in kept]
-                hand.load += len(kept)
-            for cards in hand.cards.values():
-                cards.sort()
+                numbers = member_load.numbers.setdefault(self._topic_group_of[index], [])
+                numbers += [partition * width + index for partition in kept]
+                member_load.load += len(kept)
+            for numbers in member_load.numbers.values():
+                numbers.sort()
 
-    def deal_free(self) -> None:
-        """Give what nobody has to whoever has least."""
-        for index, audience in enumerate(self._audiences):
-            audience.lightest = [(self._hands[member].load, member) for member in audience.members]
-            heapify(audience.lightest)
-            for card in self._free_cards(audience):
-                member = self._lightest(audience)
-                hand = self._hands[member]
-                hand.cards.setdefault(index, []).append(card)
-                hand.load += 1
-                hand.is_as_held = False
+    def assign_free(self) -> None:
+        """Assign free partitions to the members with the lowest load."""
+        for index, topic_group in enumerate(self._topic_groups):
+            topic_group.lightest = [(self._loads[member].load, member) for member in topic_group.members]
+            heapify(topic_group.lightest)
+            for number in self._free_numbers(topic_group):
+                member = self._lightest(topic_group)
+                member_load = self._loads[member]
+                member_load.numbers.setdefault(index, []).append(number)
+                member_load.load += 1
+                member_load.is_unchanged = False
 
-    def _free_cards(self, audience: _Audience) -> list[int]:
+    def _free_numbers(self, topic_group: _TopicGroup) -> list[int]:
         width = len(self._topics)
         return sorted(
-            partition * width + topic for topic in audience.topics for partition in self._free[topic]
+            partition * width + topic for topic in topic_group.topics for partition in self._free[topic]
         )
 
-    def level(self) -> None:
-        """Move partitions from who has most to who has two fewer, until nobody has."""
-        # One pass is enough unless somebody who could not move anything had its chance too early. Each move
-        # makes the loads more equal, so this ends.
-        while self._level_once():
+    def balance(self) -> None:
+        """Move partitions from members to others that have at least two fewer, until there are none."""
+        # One pass is usually enough, but a later move can make an earlier member movable. Each move makes the
+        # loads more equal, so this terminates.
+        while self._balance_once():
             pass
 
-    def _level_once(self) -> bool:
-        loads = [hand.load for hand in self._hands.values()]
+    def _balance_once(self) -> bool:
+        loads = [member_load.load for member_load in self._loads.values()]
         if max(loads, default=0) - min(loads, default=0) < 2:
             return False
-        heaviest = [(-hand.load, member) for member, hand in self._hands.items()]
+        heaviest = [(-member_load.load, member) for member, member_load in self._loads.items()]
         heapify(heaviest)
         has_moved = False
         while heaviest:
             load, member = heappop(heaviest)
-            hand = self._hands[member]
-            if -load != hand.load:  # it has been given something meanwhile
-                heappush(heaviest, (-hand.load, member))
-            elif self._hand_over(member):
-                heappush(heaviest, (-hand.load, member))
+            member_load = self._loads[member]
+            if -load != member_load.load:  # it got a partition in the meantime
+                heappush(heaviest, (-member_load.load, member))
+            elif self._move_one(member):
+                heappush(heaviest, (-member_load.load, member))
                 has_moved = True
         return has_moved
 
-    def _hand_over(self, giver: str) -> bool:
-        """Let `giver` give one partition to the lightest of those who can take one of its; False if none."""
-        hand = self._hands[giver]
+    def _move_one(self, giver: str) -> bool:
+        """Move a partition from `giver` to the member with the lowest load; return False if impossible."""
+        member_load = self._loads[giver]
         choices = [
-            (self._hands[taker].load, index, taker)
-            for index, cards in hand.cards.items()
-            if cards and (taker := self._lightest(self._audiences[index]))
+            (self._loads[taker].load, index, taker)
+            for index, numbers in member_load.numbers.items()
+            if numbers and (taker := self._lightest(self._topic_groups[index]))
         ]
-        load, index, taker = min(choices, default=(hand.load, 0, giver))
-        if hand.load - load < 2:
+        load, index, taker = min(choices, default=(member_load.load, 0, giver))
+        if member_load.load - load < 2:
             return False
-        other = self._hands[taker]
-        other.cards.setdefault(index, []).append(hand.cards[index].pop())
+        other = self._loads[taker]
+        other.numbers.setdefault(index, []).append(member_load.numbers[index].pop())
         other.load += 1
-        hand.load -= 1
-        hand.is_as_held = other.is_as_held = False
-        for audience in self._heard_by[giver]:
-            heappush(audience.lightest, (hand.load, giver))
+        member_load.load -= 1
+        member_load.is_unchanged = other.is_unchanged = False
+        for topic_group in self._topic_groups_by_member[giver]:
+            heappush(topic_group.lightest, (member_load.load, giver))
         return True
 
-    def _lightest(self, audience: _Audience) -> str:
-        """The member of the audience that has least."""
-        heap = audience.lightest
+    def _lightest(self, topic_group: _TopicGroup) -> str:
+        """Return the subscriber with the lowest load."""
+        heap = topic_group.lightest
         while True:
             load, member = heap[0]
-            actual = self._hands[member].load
+            actual = self._loads[member].load
             if load == actual:
                 return member
             if load < actual:
                 heapreplace(heap, (actual, member))
             else:
-                heappop(heap)  # it has become lighter, and another entry says so
+                heappop(heap)  # its load has decreased; another entry has the new load
 
-    def hands(self) -> dict[str, Partitions]:
-        """What everyone has now."""
+    def result(self) -> dict[str, Partitions]:
+        """Return the assignment of every member."""
         given: dict[str, Partitions] = {}
         width = len(self._topics)
-        for member, hand in self._hands.items():
-            if hand.is_as_held:
-                given[member] = self._subscribers[member].held
+        for member, member_load in self._loads.items():
+            if member_load.is_unchanged:
+                given[member] = self._subscribers[member].previous
                 continue
             partitions: dict[int, list[int]] = {}
-            for cards in hand.cards.values():
-                for card in cards:
-                    partition, topic = divmod(card, width)
+            for numbers in member_load.numbers.values():
+                for number in numbers:
+                    partition, topic = divmod(number, width)
                     partitions.setdefault(topic, []).append(partition)
             given[member] = {
                 self._topics[topic]: frozenset(indexes) for topic, indexes in sorted(partitions.items())
@@ -242,7 +247,7 @@ _DIGEST_BYTES = 8
 
 
 class Subscriptions:
-    """The topics that the members' subscriptions mean, as of one version of the topics."""
+    """Resolves subscriptions to topics, as of one version of the topics."""
 
     def __init__(self) -> None:
         self._version: int | None = None
@@ -255,7 +260,7 @@ class Subscriptions:
         return self._version == topics.version
 
     def resolve(self, profiles: Iterable[Profile], topics: TopicsView) -> bytes:
-        """Look up everything subscribed to; the digest differs if any of it does."""
+        """Resolve all subscriptions; return a digest of the subscribed topics."""
         if not self.is_current(topics):
             self._version = topics.version
             self._matches = {}
@@ -276,7 +281,7 @@ class Subscriptions:
         return _digest(found)
 
     def topics_of(self, profile: Profile) -> frozenset[TopicId]:
-        """The topics of a member that was there when last resolved."""
+        """Return the topics of a profile that was resolved."""
         return self._topics[profile.topics, profile.regex]
 
     def _matching(self, regex: str, topics: TopicsView) -> frozenset[str]:
@@ -291,7 +296,7 @@ class Subscriptions:
 
 
 class TargetAssignment:
-    """The target of every member, made for one epoch of the group."""
+    """The target of every member for one epoch of the group."""
 
     def __init__(self, group: str, default_assignor: str) -> None:
         self._group = group
@@ -305,25 +310,25 @@ class TargetAssignment:
         return self._by_member.get(member_id, {})
 
     def replay(self, member_id: str, value: bytes | None) -> None:
-        """Take in a stored record."""
+        """Apply a stored record."""
         if value is None:
             self._by_member.pop(member_id, None)
         else:
             self._by_member[member_id] = records.decode_target(value)
 
     def snapshot(self) -> Iterator[Change]:
-        """The changes from which all this can be rebuilt."""
+        """Yield the changes that lead to the current state."""
         for member_id, partitions in self._by_member.items():
             yield records.target_change(self._group, member_id, partitions)
 
     def drop(self, member_id: str) -> list[Change]:
-        """Forget the target of a member that is gone."""
+        """Remove the target of a member."""
         if self._by_member.pop(member_id, None) is None:
             return []
         return [records.removal(self._group, records.TARGET, member_id)]
 
     def move(self, member_id: str, successor_id: str) -> list[Change]:
-        """Let `successor_id` have what was for `member_id`."""
+        """Give the target of a member to its successor."""
         partitions = self[member_id]
         changes = self.drop(member_id)
         self._by_member[successor_id] = partitions
@@ -331,18 +336,18 @@ class TargetAssignment:
         return changes
 
     def topics_differ(self, profiles: Mapping[str, Profile], topics: TopicsView) -> bool:
-        """Whether the subscribed topics are no longer those the target was made from."""
+        """Return whether the subscribed topics have changed since the target was computed."""
         if self._subscriptions.is_current(topics):
             return False
         return self._subscriptions.resolve(profiles.values(), topics) != self.topics_digest
 
     def assignor(self, profiles: Iterable[Profile]) -> str:
-        """The assignor that most of those who ask for one ask for."""
+        """Return the assignor that most members prefer."""
         votes = Counter(profile.assignor for profile in profiles if profile.assignor is not None)
         return min(votes, key=lambda name: (-votes[name], name), default=self._default_assignor)
 
-    def make(self, epoch: int, profiles: Mapping[str, Profile], topics: TopicsView) -> list[Change]:
-        """Work everyone's target out anew, for `epoch`."""
+    def compute(self, epoch: int, profiles: Mapping[str, Profile], topics: TopicsView) -> list[Change]:
+        """Compute the target of every member for `epoch`."""
         self.topics_digest = self._subscriptions.resolve(profiles.values(), topics)
         self.epoch = epoch
         before = self._by_member

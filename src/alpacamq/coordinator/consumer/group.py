@@ -1,16 +1,16 @@
-"""One consumer group of KIP-848: its epoch, and what each heartbeat does to its members.
+"""One consumer group of KIP-848: its epoch and the heartbeats of its members.
 
-The epoch grows whenever the members, their subscriptions or the subscribed topics change. The next
-heartbeat makes a target for the new epoch; then each member walks towards its part of it with its own
-heartbeats (`reconciliation`). What a member has changes in its own heartbeats alone, so it is told of every
-change.
+The epoch grows whenever the members, their subscriptions or the subscribed topics change. The next heartbeat
+computes a target assignment for the new epoch. Each member then reaches its target with its own heartbeats
+(`reconciliation`). The assignment of a member changes only in its own heartbeats, so every change is in a
+reply to it.
 """
 
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from alpacamq.coordinator.deadlines import Deadlines
+from alpacamq.model.deadlines import NamedDeadlines
 from alpacamq.model.errors import (
     GroupMaxSizeReached,
     NonEmptyGroup,
@@ -36,43 +36,43 @@ from .messages import (
 )
 from .reconciliation import MemberState, common, reconcile, state_of
 from .records import Current, Profile, StoredGroup
-from .roster import ConsumerRoster, described
+from .roster import ConsumerRoster, updated_profile
 
 
 class MemberDeadlines:
-    """The end of each member's session, and of its time to confirm a revocation."""
+    """Deadlines of sessions and revocations."""
 
     def __init__(self, session_timeout_ms: int) -> None:
         self._session_timeout_ms = session_timeout_ms
-        self._sessions = Deadlines()
-        self._revocations = Deadlines()
+        self._sessions = NamedDeadlines()
+        self._revocations = NamedDeadlines()
 
     @property
     def next_ms(self) -> int | None:
-        """The earliest of all."""
+        """Return the earliest deadline."""
         dues = (due for due in (self._sessions.next_ms, self._revocations.next_ms) if due is not None)
         return min(dues, default=None)
 
-    def heard(self, member_id: str, now_ms: int) -> None:
-        """Begin a member's session anew."""
+    def renew_session(self, member_id: str, now_ms: int) -> None:
+        """Restart the session of a member."""
         self._sessions.put(member_id, now_ms + self._session_timeout_ms)
 
-    def watch(self, member_id: str, profile: Profile, current: Current, now_ms: int) -> None:
-        """Begin a member's time for giving up what it has newly been told to, if anything."""
+    def watch_revocation(self, member_id: str, profile: Profile, current: Current, now_ms: int) -> None:
+        """Set the deadline of a revocation, if there is one."""
         self._revocations.put(member_id, now_ms + profile.rebalance_timeout_ms if current.revoking else None)
 
-    def drop(self, member_id: str) -> None:
-        """Wait no longer."""
+    def remove(self, member_id: str) -> None:
+        """Remove the deadlines of a member."""
         self._sessions.put(member_id, None)
         self._revocations.put(member_id, None)
 
     def take_due(self, now_ms: int) -> set[str]:
-        """The members that have been waited for too long."""
+        """Return the members whose session has ended, or whose revocation has timed out."""
         return {*self._sessions.take_due(now_ms), *self._revocations.take_due(now_ms)}
 
 
 class ConsumerGroup:
-    """One group. Returned changes are to be stored; what raises has changed nothing."""
+    """One group. Methods return the changes to store; a method that raises has changed nothing."""
 
     def __init__(self, group: str, settings: ConsumerGroupSettings, new_id: Callable[[], str]) -> None:
         self.id = group
@@ -86,7 +86,7 @@ class ConsumerGroup:
 
     @property
     def exists(self) -> bool:
-        """Whether anything of the group is stored."""
+        """Return whether the group is stored."""
         return self._stored is not None
 
     @property
@@ -110,25 +110,25 @@ class ConsumerGroup:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When to call `tick`."""
+        """Return when to call `tick`."""
         return self._deadlines.next_ms
 
     def heartbeat(
         self, request: ConsumerHeartbeatRequest, now_ms: int, topics: TopicsView
     ) -> tuple[list[Change], ConsumerHeartbeatReply]:
-        """Let a member join, stay, confirm or leave, and tell it where it stands."""
+        """Handle a heartbeat: join, renew, confirm or leave."""
         request.check()
         if request.assignor is not None and request.assignor not in ASSIGNORS:
             raise UnsupportedAssignor(
-                f"no assignor is named {request.assignor!r}, only {', '.join(sorted(ASSIGNORS))}"
+                f"unknown assignor {request.assignor!r}: must be one of {', '.join(sorted(ASSIGNORS))}"
             )
         if request.member_epoch == LEAVE_EPOCH:
             changes = self.remove(request.member_id, request.instance_id)
-            return changes, self._farewell(request)
+            return changes, self._leave_reply(request)
         if request.member_epoch == STATIC_LEAVE_EPOCH:
-            return self._step_away(request, now_ms), self._farewell(request)
+            return self._leave_static(request, now_ms), self._leave_reply(request)
 
-        member_id, changes = self._take_in(request)
+        member_id, changes = self._update_member(request)
         changes += self._update_target(topics)
         before = self._roster.currents[member_id]
         after = reconcile(
@@ -136,26 +136,26 @@ class ConsumerGroup:
             self._target[member_id],
             self._target.epoch,
             request.owned,
-            partial(self._roster.open_to, member_id),
+            partial(self._roster.available_to, member_id),
         )
         if after != before:
             changes.append(self._roster.put_current(member_id, after))
-            self._deadlines.watch(member_id, self._roster.profiles[member_id], after, now_ms)
-        self._deadlines.heard(member_id, now_ms)
+            self._deadlines.watch_revocation(member_id, self._roster.profiles[member_id], after, now_ms)
+        self._deadlines.renew_session(member_id, now_ms)
         changes += self._group_changes()
         return changes, self._reply(member_id, request, before)
 
     def remove(self, member_id: str, instance_id: str | None) -> list[Change]:
-        """Take a member out of the group for good; of a static one, the instance id is enough."""
-        return self._remove([self._roster.known(member_id, instance_id)])
+        """Remove a member; a static one may be given by its instance id alone."""
+        return self._remove([self._roster.identify(member_id, instance_id)])
 
     def tick(self, now_ms: int) -> list[Change]:
-        """Remove who has not been heard of, or has not given up what it was told to, for too long."""
+        """Remove members whose session has ended, or whose revocation has timed out."""
         due = self._deadlines.take_due(now_ms)
         return self._remove(sorted(due)) if due else []
 
     def validate_commit(self, member_id: str, member_epoch: int) -> None:
-        """Raise unless this member may commit; while the group is empty, so may anyone without epoch."""
+        """Raise unless this member may commit. Clients without an epoch may commit to an empty group."""
         if self.is_empty and member_epoch < 0:
             return
         if (current := self._roster.currents.get(member_id)) is None:
@@ -164,11 +164,11 @@ class ConsumerGroup:
             raise StaleMemberEpoch(f"member {member_id!r} is at epoch {current.epoch}, not {member_epoch}")
 
     def subscribes(self, topic: str) -> bool:
-        """Whether any member reads this topic."""
+        """Return whether any member subscribes to this topic."""
         return self._roster.subscribes(topic)
 
     def describe(self) -> ConsumerGroupDescription:
-        """The group and its members as they are now."""
+        """Describe the group and its members."""
         return ConsumerGroupDescription(
             group=self.id,
             state=self.state,
@@ -182,13 +182,13 @@ class ConsumerGroup:
         )
 
     def delete(self) -> list[Change]:
-        """End a group that has no members."""
+        """Delete the group; raise NonEmptyGroup if it has members."""
         if not self.is_empty:
             raise NonEmptyGroup(f"group {self.id!r} has {len(self._roster)} members")
         return [records.group_removal(self.id)]
 
     def replay(self, parts: tuple[Any, ...], value: bytes | None) -> None:
-        """Take in a stored record, under the parts of its key."""
+        """Apply a stored record; `parts` is its decoded key."""
         match parts[2:]:
             case ():
                 self._stored = records.group_decoder.decode(value) if value is not None else None
@@ -198,42 +198,44 @@ class ConsumerGroup:
                 self._roster.replay(kind, member_id, value)
 
     def loaded(self, now_ms: int) -> list[Change]:
-        """Go on after the last `replay`: everyone has a full session to be heard of again."""
+        """Resume after replay: start a full session for every member."""
         if self._stored is not None:
             self.epoch = self._stored.epoch
             self._target.epoch = self._stored.target_epoch
             self._target.topics_digest = self._stored.topics_digest
         self._roster.index()
         for member_id, current in self._roster.currents.items():
-            self._deadlines.heard(member_id, now_ms)
-            self._deadlines.watch(member_id, self._roster.profiles[member_id], current, now_ms)
+            self._deadlines.renew_session(member_id, now_ms)
+            self._deadlines.watch_revocation(member_id, self._roster.profiles[member_id], current, now_ms)
         return []
 
     def snapshot(self) -> Iterator[Change]:
-        """The changes from which the group can be rebuilt."""
+        """Yield the changes that lead to the current state."""
         if self._stored is not None:
             yield records.group_change(self.id, self._stored)
             yield from self._roster.snapshot()
             yield from self._target.snapshot()
 
-    def _take_in(self, request: ConsumerHeartbeatRequest) -> tuple[str, list[Change]]:
-        """Find or add the member that speaks, and note what it newly says of itself."""
+    def _update_member(self, request: ConsumerHeartbeatRequest) -> tuple[str, list[Change]]:
+        """Find or add the member of a request, and update its profile."""
         if request.member_epoch == JOIN_EPOCH:
             predecessor = self._roster.predecessor(request.member_id, request.instance_id)
             if predecessor is None and len(self._roster) >= self._settings.max_members:
-                raise GroupMaxSizeReached(f"group {self.id!r} has {len(self._roster)} members, its maximum")
+                raise GroupMaxSizeReached(
+                    f"too many members in group {self.id!r}: the limit is {len(self._roster)}"
+                )
             member_id = request.member_id or self._new_id()
         else:
-            member_id = predecessor = self._roster.known(request.member_id, request.instance_id)
+            member_id = predecessor = self._roster.identify(request.member_id, request.instance_id)
             self._roster.check_epoch(member_id, request)
         before = self._roster.profiles[predecessor] if predecessor is not None else None
-        profile = described(before, request)
+        profile = updated_profile(before, request)
 
         changes: list[Change] = []
         if predecessor is not None and self._roster.is_away(predecessor):
             changes += self._roster.replace(predecessor, member_id)
             changes += self._target.move(predecessor, member_id)
-            self._deadlines.drop(predecessor)
+            self._deadlines.remove(predecessor)
         if profile != before:
             assignor = self._assignor
             changes.append(self._roster.put(member_id, profile))
@@ -246,27 +248,27 @@ class ConsumerGroup:
         return member_id, changes
 
     def _update_target(self, topics: TopicsView) -> list[Change]:
-        """Make a new target if the group, or its topics, are not what the target was made for."""
+        """Compute a new target assignment if the group or its topics have changed."""
         profiles = self._roster.profiles
         if self.epoch == self._target.epoch and self._target.topics_differ(profiles, topics):
             self.epoch += 1
         if self.epoch == self._target.epoch:
             return []
-        changes = self._target.make(self.epoch, profiles, topics)
+        changes = self._target.compute(self.epoch, profiles, topics)
         for member_id, current in self._roster.currents.items():
-            # One that is away holds nothing: what is no longer meant for it need not be kept for it.
+            # A static member that is away owns nothing: do not keep partitions that are not in its target.
             if self._roster.is_away(member_id):
                 kept = common(current.assigned, self._target[member_id])
                 if kept != current.assigned:
                     changes.append(self._roster.put_current(member_id, _away(kept)))
         return changes
 
-    def _step_away(self, request: ConsumerHeartbeatRequest, now_ms: int) -> list[Change]:
-        """Keep a static member's place until it comes back or its session ends."""
-        member_id = self._roster.known(request.member_id, request.instance_id)
+    def _leave_static(self, request: ConsumerHeartbeatRequest, now_ms: int) -> list[Change]:
+        """Mark a static member as away; it keeps its assignment until its session ends."""
+        member_id = self._roster.identify(request.member_id, request.instance_id)
         assigned = self._roster.currents[member_id].assigned
-        self._deadlines.drop(member_id)
-        self._deadlines.heard(member_id, now_ms)
+        self._deadlines.remove(member_id)
+        self._deadlines.renew_session(member_id, now_ms)
         return [self._roster.put_current(member_id, _away(assigned))]
 
     def _remove(self, member_ids: list[str]) -> list[Change]:
@@ -274,12 +276,12 @@ class ConsumerGroup:
         for member_id in member_ids:
             changes += self._roster.remove(member_id)
             changes += self._target.drop(member_id)
-            self._deadlines.drop(member_id)
+            self._deadlines.remove(member_id)
         self.epoch += 1
         return changes + self._group_changes()
 
     def _group_changes(self) -> list[Change]:
-        """The record of the group itself, if it says anything new."""
+        """Return the record of the group if it has changed."""
         stored = StoredGroup(
             epoch=self.epoch, target_epoch=self._target.epoch, topics_digest=self._target.topics_digest
         )
@@ -288,7 +290,7 @@ class ConsumerGroup:
         self._stored = stored
         return [records.group_change(self.id, stored)]
 
-    def _farewell(self, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatReply:
+    def _leave_reply(self, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatReply:
         return ConsumerHeartbeatReply(
             member_id=request.member_id,
             member_epoch=request.member_epoch,
@@ -307,9 +309,9 @@ class ConsumerGroup:
     ) -> ConsumerHeartbeatReply:
         current = self._roster.currents[member_id]
         state = self._state_of(member_id)
-        # Told again until confirmed: an answer may have been lost, or gone to a heartbeat that was given up.
+        # Repeat the assignment until it is confirmed: the reply may have been lost, or the request cancelled.
         has_confirmed = self._roster.has_confirmed(member_id, request.owned)
-        is_told = (
+        sends_assignment = (
             request.is_full
             or not has_confirmed
             or request.member_epoch != current.epoch
@@ -325,7 +327,7 @@ class ConsumerGroup:
                 if state is MemberState.STABLE
                 else settings.reconciling_interval_ms
             ),
-            assignment=current.assigned if is_told else None,
+            assignment=current.assigned if sends_assignment else None,
         )
 
 

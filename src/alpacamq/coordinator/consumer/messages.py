@@ -1,6 +1,6 @@
-"""What the members of a consumer group (KIP-848) send and are answered, and what the group asks of its host.
+"""Requests and replies of consumer groups (KIP-848), and the view of topics that their host provides.
 
-Field meanings are Kafka's.
+Fields have the meaning of Kafka's protocol.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,54 +18,54 @@ LEAVE_EPOCH = -1
 STATIC_LEAVE_EPOCH = -2
 UNCHANGED_TIMEOUT = -1
 _INTERVAL_MS_PER_MEMBER = 10
-# What a member says of itself is one record, which must be small enough to be stored.
+# The profile of a member is one record, whose size is limited.
 MAX_SUBSCRIPTION_CHARACTERS = 256 * 1024
 
 Partitions = Mapping[TopicId, frozenset[int]]
 
 
 class TopicSummary(NamedTuple):
-    """What a group needs to know of a topic."""
+    """The id and size of a topic."""
 
     id: TopicId
     partitions: int
 
 
 class TopicsView(Protocol):
-    """The topics there are, as the host knows them now."""
+    """The current topics."""
 
     @property
     def version(self) -> int:
-        """A number that differs whenever any topic was created, grown or deleted."""
+        """Return a number that changes whenever a topic is created, grown or deleted."""
         ...
 
     def names(self) -> Iterable[str]:
-        """The topics a pattern may match."""
+        """Return the topics that a pattern may match."""
         ...
 
     def get(self, name: str) -> TopicSummary | None: ...
 
 
 class ConsumerGroupSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits and delays of consumer groups."""
+    """Limits and timeouts of consumer groups."""
 
     session_timeout_ms: int = 30_000
     heartbeat_interval_ms: int = 3_000
-    # In small groups heartbeats cost nothing, and whoever reports sooner takes over sooner.
+    # Small groups report more often, so that partitions are reassigned sooner.
     min_heartbeat_interval_ms: int = 500
-    # For members in the middle of a move: what they wait for comes with a heartbeat.
+    # For members that are reconciling: they get partitions with heartbeats.
     reconciling_interval_ms: int = 500
     max_members: int = 1_000
     default_assignor: str = "uniform"
 
     def interval_ms(self, members: int) -> int:
-        """How often the members of a group of this size report while nothing moves."""
+        """Return the heartbeat interval of stable members in a group of this size."""
         wanted = max(self.min_heartbeat_interval_ms, members * _INTERVAL_MS_PER_MEMBER)
         return min(wanted, self.heartbeat_interval_ms)
 
 
 class ConsumerHeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a member stands; without assignment, that is as it was told before."""
+    """The epoch and assignment of a member; without an assignment it is unchanged."""
 
     member_id: str
     member_epoch: int
@@ -74,7 +74,7 @@ class ConsumerHeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerHeartbeatRequest(GroupRequest[ConsumerHeartbeatReply], frozen=True, kw_only=True):
-    """A member joins, is alive, confirms what it holds, or leaves; the epoch says which."""
+    """Join, renew the session, confirm partitions, or leave, depending on the epoch."""
 
     member_epoch: int
     member_id: str = ""
@@ -90,7 +90,7 @@ class ConsumerHeartbeatRequest(GroupRequest[ConsumerHeartbeatReply], frozen=True
 
     @property
     def is_full(self) -> bool:
-        """Whether the member says all there is to say, as it does when it may have missed an answer."""
+        """Return whether all fields are set, as after a heartbeat whose reply may have been lost."""
         return self.member_epoch == JOIN_EPOCH or (
             self.rebalance_timeout_ms != UNCHANGED_TIMEOUT
             and (self.subscribed_topics is not None or self.subscribed_regex is not None)
@@ -98,39 +98,39 @@ class ConsumerHeartbeatRequest(GroupRequest[ConsumerHeartbeatReply], frozen=True
         )
 
     def check(self) -> None:
-        """InvalidRequest if no member may send this, whatever the state of its group."""
+        """Raise InvalidRequest if the request is invalid in any state of the group."""
         if not self.group:
-            raise InvalidRequest("a group id cannot be empty")
+            raise InvalidRequest("invalid group id: must not be empty")
         if self.instance_id == "":
-            raise InvalidRequest("a group instance id cannot be empty")
+            raise InvalidRequest("invalid group instance id: must not be empty")
         if self.rack_id == "":
-            raise InvalidRequest("a rack id cannot be empty")
+            raise InvalidRequest("invalid rack id: must not be empty")
         if self.rebalance_timeout_ms != UNCHANGED_TIMEOUT and self.rebalance_timeout_ms <= 0:
-            raise InvalidRequest(f"a rebalance timeout of {self.rebalance_timeout_ms} ms is not positive")
+            raise InvalidRequest(f"rebalance timeout must be positive, not {self.rebalance_timeout_ms} ms")
         if sum(map(len, self.subscribed_topics or ())) > MAX_SUBSCRIPTION_CHARACTERS:
             raise InvalidRequest(
-                f"the names of the subscribed topics have more than {MAX_SUBSCRIPTION_CHARACTERS} characters"
+                f"subscription too large: the limit is {MAX_SUBSCRIPTION_CHARACTERS} characters"
             )
         if self.member_epoch == JOIN_EPOCH:
             self._check_join()
         elif not self.member_id:
-            raise InvalidRequest("only a member that joins may leave its id to the broker")
+            raise InvalidRequest("the member id may be empty only in a join")
         elif self.member_epoch < STATIC_LEAVE_EPOCH:
-            raise InvalidRequest(f"member epoch {self.member_epoch} has no meaning")
+            raise InvalidRequest(f"invalid member epoch {self.member_epoch}")
         elif self.member_epoch == STATIC_LEAVE_EPOCH and self.instance_id is None:
-            raise InvalidRequest(f"epoch {STATIC_LEAVE_EPOCH} is for members with a group instance id")
+            raise InvalidRequest(f"member epoch {STATIC_LEAVE_EPOCH} requires a group instance id")
 
     def _check_join(self) -> None:
         if self.rebalance_timeout_ms == UNCHANGED_TIMEOUT:
-            raise InvalidRequest("a member that joins must say its rebalance timeout")
+            raise InvalidRequest("a join requires a rebalance timeout")
         if self.owned is None or any(self.owned.values()):
-            raise InvalidRequest("a member that joins must say that it owns no partitions")
+            raise InvalidRequest("a join requires an empty list of owned partitions")
         if self.subscribed_topics is None and self.subscribed_regex is None:
-            raise InvalidRequest("a member that joins must say what it subscribes to")
+            raise InvalidRequest("a join requires a subscription")
 
 
 class ConsumerGroupState(StrEnum):
-    """How far a group is, under Kafka's names."""
+    """The state of a group, with Kafka's names."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -139,7 +139,7 @@ class ConsumerGroupState(StrEnum):
 
 
 class ConsumerMemberDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """A member, what it has and what it is to have."""
+    """A member with its current and target assignment."""
 
     member_id: str
     instance_id: str | None

@@ -1,8 +1,8 @@
-"""How a member gets from what it has to what it is to have, without any partition being read twice.
+"""Moves members from their current to their target assignment, without two owners of a partition.
 
-A member first gives up what it must, and stays at its epoch until it has confirmed that. Then it moves to
-the epoch of the target, and is given what nobody else holds; the rest follows as others give it up. What it
-has and keeps is never touched on the way.
+A member first revokes partitions that are not in its target, and stays at its epoch until it has confirmed
+that. Then it moves to the epoch of the target and gets the partitions without an owner; it gets the others as
+their owners revoke them. Partitions that it keeps are not affected.
 """
 
 from collections.abc import Callable
@@ -19,15 +19,15 @@ _NONE: frozenset[int] = frozenset()
 
 
 class MemberState(StrEnum):
-    """How far a member is on its way. Any state can follow any: targets change at any time."""
+    """The reconciliation state of a member. Any state can follow any: targets change at any time."""
 
     STABLE = "stable"
-    UNREVOKED = "unrevoked"  # has been told to give partitions up and has not confirmed it
-    UNRELEASED = "unreleased"  # waits for partitions that others have not given up
+    UNREVOKED = "unrevoked"  # has not confirmed a revocation
+    UNRELEASED = "unreleased"  # waits for partitions that others have not revoked
 
 
 def state_of(current: Current, target: Partitions) -> MemberState:
-    """Where a member is that has `current`, on the way to `target`."""
+    """Return the state of a member with these assignments."""
     if current.revoking:
         return MemberState.UNREVOKED
     return MemberState.STABLE if current.assigned == target else MemberState.UNRELEASED
@@ -38,17 +38,17 @@ def reconcile(
     target: Partitions,
     target_epoch: int,
     owned: Partitions | None,
-    open_to_it: Callable[[Partitions], Partitions],
+    available: Callable[[Partitions], Partitions],
 ) -> Current:
-    """What a member has after a heartbeat that reported `owned` (None: as before).
+    """Return the current assignment after a heartbeat that reported `owned` (None: unchanged).
 
-    `open_to_it` picks from partitions those that no other member holds.
+    `available` selects the partitions that no other member owns.
     """
     if current.epoch == target_epoch and current.assigned == target and not current.revoking:
         return current
-    # Only what the member was told to give up before this heartbeat can be confirmed by it.
+    # A heartbeat can confirm only revocations that were sent before it.
     revoking = _unconfirmed(current, owned)
-    # A member that joins has been told of nothing, so there is nothing to wait for.
+    # A member that joins owns nothing, so there is nothing to revoke.
     surplus = minus(current.assigned, target) if current.epoch != JOIN_EPOCH else {}
     assigned = common(current.assigned, target)
     if surplus or revoking:
@@ -63,37 +63,37 @@ def reconcile(
     return Current(
         epoch=target_epoch,
         previous_epoch=current.previous_epoch if current.epoch == target_epoch else current.epoch,
-        assigned=union(assigned, open_to_it(minus(target, assigned))),
+        assigned=union(assigned, available(minus(target, assigned))),
     )
 
 
 def _unconfirmed(current: Current, owned: Partitions | None) -> Partitions:
-    """What the member may still hold of what it was told to give up."""
+    """Return the revoked partitions that the member may still own."""
     if owned is not None:
         return common(current.revoking, owned)
     return {} if current.is_disowned else current.revoking
 
 
 def common(one: Partitions, other: Partitions) -> Partitions:
-    """The partitions in both."""
+    """Return the partitions in both."""
     return {topic: both for topic, indexes in one.items() if (both := indexes & other.get(topic, _NONE))}
 
 
 def minus(one: Partitions, other: Partitions) -> Partitions:
-    """The partitions in `one` alone."""
+    """Return the partitions in `one` only."""
     return {topic: rest for topic, indexes in one.items() if (rest := indexes - other.get(topic, _NONE))}
 
 
 def union(one: Partitions, other: Partitions) -> Partitions:
-    """The partitions in either."""
+    """Return the partitions in either."""
     both = dict(one)
     for topic, indexes in other.items():
         both[topic] = both.get(topic, _NONE) | indexes
     return both
 
 
-class Holders:
-    """Which member holds each partition: has been told it has it, and has not confirmed giving it up."""
+class PartitionOwners:
+    """The owner of each partition: a member that was assigned it and has not confirmed its revocation."""
 
     __slots__ = ("_by_topic",)
 
@@ -101,26 +101,26 @@ class Holders:
         self._by_topic: dict[TopicId, dict[int, str]] = {}
 
     def replace(self, member_id: str, before: Current | None, after: Current | None) -> None:
-        """Let `member_id` hold what is in `after` instead of what was in `before`."""
-        held = union(before.assigned, before.revoking) if before is not None else {}
-        holds = union(after.assigned, after.revoking) if after is not None else {}
-        for topic, indexes in minus(held, holds).items():
-            holders = self._by_topic[topic]
+        """Replace the partitions of a member."""
+        previous = union(before.assigned, before.revoking) if before is not None else {}
+        current = union(after.assigned, after.revoking) if after is not None else {}
+        for topic, indexes in minus(previous, current).items():
+            owners = self._by_topic[topic]
             for index in indexes:
-                del holders[index]
-            if not holders:
+                del owners[index]
+            if not owners:
                 del self._by_topic[topic]
-        for topic, indexes in minus(holds, held).items():
-            holders = self._by_topic.setdefault(topic, {})
+        for topic, indexes in minus(current, previous).items():
+            owners = self._by_topic.setdefault(topic, {})
             for index in indexes:
-                assert index not in holders, f"partition {index} of {topic} is held by {holders[index]} too"
-                holders[index] = member_id
+                assert index not in owners, f"partition {index} of {topic} is owned by {owners[index]} too"
+                owners[index] = member_id
 
-    def open_to(self, member_id: str, wanted: Partitions) -> Partitions:
-        """Those of the partitions that no other member holds."""
+    def available_to(self, member_id: str, wanted: Partitions) -> Partitions:
+        """Return the wanted partitions that no other member owns."""
         found: dict[TopicId, frozenset[int]] = {}
         for topic, indexes in wanted.items():
-            holders = self._by_topic.get(topic, {})
-            if free := frozenset(index for index in indexes if holders.get(index, member_id) == member_id):
+            owners = self._by_topic.get(topic, {})
+            if free := frozenset(index for index in indexes if owners.get(index, member_id) == member_id):
                 found[topic] = free
         return found

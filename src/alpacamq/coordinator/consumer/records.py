@@ -1,8 +1,7 @@
-"""The keys and values under which consumer groups are stored.
+"""Keys and values of stored consumer groups.
 
-Of each member three things are kept apart, because they change at different times: what it says of
-itself, what it is to have, and what it has. Values are msgpack arrays; fields are only ever added at
-their end.
+Each member has three records, because they change at different times: its profile, its target assignment and
+its current assignment. Values are msgpack arrays; new fields are added at the end only.
 """
 
 import msgspec
@@ -19,15 +18,15 @@ CURRENT = "current"
 
 
 class StoredGroup(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """The epoch of the group, and the one its target was made for."""
+    """The epoch of the group, and the epoch of its target assignment."""
 
     epoch: int
     target_epoch: int
-    topics_digest: bytes  # of the subscribed topics, to see after a restart whether they changed
+    topics_digest: bytes  # of the subscribed topics, to detect changes during a restart
 
 
 class Profile(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """What a member says of itself."""
+    """The data that a member sends about itself."""
 
     instance_id: str | None
     rebalance_timeout_ms: int
@@ -40,14 +39,14 @@ class Profile(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class Current(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """What a member has been told it has, and what it has been told to give up."""
+    """The partitions that a member was assigned, and those that it was told to revoke."""
 
     epoch: int = 0
     previous_epoch: int = 0
     assigned: Partitions = {}
     revoking: Partitions = {}
-    # The member said it did not hold `revoking` before it was told to give it up, so it might have taken it
-    # since. Its next heartbeat shows that it has been told, and confirms.
+    # The member reported that it does not own `revoking` before it was told to revoke it, so it may have
+    # taken it in the meantime. Its next heartbeat confirms the revocation.
     is_disowned: bool = False
 
 
@@ -64,35 +63,35 @@ current_decoder = msgspec.msgpack.Decoder(Current)
 
 
 def decode_target(value: bytes) -> Partitions:
-    """A member's stored target."""
+    """Decode the target assignment of a member."""
     return _target_decoder.decode(value).partitions
 
 
 def group_change(group: str, stored: StoredGroup) -> Change:
-    """The record of a group as it is now."""
+    """Return the record of a group."""
     return Change(key(CONSUMER, group), _encoder.encode(stored))
 
 
 def profile_change(group: str, member_id: str, profile: Profile) -> Change:
-    """The record of what a member says of itself."""
+    """Return the record of a member's profile."""
     return Change(key(CONSUMER, group, MEMBER, member_id), _encoder.encode(profile))
 
 
 def target_change(group: str, member_id: str, target: Partitions) -> Change:
-    """The record of what a member is to have."""
+    """Return the record of a member's target assignment."""
     return Change(key(CONSUMER, group, TARGET, member_id), _encoder.encode(_StoredTarget(target)))
 
 
 def current_change(group: str, member_id: str, current: Current) -> Change:
-    """The record of what a member has."""
+    """Return the record of a member's current assignment."""
     return Change(key(CONSUMER, group, CURRENT, member_id), _encoder.encode(current))
 
 
 def removal(group: str, kind: str, member_id: str) -> Change:
-    """The record that ends one of the three things kept of a member."""
+    """Return the tombstone of one of the three records of a member."""
     return Change(key(CONSUMER, group, kind, member_id), None)
 
 
 def group_removal(group: str) -> Change:
-    """The record that ends a group without members."""
+    """Return the tombstone of a group."""
     return Change(key(CONSUMER, group), None)

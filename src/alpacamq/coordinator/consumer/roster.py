@@ -1,7 +1,4 @@
-"""Who is in one consumer group, what each member says of itself, and what it has.
-
-Knows the rules of identity: who may speak as a member, and who may take another's place.
-"""
+"""The members of a consumer group: profiles, current assignments, and rules for member and instance ids."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +17,7 @@ from .messages import (
     ConsumerMemberDescription,
     Partitions,
 )
-from .reconciliation import Holders, minus, union
+from .reconciliation import PartitionOwners, minus, union
 from .records import Current, Profile
 from .topic_pattern import TopicPattern
 
@@ -33,15 +30,15 @@ class ConsumerRoster:
         self.profiles: dict[str, Profile] = {}
         self.currents: dict[str, Current] = {}
         self._by_instance: dict[str, str] = {}
-        self._holders = Holders()
-        # Not stored: who loses its coordinator says everything to the next.
+        self._owners = PartitionOwners()
+        # Not stored: after a change of the coordinator, members send all fields.
         self._unconfirmed: set[str] = set()
 
     def __len__(self) -> int:
         return len(self.profiles)
 
     def replay(self, kind: str, member_id: str, value: bytes | None) -> None:
-        """Take in a stored record; `index` is to be called after the last."""
+        """Apply a stored record; call `index` after the last one."""
         if kind == records.MEMBER:
             if value is None:
                 self.profiles.pop(member_id, None)
@@ -54,40 +51,40 @@ class ConsumerRoster:
                 self.currents[member_id] = records.current_decoder.decode(value)
 
     def index(self) -> None:
-        """Work out who holds what."""
+        """Rebuild the indexes by instance id and by partition."""
         self._by_instance = {
             profile.instance_id: member_id
             for member_id, profile in self.profiles.items()
             if profile.instance_id is not None
         }
-        self._holders = Holders()
+        self._owners = PartitionOwners()
         for member_id, current in self.currents.items():
-            self._holders.replace(member_id, None, current)
+            self._owners.replace(member_id, None, current)
 
     def snapshot(self) -> Iterator[Change]:
-        """The changes from which all this can be rebuilt."""
+        """Yield the changes that lead to the current state."""
         for member_id, profile in self.profiles.items():
             yield records.profile_change(self._group, member_id, profile)
             yield records.current_change(self._group, member_id, self.currents[member_id])
 
-    def known(self, member_id: str, instance_id: str | None) -> str:
-        """The id of the member that calls itself so; UnknownMember, or FencedInstanceId if replaced."""
+    def identify(self, member_id: str, instance_id: str | None) -> str:
+        """Return the id of a member; raise UnknownMember, or FencedInstanceId if it was replaced."""
         if instance_id is not None:
-            if (holder := self._by_instance.get(instance_id)) is None:
+            if (owner := self._by_instance.get(instance_id)) is None:
                 raise UnknownMember(f"no member has the group instance id {instance_id!r}")
-            if member_id and holder != member_id:
-                raise FencedInstanceId(f"{instance_id!r} is member {holder!r} now, not {member_id!r}")
-            return holder
+            if member_id and owner != member_id:
+                raise FencedInstanceId(f"{instance_id!r} is now member {owner!r}, not {member_id!r}")
+            return owner
         if member_id not in self.profiles:
             raise UnknownMember(f"{member_id!r} is not a member of the group")
         return member_id
 
     def predecessor(self, member_id: str, instance_id: str | None) -> str | None:
-        """The id of the member that goes on as the one that joins now, None if that one is new."""
-        if instance_id is not None and (holder := self._by_instance.get(instance_id)) is not None:
-            if holder != member_id and not self.is_away(holder):
-                raise UnreleasedInstanceId(f"{instance_id!r} is in use by member {holder!r}")
-            return holder
+        """Return the id of the member that a join continues; None if the member is new."""
+        if instance_id is not None and (owner := self._by_instance.get(instance_id)) is not None:
+            if owner != member_id and not self.is_away(owner):
+                raise UnreleasedInstanceId(f"{instance_id!r} is in use by member {owner!r}")
+            return owner
         if member_id not in self.profiles:
             return None
         if self.profiles[member_id].instance_id != instance_id:
@@ -95,34 +92,34 @@ class ConsumerRoster:
         return member_id
 
     def check_epoch(self, member_id: str, request: ConsumerHeartbeatRequest) -> None:
-        """FencedMemberEpoch unless the member is where it thinks it is."""
+        """Raise FencedMemberEpoch if the epoch of the request is wrong."""
         current = self.currents[member_id]
         if request.member_epoch == current.epoch:
             return
-        # The answer with the newer epoch may not have arrived. Nothing is lost as long as the member holds
-        # nothing that has been given to others since.
-        may_hold = union(current.assigned, current.revoking)
+        # The reply with the newer epoch may have been lost. That is harmless if the member owns nothing that
+        # was assigned to others since.
+        may_own = union(current.assigned, current.revoking)
         if (
             request.member_epoch == current.previous_epoch < current.epoch
             and request.owned is not None
-            and not minus(request.owned, may_hold)
+            and not minus(request.owned, may_own)
         ):
             return
         raise FencedMemberEpoch(
             f"member {member_id!r} is at epoch {current.epoch}, not {request.member_epoch}: "
-            "it must give up its partitions and join again"
+            "it must revoke its partitions and rejoin"
         )
 
     def is_away(self, member_id: str) -> bool:
-        """Whether this static member has left and may come back."""
+        """Return whether this static member has left and may come back."""
         return self.currents[member_id].epoch == STATIC_LEAVE_EPOCH
 
-    def open_to(self, member_id: str, wanted: Partitions) -> Partitions:
-        """Those of the partitions that no other member holds."""
-        return self._holders.open_to(member_id, wanted)
+    def available_to(self, member_id: str, wanted: Partitions) -> Partitions:
+        """Return the wanted partitions that no other member owns."""
+        return self._owners.available_to(member_id, wanted)
 
     def has_confirmed(self, member_id: str, owned: Partitions | None) -> bool:
-        """Whether a member that reports `owned` (None: nothing new) is known to know what it has."""
+        """Return whether a member that reports `owned` (None: unchanged) has confirmed its assignment."""
         if owned is not None:
             assigned = self.currents[member_id].assigned
             if minus(owned, assigned) or minus(assigned, owned):
@@ -132,14 +129,14 @@ class ConsumerRoster:
         return member_id not in self._unconfirmed
 
     def subscribes(self, topic: str) -> bool:
-        """Whether any member reads this topic."""
+        """Return whether any member subscribes to this topic."""
         profiles = self.profiles.values()
         return any(topic in profile.topics for profile in profiles) or any(
             TopicPattern(regex).matches(topic) for regex in {profile.regex for profile in profiles} if regex
         )
 
     def describe(self, member_id: str, target: Partitions) -> ConsumerMemberDescription:
-        """A member that is to have `target`."""
+        """Describe a member with this target assignment."""
         profile, current = self.profiles[member_id], self.currents[member_id]
         return ConsumerMemberDescription(
             member_id=member_id,
@@ -155,7 +152,7 @@ class ConsumerRoster:
         )
 
     def put(self, member_id: str, profile: Profile) -> Change:
-        """Take in a member, or what it newly says of itself."""
+        """Add a member, or update its profile."""
         self.profiles[member_id] = profile
         self.currents.setdefault(member_id, Current())
         if profile.instance_id is not None:
@@ -163,17 +160,17 @@ class ConsumerRoster:
         return records.profile_change(self._group, member_id, profile)
 
     def put_current(self, member_id: str, current: Current) -> Change:
-        """Let a member have what `current` says."""
+        """Set the current assignment of a member."""
         before = self.currents[member_id]
         if current.assigned != before.assigned:
             self._unconfirmed.add(member_id)
-        self._holders.replace(member_id, before, current)
+        self._owners.replace(member_id, before, current)
         self.currents[member_id] = current
         return records.current_change(self._group, member_id, current)
 
     def remove(self, member_id: str) -> list[Change]:
-        """Let a member go, and with it all it holds."""
-        self._holders.replace(member_id, self.currents.pop(member_id), None)
+        """Remove a member and its assignment."""
+        self._owners.replace(member_id, self.currents.pop(member_id), None)
         self._unconfirmed.discard(member_id)
         profile = self.profiles.pop(member_id)
         if profile.instance_id is not None:
@@ -184,7 +181,7 @@ class ConsumerRoster:
         ]
 
     def replace(self, member_id: str, successor_id: str) -> list[Change]:
-        """Give the place of a static member, and what was kept for it, to its new process."""
+        """Give the profile and assignment of a static member to its new process."""
         profile, current = self.profiles[member_id], self.currents[member_id]
         changes = self.remove(member_id)
         changes.append(self.put(successor_id, profile))
@@ -192,8 +189,8 @@ class ConsumerRoster:
         return changes
 
 
-def described(before: Profile | None, request: ConsumerHeartbeatRequest) -> Profile:
-    """What a member says of itself, after a request that may say some of it anew."""
+def updated_profile(before: Profile | None, request: ConsumerHeartbeatRequest) -> Profile:
+    """Return the profile of a member with the changes of a request."""
     if before is None or request.member_epoch == JOIN_EPOCH:
         before = Profile(instance_id=request.instance_id, rebalance_timeout_ms=request.rebalance_timeout_ms)
     changes: dict[str, Any] = {"client_id": request.client_id, "client_host": request.client_host}

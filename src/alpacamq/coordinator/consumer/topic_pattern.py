@@ -1,7 +1,7 @@
-"""The patterns members subscribe with: RE2's syntax, matched against whole topic names.
+"""Subscription patterns in RE2 syntax, matched against whole topic names.
 
-Anyone may send a pattern, so matching must not be the kind that takes exponential time on a bad one.
-The pattern becomes an automaton that reads each character of a name once.
+Any client may send a pattern, so matching must not take exponential time. A pattern is compiled to an
+automaton that reads each character of a name once.
 """
 
 import string
@@ -42,7 +42,7 @@ _CONTROLS = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 
 
 class AtEdge(Enum):
-    """Matches nothing, at one end of the name only."""
+    """Matches the empty string at one end of the name."""
 
     START = "^"
     END = "$"
@@ -50,28 +50,28 @@ class AtEdge(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One character, of these."""
+    """Matches one of these characters."""
 
     characters: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """All of these, one after another."""
+    """Matches all parts in order."""
 
     parts: tuple["Node", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Any one of these."""
+    """Matches any of the options."""
 
     options: tuple["Node", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The same so many times; no `most` is no limit."""
+    """Matches a part `least` to `most` times; None is no limit."""
 
     part: "Node"
     least: int
@@ -82,14 +82,14 @@ Node: TypeAlias = OneOf | Sequence | Choice | Repeat | AtEdge
 
 
 def parse(text: str) -> Node:
-    """The tree of a regular expression, or InvalidRegularExpression saying what is wrong."""
+    """Parse a regular expression; raise InvalidRegularExpression."""
     if len(text) > MAX_LENGTH:
-        raise InvalidRegularExpression(f"a pattern has at most {MAX_LENGTH} characters, this one {len(text)}")
+        raise InvalidRegularExpression(f"pattern too long: {len(text)} characters, the limit is {MAX_LENGTH}")
     return _Parser(text).parse()
 
 
 class _Parser:
-    """Reads a pattern from left to right."""
+    """A recursive descent parser."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -104,7 +104,7 @@ class _Parser:
         return node
 
     def _choice(self) -> Node:
-        # A flag set inside a group holds to the end of that group.
+        # A flag set inside a group applies to the end of that group.
         ignores_case = self._ignores_case
         options = [self._sequence()]
         while self._take("|"):
@@ -128,7 +128,7 @@ class _Parser:
         return [self._one_of(character) for character in quoted]
 
     def _atom(self) -> Node | None:
-        """The next thing that can be repeated; None if it was only a flag."""
+        """Parse the next repeatable part; return None if it was only a flag."""
         character = self._next()
         match character:
             case "(":
@@ -152,13 +152,13 @@ class _Parser:
         bounds = self._bounds()
         if bounds is None:
             return part
-        self._take("?")  # which of several ways a repetition matches makes no difference here
+        self._take("?")  # lazy repetition: makes no difference to whether a name matches
         if self._bounds() is not None:
             self._fail("a repetition cannot be repeated")
         return Repeat(part, *bounds)
 
     def _bounds(self) -> tuple[int, int | None] | None:
-        """How often to repeat, if that is said next."""
+        """Parse a repetition count, if one follows."""
         for sign, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
             if self._take(sign):
                 return bounds
@@ -166,7 +166,7 @@ class _Parser:
         if end < 0 or not self._text.startswith("{", self._at):
             return None
         least, comma, most = self._text[self._at + 1 : end].partition(",")
-        # As in RE2, braces that hold anything else stand for themselves.
+        # As in RE2, braces with other contents are literals.
         if not (set(least) <= _DIGITS and set(most) <= _DIGITS and least):
             return None
         self._at = end + 1
@@ -201,14 +201,14 @@ class _Parser:
         self._at += len(name) + 1
 
     def _flags(self) -> bool:
-        """Read flags; True if they stand alone, False if a group follows them."""
+        """Parse flags; return True if they stand alone, False if a group follows."""
         value = True
         while (character := self._next()) not in ":)":
             if character == "i":
                 self._ignores_case = value
             elif character == "-" and value:
                 value = False
-            elif character not in "msU":  # which are about lines and greed
+            elif character not in "msU":  # about lines and greed: no effect here
                 self._fail(f"'(?{character}' is not supported")
         return character == ")"
 
@@ -223,7 +223,7 @@ class _Parser:
                 return self._one_of(self._escaped(character))
 
     def _escaped(self, character: str) -> frozenset[str] | str:
-        """What `character` means after a backslash, inside brackets or out."""
+        """Return the characters of an escape sequence."""
         if (named := _CLASSES.get(character.lower())) is not None:
             return named if character.islower() else LEGAL - named
         if character in _CONTROLS:
@@ -248,7 +248,7 @@ class _Parser:
         return chr(number) if number <= _MAX_CODE_POINT else self._fail("'\\x' with too large a number")
 
     def _set(self) -> frozenset[str]:
-        """The characters of a bracket expression, up to its ']'."""
+        """Parse a bracket expression up to its ']'."""
         is_negated = self._take("^")
         found: set[str] = set()
         is_first = True
@@ -281,7 +281,7 @@ class _Parser:
         name, closed, _ = self._text[self._at :].partition(":]")
         known = _NAMED_CLASSES.get(name.removeprefix("^"))
         if not closed or known is None:
-            self._fail(f"'[:{name[:10]}' is not a class of characters")
+            self._fail(f"'[:{name[:10]}' is not a character class")
         self._at += len(name) + 2
         return LEGAL - known if name.startswith("^") else known
 
@@ -302,7 +302,7 @@ class _Parser:
         return True
 
     def _fail(self, reason: str) -> NoReturn:
-        raise InvalidRegularExpression(f"{self._text!r} is not a regular expression we take: {reason}")
+        raise InvalidRegularExpression(f"invalid regular expression {self._text!r}: {reason}")
 
 
 def _both_cases(characters: Iterable[str]) -> frozenset[str]:
@@ -314,13 +314,13 @@ _MAX_KNOWN_STEPS = 10_000
 
 
 class TopicPattern:
-    """A regular expression; `matches` says whether it is about all of a name."""
+    """A compiled pattern."""
 
     def __init__(self, text: str) -> None:
         automaton = _Automaton()
         entry = automaton.build(parse(text), automaton.ACCEPT)
         self._readers = automaton.readers
-        # Sets of readers as the bits of a number: bit n is the nth reader, the last bit is "accepted".
+        # Sets of readers are bit masks: bit n is the nth reader, the last bit is "accepted".
         self._accepted = 1 << len(self._readers)
         self._start = self._bits(automaton.reached(entry, at_start=True, at_end=False))
         self._inside = [self._bits(automaton.reached(each.follow)) for each in self._readers]
@@ -347,7 +347,7 @@ class TopicPattern:
         return self._read(ready, name[-1], self._at_end) & self._accepted != 0
 
     def _read(self, ready: int, character: str, following: list[int]) -> int:
-        """The readers that are ready after those that were have read `character`."""
+        """Return the active readers after reading `character`."""
         reading = ready & self._reading.get(character, 0)
         after = 0
         while reading:
@@ -365,7 +365,7 @@ class TopicPattern:
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads one character, if it is one of these, and goes on to the state `follow`."""
+    """Reads one of these characters, and continues at the state `follow`."""
 
     characters: frozenset[str]
     follow: int
@@ -373,7 +373,7 @@ class _Reader:
 
 @dataclass(slots=True)
 class _Fork:
-    """Goes on to each of its states, without reading; perhaps only at an edge of the name."""
+    """Continues at each of its states without reading, optionally only at an edge of the name."""
 
     follow: list[int]
     edge: AtEdge | None = None
@@ -381,7 +381,7 @@ class _Fork:
 
 @dataclass(slots=True)
 class _Automaton:
-    """States by number: readers count from 0 up, forks from FORKS up; ACCEPT is the end."""
+    """Numbered states: readers count from 0, forks from FORKS; ACCEPT is the end."""
 
     ACCEPT = -1
     FORKS = MAX_STATES
@@ -390,7 +390,7 @@ class _Automaton:
     forks: list[_Fork] = field(default_factory=list)
 
     def build(self, node: Node, follow: int) -> int:
-        """The state at which `node` begins, if `follow` comes after it."""
+        """Return the first state of `node`, followed by `follow`."""
         match node:
             case OneOf(characters):
                 self._check_room()
@@ -419,7 +419,7 @@ class _Automaton:
                 follow = self._fork(_Fork([after, self.build(part, follow)]))
         for _ in range(least):
             entry = self.build(part, follow)
-            if entry == follow:  # nothing, however often, is nothing
+            if entry == follow:  # a repetition of the empty string
                 break
             follow = entry
         return follow
@@ -431,10 +431,10 @@ class _Automaton:
 
     def _check_room(self) -> None:
         if len(self.readers) + len(self.forks) >= MAX_STATES:
-            raise InvalidRegularExpression("the pattern, its repetitions written out, is too large")
+            raise InvalidRegularExpression("pattern too large after expanding its repetitions")
 
     def reached(self, state: int, *, at_start: bool = False, at_end: bool = False) -> set[int]:
-        """The readers, and perhaps ACCEPT, that can be reached from `state` without reading."""
+        """Return the readers, and possibly ACCEPT, that are reachable from `state` without reading."""
         holds = {AtEdge.START: at_start, AtEdge.END: at_end, None: True}
         found: set[int] = set()
         seen: set[int] = set()

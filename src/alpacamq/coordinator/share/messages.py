@@ -1,7 +1,4 @@
-"""What the members of a share group (KIP-932) send and are answered.
-
-Field meanings are Kafka's.
-"""
+"""Requests and replies of share groups (KIP-932). Fields have the meaning of Kafka's protocol."""
 
 from enum import StrEnum
 
@@ -19,12 +16,12 @@ from alpacamq.model.errors import InvalidRequest
 from .config import ShareConfig
 
 SHARE_PROTOCOL = "share"
-# What a member holds is kept under its id.
+# Leases are stored with the member id.
 MAX_MEMBER_ID_LENGTH = 255
 
 
 class ShareHeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a member stands; without assignment, that is as it was told before."""
+    """The epoch and assignment of a member; without an assignment it is unchanged."""
 
     member_id: str
     member_epoch: int
@@ -33,50 +30,52 @@ class ShareHeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShareHeartbeatRequest(GroupRequest[ShareHeartbeatReply], frozen=True, kw_only=True):
-    """A member joins, is alive, or leaves; the epoch says which."""
+    """Join, renew the session, or leave, depending on the epoch."""
 
     member_id: str
     member_epoch: int
     rack_id: str | None = None
-    subscribed_topics: tuple[str, ...] | None = None  # None: as before
+    subscribed_topics: tuple[str, ...] | None = None  # None: unchanged
     client_id: str = ""
     client_host: str = ""
 
     def check(self) -> None:
-        """InvalidRequest if no member may send this, whatever the state of its group."""
+        """Raise InvalidRequest if the request is invalid in any state of the group."""
         if not self.group:
-            raise InvalidRequest("a group id cannot be empty")
+            raise InvalidRequest("invalid group id: must not be empty")
         if not self.member_id:
-            raise InvalidRequest("a member of a share group must have an id")
+            raise InvalidRequest("invalid member id: must not be empty")
         if len(self.member_id) > MAX_MEMBER_ID_LENGTH or not self.member_id.isascii():
-            raise InvalidRequest(f"a member id has {MAX_MEMBER_ID_LENGTH} ASCII characters at most")
+            raise InvalidRequest(
+                f"invalid member id: must be at most {MAX_MEMBER_ID_LENGTH} ASCII characters"
+            )
         if self.rack_id == "":
-            raise InvalidRequest("a rack id cannot be empty")
+            raise InvalidRequest("invalid rack id: must not be empty")
         if self.member_epoch < LEAVE_EPOCH:
-            raise InvalidRequest(f"member epoch {self.member_epoch} has no meaning")
+            raise InvalidRequest(f"invalid member epoch {self.member_epoch}")
         if self.member_epoch == JOIN_EPOCH and not self.subscribed_topics:
-            raise InvalidRequest("a member that joins must say what it subscribes to")
+            raise InvalidRequest("a join requires a subscription")
         if sum(map(len, self.subscribed_topics or ())) > MAX_SUBSCRIPTION_CHARACTERS:
             raise InvalidRequest(
-                f"the names of the subscribed topics have more than {MAX_SUBSCRIPTION_CHARACTERS} characters"
+                f"subscription too large: the limit is {MAX_SUBSCRIPTION_CHARACTERS} characters"
             )
 
 
-class ShareTermsRequest(GroupRequest[ShareConfig], frozen=True, kw_only=True):
-    """A member is about to fetch. Answered by ShareConfig; UnknownMember if it is none."""
+class MemberConfigRequest(GroupRequest[ShareConfig], frozen=True, kw_only=True):
+    """Return the settings of the group to a member that is about to fetch; UnknownMember for others."""
 
     member_id: str
 
 
 class ShareGroupState(StrEnum):
-    """Whether a group has members, under Kafka's names."""
+    """Whether a group has members, with Kafka's names."""
 
     EMPTY = "Empty"
     STABLE = "Stable"
 
 
 class ShareMemberDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """A member and what it may fetch from."""
+    """A member and its assignment."""
 
     member_id: str
     rack_id: str | None
@@ -98,8 +97,8 @@ class ShareGroupDescription(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[ShareMemberDescription, ...]
 
 
-class Departure(msgspec.Struct, frozen=True, kw_only=True):
-    """A member is gone, and what it holds of these topics is to be given back."""
+class MemberExpired(msgspec.Struct, frozen=True, kw_only=True):
+    """Effect: the session of a member has ended; release its leases on these topics."""
 
     group: str
     member_id: str

@@ -1,7 +1,7 @@
-"""The keys and values under which share groups are stored.
+"""Keys and values of stored share groups.
 
-Only who is in a group is: what each member fetches from is worked out anew, since nothing depends on
-who had it before. Values are msgpack arrays; fields are only ever added at their end.
+Only members are stored; assignments are computed again after a restart, as partitions are shared anyway.
+Values are msgpack arrays; new fields are added at the end only.
 """
 
 import msgspec
@@ -20,7 +20,7 @@ class StoredShareGroup(msgspec.Struct, frozen=True, array_like=True, kw_only=Tru
 
 
 class ShareProfile(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """What a member says of itself."""
+    """The data that a member sends about itself."""
 
     rack_id: str | None = None
     client_id: str = ""
@@ -33,20 +33,20 @@ profile_decoder = msgspec.msgpack.Decoder(ShareProfile)
 
 
 def group_change(group: str, epoch: int) -> Change:
-    """The record of a group as it is now."""
+    """Return the record of a group."""
     return Change(key(SHARE, group), msgspec.msgpack.encode(StoredShareGroup(epoch=epoch)))
 
 
 def group_removal(group: str) -> Change:
-    """The record that ends a group without members."""
+    """Return the tombstone of a group."""
     return Change(key(SHARE, group), None)
 
 
 def profile_change(group: str, member_id: str, profile: ShareProfile) -> Change:
-    """The record of what a member says of itself."""
+    """Return the record of a member's profile."""
     return Change(key(SHARE, group, MEMBER, member_id), msgspec.msgpack.encode(profile))
 
 
 def profile_removal(group: str, member_id: str) -> Change:
-    """The record that ends a member."""
+    """Return the tombstone of a member."""
     return Change(key(SHARE, group, MEMBER, member_id), None)

@@ -1,1 +1,1 @@
-"""Transactions: transactional ids, fencing, and the two-phase end."""
+"""Transactions: transactional ids, fencing, and two-phase completion."""

@@ -1,7 +1,7 @@
-"""The transaction coordinator of one shard: hands out identities, fences, decides, completes.
+"""The transaction coordinator of one partition of the transactions topic.
 
-A decision is durable before any marker is written, and a decided transaction can only be
-completed: so a crash at any point leaves every partition with the same outcome.
+A decision is durable before any marker is written, and a decided transaction can only be completed, so a
+crash at any point leaves every partition with the same outcome.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import msgspec
 
-from alpacamq.coordinator.deadlines import Deadlines
+from alpacamq.model.deadlines import NamedDeadlines
 from alpacamq.model.errors import (
     ConcurrentTransactions,
     InvalidProducerIdMapping,
@@ -45,22 +45,22 @@ from .transaction import (
     encode_value,
 )
 
-# So that a mass expiry fits into batches; what is left stays due.
+# Bounds the batch that a mass expiry writes; the remainder stays due.
 CHANGES_PER_TICK = 500
 
 
 class TransactionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of transactions and of how long unused transactional ids are remembered."""
+    """The maximum transaction timeout, and the retention of unused transactional ids."""
 
     max_timeout_ms: int = 15 * 60_000
     id_expiration_ms: int = 7 * 24 * 3_600_000
 
 
 class TransactionCoordinator(HandlesOneByOne):
-    """The transactional ids of one shard.
+    """The state machine of transactional ids.
 
-    `new_producer_id` gives an id never given before. At most one is taken by a call of
-    `init_producer_id` or `end`; the host makes sure that one is at hand.
+    `new_producer_id` returns an id that was never used. `init_producer_id` and `end` take at most one per
+    call; the host makes sure that one is available.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TransactionCoordinator(HandlesOneByOne):
         self._new_producer_id = new_producer_id
         self._settings = settings or TransactionSettings()
         self._transactions: dict[str, Transaction] = {}
-        self._deadlines = Deadlines()
+        self._deadlines = NamedDeadlines()
         self._waiting: dict[str, object] = {}
 
     @property
@@ -91,46 +91,46 @@ class TransactionCoordinator(HandlesOneByOne):
         else:
             if recovering is not None and recovering not in (known.producer, known.previous):
                 raise ProducerFenced(
-                    f"transactional id {request.transactional_id!r} is held by {known.producer} by now, "
-                    f"so {recovering} cannot recover it"
+                    f"transactional id {request.transactional_id!r} belongs to {known.producer}: "
+                    f"{recovering} is fenced"
                 )
             if known.state in PREPARED:
                 raise _still_completing(known)
             if known.state is TransactionState.ONGOING:
                 return self._fence(known, recovering, reply_to, now_ms)
             claimed = known.claimed(recovering, request.timeout_ms, self._new_producer_id, now_ms)
-        return Outcome([self._keep(claimed)], [Reply(reply_to, claimed.producer)])
+        return Outcome([self._put(claimed)], [Reply(reply_to, claimed.producer)])
 
     def add_partitions(self, request: AddPartitions, reply_to: object, now_ms: int) -> Outcome:
         """Add partitions; the first ones begin a transaction."""
-        known = self._held_by(request.transactional_id, request.producer)
+        known = self._owned_by(request.transactional_id, request.producer)
         if known.state in PREPARED:
             raise _still_completing(known)
         reply = Reply(reply_to, PartitionsAdded())
         if known.state is TransactionState.ONGOING and set(request.partitions) <= set(known.partitions):
             return Outcome(replies=[reply])
-        return Outcome([self._keep(known.joined_by(request.partitions, now_ms))], [reply])
+        return Outcome([self._put(known.with_partitions(request.partitions, now_ms))], [reply])
 
     def verify_partitions(self, request: VerifyPartitions, reply_to: object, _now_ms: int) -> Outcome:
         """Reply with the partitions that are not part of the transaction."""
-        known = self._held_by(request.transactional_id, request.producer)
+        known = self._owned_by(request.transactional_id, request.producer)
         if known.state in PREPARED:
             raise _still_completing(known)
-        there = set(known.partitions)
-        absent = tuple(partition for partition in request.partitions if partition not in there)
+        added = set(known.partitions)
+        absent = tuple(partition for partition in request.partitions if partition not in added)
         return reply(reply_to, PartitionsVerified(absent))
 
     def end(self, request: EndTransaction, reply_to: object, now_ms: int) -> Outcome:
         """Decide a transaction. A repeated request gets the same reply as the first."""
         if request.protocol is EndProtocol.NEW_EPOCH:
             return self._end_with_new_epoch(request, reply_to, now_ms)
-        known = self._held_by(request.transactional_id, request.producer)
+        known = self._owned_by(request.transactional_id, request.producer)
         if known.state in PREPARED | COMPLETE:
             return self._end_again(known, request, reply_to)
         if known.state is not TransactionState.ONGOING:
             raise _nothing_to_end(known)
         decided = known.decided(committed=request.committed, now_ms=now_ms)
-        return Outcome([self._keep(decided)], [Reply(reply_to, decided.producer)], [decided.markers])
+        return Outcome([self._put(decided)], [Reply(reply_to, decided.producer)], [decided.markers])
 
     def markers_written(self, event: MarkersWritten, _reply_to: object, now_ms: int) -> Outcome:
         """Complete a transaction whose partitions all have their marker."""
@@ -139,7 +139,7 @@ class TransactionCoordinator(HandlesOneByOne):
         if known is None or known.state not in PREPARED or known.markers != markers:
             return Outcome()
         completed = known.completed(now_ms)
-        outcome = Outcome([self._keep(completed)])
+        outcome = Outcome([self._put(completed)])
         if known.transactional_id in self._waiting:
             reply_to = self._waiting.pop(known.transactional_id)
             outcome.replies.append(Reply(reply_to, completed.producer))
@@ -156,7 +156,7 @@ class TransactionCoordinator(HandlesOneByOne):
         """Reply with the transactions that match."""
         return reply(
             reply_to,
-            tuple(known for known in self._transactions.values() if _is_wanted(known, request, now_ms)),
+            tuple(known for known in self._transactions.values() if _matches(known, request, now_ms)),
         )
 
     HANDLERS: ClassVar = {
@@ -170,20 +170,20 @@ class TransactionCoordinator(HandlesOneByOne):
     }
 
     def open_partitions(self) -> Iterator[tuple[int, TopicPartition]]:
-        """Producer and partition of everything that is written to or still lacks its marker."""
+        """Yield producer id and partition of all transactions that are open or lack markers."""
         for known in self._transactions.values():
             for partition in known.partitions:
                 yield known.producer.producer_id, partition
 
     def cancel(self, reply_to: object) -> None:
-        """Forget a pending request."""
+        """Remove a pending request."""
         for transactional_id, waiting in self._waiting.items():
             if waiting is reply_to:
                 del self._waiting[transactional_id]
                 return
 
     def tick(self, now_ms: int) -> Outcome:
-        """Abort what has run too long, forget ids not used for long."""
+        """Abort transactions that have timed out, and delete expired transactional ids."""
         outcome = Outcome()
         for transactional_id in islice(self._deadlines.take_due(now_ms), CHANGES_PER_TICK):
             known = self._transactions[transactional_id]
@@ -192,12 +192,12 @@ class TransactionCoordinator(HandlesOneByOne):
                 outcome.changes.append(Change(encode_key(transactional_id), None))
             else:
                 aborted = known.fenced(None, now_ms)
-                outcome.changes.append(self._keep(aborted))
+                outcome.changes.append(self._put(aborted))
                 outcome.effects.append(aborted.markers)
         return outcome
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """Take in a record of the shard's log; InvalidRecord if it is none of ours."""
+        """Apply a stored record; raise InvalidRecord if it is not a transaction."""
         transactional_id = decode_key(key)
         if value is None:
             self._transactions.pop(transactional_id, None)
@@ -205,7 +205,7 @@ class TransactionCoordinator(HandlesOneByOne):
             self._transactions[transactional_id] = decode_value(value)
 
     def loaded(self, now_ms: int) -> Outcome:  # noqa: ARG002 - stored times are kept
-        """Resume: timers run from their stored times, and prepared transactions are completed."""
+        """Resume after replay: start deadlines from stored times, and complete prepared transactions."""
         for transaction in self._transactions.values():
             self._schedule(transaction)
         return Outcome(
@@ -213,12 +213,12 @@ class TransactionCoordinator(HandlesOneByOne):
         )
 
     def abort_open(self, now_ms: int) -> Outcome:
-        """Abort every open transaction, fencing its producer: the power was lost, and records with it."""
+        """Abort and fence every open transaction, because a power loss may have lost some of its records."""
         outcome = Outcome()
         for known in [*self._transactions.values()]:
             if known.state is TransactionState.ONGOING:
                 aborted = known.fenced(None, now_ms)
-                outcome.changes.append(self._keep(aborted))
+                outcome.changes.append(self._put(aborted))
                 outcome.effects.append(aborted.markers)
         return outcome
 
@@ -228,36 +228,34 @@ class TransactionCoordinator(HandlesOneByOne):
 
     def _check_init(self, request: InitProducer) -> None:
         if not request.transactional_id:
-            raise InvalidRequest("a transactional id cannot be empty")
+            raise InvalidRequest("invalid transactional id: must not be empty")
         if not 0 < request.timeout_ms <= self._settings.max_timeout_ms:
             raise InvalidTransactionTimeout(
-                f"a transaction timeout of {request.timeout_ms} ms is not between 1 "
-                f"and {self._settings.max_timeout_ms}"
+                f"transaction timeout must be 1 to {self._settings.max_timeout_ms} ms, "
+                f"not {request.timeout_ms}"
             )
         if request.recovering is not None and min(request.recovering) < 0:
-            raise InvalidRequest(f"{request.recovering} cannot recover: both numbers must be 0 or more")
+            raise InvalidRequest(f"invalid {request.recovering}: id and epoch must not be negative")
 
-    def _held_by(self, transactional_id: str, producer: ProducerIdentity) -> Transaction:
+    def _owned_by(self, transactional_id: str, producer: ProducerIdentity) -> Transaction:
         known = self._transactions.get(transactional_id)
         if known is None:
-            raise InvalidProducerIdMapping(f"no transactional id {transactional_id!r} is known")
+            raise InvalidProducerIdMapping(f"unknown transactional id {transactional_id!r}")
         known.check(producer)
         return known
 
     def _fence(
         self, known: Transaction, recovering: ProducerIdentity | None, reply_to: object, now_ms: int
     ) -> Outcome:
-        """Abort what a former instance left open; the new one is to ask again when that is done."""
+        """Abort the transaction of an earlier instance; the new one must retry until that is complete."""
         aborted = known.fenced(recovering, now_ms)
-        return Outcome(
-            [self._keep(aborted)], [Reply(reply_to, _still_completing(aborted))], [aborted.markers]
-        )
+        return Outcome([self._put(aborted)], [Reply(reply_to, _still_completing(aborted))], [aborted.markers])
 
     def _end_with_new_epoch(self, request: EndTransaction, reply_to: object, now_ms: int) -> Outcome:
         known = self._transactions.get(request.transactional_id)
         if known is not None and request.producer == known.previous and known.state in PREPARED | COMPLETE:
             return self._end_again(known, request, reply_to)
-        known = self._held_by(request.transactional_id, request.producer)
+        known = self._owned_by(request.transactional_id, request.producer)
         if known.state in PREPARED:
             raise _still_completing(known)
         if known.state is not TransactionState.ONGOING and request.committed:
@@ -266,7 +264,7 @@ class TransactionCoordinator(HandlesOneByOne):
             committed=request.committed, new_producer_id=self._new_producer_id, now_ms=now_ms
         )
         self._waiting[request.transactional_id] = reply_to
-        return Outcome([self._keep(decided)], [], [decided.markers])
+        return Outcome([self._put(decided)], [], [decided.markers])
 
     def _end_again(self, known: Transaction, request: EndTransaction, reply_to: object) -> Outcome:
         if known.is_committing != request.committed:
@@ -278,7 +276,7 @@ class TransactionCoordinator(HandlesOneByOne):
             raise _still_completing(known)
         return reply(reply_to, known.producer)
 
-    def _keep(self, transaction: Transaction) -> Change:
+    def _put(self, transaction: Transaction) -> Change:
         self._transactions[transaction.transactional_id] = transaction
         self._schedule(transaction)
         return Change(encode_key(transaction.transactional_id), encode_value(transaction))
@@ -293,7 +291,7 @@ class TransactionCoordinator(HandlesOneByOne):
         self._deadlines.put(transaction.transactional_id, due_ms)
 
 
-def _is_wanted(known: Transaction, request: ListTransactions, now_ms: int) -> bool:
+def _matches(known: Transaction, request: ListTransactions, now_ms: int) -> bool:
     if request.states and known.state not in request.states:
         return False
     if request.producer_ids and known.producer.producer_id not in request.producer_ids:
@@ -307,11 +305,11 @@ def _is_wanted(known: Transaction, request: ListTransactions, now_ms: int) -> bo
 def _still_completing(known: Transaction) -> ConcurrentTransactions:
     return ConcurrentTransactions(
         f"the last transaction of {known.transactional_id!r} is {known.state.value}: "
-        "try again when it is complete"
+        "retry when it is complete"
     )
 
 
 def _nothing_to_end(known: Transaction) -> InvalidTransactionState:
     return InvalidTransactionState(
-        f"transactional id {known.transactional_id!r} is {known.state.value}: there is no transaction to end"
+        f"transactional id {known.transactional_id!r} is {known.state.value}: no transaction to end"
     )

@@ -1,7 +1,7 @@
-"""One transactional id: who may use it, what its transaction holds and how far that has come.
+"""A transactional id: its producer identity and the state of its transaction; and requests about it.
 
-A value, stored as it is: every step makes a new one. Which step an event asks for, and whether
-it may, is the coordinator's business.
+A Transaction is an immutable value that is stored unchanged: every transition returns a new one. The
+coordinator decides which transition a request causes, and whether it is allowed.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,14 +14,14 @@ from alpacamq.model.errors import InvalidProducerIdMapping, InvalidRecord, Produ
 from alpacamq.model.ids import TopicPartition
 from alpacamq.model.state_machine import Request
 
-# The epoch after the last one a client is given fences it: markers may carry that, batches never.
+# The last epoch given to clients. The next one is used for fencing: in markers, never in batches.
 LAST_EPOCH = 2**15 - 2
 
 R = TypeVar("R")
 
 
 class TransactionState(Enum):
-    """How far the transaction of a transactional id has come."""
+    """The state of the transaction of a transactional id."""
 
     EMPTY = "empty"
     ONGOING = "ongoing"
@@ -32,9 +32,9 @@ class TransactionState(Enum):
     DEAD = "dead"
 
 
-# Whoever has no transaction open may begin one, give the id to a new instance or let it die. An
-# abort without a transaction is how clients of the current protocol ask for a new epoch. Dead is
-# never stored: it is the absence of a record.
+# Without an open transaction, a producer may begin one, a new instance may take over the id, or the id may
+# expire. Clients of the current protocol request a new epoch by an abort without a transaction. Dead is never
+# stored: it is the absence of a record.
 _FROM_IDLE = frozenset(
     {
         TransactionState.EMPTY,
@@ -61,7 +61,7 @@ COMPLETE = frozenset({TransactionState.COMPLETE_COMMIT, TransactionState.COMPLET
 
 
 class ProducerIdentity(NamedTuple):
-    """What tells one instance of a producer from the next."""
+    """Identifies one instance of a producer."""
 
     producer_id: int
     epoch: int
@@ -71,7 +71,7 @@ class ProducerIdentity(NamedTuple):
 
     @property
     def is_exhausted(self) -> bool:
-        """No epoch is left that a client could be given under this producer id."""
+        """Return whether no epoch is left for clients with this producer id."""
         return self.epoch >= LAST_EPOCH
 
     def bumped(self) -> "ProducerIdentity":
@@ -80,7 +80,7 @@ class ProducerIdentity(NamedTuple):
 
 
 class WriteMarkers(msgspec.Struct, frozen=True, kw_only=True):
-    """To be done once the decision is durable: end the transaction in each of its partitions."""
+    """Effect: write the markers of a decided transaction to all of its partitions."""
 
     transactional_id: str
     number: int
@@ -92,8 +92,8 @@ class WriteMarkers(msgspec.Struct, frozen=True, kw_only=True):
 class Transaction(msgspec.Struct, frozen=True, kw_only=True, tag="transaction"):
     """One transactional id and its current or last transaction.
 
-    `previous` is whom the current identity was handed to in exchange for that one, as long as the
-    answer may have been lost: such a client may ask again. `number` counts transactions.
+    `previous` is the identity that was exchanged for the current one, as long as the reply may have been
+    lost: its client may repeat the request. `number` counts transactions.
     """
 
     transactional_id: str
@@ -113,12 +113,12 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True, tag="transaction"):
 
     @property
     def is_committing(self) -> bool:
-        """The last decision, where one was made."""
+        """Return whether the last decision was to commit."""
         return self.state in COMMITTING
 
     @property
     def markers(self) -> WriteMarkers:
-        """What is left to do for a prepared transaction."""
+        """Return the effect that completes a prepared transaction."""
         assert self.state in PREPARED
         return WriteMarkers(
             transactional_id=self.transactional_id,
@@ -129,16 +129,16 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True, tag="transaction"):
         )
 
     def check(self, producer: ProducerIdentity) -> None:
-        """Refuse anybody but the current instance."""
+        """Raise unless this is the current producer instance."""
         if producer.producer_id != self.producer.producer_id:
             raise InvalidProducerIdMapping(
                 f"transactional id {self.transactional_id!r} belongs to producer "
-                f"{self.producer.producer_id}, not to {producer.producer_id}"
+                f"{self.producer.producer_id}, not {producer.producer_id}"
             )
         if producer.epoch != self.producer.epoch or producer.epoch > LAST_EPOCH:
             raise ProducerFenced(
-                f"transactional id {self.transactional_id!r} has epoch {self.producer.epoch} by now, "
-                f"so epoch {producer.epoch} may not use it"
+                f"transactional id {self.transactional_id!r} is at epoch {self.producer.epoch}: "
+                f"epoch {producer.epoch} is fenced"
             )
 
     def claimed(
@@ -148,47 +148,47 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True, tag="transaction"):
         new_producer_id: Callable[[], int],
         now_ms: int,
     ) -> "Transaction":
-        """In the hands of a new instance, or again in those of `by`; any other is fenced from now on."""
+        """Assign the id to a new instance, or to `by` again, and fence all others."""
         if by is not None and by == self.previous and self.producer.epoch <= LAST_EPOCH:
-            producer = self.producer  # made for it already, but it does not know
+            producer = self.producer  # its reply may have been lost
         elif self.producer.is_exhausted:
             producer = ProducerIdentity(new_producer_id(), 0)
         else:
             producer = self.producer.bumped()
-        return self._moved(
+        return self._transition(
             TransactionState.EMPTY, now_ms, producer=producer, previous=by, timeout_ms=timeout_ms
         )
 
-    def joined_by(self, partitions: tuple[TopicPartition, ...], now_ms: int) -> "Transaction":
-        """With more partitions; begins a transaction where none is ongoing."""
+    def with_partitions(self, partitions: tuple[TopicPartition, ...], now_ms: int) -> "Transaction":
+        """Add partitions; begin a transaction if none is ongoing."""
         if self.state is TransactionState.ONGOING:
             partitions = tuple(dict.fromkeys((*self.partitions, *partitions)))
-            return self._moved(TransactionState.ONGOING, now_ms, partitions=partitions)
-        return self._moved(
+            return self._transition(TransactionState.ONGOING, now_ms, partitions=partitions)
+        return self._transition(
             TransactionState.ONGOING,
             now_ms,
-            previous=None,  # whoever begins a transaction knows its identity
+            previous=None,  # a producer that begins a transaction knows its identity
             number=self.number + 1,
             started_ms=now_ms,
             partitions=tuple(dict.fromkeys(partitions)),
         )
 
     def fenced(self, by: ProducerIdentity | None, now_ms: int) -> "Transaction":
-        """Aborted under an epoch that nobody holds, though `by` may ask for it."""
-        return self._moved(
+        """Abort with an epoch that no client has; `by` may request it."""
+        return self._transition(
             TransactionState.PREPARE_ABORT, now_ms, producer=self.producer.bumped(), previous=by
         )
 
     def decided(self, *, committed: bool, now_ms: int) -> "Transaction":
-        """Ended as its producer says; the epoch stays."""
-        return self._moved(_prepare(committed), now_ms)
+        """Commit or abort; keep the epoch."""
+        return self._transition(_prepare(committed), now_ms)
 
     def decided_with_new_epoch(
         self, *, committed: bool, new_producer_id: Callable[[], int], now_ms: int
     ) -> "Transaction":
-        """Ended as its producer says, with an epoch of its own for whatever comes after."""
+        """Commit or abort, with a new epoch for the next transaction."""
         fresh = {} if self.started_ms is not None else {"number": self.number + 1, "started_ms": now_ms}
-        return self._moved(
+        return self._transition(
             _prepare(committed),
             now_ms,
             producer=self.producer.bumped(),
@@ -198,11 +198,11 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True, tag="transaction"):
         )
 
     def completed(self, now_ms: int) -> "Transaction":
-        """All markers are written."""
+        """Complete a transaction whose markers are written."""
         producer = self.producer
         if self.next_producer_id is not None:
             producer = ProducerIdentity(self.next_producer_id, 0)
-        return self._moved(
+        return self._transition(
             TransactionState.COMPLETE_COMMIT if self.is_committing else TransactionState.COMPLETE_ABORT,
             now_ms,
             producer=producer,
@@ -211,8 +211,8 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True, tag="transaction"):
             partitions=(),
         )
 
-    def _moved(self, state: TransactionState, now_ms: int, **changes: Any) -> "Transaction":
-        assert state in NEXT_STATES[self.state], f"{self.state} does not lead to {state}"
+    def _transition(self, state: TransactionState, now_ms: int, **changes: Any) -> "Transaction":
+        assert state in NEXT_STATES[self.state], f"no transition from {self.state} to {state}"
         return msgspec.structs.replace(self, state=state, updated_ms=now_ms, **changes)
 
 
@@ -225,13 +225,13 @@ def encode_key(transactional_id: str) -> bytes:
 
 
 def decode_key(key: bytes) -> str:
-    """The transactional id that a record of the internal topic is about, or InvalidRecord."""
+    """Return the transactional id; raise InvalidRecord if this is not the key of a transaction."""
     try:
         kind, transactional_id = msgspec.msgpack.decode(key, type=tuple[str, str])
     except msgspec.DecodeError as error:
         raise InvalidRecord(f"{key!r} is not the key of a transaction: {error}") from error
     if kind != "transaction":
-        raise InvalidRecord(f"{key!r} is the key of a {kind}, not of a transaction")
+        raise InvalidRecord(f"{key!r} is not the key of a transaction but of a {kind}")
     return transactional_id
 
 
@@ -240,18 +240,18 @@ def encode_value(transaction: Transaction) -> bytes:
 
 
 def decode_value(value: bytes) -> Transaction:
-    """The transaction stored in a record of the internal topic, or InvalidRecord."""
+    """Decode a stored transaction; raise InvalidRecord."""
     try:
         return msgspec.msgpack.decode(value, type=Transaction)
     except msgspec.DecodeError as error:
-        raise InvalidRecord(f"a stored transaction cannot be read: {error}") from error
+        raise InvalidRecord(f"invalid stored transaction: {error}") from error
 
 
 class EndProtocol(Enum):
-    """What a client expects of the end of a transaction.
+    """The protocol by which a client ends a transaction.
 
-    Classic clients keep their epoch and are answered once the decision is durable. Current ones
-    (KIP-890) get a new epoch with every end, and are answered once the transaction is complete.
+    Classic clients keep their epoch and get the reply once the decision is durable. Current clients (KIP-890)
+    get a new epoch with every transaction, and the reply once it is complete.
     """
 
     CLASSIC = "classic"
@@ -321,6 +321,6 @@ class ListTransactions(Request[tuple[Transaction, ...]], frozen=True, kw_only=Tr
 
 
 class MarkersWritten(TransactionRequest[None], frozen=True, kw_only=True):
-    """Event: every partition of an earlier WriteMarkers has its marker. May come late or twice."""
+    """Event: all partitions of a WriteMarkers have their marker. May be late or repeated."""
 
     markers: WriteMarkers

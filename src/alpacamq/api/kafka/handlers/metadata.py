@@ -161,7 +161,7 @@ async def _created(backend: Backend, name: str) -> tuple[Topic | None, ErrorCode
     """Create a topic unless another client has; return it, or the error."""
     try:
         check_topic_name(name)  # which invalid names fail
-        return await backend.broker.topics.create_unless_there(name), None
+        return await backend.broker.topics.get_or_create(name), None
     except AlpacaError as error:
         return None, code_of(error)
 

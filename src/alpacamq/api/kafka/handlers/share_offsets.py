@@ -128,7 +128,7 @@ def _described_partition(
         partition_index=index,
         start_offset=stats.start_offset,
         leader_epoch=partition.leader_epoch,
-        lag=stats.ready + stats.in_flight + stats.resting + stats.dead_lettering,
+        lag=stats.ready + stats.in_flight + stats.backoff + stats.dead_lettering,
     )
 
 

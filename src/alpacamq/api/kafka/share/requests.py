@@ -5,21 +5,25 @@ partition, and the request waits if there are too few. The requests of a session
 """
 
 import asyncio
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.api.kafka.outbox import Piece
 from alpacamq.api.kafka.turns import Work
 from alpacamq.broker.broker import Broker
+from alpacamq.broker.partition.leader import Partition
+from alpacamq.broker.queue.service import Queues
 from alpacamq.coordinator.share.config import DescribeGroupConfigRequest, GroupConfigReply, ShareConfig
-from alpacamq.coordinator.share.messages import ShareTermsRequest
-from alpacamq.model.errors import AlpacaError, InvalidGroupId, InvalidRequest, UnknownMember
+from alpacamq.coordinator.share.messages import MemberConfigRequest
+from alpacamq.model.errors import AlpacaError, InvalidGroupId, InvalidRequest, NotAcquired, UnknownMember
 from alpacamq.model.ids import TopicId
 from alpacamq.protocol.apis import APIS, ApiKey
 from alpacamq.protocol.errors import ProtocolError
 from alpacamq.protocol.framing import RequestHeader, response_frame
 from alpacamq.protocol.messages.share_fetch import (
+    AcknowledgementBatch,
     ShareAcknowledgedPartition,
     ShareAcknowledgedTopic,
     ShareAcknowledgeRequest,
@@ -33,9 +37,9 @@ from alpacamq.protocol.share_fetch_codec import (
     encode_share_fetch_response,
     encode_share_fetch_response_in_slices,
 )
-from alpacamq.queues.messages import QueueId
+from alpacamq.queues.messages import Action, QueueId, Settlement
+from alpacamq.telemetry.tracing import ClientApi
 
-from .acknowledgement import check_batches, check_count, settle
 from .fetch import SharedFetch, Taken, find_shared
 from .sessions import (
     FINAL_EPOCH,
@@ -49,6 +53,92 @@ from .sessions import (
 
 if TYPE_CHECKING:
     from alpacamq.api.kafka.connection import Answer, Connection
+
+MAX_ACKNOWLEDGED = 1_000_000
+# Settled per call, so that other requests get their turn in between.
+_AT_ONCE = 500
+_CHECKED_AT_ONCE = 128
+
+RENEW = 4
+ACTIONS: Mapping[int, Action] = {
+    0: Action.ACK,  # a gap: there is no record at this offset
+    1: Action.ACK,
+    2: Action.RELEASE,
+    3: Action.REJECT,
+    RENEW: Action.EXTEND,
+}
+REASON = "rejected by a share consumer"
+
+
+def check_count(topics: Iterable[ShareTopic]) -> Generator[None, None, None]:
+    """Raise InvalidRequest for too many acknowledged records; with stops in between."""
+    count = 0
+    for topic in topics:
+        for each in topic.partitions:
+            yield
+            for start in range(0, len(each.acknowledgement_batches), _CHECKED_AT_ONCE):
+                yield
+                for batch in each.acknowledgement_batches[start : start + _CHECKED_AT_ONCE]:
+                    count += max(batch.last_offset - batch.first_offset + 1, 0)
+    if count > MAX_ACKNOWLEDGED:
+        raise InvalidRequest(f"a request must not acknowledge more than {MAX_ACKNOWLEDGED} records: {count}")
+
+
+def check_batches(batches: Sequence[AcknowledgementBatch], *, may_renew: bool) -> Generator[None, None, None]:
+    """Raise InvalidRequest unless batches are in order with one type per offset; with stops in between."""
+    after = 0
+    for number, batch in enumerate(batches):
+        if not number % _CHECKED_AT_ONCE:
+            yield
+        first, last, types = batch.first_offset, batch.last_offset, batch.acknowledge_types
+        if not after <= first <= last:
+            raise InvalidRequest(
+                f"batch of offsets {first} to {last} is out of order: expected {after} or later"
+            )
+        if len(types) not in (1, last - first + 1):
+            raise InvalidRequest(f"batch of offsets {first} to {last} has {len(types)} acknowledgement types")
+        for kind in set(types):
+            if kind not in ACTIONS or (kind == RENEW and not may_renew):
+                raise InvalidRequest(f"unsupported acknowledgement type {kind}")
+        after = last + 1
+
+
+async def settle(
+    queues: Queues,
+    queue: QueueId,
+    partition: Partition,
+    batches: Sequence[AcknowledgementBatch],
+    *,
+    member_id: str,
+    lock_ms: int,
+) -> AlpacaError | None:
+    """Settle the acknowledged records that the member holds; return the first error."""
+    if batches[-1].last_offset >= partition.high_watermark:
+        return NotAcquired(f"{partition.identity} has no offset {batches[-1].last_offset} yet")
+    wrong: list[AlpacaError] = []
+    settlements = _settlements(partition.identity.partition, batches, member_id, lock_ms)
+    while some := [*islice(settlements, _AT_ONCE)]:
+        results = await queues.settle_acquired(queue, some, api=ClientApi.KAFKA)
+        wrong += [error for error in results if error is not None][:1]
+    return wrong[0] if wrong else None
+
+
+def _settlements(
+    index: int, batches: Sequence[AcknowledgementBatch], member_id: str, lock_ms: int
+) -> Iterator[Settlement]:
+    for batch in batches:
+        types = batch.acknowledge_types
+        for place in range(batch.last_offset - batch.first_offset + 1):
+            action = ACTIONS[types[0] if len(types) == 1 else types[place]]
+            yield Settlement(
+                index,
+                batch.first_offset + place,
+                action,
+                consumer=member_id,
+                delay_ms=lock_ms if action is Action.EXTEND else None,
+                reason=REASON if action is Action.REJECT else "",
+            )
+
 
 _RENEWALS_FROM = 2
 
@@ -215,7 +305,7 @@ class ShareRequests:
 
     async def _terms(self, key: SessionKey) -> ShareConfig:
         """Return the settings of the group for a member; end the session of a former member."""
-        asked = ShareTermsRequest(group=key[0], member_id=key[1])
+        asked = MemberConfigRequest(group=key[0], member_id=key[1])
         try:
             terms: ShareConfig = await self._broker.groups.ask(asked)
         except UnknownMember:

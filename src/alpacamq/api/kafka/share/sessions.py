@@ -7,7 +7,7 @@ records of its member are released.
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from alpacamq.coordinator.share.messages import Departure
+from alpacamq.coordinator.share.messages import MemberExpired
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import TopicId
 
@@ -60,10 +60,10 @@ class ShareSession:
         if key in self.partitions:
             self.partitions.move_to_end(key)
 
-    def departure(self) -> Departure:
+    def departure(self) -> MemberExpired:
         """The records to release when the session ends."""
         group, member_id = self.key
-        return Departure(group=group, member_id=member_id, topics=tuple(sorted(self.topics_held)))
+        return MemberExpired(group=group, member_id=member_id, topics=tuple(sorted(self.topics_held)))
 
     def end(self) -> None:
         """Unbind the ended session from its connection."""
@@ -74,7 +74,7 @@ class ShareSession:
 class ShareSessions:
     """The sessions of all members."""
 
-    def __init__(self, give_back: Callable[[Departure], None]) -> None:
+    def __init__(self, give_back: Callable[[MemberExpired], None]) -> None:
         self._give_back = give_back
         self._sessions: OrderedDict[SessionKey, ShareSession] = OrderedDict()
         self._cached_partitions = 0
@@ -143,7 +143,7 @@ class ShareSessions:
         if (session := self._sessions.get(key)) is not None:
             self.drop(session)
 
-    def close(self, session: ShareSession) -> Departure:
+    def close(self, session: ShareSession) -> MemberExpired:
         """End a session on request of its member; the caller releases its records."""
         if self._sessions.get(session.key) is session:
             self._remove(session)

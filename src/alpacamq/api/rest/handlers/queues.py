@@ -112,7 +112,7 @@ def _described(reply: DescribeReply) -> QueueDescription:
                 oldest_offset=each.oldest_offset,
                 ready=each.ready,
                 in_flight=each.in_flight,
-                resting=each.resting,
+                resting=each.backoff,
                 dead_lettering=each.dead_lettering,
                 lanes=lanes_of([each]),
             )

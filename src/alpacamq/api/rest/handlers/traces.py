@@ -150,7 +150,7 @@ async def trace_stats(call: Call[Nothing, Nothing]) -> TraceStats:
         return TraceStats(enabled=False)
     loop = asyncio.get_running_loop()
     stats: RecorderStats = await loop.run_in_executor(call.backend.broker.work_threads, tracing.stats)
-    return TraceStats(enabled=True, passed_over_total=tracing.passed_over, **msgspec.structs.asdict(stats))
+    return TraceStats(enabled=True, passed_over_total=tracing.skipped, **msgspec.structs.asdict(stats))
 
 
 async def _found(backend: Backend, query: TracesQuery, found: TraceFilter) -> TraceList:

@@ -1,4 +1,4 @@
-"""The delay machine on a log in memory: what is delivered when, and what is left after crashes."""
+"""The delay machine on a log in memory: delivery times, cancellation, crashes and spilling."""
 
 import pytest
 from hypothesis import settings
@@ -6,23 +6,22 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from alpacamq.model.errors import UnknownDelayed
-from alpacamq.timers import due_batches as delay_departures
-from alpacamq.timers import spill as delay_far
+from alpacamq.timers import due_batches, spill
 from alpacamq.timers.machine import PLANNED_MS, SHORT_NOTICE_MS
-from alpacamq.timers.messages import Deliver, ReadBlock, Source, TopicsDeleted
+from alpacamq.timers.messages import Deliver, ProducerBatch, ReadBlock, TopicsDeleted
 from alpacamq.timers.wheel import TICK_MS
 
 from .delay_log import DelayLog, name
 
 DAY_MS = 86_400_000
-# Far beyond what the wheel reaches.
+# Far beyond the range of the wheel.
 FAR_MS = 40 * DAY_MS
 
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of four, so that a few messages are many."""
-    monkeypatch.setattr(delay_far, "BLOCK_MESSAGES", 4)
+    """Spill blocks of four messages."""
+    monkeypatch.setattr(spill, "BLOCK_MESSAGES", 4)
 
 
 def test_messages_are_delivered_by_time_then_by_id() -> None:
@@ -36,7 +35,7 @@ def test_messages_are_delivered_by_time_then_by_id() -> None:
     assert log.machine.pending == 0
 
 
-def test_a_batch_is_written_down_a_little_before_it_is_due() -> None:
+def test_an_intent_is_stored_shortly_before_it_is_due() -> None:
     log = DelayLog()
     log.schedule(1000)
     log.pass_time(1000 - PLANNED_MS - 1)
@@ -46,7 +45,7 @@ def test_a_batch_is_written_down_a_little_before_it_is_due() -> None:
     assert isinstance(batch, Deliver)
 
 
-def test_what_comes_at_short_notice_goes_past_what_is_planned() -> None:
+def test_messages_at_short_notice_do_not_wait_for_planned_batches() -> None:
     log = DelayLog()
     [planned] = log.schedule(1000)
     log.pass_time(1000 - PLANNED_MS + TICK_MS)
@@ -62,19 +61,19 @@ def test_what_comes_at_short_notice_goes_past_what_is_planned() -> None:
     assert sorted(log.arrived[name()]) == [planned, short]
 
 
-def test_many_that_are_due_at_once_go_in_batches_that_are_not_too_large() -> None:
+def test_many_due_messages_are_sent_in_batches_of_bounded_size() -> None:
     log = DelayLog()
-    count = delay_departures.BATCH_MESSAGES * 3 + 7
+    count = due_batches.BATCH_MESSAGES * 3 + 7
     ids = log.schedule(*[100] * count)
     log.pass_time(1000)
     sizes = [len(effect.ids) for effect in log.effects if isinstance(effect, Deliver)]
     assert sum(sizes) == count
-    assert max(sizes) <= delay_departures.BATCH_MESSAGES
+    assert max(sizes) <= due_batches.BATCH_MESSAGES
     log.deliver()
     assert log.arrived[name()] == ids
 
 
-def test_what_is_taken_back_is_not_delivered_and_not_taken_back_twice() -> None:
+def test_a_cancelled_message_is_not_delivered_and_cannot_be_cancelled_twice() -> None:
     log = DelayLog()
     first, second = log.schedule(100, 100)
     assert log.cancel(first) is None
@@ -87,7 +86,7 @@ def test_what_is_taken_back_is_not_delivered_and_not_taken_back_twice() -> None:
     assert log.arrived == {name(): [second]}
 
 
-def test_a_message_is_only_taken_back_by_who_names_its_partition() -> None:
+def test_cancelling_requires_the_partition_of_the_message() -> None:
     log = DelayLog()
     [id_] = log.schedule(100)
     log.schedule(100, target=name("orders", 1))
@@ -117,8 +116,7 @@ def test_a_crash_at_any_step_loses_nothing_and_repeats_nothing(crash: str, snaps
     assert log.machine.pending == 0
 
 
-def test_a_crash_between_two_writes_of_the_log_changes_nothing_either() -> None:
-    """Wherever the log is cut, what was delivered by then is not delivered again."""
+def test_delivery_is_exactly_once_wherever_the_log_was_cut() -> None:
     whole = DelayLog()
     ids = whole.schedule(*[1000] * 3, 1200)
     scheduled = len(whole.records)
@@ -128,7 +126,7 @@ def test_a_crash_between_two_writes_of_the_log_changes_nothing_either() -> None:
     whole.deliver()
     for cut in range(scheduled, len(whole.records) + 1):
         log = DelayLog(records=whole.records[:cut], now_ms=whole.now_ms)
-        # The targets have all that had left by then.
+        # The targets have every batch whose intent was stored.
         sent = [record for record in whole.records[:cut] if record.key[:1] == b"i" and record.value]
         log.arrived = {name(): ids[: 3 * (len(sent) > 0) + (len(sent) > 1)]}
         log.last_sequence = dict.fromkeys(whole.last_sequence, len(log.arrived[name()]) - 1)
@@ -137,7 +135,7 @@ def test_a_crash_between_two_writes_of_the_log_changes_nothing_either() -> None:
         assert log.arrived == {name(): ids}, cut
 
 
-def test_what_fell_due_while_nobody_ran_is_delivered_at_once_in_order() -> None:
+def test_messages_due_while_the_broker_was_down_are_delivered_at_once_in_order() -> None:
     log = DelayLog()
     ids = log.schedule(3000, 1000, 2000)
     log.now_ms += DAY_MS
@@ -147,7 +145,7 @@ def test_what_fell_due_while_nobody_ran_is_delivered_at_once_in_order() -> None:
     assert log.arrived == {name(): [ids[1], ids[2], ids[0]]}
 
 
-def test_messages_of_a_deleted_topic_are_dropped_and_its_namesake_gets_none() -> None:
+def test_messages_of_a_deleted_topic_are_dropped_and_not_given_to_a_topic_of_the_same_name() -> None:
     log = DelayLog()
     log.schedule(1000, 20 * DAY_MS, target=name("gone"))
     [kept] = log.schedule(1000)
@@ -160,7 +158,7 @@ def test_messages_of_a_deleted_topic_are_dropped_and_its_namesake_gets_none() ->
     assert log.arrived == {name(): [kept]}
 
 
-def test_a_topic_deleted_while_a_batch_is_on_its_way_is_forgotten() -> None:
+def test_a_topic_deleted_while_a_batch_is_in_flight_is_forgotten() -> None:
     log = DelayLog()
     log.schedule(100)
     log.pass_time(1000)
@@ -172,15 +170,19 @@ def test_a_topic_deleted_while_a_batch_is_on_its_way_is_forgotten() -> None:
     assert log.machine.pending == 0
 
 
-def test_the_batch_of_a_producer_is_taken_in_once() -> None:
+def test_a_repeated_producer_batch_is_scheduled_once() -> None:
     log = DelayLog()
-    source = Source(producer_id=5, epoch=0, first_sequence=0, last_sequence=9, first_seen_ms=log.now_ms)
+    source = ProducerBatch(
+        producer_id=5, epoch=0, first_sequence=0, last_sequence=9, first_seen_ms=log.now_ms
+    )
     assert len(log.schedule(100, 200, source=source)) == 2
     assert log.machine.first_seen_ms(name().topic_id, 0, source) == log.now_ms
     assert log.schedule(100, 200, source=source) == []
     log.start()
     assert log.schedule(100, 200, source=source) == []
-    later = Source(producer_id=5, epoch=0, first_sequence=10, last_sequence=10, first_seen_ms=log.now_ms)
+    later = ProducerBatch(
+        producer_id=5, epoch=0, first_sequence=10, last_sequence=10, first_seen_ms=log.now_ms
+    )
     assert len(log.schedule(100, source=later)) == 1
     log.take_snapshot()
     log.start()
@@ -189,9 +191,11 @@ def test_the_batch_of_a_producer_is_taken_in_once() -> None:
     assert len(log.schedule(100, source=later._replace(epoch=1))) == 1
 
 
-def test_a_large_batch_of_a_producer_is_taken_in_portion_by_portion() -> None:
+def test_a_large_producer_batch_is_scheduled_in_portions() -> None:
     log = DelayLog()
-    source = Source(producer_id=5, epoch=0, first_sequence=0, last_sequence=9, first_seen_ms=log.now_ms)
+    source = ProducerBatch(
+        producer_id=5, epoch=0, first_sequence=0, last_sequence=9, first_seen_ms=log.now_ms
+    )
     assert len(log.schedule(100, source=source)) == 1
     log.start()  # a crash before the second portion: the batch is sent again
     assert log.schedule(100, source=source) == []
@@ -201,26 +205,26 @@ def test_a_large_batch_of_a_producer_is_taken_in_portion_by_portion() -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_the_far_future_is_written_out_and_comes_back_in_time() -> None:
+def test_distant_messages_are_spilled_and_loaded_in_time() -> None:
     log = DelayLog()
     ids = log.schedule(*[FAR_MS + at for at in range(10)])
     log.pass_time(100)
-    wheel = log.machine._wheel
+    wheel = log.machine._state.wheel
     assert len(wheel) == 2
     assert log.machine.pending == 10
     log.pass_time(20 * DAY_MS)
     assert len(wheel) == 2
     log.start()
-    assert len(log.machine._wheel) == 2
+    assert len(log.machine._state.wheel) == 2
     log.pass_time(13 * DAY_MS)
-    assert len(log.machine._wheel) == 10
+    assert len(log.machine._state.wheel) == 10
     log.pass_time(FAR_MS)
     log.deliver()
     assert log.arrived == {name(): ids}
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_what_is_taken_back_from_disk_stays_away() -> None:
+def test_spilled_messages_that_were_cancelled_are_not_delivered() -> None:
     log = DelayLog()
     ids = log.schedule(*[FAR_MS] * 8)
     log.pass_time(100)
@@ -231,7 +235,7 @@ def test_what_is_taken_back_from_disk_stays_away() -> None:
     assert isinstance(log.cancel(ids[0]), UnknownDelayed)
     log.pass_time(100)  # the block is written again without them
     assert log.machine.pending == 5
-    assert not any(block.struck for block in log.machine._blocks)
+    assert not any(block.removed for block in log.machine._state.blocks)
     log.start()
     assert isinstance(log.cancel(ids[1]), UnknownDelayed)
     log.pass_time(2 * FAR_MS)
@@ -240,7 +244,7 @@ def test_what_is_taken_back_from_disk_stays_away() -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_blocks_are_forgotten_when_their_day_is_over() -> None:
+def test_blocks_are_deleted_when_their_day_is_over() -> None:
     log = DelayLog()
     log.schedule(*[FAR_MS] * 8)
     log.pass_time(FAR_MS + DAY_MS)
@@ -248,7 +252,7 @@ def test_blocks_are_forgotten_when_their_day_is_over() -> None:
     log.schedule(10 * DAY_MS)
     log.pass_time(10 * DAY_MS)
     log.deliver()
-    assert list(log.machine._blocks) == []
+    assert list(log.machine._state.blocks) == []
     log.compact()
     log.start()
     assert log.machine.pending == 0
@@ -257,7 +261,7 @@ def test_blocks_are_forgotten_when_their_day_is_over() -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_messages_of_a_deleted_topic_are_let_go_on_disk_too() -> None:
+def test_spilled_messages_of_a_deleted_topic_are_dropped() -> None:
     log = DelayLog()
     log.schedule(*[FAR_MS] * 9, target=name("gone"))
     log.schedule(*[FAR_MS] * 3)
@@ -269,19 +273,19 @@ def test_messages_of_a_deleted_topic_are_let_go_on_disk_too() -> None:
 
 
 class DelayMachineModel(RuleBasedStateMachine):
-    """Anything in any order, with crashes at every point: each message arrives once and in its time."""
+    """Arbitrary steps with crashes at every point: each message is delivered once and not too early."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.blocks = delay_far.BLOCK_MESSAGES
-        delay_far.BLOCK_MESSAGES = 4
+        self.blocks = spill.BLOCK_MESSAGES
+        spill.BLOCK_MESSAGES = 4
         self.log = DelayLog()
         self.waiting: dict[int, tuple[int, int]] = {}
         self.due: dict[int, tuple[int, int]] = {}
         self.seen: set[int] = set()
 
     def teardown(self) -> None:
-        delay_far.BLOCK_MESSAGES = self.blocks
+        spill.BLOCK_MESSAGES = self.blocks
 
     @rule(
         delays_ms=st.lists(
@@ -343,7 +347,7 @@ class DelayMachineModel(RuleBasedStateMachine):
         self.log.compact()
 
     @invariant()
-    def each_arrives_once_and_in_its_time(self) -> None:
+    def each_is_delivered_once_and_not_too_early(self) -> None:
         log = self.log
         for target, ids in log.arrived.items():
             assert len(ids) == len(set(ids))
@@ -351,16 +355,16 @@ class DelayMachineModel(RuleBasedStateMachine):
                 due_ms, partition = self.due[id_]
                 assert partition == target.partition
                 assert log.now_ms >= due_ms - PLANNED_MS - TICK_MS
-                assert id_ in self.waiting, "it was taken back"
+                assert id_ in self.waiting, "it was cancelled"
                 del self.waiting[id_]
                 self.seen.add(id_)
         assert not any(isinstance(effect, ReadBlock) for effect in log.effects)
-        leaving = {id_ for effect in log.effects if isinstance(effect, Deliver) for id_ in effect.ids}
-        leaving -= self.seen
-        assert log.machine.pending + len(leaving) == len(self.waiting)
+        in_flight = {id_ for effect in log.effects if isinstance(effect, Deliver) for id_ in effect.ids}
+        in_flight -= self.seen
+        assert log.machine.pending + len(in_flight) == len(self.waiting)
         deadline_ms = log.machine.next_deadline_ms
         for id_, (due_ms, _) in self.waiting.items():
-            if id_ not in leaving:
+            if id_ not in in_flight:
                 assert deadline_ms is not None
                 assert deadline_ms <= due_ms + TICK_MS
 

@@ -1,4 +1,4 @@
-"""A delay log in memory and the machine on it: events in, deliveries out, crashes and restarts at will."""
+"""A delay log in memory with its machine: events in, deliveries out, with crashes and restarts."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,9 +12,9 @@ from alpacamq.timers.messages import (
     CancelMessage,
     Deliver,
     Dropped,
+    ProducerBatch,
     ReadBlock,
     Schedule,
-    Source,
     TargetName,
     ToSchedule,
 )
@@ -29,19 +29,19 @@ def name(topic: str = "orders", partition: int = 0) -> TargetName:
 
 @dataclass
 class DelayLog:
-    """What is on the medium, and what was done outside: the targets' own memory survives every crash."""
+    """The records on disk, and the contents of the targets, which survive every crash."""
 
     now_ms: int = START_MS
     records: list[Change] = field(default_factory=list)
     # Offsets that compaction has removed.
     removed: set[int] = field(default_factory=set)
     deleted: set[bytes] = field(default_factory=set)
-    # By target: ids in the order they arrived, and the sequence of the last from each producer.
+    # By target: ids in the order of delivery, and the last sequence number of each producer.
     arrived: dict[TargetName, list[int]] = field(default_factory=dict)
     last_sequence: dict[tuple[TargetName, int], int] = field(default_factory=dict)
     producers: int = 0
     dropped: int = 0
-    # Its changes are not taken before they are needed: the machine goes on meanwhile.
+    # The changes are consumed when they are needed; the machine handles events in the meantime.
     snapshot: tuple[int, Iterable[Change]] | None = None
 
     def __post_init__(self) -> None:
@@ -49,7 +49,7 @@ class DelayLog:
         self.start()
 
     def start(self) -> None:
-        """Rebuild the machine: from the snapshot, if there is one, and the records since."""
+        """Rebuild the machine from the snapshot, if there is one, and the records since."""
         self.machine = DelayMachine(
             len(self.records), self.new_producer_id, lambda topic_id: topic_id not in self.deleted
         )
@@ -73,7 +73,7 @@ class DelayLog:
         self.snapshot = len(self.records), self.machine.snapshot()
 
     def compact(self) -> None:
-        """Keep the last record of each key, and no tombstone. The snapshot is newer, or there is none."""
+        """Keep the last record of each key and no tombstones; drop the snapshot."""
         last = {change.key: at for at, change in enumerate(self.records)}
         self.removed |= {
             at for at, change in enumerate(self.records) if last[change.key] != at or change.value is None
@@ -81,11 +81,11 @@ class DelayLog:
         self.snapshot = None
 
     def handle(self, request: Request[Any]) -> list[Any]:
-        """Let the machine handle a request; the replies."""
+        """Pass a request to the machine and return the replies."""
         return self.carry_out(self.machine.handle([Pending(request, "ticket")], self.now_ms))
 
     def carry_out(self, outcome: Outcome) -> list[Any]:
-        """Write what is to be written; the replies."""
+        """Store the changes and collect the effects; return the replies."""
         for change in outcome.changes:
             self.records.append(change)
         for effect in outcome.effects:
@@ -96,7 +96,7 @@ class DelayLog:
         return [reply.answer for reply in outcome.replies]
 
     def schedule(
-        self, *delays_ms: int, target: TargetName | None = None, source: Source | None = None
+        self, *delays_ms: int, target: TargetName | None = None, source: ProducerBatch | None = None
     ) -> list[int]:
         messages = [ToSchedule(target or name(), self.now_ms + delay_ms, b"e") for delay_ms in delays_ms]
         [ids] = self.handle(Schedule(messages=messages, source=source))
@@ -108,17 +108,17 @@ class DelayLog:
         return ids
 
     def cancel(self, id_: int, target: TargetName | None = None) -> Any:
-        """None, or the error."""
+        """Cancel a message; return None, or the error."""
         key = read_message_key(self.records[id_].key)
         assert key is not None
         wanted = target or name()
         [answer] = self.handle(
-            CancelMessage(id=key[0], word=key[1], topic_id=wanted.topic_id, partition=wanted.partition)
+            CancelMessage(id=key[0], timer=key[1], topic_id=wanted.topic_id, partition=wanted.partition)
         )
         return answer
 
     def pass_time(self, step_ms: int) -> None:
-        """Let time pass, and the machine do what it has to at the times it asks for."""
+        """Advance the clock, with a tick at every deadline of the machine."""
         until_ms = self.now_ms + step_ms
         while True:
             due_ms = self.machine.next_deadline_ms
@@ -140,7 +140,7 @@ class DelayLog:
             self.handle(BlockLoaded(read=read, slot=content))
 
     def deliver(self, *, crash_after: str = "") -> None:
-        """Carry out what is to be delivered, in order; "append" crashes before that is noted."""
+        """Deliver batches in order; with crash_after="append" the machine does not learn of it."""
         batches = [effect for effect in self.effects if isinstance(effect, Deliver)]
         self.effects = [effect for effect in self.effects if not isinstance(effect, Deliver)]
         for batch in batches:

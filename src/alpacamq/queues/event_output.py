@@ -1,6 +1,6 @@
-"""What an event has changed, gathered while it is handled and written once at its end.
+"""The changes and effects of one event.
 
-However often a chunk changes within an event, it becomes one record.
+They are collected while the event is handled, so that a chunk that changes several times is written once.
 """
 
 from typing import Protocol
@@ -12,7 +12,7 @@ from .messages import EndedLease, Move, ReadBacklog
 
 
 class Stored(Protocol):
-    """Something that is one record of its own."""
+    """An object that is stored as one record."""
 
     is_dirty: bool
     is_forgotten: bool
@@ -20,46 +20,46 @@ class Stored(Protocol):
     def change(self) -> Change: ...
 
 
-class Journal:
-    """The changes and moves of the event that is being handled."""
+class EventOutput:
+    """The changes, effects and reads of the event that is being handled."""
 
     def __init__(self) -> None:
         self.moves: list[Move] = []
         self.ended: list[EndedLease] = []
         self.reads: list[ReadBacklog] = []
-        self._gone: list[Change] = []
+        self._deletions: list[Change] = []
         self._records: list[Stored] = []
         self._chunks: list[Chunk] = []
 
-    def mark(self, record: Stored) -> None:
-        """A queue or a head is to be written."""
+    def write(self, record: Stored) -> None:
+        """Write a queue or a head at the end of the event."""
         if not record.is_dirty:
             record.is_dirty = True
             self._records.append(record)
 
-    def mark_chunk(self, chunk: Chunk) -> None:
-        """A chunk is to be written."""
+    def write_chunk(self, chunk: Chunk) -> None:
+        """Write a chunk at the end of the event."""
         if not chunk.is_dirty:
             chunk.is_dirty = True
             self._chunks.append(chunk)
 
-    def drop_chunk(self, chunk: Chunk) -> None:
-        """A chunk is no longer needed."""
+    def delete_chunk(self, chunk: Chunk) -> None:
+        """Delete a chunk at the end of the event."""
         chunk.is_dropped = True
         if chunk.is_stored:
-            self.mark_chunk(chunk)
+            self.write_chunk(chunk)
 
-    def forget(self, key: bytes) -> None:
-        """A record is to be removed now, whatever is written later under its key."""
-        self._gone.append(Change(key, None))
+    def delete(self, key: bytes) -> None:
+        """Delete a record before everything that this event writes under its key."""
+        self._deletions.append(Change(key, None))
 
     def take_changes(self) -> list[Change]:
-        """Every change since last time."""
-        if not self._chunks and not self._records and not self._gone:
+        """Return the changes since the last call."""
+        if not self._chunks and not self._records and not self._deletions:
             return []
         for partition in {chunk.partition: None for chunk in self._chunks}:
             partition.advance()
-        changes, self._gone = self._gone, []
+        changes, self._deletions = self._deletions, []
         records, self._records = self._records, []
         chunks, self._chunks = self._chunks, []
         for record in records:
@@ -77,7 +77,7 @@ class Journal:
         return changes
 
     def take_effects(self) -> list[Move | EndedLease]:
-        """Return the moves, and the leases that ended by themselves, since last time."""
+        """Return the moves and the ended leases since the last call."""
         if not self.moves and not self.ended:
             return []
         effects: list[Move | EndedLease] = [*self.moves, *self.ended]
@@ -85,6 +85,6 @@ class Journal:
         return effects
 
     def take_reads(self) -> list[ReadBacklog]:
-        """Return the reads that were requested since last time."""
+        """Return the reads requested since the last call."""
         reads, self.reads = self.reads, []
         return reads

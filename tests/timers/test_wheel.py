@@ -1,16 +1,26 @@
-"""The timer wheel against a model that simply remembers when everything is due."""
+"""The timer wheel against a dictionary of due times."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from alpacamq.timers import wheel as wheel_module
-from alpacamq.timers.wheel import LAST, LEADS, SHIFTS, TICK_MS, Slot, TimerWheel, due_of, pack_word, tick_of
+from alpacamq.timers.wheel import (
+    LAST_LEVEL,
+    LEAD_TICKS,
+    SHIFTS,
+    TICK_MS,
+    Slot,
+    TimerWheel,
+    due_of,
+    pack_timer,
+    tick_of,
+)
 
 DAY_MS = 86_400_000
-# Some time after 1970; not the start of anything.
+# An arbitrary time that is not the start of a slot.
 START_MS = 1_790_000_123_457
-# Just before, at and behind where the levels end, and anything between now and a year ahead.
+# Just before, at and behind the ends of the levels, and anything up to a year ahead.
 EDGES_MS = [(1 << shift) * TICK_MS for shift in (*SHIFTS, 26)]
 DELAYS_MS = st.one_of(
     st.integers(-DAY_MS, 366 * DAY_MS),
@@ -21,8 +31,8 @@ DELAYS_MS = st.one_of(
 
 
 def collect(wheel: TimerWheel, now_ms: int) -> list[int]:
-    """Ids of what is due by now, in the order of the wheel's slots."""
-    while not wheel.turn(now_ms):
+    """Return the ids of due messages, in the order of the slots."""
+    while not wheel.advance(now_ms):
         pass
     ids: list[int] = []
     while slot := wheel.due(now_ms):
@@ -31,7 +41,7 @@ def collect(wheel: TimerWheel, now_ms: int) -> list[int]:
 
 
 class WheelMachine(RuleBasedStateMachine):
-    """Messages come, are taken back and fall due while time passes, in steps of any length."""
+    """Messages are added, removed and fall due while time passes in steps of any length."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,9 +52,9 @@ class WheelMachine(RuleBasedStateMachine):
 
     @rule(delay_ms=DELAYS_MS)
     def add(self, delay_ms: int) -> None:
-        word = pack_word(self.now_ms + delay_ms, target=self.next_id % 7)
-        self.wheel.add(self.next_id, word)
-        self.waiting[self.next_id] = word
+        timer = pack_timer(self.now_ms + delay_ms, target=self.next_id % 7)
+        self.wheel.add(self.next_id, timer)
+        self.waiting[self.next_id] = timer
         self.next_id += 1
 
     @precondition(lambda self: self.waiting)
@@ -69,25 +79,25 @@ class WheelMachine(RuleBasedStateMachine):
         self.check_due()
 
     @rule()
-    def hand_down_in_part(self) -> None:
-        """As a turn with more messages than it may move would."""
-        allowed, wheel_module.MOVED_AT_ONCE = wheel_module.MOVED_AT_ONCE, 1
+    def cascade_in_part(self) -> None:
+        """Advance with room for one message."""
+        allowed, wheel_module.MAX_MOVED_PER_CALL = wheel_module.MAX_MOVED_PER_CALL, 1
         try:
-            self.wheel.turn(self.now_ms)
+            self.wheel.advance(self.now_ms)
         finally:
-            wheel_module.MOVED_AT_ONCE = allowed
+            wheel_module.MAX_MOVED_PER_CALL = allowed
 
     @rule()
     def restart(self) -> None:
         fresh = TimerWheel()
         fresh.boundaries = list(self.wheel.boundaries)
         for level, number, slot in self.wheel.slots():
-            fresh.slot(level, number).put_back(Slot(slot.ids[:], slot.words[:]))
+            fresh.slot(level, number).merge(Slot(slot.ids[:], slot.timers[:]))
         self.wheel = fresh
 
     def check_due(self) -> None:
-        """Exactly those whose slot has come, slot by slot."""
-        expected = {id_ for id_, word in self.waiting.items() if tick_of(word) * TICK_MS <= self.now_ms}
+        """Check that exactly the messages of due slots are returned, in order of slots."""
+        expected = {id_ for id_, timer in self.waiting.items() if tick_of(timer) * TICK_MS <= self.now_ms}
         due = collect(self.wheel, self.now_ms)
         assert set(due) == expected
         assert len(due) == len(expected)
@@ -97,7 +107,7 @@ class WheelMachine(RuleBasedStateMachine):
             del self.waiting[id_]
 
     @invariant()
-    def holds_what_waits(self) -> None:
+    def counts_pending_messages(self) -> None:
         assert len(self.wheel) == len(self.waiting)
 
     @invariant()
@@ -107,13 +117,13 @@ class WheelMachine(RuleBasedStateMachine):
 
     @invariant()
     def wakes_in_time(self) -> None:
-        """Nothing is due before the wheel asks to be turned."""
+        """Check that the next wake-up is not later than the first due time."""
         next_ms = self.wheel.next_ms()
         if self.waiting:
             assert next_ms is not None
-            assert next_ms <= min(tick_of(word) * TICK_MS for word in self.waiting.values())
+            assert next_ms <= min(tick_of(timer) * TICK_MS for timer in self.waiting.values())
             earliest_ms = self.wheel.earliest_ms()
-            assert earliest_ms == min(due_of(word) for word in self.waiting.values())
+            assert earliest_ms == min(due_of(timer) for timer in self.waiting.values())
         else:
             assert next_ms is None
 
@@ -124,41 +134,41 @@ TestWheel.settings = settings(max_examples=100, stateful_step_count=40)
 
 @given(st.integers(0, 40 * 365 * DAY_MS))
 def test_a_message_is_due_in_its_own_slot_and_never_early(due_ms: int) -> None:
-    at_ms = tick_of(pack_word(START_MS + due_ms, 0)) * TICK_MS
+    at_ms = tick_of(pack_timer(START_MS + due_ms, 0)) * TICK_MS
     assert 0 <= at_ms - (START_MS + due_ms) < TICK_MS
 
 
-def test_a_day_that_is_partly_on_disk_is_not_handed_down() -> None:
+def test_a_day_that_is_partly_on_disk_does_not_cascade() -> None:
     wheel = TimerWheel()
-    word = pack_word(START_MS + 1000, 0)
-    wheel.add(0, word)
-    day = tick_of(word) >> SHIFTS[LAST]
-    assert wheel.turn(START_MS + 5000, up_to_day=day)
+    timer = pack_timer(START_MS + 1000, 0)
+    wheel.add(0, timer)
+    day = tick_of(timer) >> SHIFTS[LAST_LEVEL]
+    assert wheel.advance(START_MS + 5000, up_to_day=day)
     assert wheel.due(START_MS + 5000) is None
     assert wheel.next_ms(up_to_day=day) is None
     assert collect(wheel, START_MS + 5000) == [0]
 
 
-def test_a_slot_with_very_many_messages_is_handed_down_bit_by_bit() -> None:
+def test_a_slot_with_very_many_messages_cascades_in_steps() -> None:
     wheel = TimerWheel()
-    count = 3 * wheel_module.MOVED_AT_ONCE + 1
-    due_ms = START_MS + LEADS[0] * TICK_MS * 20
+    count = 3 * wheel_module.MAX_MOVED_PER_CALL + 1
+    due_ms = START_MS + LEAD_TICKS[0] * TICK_MS * 20
     for id_ in range(count):
-        wheel.add(id_, pack_word(due_ms + id_ % 50, 0))
-    turns = 1
-    while not wheel.turn(due_ms - 1):
-        turns += 1
+        wheel.add(id_, pack_timer(due_ms + id_ % 50, 0))
+    calls = 1
+    while not wheel.advance(due_ms - 1):
+        calls += 1
         assert wheel.due(due_ms + 1000) is None
-    assert turns >= 4 * 3
+    assert calls >= 4 * 3
     assert wheel.due(due_ms - 1) is None
     assert len(collect(wheel, due_ms + 60)) == count
 
 
-def test_what_is_taken_back_does_not_stay_in_memory() -> None:
+def test_removed_messages_do_not_stay_in_memory() -> None:
     wheel = TimerWheel()
     for id_ in range(10_000):
-        word = pack_word(START_MS + DAY_MS, 0)
-        wheel.add(id_, word)
-        assert wheel.remove(id_, word)
+        timer = pack_timer(START_MS + DAY_MS, 0)
+        wheel.add(id_, timer)
+        assert wheel.remove(id_, timer)
     assert len(wheel) == 0
     assert sum(len(slot.ids) for _, _, slot in wheel.slots()) <= 1

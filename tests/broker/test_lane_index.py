@@ -1,4 +1,4 @@
-"""The outline of stored batches says what reading every record would."""
+"""The outline of stored batches agrees with reading every record."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +11,7 @@ from alpacamq.model.errors import CorruptBatch
 from alpacamq.model.headers import LANE
 from alpacamq.model.lanes import Lane
 from alpacamq.model.records import Header, Record, write_batch
-from alpacamq.queues.views import OffsetRange
+from alpacamq.queues.messages import OffsetRange
 
 
 def ignored(_header: BatchHeader, _error: CorruptBatch) -> None: ...
@@ -22,7 +22,7 @@ LANE_TEXTS = st.sampled_from([b"critical", b"HIGH ", b"normal", b"low", b"backgr
 
 
 class Written:
-    """Batches one after another, and what of them a reader of committed records should find."""
+    """Consecutive batches, and the messages that a reader of committed records should find in them."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -81,7 +81,7 @@ def spread(runs: list[OffsetRange]) -> list[tuple[int, Lane]]:
 
 
 @given(logs(), st.integers(0, 10))
-def test_every_message_that_exists_is_in_one_run(written: Written, start: int) -> None:
+def test_every_visible_message_is_in_exactly_one_range(written: Written, start: int) -> None:
     expected = [(offset, lane) for offset, lane, _ in written.expected]
     runs = outlined(bytes(written.data), written.aborted, LIMIT, ignored)
     assert spread(runs) == expected
@@ -97,14 +97,14 @@ def test_every_message_that_exists_is_in_one_run(written: Written, start: int) -
         assert (record is not None) == (offset in dict(expected))
 
 
-def test_messages_without_lanes_are_one_run_over_all_batches() -> None:
+def test_messages_without_lanes_form_one_range_across_batches() -> None:
     written = Written()
     for _ in range(50):
         written.place(write_batch([Record(place, 0, None, b"x") for place in range(20)]), 20)
     assert outlined(bytes(written.data), [], LIMIT, ignored) == [OffsetRange(0, 999, Lane.NORMAL)]
 
 
-def test_a_batch_that_claims_more_records_than_it_can_hold_has_none() -> None:
+def test_a_batch_with_an_impossible_record_count_has_no_messages() -> None:
     for codec in (Codec.NONE, Codec.GZIP):
         batch = write_batch([Record(0, 0, None, b"x")], codec=codec)
         batch[23:27] = (2**31 - 2).to_bytes(4, "big")

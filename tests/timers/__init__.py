@@ -1,0 +1,1 @@
+"""Tests of the delay machine and its timer wheel, without I/O."""
