@@ -137,7 +137,7 @@ class PendingReceives:
                 if room := room_for(receive.queue, receive.request):
                     reply = serve(receive.queue, receive, room, self._limits, now_ms, is_last=True)
         if reply is None and now_ms < receive.end_ms:
-            receive.reads_left, receive.hurries = 0, False
+            receive.reads_left, receive.has_ready = 0, False
             self._schedule(receive, now_ms)
             return []
         self.remove(receive.reply_to)
@@ -158,7 +158,7 @@ class PendingReceives:
 
     def _schedule(self, receive: PendingReceive, now_ms: int) -> None:
         """Set the time at which a receive is served again, whatever happens."""
-        due_ms = min(now_ms + _READ_MS, receive.end_ms) if receive.hurries else receive.end_ms
+        due_ms = min(now_ms + _READ_MS, receive.end_ms) if receive.has_ready else receive.end_ms
         if receive.due_ms == NO_DEADLINE or due_ms < receive.due_ms:
             self._deadlines.remove(receive)
             receive.due_ms = due_ms

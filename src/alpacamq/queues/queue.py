@@ -66,7 +66,7 @@ class PendingReceive:
     end_ms: int
     due_ms: int = NO_DEADLINE
     reads_left: int = MAX_READS
-    hurries: bool = False  # there are messages for it, and it waits for a read
+    has_ready: bool = False  # there are ready messages for it, and it waits for a read
 
     @property
     def is_poll(self) -> bool:

@@ -257,7 +257,7 @@ def serve(
         if (is_new or deliverable < wanted) and receive.reads_left and queue.reading & partitions:
             receive.reads_left -= 1
             # Messages that are ready do not wait for a slow read.
-            receive.hurries = deliverable > 0
+            receive.has_ready = deliverable > 0
             return None
     leased = _lease(queue, request, partitions, wanted, now_ms)
     if leased:

@@ -247,7 +247,7 @@ class BacklogReader:
             self._read(partition, read, deliver, 0)
 
     def _read(self, partition: Partition, read: ReadBacklog, deliver: Deliver, scans: int) -> None:
-        """Deliver what is known or can be read at once; else scan, unless that was done in vain."""
+        """Deliver what is known or can be read at once; else scan, unless scans have found nothing."""
         try:
             outline = self._known(partition, read) or self._loaded(partition, read, is_forced=scans > 0)
         except AlpacaError as error:

@@ -10,6 +10,7 @@ from alpacamq.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     DescribedConsumer,
+    DescribedConsumerGroup,
 )
 from alpacamq.protocol.messages.groups import (
     DeleteGroupsRequest,
@@ -21,6 +22,7 @@ from alpacamq.protocol.messages.groups import (
     ListGroupsResponse,
 )
 from alpacamq.protocol.messages.share_groups import (
+    DescribedShareGroup,
     DescribedShareMember,
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
@@ -156,31 +158,29 @@ def _assigned(assignment: bytes) -> tuple[TopicPartition, ...]:
 def _describe_consumer(cluster: Cluster, name: str) -> Group:
     coordinator = cluster.coordinator(Coordinates.GROUP, name)
     request = ConsumerGroupDescribeRequest(group_ids=[name])
-    described = only(f"group {name!r}", coordinator.call(request, ConsumerGroupDescribeResponse).groups)
-    check(f"group {name!r}", described.error_code, described.error_message)
-    return Group(
-        name=name,
-        kind=CONSUMER,
-        state=described.group_state,
-        assignor=described.assignor_name,
-        coordinator=_place(coordinator),
-        members=tuple(_consumer(member) for member in described.members),
-    )
+    found = coordinator.call(request, ConsumerGroupDescribeResponse).groups
+    return _described(coordinator, CONSUMER, name, only(f"group {name!r}", found))
 
 
 @retry_transient
 def _describe_share(cluster: Cluster, name: str) -> Group:
     coordinator = cluster.coordinator(Coordinates.GROUP, name)
     request = ShareGroupDescribeRequest(group_ids=[name])
-    described = only(f"group {name!r}", coordinator.call(request, ShareGroupDescribeResponse).groups)
-    check(f"group {name!r}", described.error_code, described.error_message)
+    found = coordinator.call(request, ShareGroupDescribeResponse).groups
+    return _described(coordinator, SHARE, name, only(f"group {name!r}", found))
+
+
+def _described(
+    coordinator: Connection, kind: str, name: str, group: DescribedConsumerGroup | DescribedShareGroup
+) -> Group:
+    check(f"group {name!r}", group.error_code, group.error_message)
     return Group(
         name=name,
-        kind=SHARE,
-        state=described.group_state,
-        assignor=described.assignor_name,
+        kind=kind,
+        state=group.group_state,
+        assignor=group.assignor_name,
         coordinator=_place(coordinator),
-        members=tuple(_consumer(member) for member in described.members),
+        members=tuple(_consumer(member) for member in group.members),
     )
 
 
