@@ -16,10 +16,9 @@ from struct import Struct
 
 from alpacamq.broker.clock import SystemClock
 from alpacamq.log.disk import SystemDisk
-from alpacamq.log.handles import FileHandles
 from alpacamq.log.index_files import IndexCache
 from alpacamq.log.partition_log import Incoming, PartitionLog
-from alpacamq.log.storage import Storage
+from alpacamq.log.storage import FileHandles, Storage
 from alpacamq.model.batch import CRC_AT, checksum, read_header
 from alpacamq.model.records import Record, write_batch
 from alpacamq.model.topics import topic_config

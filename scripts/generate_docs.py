@@ -11,10 +11,10 @@ from pathlib import Path
 
 from http_reference import http_reference
 
-from alpacamq.api.rest.reference import routes_page
+from alpacamq.api.rest.table import routes_page
 from alpacamq.cli import reference as alpacactl
 from alpacamq.model.lanes import WEIGHTS, Lane
-from alpacamq.node.reference import options_page, topic_settings_page
+from alpacamq.node.config import options_page, topic_settings_page
 from alpacamq.protocol.apis import APIS
 from alpacamq.queues.chunks import NEXT_STATES, State
 from alpacamq.telemetry.metrics_catalogue import metrics_page

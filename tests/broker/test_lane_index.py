@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpacamq.broker.read.block_cache import Block
-from alpacamq.broker.read.lane_index import lane_of, outlined
+from alpacamq.broker.read.block_cache import Block, lane_of, outlined
 from alpacamq.model.batch import CRC_AT, HEADER_BYTES, TRANSACTIONAL, BatchHeader, Codec, checksum
 from alpacamq.model.control import marker_batch
 from alpacamq.model.errors import CorruptBatch

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpacamq.broker.queue.receipts import MAX_RECEIPT_CHARS, Receipt, read_receipt, write_receipt
+from alpacamq.broker.queue.deliveries import MAX_RECEIPT_CHARS, Receipt, read_receipt, write_receipt
 from alpacamq.model.errors import InvalidReceipt
 from alpacamq.model.topics import MAX_NAME_LENGTH
 from alpacamq.queues.messages import QueueId

@@ -8,7 +8,7 @@ from struct import pack, unpack
 
 from alpacamq.model.address import Address
 from alpacamq.protocol.apis import APIS
-from alpacamq.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from alpacamq.protocol.messages.cluster import ApiVersion, ApiVersionsResponse
 from alpacamq.protocol.schema import encode
 
 # Takes the place of the correlation id of the request that is answered.

@@ -13,7 +13,7 @@ from alpacamq.model.errors import AlpacaError
 from alpacamq.protocol.apis import ApiKey
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.errors import ProtocolError
-from alpacamq.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from alpacamq.protocol.messages.cluster import ApiVersion, ApiVersionsResponse
 from alpacamq.protocol.messages.metadata import (
     MetadataRequest,
     MetadataResponse,

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import msgspec
 
+from alpacamq.coordinator.consumer.assignment import common, minus, union
 from alpacamq.coordinator.consumer.group import ConsumerGroup
 from alpacamq.coordinator.consumer.messages import (
     LEAVE_EPOCH,
@@ -21,7 +22,6 @@ from alpacamq.coordinator.consumer.messages import (
     Partitions,
     TopicSummary,
 )
-from alpacamq.coordinator.consumer.reconciliation import common, minus, union
 from alpacamq.coordinator.records import parts_of
 from alpacamq.model.errors import AlpacaError, FencedInstanceId, FencedMemberEpoch, UnknownMember
 from alpacamq.model.state_machine import Change

@@ -90,7 +90,7 @@ def test_an_invalid_request_is_rejected(
     [
         ({"assignor": "fastest"}, UnsupportedAssignor),
         ({"subscribed_regex": "(a"}, InvalidRegularExpression),
-        ({"subscribed_regex": "a" * 1000}, InvalidRegularExpression),
+        ({"subscribed_regex": "a" * 5000}, InvalidRegularExpression),
         ({"member_epoch": 1}, UnknownMember),
         ({"member_epoch": -1}, UnknownMember),
         ({"member_epoch": -2, "instance_id": "i1"}, UnknownMember),

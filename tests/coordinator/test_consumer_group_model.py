@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from alpacamq.coordinator.consumer.assignment import common, minus
 from alpacamq.coordinator.consumer.messages import (
     ConsumerGroupState,
     ConsumerHeartbeatRequest,
     ConsumerMemberDescription,
     Partitions,
 )
-from alpacamq.coordinator.consumer.reconciliation import common, minus
 
 from .consumer_clients import SETTINGS, Client, Host, Subscription, Topics
 

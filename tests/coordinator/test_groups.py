@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from alpacamq.coordinator.classic.rebalance import NEXT_STATES, ClassicState
+from alpacamq.coordinator.classic.roster import NEXT_STATES, ClassicState
 from alpacamq.coordinator.consumer.messages import ConsumerGroupDescription, ConsumerHeartbeatRequest
 from alpacamq.coordinator.groups import DescribeRequest, TopicDeleted
 from alpacamq.coordinator.messages import (

@@ -8,21 +8,12 @@ from uuid import UUID
 
 from alpacamq.model.records import Record, write_batch
 from alpacamq.protocol.apis import APIS
-from alpacamq.protocol.messages import (
-    cluster,
-    configs,
-    fetch,
-    groups,
-    metadata,
-    offsets,
-    produce,
-    share_fetch,
-    share_groups,
-    share_offsets,
-    topics,
-)
+from alpacamq.protocol.messages import cluster, configs, fetch, groups, metadata, offsets, produce, topics
 from alpacamq.protocol.messages import committed_offsets as committed
 from alpacamq.protocol.messages import consumer_groups as consumers
+from alpacamq.protocol.messages import share as share_fetch
+from alpacamq.protocol.messages import share as share_groups
+from alpacamq.protocol.messages import share as share_offsets
 from alpacamq.protocol.messages import transactions as txn
 from alpacamq.protocol.notation import Message
 from alpacamq.protocol.schema import encode

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from alpacamq.model.records import Record, write_batch
-from alpacamq.protocol.decoder import MAX_ENTRIES
+from alpacamq.protocol.code_generator import MAX_ENTRIES
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import committed_offsets as committed
 from alpacamq.protocol.messages import groups, metadata, offsets, produce, topics, transactions
-from alpacamq.protocol.messages.producers import InitProducerIdRequest
+from alpacamq.protocol.messages.transactions import InitProducerIdRequest
 from alpacamq.protocol.notation import Message
 from tests.api.kafka.wire import wired
 from tests.waiting import eventually

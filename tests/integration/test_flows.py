@@ -12,8 +12,13 @@ from typing import Any
 import boto3
 import httpx
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 
+from alpacamq.client.kafka.cluster import Cluster
+from alpacamq.client.kafka.fetch import PartitionFetcher
+from alpacamq.client.kafka.offsets import Isolation
+from alpacamq.model.address import Address
+from alpacamq.model.ids import TopicName, TopicPartition
 from tests.flows import Flow, TracedBroker
 from tests.waiting import eventually
 
@@ -42,12 +47,9 @@ class Clients:
         return Producer(self._kafka)
 
     @cached_property
-    def consumer(self) -> Consumer:
-        consumer = Consumer(
-            {**self._kafka, "group.id": "flow", "enable.auto.commit": False, "fetch.wait.max.ms": 30_000}
-        )
-        consumer.assign([TopicPartition("fetched", 0, 0)])
-        return consumer
+    def fetcher(self) -> PartitionFetcher:
+        cluster = Cluster(Address.parse(self.broker.addresses["kafka"]))
+        return PartitionFetcher(cluster, TopicPartition(TopicName("fetched"), 0), Isolation.COMMITTED)
 
     @cached_property
     def sqs(self) -> Any:
@@ -64,8 +66,6 @@ class Clients:
         return self.sqs.create_queue(QueueName="flow-sqs")["QueueUrl"]
 
     def close(self) -> None:
-        if "consumer" in self.__dict__:
-            self.consumer.close()
         self.http.close()
 
     def nothing(self) -> None:
@@ -82,7 +82,7 @@ class Clients:
         self.produce("queued")
 
     def fetch(self) -> None:
-        assert eventually(lambda: self.consumer.poll(1)) is not None
+        assert [*self.fetcher.fetch(0).batches]
 
     def receive_and_ack(self) -> None:
         answer = self.http.get("/groups/workers/poll", params={"topic": "queued", "max": 10}).json()
@@ -127,19 +127,14 @@ def test_the_architecture_lists_the_modules_of_each_flow(
     clients: Clients, name: str, pytestconfig: pytest.Config
 ) -> None:
     prepare, run = FLOWS[name]
-    # A fetch waits at the broker for records: it is traced from the produce that answers it.
-    traces_all = name == "fetch"
     for _ in range(2):
         prepare(clients)
         run(clients)
     runs: list[list[str]] = []
     for _ in range(RUNS):
-        if not traces_all:
-            prepare(clients)
+        prepare(clients)
         time.sleep(QUIET_S)
         with clients.broker.traced() as flow:
-            if traces_all:
-                prepare(clients)
             run(clients)
             time.sleep(QUIET_S)
         runs.append(shown(flow))

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from alpacamq.log.disk import SystemDisk
-from alpacamq.log.handles import FileHandles
 from alpacamq.log.index_files import IndexCache
 from alpacamq.log.partition_log import Appended, Incoming, PartitionLog
-from alpacamq.log.storage import Storage
+from alpacamq.log.storage import FileHandles, Storage
 from alpacamq.model.batch import Codec, check_batch, read_header
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import TimestampMs

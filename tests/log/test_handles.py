@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from alpacamq.log.disk import SystemDisk
-from alpacamq.log.handles import FileHandles
+from alpacamq.log.storage import FileHandles
 
 from .logs import a_batch, a_storage, append, flush, open_log, read_batches
 

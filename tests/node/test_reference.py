@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from alpacamq.model.topics import SETTINGS
-from alpacamq.node.config import OPTIONS, NodeConfig, load
+from alpacamq.node.config import OPTIONS, NodeConfig, example, load
 from alpacamq.node.options import Option
-from alpacamq.node.reference import example
 
 
 def test_the_example_is_the_default_configuration(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from alpacamq.broker.partition.leader import append
 from alpacamq.model.errors import DataDirectoryInUse, InvalidConfig
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.records import Record, write_batch
-from alpacamq.node.verify import verify
+from alpacamq.node.repair import verify
 
 
 async def written(path: Path) -> Path:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from alpacamq.protocol.apis import APIS, ApiKey
 from alpacamq.protocol.framing import response_frame
-from alpacamq.protocol.messages.share_fetch import (
+from alpacamq.protocol.messages.share import (
     AcquiredRecords,
     ShareFetchedPartition,
     ShareFetchedTopic,

@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from alpacamq.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from alpacamq.protocol.messages.cluster import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from alpacamq.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from alpacamq.protocol.messages.metadata import (
     MetadataRequest,

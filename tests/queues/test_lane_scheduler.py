@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpacamq.model.lanes import WEIGHTS, Lane
-from alpacamq.queues.lanes import LaneScheduler, most_urgent
 from alpacamq.queues.messages import Action
+from alpacamq.queues.ready import LaneScheduler, most_urgent
 
 from .fake_log import Entry, FakeLog
 from .queue_host import QUEUE, QueueHost

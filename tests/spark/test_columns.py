@@ -15,10 +15,9 @@ from alpacamq.model.batch import HEADER_BYTES, LOG_APPEND_TIME, Codec, checksum,
 from alpacamq.model.errors import CorruptBatch
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.records import Header, Record, read_records, write_batch
-from alpacamq_spark.read.fields import unpack
 from alpacamq_spark.read.predicates import Interval
 from alpacamq_spark.read.ranges import OffsetRange
-from alpacamq_spark.read.reader import COLUMNS, Decoder
+from alpacamq_spark.read.reader import COLUMNS, Decoder, unpack
 
 PLACE = TopicPartition(TopicName("orders"), 3)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

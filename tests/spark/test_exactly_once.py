@@ -18,9 +18,16 @@ from alpacamq.client.kafka.topics import add_topic_partitions, create_topic, fin
 from alpacamq.client.kafka.transactional import claim
 from alpacamq.client.kafka.transactions import list_transactions
 from alpacamq_spark.commit import committer as committing
-from alpacamq_spark.commit import decisions
-from alpacamq_spark.commit.committer import abort, commit, commit_transactions, ended_transactions
-from alpacamq_spark.commit.decisions import CommittedAttempt, Decision, DecisionLog
+from alpacamq_spark.commit import committer as decisions
+from alpacamq_spark.commit.committer import (
+    CommittedAttempt,
+    Decision,
+    DecisionLog,
+    abort,
+    commit,
+    commit_transactions,
+    ended_transactions,
+)
 from alpacamq_spark.errors import InDoubt, SinkFenced, StagedWriteLost
 from alpacamq_spark.options import write_options
 from alpacamq_spark.write.staging import JOBS, Batch, StagedWrite, StagingArea, unnamed_sink

@@ -10,7 +10,7 @@ from alpacamq.client.errors import NotFound
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.murmur2 import partition_for_key
 from alpacamq_spark.errors import InvalidColumns
-from alpacamq_spark.write.placement import Placement, destinations, hashed
+from alpacamq_spark.write.staging import Placement, destinations, hashed
 
 ORDERS, BILLS = TopicName("orders"), TopicName("bills")
 

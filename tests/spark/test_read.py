@@ -10,7 +10,7 @@ from alpacamq.client.errors import NotFound, Unreachable
 from alpacamq.client.kafka.cluster import Cluster
 from alpacamq.client.kafka.offsets import extents
 from alpacamq.client.kafka.topics import find_topic
-from alpacamq_spark.commit.decisions import DecisionLog
+from alpacamq_spark.commit.committer import DecisionLog
 from alpacamq_spark.errors import DataLost, InvalidColumns, InvalidOption
 from alpacamq_spark.read.subscription import COMMITS_TOPIC
 from tests.brokers import Broker

@@ -15,10 +15,9 @@ from alpacamq.cluster.topics import TopicLimits
 from alpacamq.coordinator.transactions.coordinator import TransactionSettings
 from alpacamq.log.data_directory import PARTITIONS, PROBE, DataDirectory, LastStop
 from alpacamq.log.disk import SystemDisk
-from alpacamq.log.handles import FileHandles
 from alpacamq.log.index_files import IndexCache
 from alpacamq.log.partition_log import MAX_SHARED_FLUSHES, PartitionLog, close_logs
-from alpacamq.log.storage import Storage
+from alpacamq.log.storage import FileHandles, Storage
 from alpacamq.model.errors import AlpacaError, DamagedLog, StorageFailed
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Clock, Disk
@@ -35,9 +34,8 @@ from .groups import CoordinatorSettings, Groups
 from .metadata_log import MetadataLog, ProducerIds
 from .partition.group_commit import GroupCommit
 from .partition.housekeeping import Housekeeping
-from .partition.leader import Partition
+from .partition.leader import Partition, WriteBatcher
 from .partition.loading import RecoveryProgress
-from .partition.write_batcher import WriteBatcher
 from .publishing import Publisher
 from .queue.fifo import FifoPublisher
 from .queue.host import QueueHost, QueueSettings

@@ -18,7 +18,7 @@ from alpacamq.model.topics import topic_config
 from alpacamq.telemetry.logs import get_logger
 
 from .partition.leader import Partition, append
-from .statemachine.replay import replay
+from .statemachine.snapshots import replay
 
 logger = get_logger(__name__)
 

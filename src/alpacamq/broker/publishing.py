@@ -19,9 +19,8 @@ from alpacamq.model.topics import INT64_MAX, TopicConfig
 from alpacamq.telemetry.tracing import now_us, read_traceparent
 
 from .delay.service import DelayedMessage, Delays
-from .partition.leader import Append, Partition
+from .partition.leader import Append, Partition, WriteBatcher
 from .partition.validation import admit, check_replicas, check_timestamps, check_writable, stored_codec
-from .partition.write_batcher import WriteBatcher
 from .topics import Topics
 from .tracing.partition import TRACEPARENT, Origin
 from .transactions import Errors, Transactions, retry_if_marker_written

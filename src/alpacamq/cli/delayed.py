@@ -11,7 +11,7 @@ from .output import Output, Table, print_message, timestamp_text
 from .yaml import Plain
 
 if TYPE_CHECKING:
-    from alpacamq.wire.delayed import DelayedMessage
+    from alpacamq.wire.messages import DelayedMessage
 
 _ID = re.compile(r"([0-9]{1,9}):([0-9]{1,18})")
 
@@ -44,7 +44,7 @@ def _id(text: str) -> tuple[int, int]:
 
 
 def _list(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.http.delayed import delayed_messages
+    from alpacamq.client.http.messages import delayed_messages
 
     with connect_http(parsed) as api:
         found = list(islice(delayed_messages(api, parsed.topic, parsed.partition), parsed.max + 1))
@@ -70,7 +70,7 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _cancel(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.http.delayed import cancel
+    from alpacamq.client.http.messages import cancel
 
     wanted = ", ".join(f"{partition}:{number}" for partition, number in parsed.ids)
     confirm(parsed, f"cancel delayed messages of {parsed.topic} ({wanted})")

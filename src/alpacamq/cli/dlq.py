@@ -13,7 +13,7 @@ from .yaml import Plain
 
 if TYPE_CHECKING:
     from alpacamq.client.http.connection import HttpApi
-    from alpacamq.client.http.dead_letters import DeadLetter
+    from alpacamq.client.http.queues import DeadLetter
     from alpacamq.wire.queues import RedriveDescription
 
 _PAUSE_S = 0.2
@@ -82,7 +82,7 @@ def _id(text: str) -> tuple[int, int]:
 
 
 def _list(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.http.dead_letters import dead_letter_topics
+    from alpacamq.client.http.queues import dead_letter_topics
 
     with connect_http(parsed) as api:
         found: list[dict[str, Plain]] = [
@@ -93,8 +93,7 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _show(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.http.dead_letters import dead_letter, dead_letters, find_dead_letter_topic
-    from alpacamq.client.http.queues import MAX_MESSAGES
+    from alpacamq.client.http.queues import MAX_MESSAGES, dead_letter, dead_letters, find_dead_letter_topic
 
     from .record_forms import cell
 
@@ -163,7 +162,7 @@ def _value_lines(value: bytes | None) -> list[str]:
 
 
 def _redrive(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.http.dead_letters import find_dead_letter_topic, start_redrive
+    from alpacamq.client.http.queues import find_dead_letter_topic, start_redrive
 
     with connect_http(parsed) as api:
         task = start_redrive(
@@ -182,7 +181,7 @@ def _redrive(parsed: argparse.Namespace, output: Output) -> None:
 
 def _ended(api: "HttpApi", task: "RedriveDescription") -> "RedriveDescription":
     """Wait for the redrive to end, and show its progress on standard error."""
-    from alpacamq.client.http.dead_letters import redrive
+    from alpacamq.client.http.queues import redrive
 
     from .progress import ProgressBar
 
@@ -202,7 +201,7 @@ def _ended(api: "HttpApi", task: "RedriveDescription") -> "RedriveDescription":
 
 
 def _redrives(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.http.dead_letters import redrives
+    from alpacamq.client.http.queues import redrives
 
     with connect_http(parsed) as api:
         found = redrives(api, parsed.topic)
@@ -228,7 +227,7 @@ def _redrives(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _cancel(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.http.dead_letters import cancel_redrive
+    from alpacamq.client.http.queues import cancel_redrive
 
     with connect_http(parsed) as api:
         task = cancel_redrive(api, parsed.id)

@@ -142,7 +142,7 @@ def _sql(parsed: argparse.Namespace, output: Output) -> None:
 
 
 def _doctor(parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq_spark.pipelines.doctor import examine_pipeline
+    from alpacamq_spark.doctor import examine_pipeline
 
     pipeline = None if parsed.file is None else _loaded(parsed.file, parsed)
     broker = str(broker_address(parsed)) if pipeline is None else pipeline.broker

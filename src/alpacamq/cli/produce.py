@@ -21,7 +21,7 @@ from .yaml import Plain
 
 if TYPE_CHECKING:
     from alpacamq.client.http.connection import HttpApi
-    from alpacamq.client.http.delayed import Sent
+    from alpacamq.client.http.messages import Sent
     from alpacamq.client.kafka.cluster import Cluster
     from alpacamq.client.kafka.producer import Written
     from alpacamq.model.records import Header
@@ -209,7 +209,7 @@ class _DelayedSink:
     """Publishes delayed records over HTTP."""
 
     def __init__(self, api: "HttpApi", parsed: argparse.Namespace) -> None:
-        from alpacamq.client.http.delayed import DelayedProducer
+        from alpacamq.client.http.messages import DelayedProducer
 
         self._topic: str = parsed.topic
         due = {"delay_ms": parsed.delay} if parsed.delay is not None else {"deliver_at": parsed.deliver_at}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from alpacamq.client.http.connection import HttpApi
-    from alpacamq.wire.traces import TraceOverview, TraceStep, TraceTimeline
+    from alpacamq.wire.messages import TraceOverview, TraceStep, TraceTimeline
 
 LIST = "list"
 STATUSES = ("published", "delayed", "in-flight", "acked", "dead-lettered", "expired", "cancelled")
@@ -94,8 +94,8 @@ def _trace(parsed: argparse.Namespace, output: Output) -> None:
 
 def _trace_id(api: "HttpApi", message: str) -> str:
     from alpacamq.client.errors import NotFound
+    from alpacamq.client.http.messages import NotTraced, trace_ids_of
     from alpacamq.client.http.names import topic_names
-    from alpacamq.client.http.traces import NotTraced, trace_ids_of
 
     if _TRACE_ID.fullmatch(message.lower()):
         return message.lower()
@@ -110,7 +110,7 @@ def _trace_id(api: "HttpApi", message: str) -> str:
 
 
 def _show(api: "HttpApi", trace_id: str, output: Output) -> None:
-    from alpacamq.client.http.traces import trace
+    from alpacamq.client.http.messages import trace
 
     found = trace(api, trace_id)
     if output.form != "table":
@@ -123,7 +123,7 @@ def _show(api: "HttpApi", trace_id: str, output: Output) -> None:
 
 
 def _follow(api: "HttpApi", trace_id: str, output: Output) -> None:
-    from alpacamq.client.http.traces import trace
+    from alpacamq.client.http.messages import trace
 
     shown = 0
     while True:
@@ -140,7 +140,7 @@ def _follow(api: "HttpApi", trace_id: str, output: Output) -> None:
 
 
 def _list(api: "HttpApi", parsed: argparse.Namespace, output: Output) -> None:
-    from alpacamq.client.http.traces import recent_traces
+    from alpacamq.client.http.messages import recent_traces
 
     if parsed.follow:
         raise UsageError("--follow applies to a single trace")

@@ -23,7 +23,7 @@ from alpacamq.model.topics import TopicConfig
 
 from .appender import Appended, Appender, Incoming
 from .checkpoint import CheckpointFile, RecoveryPoint
-from .compactor import Compaction, Compactor
+from .compactor import Compaction, Compactor, discard_swaps
 from .directory import list_contents, remove_segment
 from .disk import remove_tree
 from .flush import SMALL_TAIL_BYTES, Flush, UnflushedState, run_flushes
@@ -34,7 +34,6 @@ from .recovery import Recovered, Recovery, ScanProgress
 from .scan import Boundary, Violation
 from .segment import Segment, Segments
 from .storage import Storage
-from .swap import discard_swaps
 from .transactions import read_stored_marker
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from alpacamq.model.batch import BatchHeader
 
 from .checkpoint import Checkpoint, CheckpointFile, RecoveryPoint, read_checkpoint
+from .compactor import complete_swaps
 from .directory import Contents, remove_segment
 from .epochs import EpochHistory, read_epochs
 from .producer_state import ProducerSnapshots, ProducerState
@@ -33,7 +34,6 @@ from .scan import (
 from .sealed_file import Unreadable
 from .segment import Segment, segment_path
 from .storage import Storage
-from .swap import complete_swaps
 from .transactions import read_stored_marker
 
 CUT = ".cut"

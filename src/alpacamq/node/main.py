@@ -106,14 +106,14 @@ def _serve(parsed: argparse.Namespace) -> int:
 
 
 def _config(_parsed: argparse.Namespace) -> int:
-    from .reference import example
+    from .config import example
 
     print(example(), end="")
     return 0
 
 
 def _verify(parsed: argparse.Namespace) -> int:
-    from .verify import verify
+    from .repair import verify
 
     return verify(parsed.data_dir)
 

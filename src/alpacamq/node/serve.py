@@ -19,7 +19,7 @@ from alpacamq.api.http.hosts import HostCheck, Hosts
 from alpacamq.api.http.messages import App
 from alpacamq.api.http.server import HttpListener
 from alpacamq.api.kafka.call import Backend
-from alpacamq.api.kafka.listener import Listener
+from alpacamq.api.kafka.connection import Listener
 from alpacamq.api.kafka.requests import KafkaRequests
 from alpacamq.api.rest.app import RecoveryApp, RestApi
 from alpacamq.api.sqs.app import SqsApi

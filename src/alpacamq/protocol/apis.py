@@ -6,7 +6,6 @@ from enum import IntEnum
 from types import MappingProxyType
 
 from .messages import (
-    api_versions,
     cluster,
     committed_offsets,
     configs,
@@ -16,13 +15,14 @@ from .messages import (
     metadata,
     offsets,
     produce,
-    producers,
-    share_fetch,
-    share_groups,
-    share_offsets,
     topics,
     transactions,
 )
+from .messages import cluster as api_versions
+from .messages import share as share_fetch
+from .messages import share as share_groups
+from .messages import share as share_offsets
+from .messages import transactions as producers
 from .notation import Message
 
 

@@ -8,8 +8,7 @@ from collections.abc import Generator
 from functools import cache
 from typing import TypeVar
 
-from .decoder import Decoder, SlicedDecoder
-from .encoder import Encoder, SlicedEncoder, encoder, sliced_encoder
+from .code_generator import Decoder, Encoder, SlicedDecoder, SlicedEncoder, encoder, sliced_encoder
 from .notation import Message
 
 M = TypeVar("M", bound=Message)

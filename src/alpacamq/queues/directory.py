@@ -7,9 +7,8 @@ from alpacamq.model.errors import GroupIdNotFound, InvalidGroupId, TooManyGroups
 from alpacamq.model.state_machine import Change
 
 from .chunks import CHUNK_BITS, CHUNK_SIZE, Chunk, LeaseGroup, State
-from .event_output import EventOutput
 from .messages import EngineLimits, Move, PartitionsView, QueueId, fits
-from .partition import SharePartition
+from .partition import EventOutput, SharePartition
 from .queue import Queue
 from .records import (
     HEAD,

@@ -13,8 +13,6 @@ from alpacamq.model.state_machine import Change
 from alpacamq.model.topics import TopicConfig, check_setting
 
 from .chunks import CHUNK_BITS, LeaseGroup, PendingMove, State
-from .event_output import EventOutput
-from .lanes import ALL_LANES, LaneScheduler, ReadyPartitions
 from .messages import (
     DescribeReply,
     LaneTotals,
@@ -25,7 +23,8 @@ from .messages import (
     ReceiveRequest,
     Start,
 )
-from .partition import Consumers, LeaseCounts, SharePartition
+from .partition import Consumers, EventOutput, LeaseCounts, SharePartition
+from .ready import ALL_LANES, LaneScheduler, ReadyPartitions
 from .records import StoredHead, StoredQueue, head_key, pack_queue, queue_key
 
 OVERRIDABLE = "queue."

@@ -8,7 +8,6 @@ from alpacamq.model.errors import InvalidRequest, UnknownTopic
 from alpacamq.model.lanes import Lane
 
 from .chunks import CHUNK_BITS, State, bits_of
-from .lanes import ALL_LANES, ALL_PARTITIONS, most_urgent
 from .messages import (
     Acquired,
     EngineLimits,
@@ -21,6 +20,7 @@ from .messages import (
 )
 from .partition import SharePartition
 from .queue import MAX_READS, PendingReceive, Queue
+from .ready import ALL_LANES, ALL_PARTITIONS, most_urgent
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from alpacamq.model.state_machine import Change, HandlesOneByOne, Outcome, Reply
 
 from . import records
 from .blocks import SpilledBlock, SpilledBlocks
-from .due_batches import MAX_SENT_PER_TICK, DueBatches
+from .due_batches import MAX_SENT_PER_TICK, DueBatches, Target, Targets
 from .messages import (
     BatchesDelivered,
     BlockLoaded,
@@ -34,7 +34,6 @@ from .messages import (
 )
 from .records import DeliveryPath, IntentId, SeenBatch, SeenBatches, message_key, source_change
 from .spill import TimerSpill
-from .targets import Target, Targets
 from .wheel import LAST_LEVEL, MAX_TARGETS, Slot, TimerWheel, day_of, pack_timer, target_of, unpack
 
 # Batches that an idempotent producer may have in flight.

@@ -3,10 +3,9 @@
 from alpacamq.model.state_machine import Outcome
 
 from .blocks import SpilledBlock, SpilledBlocks
-from .due_batches import DueBatches
+from .due_batches import DueBatches, Targets
 from .messages import ChangeWriter, ReadBlock
 from .records import block_change
-from .targets import Targets
 from .wheel import DAY_SHIFT, LAST_LEVEL, TICK_MS, Slot, TimerWheel, first_unreached_day, reach_ms, target_of
 
 # Large enough to make a read worthwhile, and small enough to keep days with fewer messages in memory.

@@ -15,8 +15,17 @@ from alpacamq.model.errors import AlpacaError
 from alpacamq.model.ids import TopicPartition
 
 from .checkpoint import Checkpoint, LastRun, local_checkpoint
-from .definition import Analytics, Archive, DeadLetters, Kind, Replay, Transform
-from .files import SUFFIXES, name_of, read_definition
+from .definition import (
+    SUFFIXES,
+    Analytics,
+    Archive,
+    DeadLetters,
+    Kind,
+    Replay,
+    Transform,
+    name_of,
+    read_definition,
+)
 from .replay.plan import ReplayPlan, ReplayProgress
 from .run import Interruption, PipelineRun, Plain, ProgressListener, Report, RunResult, Section
 from .sources import reach

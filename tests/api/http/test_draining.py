@@ -2,7 +2,7 @@
 
 import pytest
 
-from alpacamq.api.http.limits import MIN_ANSWER_BYTES_PER_SECOND as RATE
+from alpacamq.api.http.reader import MIN_ANSWER_BYTES_PER_SECOND as RATE
 from alpacamq.api.http.server import Draining
 
 GRACE_S = 10.0

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpacamq.api.http.limits import Room
 from alpacamq.api.http.messages import Refused, Request
-from alpacamq.api.http.reader import Persistence, RequestReader
+from alpacamq.api.http.reader import Persistence, RequestReader, Room
 
 from .serving import Client, Server, get, post
 

@@ -6,9 +6,8 @@ from contextlib import ExitStack
 import psutil
 import pytest
 
-from alpacamq.api.http.limits import MAX_HEADER_BYTES, MAX_HEADERS, MAX_TARGET_BYTES, Room
 from alpacamq.api.http.messages import Refused, Request
-from alpacamq.api.http.reader import RequestReader
+from alpacamq.api.http.reader import MAX_HEADER_BYTES, MAX_HEADERS, MAX_TARGET_BYTES, RequestReader, Room
 from tests.waiting import eventually
 
 from .serving import KIB, MIB, Client, Server, get, post, served

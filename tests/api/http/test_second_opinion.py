@@ -4,9 +4,8 @@ import h11
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from alpacamq.api.http.limits import Room
 from alpacamq.api.http.messages import Request
-from alpacamq.api.http.reader import RequestReader
+from alpacamq.api.http.reader import RequestReader, Room
 
 Seen = tuple[str, str, bytes]
 

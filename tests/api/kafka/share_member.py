@@ -15,15 +15,15 @@ from alpacamq.protocol.messages.configs import (
 )
 from alpacamq.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from alpacamq.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from alpacamq.protocol.messages.share_fetch import (
+from alpacamq.protocol.messages.share import (
     AcknowledgementBatch,
     ForgottenShareTopic,
     ShareAcknowledgeRequest,
     ShareFetchRequest,
+    ShareGroupHeartbeatRequest,
     SharePartition,
     ShareTopic,
 )
-from alpacamq.protocol.messages.share_groups import ShareGroupHeartbeatRequest
 from tests.stored import split
 
 from .wire import Wire

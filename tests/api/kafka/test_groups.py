@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from alpacamq.protocol.error_codes import ErrorCode
-from alpacamq.protocol.messages.api_versions import ApiVersionsRequest
+from alpacamq.protocol.messages.cluster import ApiVersionsRequest
 from alpacamq.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,

@@ -8,7 +8,7 @@ import pytest
 
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from alpacamq.protocol.messages.share_fetch import (
+from alpacamq.protocol.messages.share import (
     ShareAcknowledgeRequest,
     ShareFetchRequest,
     SharePartition,

@@ -15,7 +15,7 @@ from alpacamq.coordinator.share.config import ShareConfig
 from alpacamq.model.errors import DiskFull
 from alpacamq.model.records import Record, write_batch
 from alpacamq.model.topics import Topic
-from alpacamq.protocol.messages.share_fetch import ShareFetchRequest
+from alpacamq.protocol.messages.share import ShareFetchRequest
 from alpacamq.queues.messages import QueueId
 from tests.broker.open_brokers import running
 

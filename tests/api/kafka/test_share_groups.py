@@ -24,8 +24,7 @@ from alpacamq.protocol.messages.groups import (
     JoinGroupRequestProtocol,
     ListGroupsRequest,
 )
-from alpacamq.protocol.messages.share_groups import ShareGroupDescribeRequest
-from alpacamq.protocol.messages.share_offsets import (
+from alpacamq.protocol.messages.share import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsRequestPartition,
     AlterShareGroupOffsetsRequestTopic,
@@ -34,6 +33,7 @@ from alpacamq.protocol.messages.share_offsets import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequestGroup,
     DescribeShareGroupOffsetsRequestTopic,
+    ShareGroupDescribeRequest,
 )
 
 from .share_member import GROUP, Member, batch, configure, publish

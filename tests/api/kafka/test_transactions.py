@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from alpacamq.protocol.error_codes import ErrorCode
-from alpacamq.protocol.messages.producers import InitProducerIdRequest
 from alpacamq.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -15,6 +14,7 @@ from alpacamq.protocol.messages.transactions import (
     DescribeProducersTopic,
     DescribeTransactionsRequest,
     EndTxnRequest,
+    InitProducerIdRequest,
     ListTransactionsRequest,
     TransactionTopic,
     TxnOffsetCommitRequest,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpacamq.api.metrics.selection import Remainder, Selection
+from alpacamq.api.metrics.collector import Remainder, Selection
 
 NAMES = st.sampled_from("abcdefgh")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from alpacamq.api.http.messages import Request, Response
 from alpacamq.api.sqs import requests
 from alpacamq.api.sqs.errors import INVALID_RECEIPT, Fault
-from alpacamq.api.sqs.query_protocol import NAMESPACE, QueryProtocol
+from alpacamq.api.sqs.protocols import NAMESPACE, QueryProtocol
 from alpacamq.api.sqs.requests import ActionRequest, AttributeValue
 from alpacamq.api.sqs.results import (
     NOTHING,

@@ -8,8 +8,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span as WireSpan
 from opentelemetry.proto.trace.v1.trace_pb2 import Status as WireStatus
 
 from alpacamq.telemetry.tracing import ExportSettings, Step, TraceEvent, exporter
-from alpacamq.telemetry.tracing.exporter import OtlpExporter
-from alpacamq.telemetry.tracing.spans import Span, SpanAssembler
+from alpacamq.telemetry.tracing.exporter import OtlpExporter, Span, SpanAssembler
 from tests.waiting import eventually
 
 from .collector import Collector, attributes, collecting

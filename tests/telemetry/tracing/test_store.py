@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpacamq.telemetry.tracing import Place, Status, Step, TraceEvent, TraceFilter, TraceStore
+from alpacamq.telemetry.tracing.events import summarize
 from alpacamq.telemetry.tracing.log_files import LogFile
-from alpacamq.telemetry.tracing.recent import RecentTraces
 from alpacamq.telemetry.tracing.recorder import LogSettings, TraceLog
-from alpacamq.telemetry.tracing.summary import summarize
+from alpacamq.telemetry.tracing.store import RecentTraces
 
 from .traces import event, trace_id
 

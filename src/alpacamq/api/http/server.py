@@ -20,7 +20,8 @@ from alpacamq.model.address import Address
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import ListenerStats
 
-from .limits import (
+from .messages import App, Refused, Request, Response, problem
+from .reader import (
     LINGER_SECONDS,
     MAX_UNREAD_BYTES,
     MAX_UNREAD_PORTIONS,
@@ -30,11 +31,13 @@ from .limits import (
     PORTION_BYTES,
     RETRY_AFTER_SECONDS,
     TURN_REQUESTS,
+    Arrival,
     HttpLimits,
+    Persistence,
+    Phase,
+    RequestReader,
     Room,
 )
-from .messages import App, Refused, Request, Response, problem
-from .reader import Arrival, Persistence, Phase, RequestReader
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 

@@ -16,7 +16,6 @@ from .call import Backend, Call
 from .connection import Answer, Connection
 from .fetch import FetchRequests
 from .handlers import (
-    cluster,
     committed_offsets,
     configs,
     consumer_groups,
@@ -24,10 +23,11 @@ from .handlers import (
     metadata,
     offsets,
     share_groups,
-    share_offsets,
     topics,
     transactions,
 )
+from .handlers import metadata as cluster
+from .handlers import share_groups as share_offsets
 from .produce import ProduceRequests
 from .share.requests import ShareRequests
 from .turns import TINY_REQUEST_BYTES, Work

@@ -1,4 +1,8 @@
-"""Collects all metrics for /metrics."""
+"""Collects all metrics for /metrics.
+
+Names are chosen by users, and every name is a series that Prometheus stores: their number is bounded. A
+selected name stays selected, because a series with gaps is of little use.
+"""
 
 import asyncio
 import os
@@ -6,27 +10,289 @@ import platform
 import resource
 import time
 from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from heapq import nlargest
 from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
 
 from alpacamq import __version__
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.health import all_checks
+from alpacamq.broker.slices import in_slices
 from alpacamq.coordinator.groups import GroupStats
 from alpacamq.coordinator.transactions.transaction import ListTransactions
+from alpacamq.model.batch import HEADER_BYTES, read_header
 from alpacamq.model.errors import AlpacaError
 from alpacamq.model.topics import TRANSACTIONS_TOPIC
+from alpacamq.queues.messages import DescribeReply, QueueId
 from alpacamq.telemetry import metrics_catalogue as m
 from alpacamq.telemetry.metrics import Metrics
+from alpacamq.wire.queues import QueueTotals
 
-from . import collector as process
 from . import requests
 from .exposition import Exposition, Labels
-from .queues import QueueCollector
 from .requests import Traffic
-from .selection import OTHER, Selection
-from .stats import all_transactions, stats_of
-from .topics import TopicCollector
+from .stats import all_transactions, lanes_of, stats_of, totals_of
+
+# No topic can have this name.
+OTHER = "(other)"
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Selection(Generic[K]):
+    """A bounded set of names: the largest when selected, kept for as long as they exist."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._chosen: set[K] = set()
+
+    async def choose(self, sizes: Mapping[K, float]) -> set[K]:
+        """Return the selected names of `sizes`; yields to the event loop."""
+        self._chosen = {key for key in self._chosen if key in sizes}
+        if (free := self._limit - len(self._chosen)) > 0:
+            largest: list[K] = []
+            async for some in in_slices(key for key in sizes if key not in self._chosen):
+                largest = nlargest(free, largest + some, key=sizes.__getitem__)
+            self._chosen.update(largest)
+        return self._chosen
+
+
+class Remainder(Generic[K]):
+    """Sums of the counters of names that are not selected. Sums never decrease.
+
+    A deleted name is not subtracted: Prometheus would take the lower sum for a restart of the broker, and
+    count all of it as growth.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._sums = [0] * width
+        self._seen: Mapping[K, Sequence[int]] = {}
+
+    def add_up(self, counters: Mapping[K, Sequence[int]]) -> Sequence[int]:
+        """Add the growth of these counters since the last call; return the sums."""
+        none = [0] * len(self._sums)
+        for key, counts in counters.items():
+            for place, (before, now) in enumerate(zip(self._seen.get(key, none), counts, strict=True)):
+                self._sums[place] += now - before if now >= before else now
+        self._seen = counters
+        return self._sums
+
+
+# Batch headers read per collection; queues that are left out are read first in the next.
+MAX_READS = 500
+
+# Topic, partition and offset.
+_Place = tuple[str, int, int]
+
+
+class OldestMessages:
+    """Timestamps of the oldest unprocessed messages of queues, cached by position."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._written_ms: dict[_Place, int] = {}
+
+    async def ages(self, queues: Iterable[DescribeReply]) -> dict[Labels, float]:
+        """Return the age in seconds of the oldest message by queue, 0 for an empty queue."""
+        places = {queue.queue: _places(queue) for queue in queues}
+        wanted = {place for each in places.values() for place in each}
+        known = {place: at for place, at in self._written_ms.items() if place in wanted}
+        for place in list(wanted - known.keys())[:MAX_READS]:
+            if (written_ms := await self._read(*place)) is not None:
+                known[place] = written_ms
+        self._written_ms = known
+        now_ms = self._broker.clock.now_ms()
+        ages: dict[Labels, float] = {}
+        for queue, of_queue in places.items():
+            first_ms = min((known[place] for place in of_queue if place in known), default=now_ms)
+            ages[queue] = max(now_ms - first_ms, 0) / 1000
+        return ages
+
+    async def _read(self, topic: str, index: int, offset: int) -> int | None:
+        partition = self._broker.topics.find(topic.encode(), index)
+        if partition is None:
+            return None
+        try:
+            found = partition.read(offset, 1, partition.high_watermark, at_least_one=True)
+            if found is None:
+                return None
+            loop = asyncio.get_running_loop()
+            try:
+                data = await loop.run_in_executor(
+                    self._broker.work_threads, found.handle.read, HEADER_BYTES, found.position
+                )
+            finally:
+                found.release()
+            return read_header(data).base_timestamp
+        except (AlpacaError, OSError):  # damaged or deleted meanwhile
+            return None
+
+
+def _places(queue: DescribeReply) -> list[_Place]:
+    return [
+        (queue.queue.topic, each.partition, each.oldest_offset)
+        for each in queue.partitions
+        if each.oldest_offset is not None
+    ]
+
+
+_QUEUE_LEVELS = {
+    m.QUEUE_READY: "ready",
+    m.QUEUE_IN_FLIGHT: "in_flight",
+    m.QUEUE_RESTING: "resting",
+    m.QUEUE_WAITING: "waiting_receives",
+}
+_QUEUE_COUNTS = {
+    m.QUEUE_RECEIVED: "received_total",
+    m.QUEUE_ACKED: "acked_total",
+    m.QUEUE_NACKED: "nacked_total",
+    m.QUEUE_REJECTED: "rejected_total",
+    m.QUEUE_EXPIRED: "expired_leases_total",
+    m.QUEUE_DEAD_LETTERED: "dead_lettered_total",
+    m.QUEUE_REDELIVERED: "redelivered_total",
+}
+
+
+class QueueCollector:
+    """Metrics of all queues; the longest have series of their own, including lanes and ages."""
+
+    def __init__(self, broker: Broker, limit: int) -> None:
+        self._broker = broker
+        self._selection: Selection[QueueId] = Selection(limit)
+        self._remainder: Remainder[QueueId] = Remainder(len(_QUEUE_COUNTS))
+        self._oldest = OldestMessages(broker)
+
+    async def collect(self, text: Exposition) -> int:
+        """Add all metrics; return how many queues have no series of their own."""
+        queues = {each.queue: each for each in self._broker.queues.stats()}
+        totals = {queue: totals_of([stats]) for queue, stats in queues.items()}
+        lengths = {queue: each.ready + each.in_flight for queue, each in totals.items()}
+        chosen = await self._selection.choose(lengths)
+        shown = sorted(chosen)
+        others = queues.keys() - chosen
+        text.one(m.QUEUES, len(queues))
+        for metric, name in _QUEUE_LEVELS.items():
+            samples: dict[Labels, float] = {queue: getattr(totals[queue], name) for queue in shown}
+            if others:
+                samples[OTHER, OTHER] = sum(getattr(totals[queue], name) for queue in others)
+            text.add(metric, samples)
+        sums = self._remainder.add_up({queue: _counts(totals[queue]) for queue in others})
+        for place, (metric, name) in enumerate(_QUEUE_COUNTS.items()):
+            samples = {queue: getattr(totals[queue], name) for queue in shown}
+            if others or any(sums):
+                samples[OTHER, OTHER] = sums[place]
+            text.add(metric, samples)
+        found = [queues[queue] for queue in shown]
+        text.add(m.QUEUE_OLDEST, await self._oldest.ages(found))
+        _lanes(text, found)
+        return len(others)
+
+
+def _counts(totals: QueueTotals) -> Sequence[int]:
+    return [getattr(totals, name) for name in _QUEUE_COUNTS.values()]
+
+
+def _lanes(text: Exposition, found: Sequence[DescribeReply]) -> None:
+    lanes = {
+        (*queue.queue, lane): stats for queue in found for lane, stats in lanes_of(queue.partitions).items()
+    }
+    text.add(m.LANE_READY, {labels: each.ready for labels, each in lanes.items()})
+    text.add(m.LANE_IN_FLIGHT, {labels: each.in_flight for labels, each in lanes.items()})
+    text.add(m.LANE_ENQUEUED, {labels: each.enqueued_total for labels, each in lanes.items()})
+    text.add(m.LANE_DELIVERED, {labels: each.delivered_total for labels, each in lanes.items()})
+
+
+# Partitions read before yielding to the event loop.
+_PARTITIONS_AT_ONCE = 500
+
+
+class _Levels(NamedTuple):
+    """Levels of a topic."""
+
+    partitions: int = 0
+    size_bytes: int = 0
+    messages: int = 0
+    damaged: int = 0
+
+
+class _Counts(NamedTuple):
+    """Counters of a topic."""
+
+    written: int = 0
+    written_bytes: int = 0
+    written_batches: int = 0
+    fetched: int = 0
+    fetched_bytes: int = 0
+    skipped_batches: int = 0
+
+
+_TOPIC_LEVELS = (m.TOPIC_PARTITIONS, m.TOPIC_SIZE, m.TOPIC_MESSAGES, m.TOPIC_DAMAGED)
+_TOPIC_COUNTS = (
+    m.TOPIC_WRITTEN,
+    m.TOPIC_WRITTEN_BYTES,
+    m.TOPIC_WRITTEN_BATCHES,
+    m.TOPIC_FETCHED,
+    m.TOPIC_FETCHED_BYTES,
+    m.TOPIC_SKIPPED,
+)
+
+
+class TopicCollector:
+    """Metrics of all topics; the largest have series of their own."""
+
+    def __init__(self, broker: Broker, limit: int) -> None:
+        self._topics = broker.topics
+        self._selection: Selection[str] = Selection(limit)
+        self._remainder: Remainder[str] = Remainder(len(_Counts()))
+
+    async def collect(self, text: Exposition) -> int:
+        """Add all metrics; return how many topics have no series of their own."""
+        found = await self._stats()
+        shown = await self._selection.choose({name: levels.size_bytes for name, (levels, _) in found.items()})
+        levels = {name: found[name][0] for name in sorted(shown)}
+        counts = {name: found[name][1] for name in levels}
+        others = found.keys() - shown
+        sums = self._remainder.add_up({name: found[name][1] for name in others})
+        if others or any(sums):
+            levels[OTHER] = _Levels(*map(sum, zip(*(found[name][0] for name in others), strict=True)))
+            counts[OTHER] = _Counts(*sums)
+        text.one(m.TOPICS, len(found))
+        text.one(m.PARTITIONS, sum(each.partitions for each, _ in found.values()))
+        for place, metric in enumerate(_TOPIC_LEVELS):
+            text.add(metric, {(name,): each[place] for name, each in levels.items()})
+        for place, metric in enumerate(_TOPIC_COUNTS):
+            text.add(metric, {(name,): each[place] for name, each in counts.items()})
+        return len(others)
+
+    async def _stats(self) -> dict[str, tuple[_Levels, _Counts]]:
+        found: dict[str, tuple[_Levels, _Counts]] = {}
+        looked_at = 0
+        for name in list(self._topics.image.topics):
+            partitions = self._topics.partitions_of(name)
+            found[name] = (
+                _Levels(
+                    partitions=len(partitions),
+                    size_bytes=sum(each.size_bytes for each in partitions),
+                    messages=sum(each.high_watermark - each.start_offset for each in partitions),
+                    damaged=sum(not each.is_sound for each in partitions),
+                ),
+                _Counts(
+                    written=sum(each.high_watermark for each in partitions),
+                    written_bytes=sum(each.written_bytes for each in partitions),
+                    written_batches=sum(each.written_batches for each in partitions),
+                    fetched=sum(each.fetched_messages for each in partitions),
+                    fetched_bytes=sum(each.fetched_bytes for each in partitions),
+                    skipped_batches=sum(each.skipped_batches for each in partitions),
+                ),
+            )
+            looked_at += len(partitions)
+            if looked_at >= _PARTITIONS_AT_ONCE:
+                looked_at = 0
+                await asyncio.sleep(0)
+        return found
+
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -34,7 +300,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _STARTED_FIELD = 19
 
 
-def collect(text: Exposition, broker: Broker) -> None:
+def collect_process(text: Exposition, broker: Broker) -> None:
     labels = (__version__, platform.python_version(), str(broker.settings.node_id), broker.cluster_id)
     text.add(m.BUILD_INFO, {labels: 1})
     text.add(m.HEALTH, {(name,): int(check.is_ok) for name, check in all_checks(broker).items()})
@@ -66,7 +332,7 @@ def _started_at() -> float:
 
 
 # Offsets read before yielding to the event loop.
-_AT_ONCE = 1000
+_OFFSETS_AT_ONCE = 1000
 
 
 class GroupCollector:
@@ -93,7 +359,7 @@ class GroupCollector:
                 behind[name] = sum(by_topic.values())
                 lags.update({(name, topic): lag for topic, lag in by_topic.items()})
                 looked_at += 1 + len(each.committed)
-                if looked_at >= _AT_ONCE:
+                if looked_at >= _OFFSETS_AT_ONCE:
                     looked_at = 0
                     await asyncio.sleep(0)
         shown = sorted(await self._groups.choose(behind))
@@ -169,7 +435,7 @@ class Collector:
         """Return all metrics in Prometheus' format."""
         async with self._collecting:
             text = Exposition()
-            process.collect(text, self._broker)
+            collect_process(text, self._broker)
             requests.collect(text, self._metrics, self._traffic)
             await asyncio.sleep(0)
             dropped: dict[Labels, float] = {

@@ -1,9 +1,13 @@
 """The HTTP API: routes requests, parses their input and sends the results as JSON."""
 
-from collections.abc import Awaitable, Mapping
+import re
+from collections.abc import Awaitable, Iterable, Mapping
+from difflib import get_close_matches
 from http import HTTPStatus
+from inspect import iscoroutinefunction
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
 
 import msgspec
 
@@ -14,22 +18,218 @@ from alpacamq.model.address import Address
 from alpacamq.model.errors import AlpacaError
 
 from .backend import Backend
-from .errors import LINE_END, CrossOrigin, refusal
-from .route import AnyRoute, Call
-from .router import Router
+from .errors import (
+    LINE_END,
+    CrossOrigin,
+    InvalidInput,
+    MethodNotAllowed,
+    UnknownPath,
+    UnsupportedMediaType,
+    refusal,
+)
+from .route import AnyRoute, Call, Nothing
 from .table import ROUTES
 
 if TYPE_CHECKING:
     from alpacamq.telemetry.metrics import ListenerStats
 
 
-from alpacamq.api.http.limits import RETRY_AFTER_SECONDS
 from alpacamq.api.http.messages import PROBLEM_JSON
+from alpacamq.api.http.reader import RETRY_AFTER_SECONDS
 from alpacamq.broker.health import failing
 from alpacamq.broker.partition.loading import RecoveryProgress
 
 from .errors import Recovering, problem_of
 from .handlers.health import Health
+
+# Messages of msgspec: error and path. For keys: "... - at `key` in `$.settings`".
+_PLACED = re.compile(r"^(.*?) - at (?:`key` in )?`\$([^`]*)`$", re.DOTALL)
+_STEP = re.compile(r"\.([^.\[]+)|\[([0-9]+|\.\.\.)\]")
+_UNKNOWN_FIELD = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
+_MISSING_FIELD = re.compile(r"^Object missing required field `(.*)`$")
+# curl's default content type; the body must be JSON nevertheless.
+_CURL_DEFAULT = "application/x-www-form-urlencoded"
+
+
+class Arguments:
+    """Parses parameters and body for one route."""
+
+    __slots__ = ("_body", "_decode", "_in_path", "_parameters")
+
+    def __init__(self, route: AnyRoute) -> None:
+        self._parameters = route.parameters
+        self._in_path = route.path_names
+        self._body = route.body
+        self._decode = msgspec.json.Decoder(route.body).decode
+
+    def parameters(self, in_path: dict[str, str], request: Request) -> Any:
+        """Parse the parameters of path and query."""
+        values = in_path
+        if request.query_string:
+            for name, given in request.query.items():
+                if name in self._in_path:
+                    raise InvalidInput(f"{name} is part of the path and must not be in the query", name)
+                if len(given) > 1:
+                    raise InvalidInput(f"{name} is given {len(given)} times", name)
+                values[name] = given[0]
+        if not values and self._parameters is Nothing:
+            return _NOTHING
+        try:
+            return msgspec.convert(values, self._parameters, strict=False)
+        except msgspec.ValidationError as error:
+            raise _explained(error, self._parameters, is_body=False) from None
+
+    def body(self, request: Request) -> Any:
+        """Parse the body; a missing one is an empty object."""
+        if self._body is Nothing:
+            return _NOTHING
+        _check_media_type(request.headers)
+        try:
+            return self._decode(request.body or b"{}")
+        except msgspec.ValidationError as error:
+            raise _explained(error, self._body, is_body=True) from None
+        except msgspec.DecodeError as error:
+            raise InvalidInput(f"the body is not JSON: {error}") from None
+        except UnicodeDecodeError:
+            raise InvalidInput("the body is not UTF-8") from None
+        except RecursionError:
+            raise InvalidInput("the body is nested too deeply") from None
+
+
+_NOTHING = Nothing()
+
+
+def _check_media_type(headers: Mapping[str, str]) -> None:
+    if (given := headers.get("content-type")) is None:
+        return
+    media_type = given.partition(";")[0].strip().lower()
+    is_json = media_type == "application/json" or media_type.endswith("+json")
+    if not is_json and media_type != _CURL_DEFAULT:
+        raise UnsupportedMediaType(f"the content type must be application/json, not {media_type}")
+
+
+def _explained(error: msgspec.ValidationError, expected: Any, *, is_body: bool) -> InvalidInput:
+    """Return the error with its JSON pointer and, for an unknown name, the closest known one."""
+    text, steps = str(error), []
+    if (placed := _PLACED.match(text)) is not None:
+        text = placed[1]
+        for name, index in _STEP.findall(placed[2]):
+            if index == "...":  # a key of a mapping; msgspec does not say which
+                break
+            steps.append(name or index)
+    if (unknown := _UNKNOWN_FIELD.match(text)) is not None:
+        steps.append(unknown[1])
+        near = get_close_matches(unknown[1], sorted(_field_names(expected)), n=1)
+        text = f"there is no {unknown[1]!r} here" + (f"; did you mean {near[0]!r}?" if near else "")
+    elif (missing := _MISSING_FIELD.match(text)) is not None:
+        steps.append(missing[1])
+        text = "is missing"
+    else:
+        text = text[:1].lower() + text[1:].replace("`", "")
+    if is_body:
+        field = "".join(f"/{step.replace('~', '~0').replace('/', '~1')}" for step in steps)
+    else:
+        field = steps[0] if steps else ""
+    return InvalidInput(f"{field or 'the body'}: {text}", field)
+
+
+def _field_names(expected: Any) -> set[str]:
+    """Return the names of all fields of a type and of nested types."""
+    names: set[str] = set()
+    found = [msgspec.inspect.type_info(expected)]
+    while found:
+        kind = found.pop()
+        if isinstance(kind, msgspec.inspect.StructType):
+            names.update(field.encode_name for field in kind.fields)
+            found += [field.type for field in kind.fields]
+        elif isinstance(kind, msgspec.inspect.UnionType):
+            found += kind.types
+        elif isinstance(kind, msgspec.inspect.ListType):
+            found.append(kind.item_type)
+        elif isinstance(kind, msgspec.inspect.Metadata):
+            found.append(kind.type)
+    return names
+
+
+class Endpoint:
+    """A route with its parsers."""
+
+    __slots__ = ("arguments", "is_asynchronous", "path_names", "route")
+
+    def __init__(self, route: AnyRoute) -> None:
+        self.route = route
+        self.path_names = route.path_names
+        self.arguments = Arguments(route)
+        self.is_asynchronous = iscoroutinefunction(route.handler)
+
+
+class Match(NamedTuple):
+    """An endpoint and the parameters in the path."""
+
+    endpoint: Endpoint
+    values: dict[str, str]
+
+
+class _Node:
+    __slots__ = ("children", "endpoints", "parameter")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Node] = {}
+        self.parameter: _Node | None = None
+        self.endpoints: dict[str, Endpoint] = {}
+
+
+class Router:
+    """Every route, by path and method."""
+
+    def __init__(self, routes: Iterable[AnyRoute]) -> None:
+        self._root = _Node()
+        for route in routes:
+            node = self._root
+            for part in route.path.split("/")[1:]:
+                if part.startswith("{"):
+                    node.parameter = node.parameter or _Node()
+                    node = node.parameter
+                else:
+                    node = node.children.setdefault(part, _Node())
+            assert route.method not in node.endpoints, f"two routes for {route.method} {route.path}"
+            node.endpoints[route.method] = endpoint = Endpoint(route)
+            if route.method == "GET" and not route.has_effects:
+                node.endpoints["HEAD"] = endpoint
+
+    def match(self, method: str, path: str) -> Match:
+        """Return the endpoint for a request; raise UnknownPath or MethodNotAllowed."""
+        node = self._root
+        segments: list[str] = []
+        for part in path.split("/")[1:]:
+            if (child := node.children.get(part)) is not None:
+                node = child
+            elif node.parameter is not None and part:
+                segments.append(part)
+                node = node.parameter
+            else:
+                raise UnknownPath(f"unknown path {path}")
+        if (endpoint := node.endpoints.get(method)) is None:
+            raise _not_served(node, method, path)
+        if not segments:
+            return Match(endpoint, {})
+        return Match(endpoint, dict(zip(endpoint.path_names, map(_decoded, segments), strict=True)))
+
+
+def _decoded(segment: str) -> str:
+    if "%" not in segment:
+        return segment
+    try:
+        return unquote(segment, errors="strict")
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{segment!r} in the path is not percent-encoded UTF-8") from None
+
+
+def _not_served(node: _Node, method: str, path: str) -> UnknownPath | MethodNotAllowed:
+    if not node.endpoints:
+        return UnknownPath(f"unknown path {path}")
+    allowed = ", ".join(sorted(node.endpoints))
+    return MethodNotAllowed(f"{path} allows {allowed}, not {method}", allowed)
 
 
 def check_origin(request: Request, route: AnyRoute) -> None:

@@ -19,7 +19,7 @@ from alpacamq.model.records import Header, Record
 from alpacamq.model.topics import INT32_MAX, INT64_MAX
 
 from .errors import ConflictingInput, InvalidInput
-from .timestamps import Duration, Timestamp, epoch_ms
+from .parameters import Duration, Timestamp, epoch_ms
 
 MAX_HEADERS = 1000
 

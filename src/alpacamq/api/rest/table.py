@@ -1,5 +1,6 @@
-"""The route table of the HTTP API."""
+"""The route table of the HTTP API, also as a page of the guide."""
 
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -8,19 +9,14 @@ import msgspec
 from alpacamq.api.http.messages import Response
 
 from .handlers import (
-    dead_letters,
     delayed,
     groups,
     health,
-    history,
     offsets,
-    pipelines,
     polling,
-    producers,
     publishing,
     queues,
     reading,
-    settling,
     stats,
     topics,
     traces,
@@ -48,15 +44,10 @@ ROUTES: tuple[AnyRoute, ...] = (
     *groups.ROUTES,
     *polling.ROUTES,
     *offsets.ROUTES,
-    *settling.ROUTES,
     *queues.ROUTES,
-    *dead_letters.ROUTES,
-    *producers.ROUTES,
     *transactions.ROUTES,
     *traces.ROUTES,
     *stats.ROUTES,
-    *history.ROUTES,
-    *pipelines.ROUTES,
     *health.ROUTES,
     Route(
         method="GET",
@@ -68,3 +59,33 @@ ROUTES: tuple[AnyRoute, ...] = (
         answers=(dict[str, Any],),
     ),
 )
+
+
+def routes_page() -> str:
+    """Return all routes with their parameters as a Markdown table."""
+    rows = [f"| `{route.method} {route.path}` | {route.summary} | {_taken(route)} |" for route in ROUTES]
+    return "| request | effect | parameters |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def _taken(route: AnyRoute) -> str:
+    query = _fields(route.parameters, without=route.path_names)
+    parts = []
+    if query:
+        parts.append(f"query: {_listed(query)}")
+    if route.body is not Nothing:
+        shapes = route.body_shapes or (route.body,)
+        parts.append(f"body: {' or '.join(_listed(_fields(shape)) for shape in shapes)}")
+    return "; ".join(parts)
+
+
+def _fields(kind: Any, without: Sequence[str] = ()) -> list[str]:
+    """Return the fields of a struct; required ones first, in bold."""
+    fields = sorted(
+        (field for field in msgspec.structs.fields(kind) if field.encode_name not in without),
+        key=lambda field: not field.required,
+    )
+    return [f"**{field.encode_name}**" if field.required else field.encode_name for field in fields]
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)

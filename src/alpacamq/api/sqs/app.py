@@ -15,10 +15,8 @@ from . import requests as r
 from .administration import Administration, MoveTasks, Tags
 from .directory import QueueDirectory, SqsSettings
 from .errors import ACCESS_DENIED, INTERNAL_FAILURE, MISDIRECTED, Fault, fault_of
-from .json_protocol import JsonProtocol
-from .permissions import Permissions
-from .query_protocol import QueryProtocol
-from .queue_attributes import QueueAttributes
+from .protocols import JsonProtocol, QueryProtocol
+from .queue_attributes import Permissions, QueueAttributes
 from .receiving import Receiving
 from .results import Action, Caller
 from .sending import Sending

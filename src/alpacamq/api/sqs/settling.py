@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Protocol
 
-from alpacamq.broker.queue.receipts import read_receipt
+from alpacamq.broker.queue.deliveries import read_receipt
 from alpacamq.broker.queue.service import Queues, Receipted
 from alpacamq.model.errors import AlpacaError, InvalidReceipt, StaleReceipt
 from alpacamq.queues.messages import Action

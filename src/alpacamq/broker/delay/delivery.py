@@ -27,10 +27,10 @@ from alpacamq.model.records import Header, Record, write_batch
 from alpacamq.model.topics import TopicConfig
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import LATE_SECONDS, Histogram
+from alpacamq.timers.due_batches import SEQUENCE_MASK
 from alpacamq.timers.machine import PLANNED_MS, DelayMachine
 from alpacamq.timers.messages import BatchesDelivered, Deliver
 from alpacamq.timers.records import DeliveryPath, Envelope, IntentId, decode_envelope
-from alpacamq.timers.targets import SEQUENCE_MASK
 from alpacamq.timers.wheel import TICK_MS, due_of
 
 from .log_reader import DelayRecords

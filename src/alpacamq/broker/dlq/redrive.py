@@ -15,7 +15,6 @@ from alpacamq.broker.topics import Topics
 from alpacamq.model.errors import AlpacaError, CoordinatorUnavailable, InvalidRequest, UnknownTopic
 from alpacamq.model.records import Record
 from alpacamq.model.topics import INTERNAL_TOPICS
-from alpacamq.queues.dead_letters import origin
 from alpacamq.queues.messages import (
     BUILT_IN_GROUP,
     Acquired,
@@ -28,6 +27,8 @@ from alpacamq.queues.messages import (
     SettleRequest,
 )
 from alpacamq.telemetry.logs import get_logger
+
+from .writer import origin
 
 log = get_logger(__name__)
 

@@ -42,8 +42,7 @@ from alpacamq.queues.messages import (
 )
 from alpacamq.telemetry.logs import get_logger
 
-from .deliveries import QueueReader, settled
-from .receipts import check_group
+from .deliveries import QueueReader, check_group, settled
 
 log = get_logger(__name__)
 

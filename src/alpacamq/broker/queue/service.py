@@ -31,9 +31,8 @@ from alpacamq.queues.messages import (
 )
 from alpacamq.telemetry.tracing import ClientApi
 
-from .deliveries import Delivery, ReceiveLimits, select_deliverable
+from .deliveries import TOPIC_TAG_BYTES, Delivery, ReceiveLimits, read_receipt, select_deliverable
 from .host import QueueHost
-from .receipts import TOPIC_TAG_BYTES, read_receipt
 
 __all__ = ["Delivery", "Queues", "Receipted", "RedriveTask"]
 

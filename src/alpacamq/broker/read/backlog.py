@@ -16,8 +16,15 @@ from alpacamq.model.topics import TopicConfig
 from alpacamq.queues.messages import OffsetRange, Outline, ReadBacklog
 from alpacamq.telemetry.logs import get_logger
 
-from .block_cache import BLOCK_BYTES, Block, StoredBlocks, in_thread, report_unreadable, verified_read
-from .lane_index import outlined
+from .block_cache import (
+    BLOCK_BYTES,
+    Block,
+    StoredBlocks,
+    in_thread,
+    outlined,
+    report_unreadable,
+    verified_read,
+)
 
 log = get_logger(__name__)
 

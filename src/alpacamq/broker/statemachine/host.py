@@ -23,8 +23,7 @@ from alpacamq.model.records import Record, write_batch
 from alpacamq.model.state_machine import Change, Outcome, Pending, Request, StateMachine
 from alpacamq.telemetry.logs import get_logger
 
-from .replay import replay
-from .snapshots import BLOCK_CHANGES, StateSnapshots, encode_block
+from .snapshots import BLOCK_CHANGES, StateSnapshots, encode_block, replay
 
 log = get_logger(__name__)
 

@@ -16,7 +16,7 @@ from alpacamq.model.address import Address
 from alpacamq.protocol.apis import APIS, Api, ApiKey
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.errors import ProtocolError
-from alpacamq.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from alpacamq.protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
 from alpacamq.protocol.messages.committed_offsets import OffsetCommitRequest, OffsetFetchRequest
 from alpacamq.protocol.messages.fetch import FetchRequest
 from alpacamq.protocol.messages.groups import FindCoordinatorRequest

@@ -21,7 +21,7 @@ from alpacamq.protocol.messages.groups import (
     ListGroupsRequest,
     ListGroupsResponse,
 )
-from alpacamq.protocol.messages.share_groups import (
+from alpacamq.protocol.messages.share import (
     DescribedShareGroup,
     DescribedShareMember,
     ShareGroupDescribeRequest,

@@ -28,7 +28,7 @@ from alpacamq.protocol.messages.offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from alpacamq.protocol.messages.share_offsets import (
+from alpacamq.protocol.messages.share import (
     AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsRequestPartition,
     AlterShareGroupOffsetsRequestTopic,

@@ -21,12 +21,13 @@ from alpacamq.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from alpacamq.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from alpacamq.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     EndTxnRequest,
     EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
     TransactionTopic,
 )
 

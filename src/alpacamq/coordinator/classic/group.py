@@ -38,8 +38,7 @@ from alpacamq.model.errors import (
 )
 from alpacamq.model.state_machine import Change, Outcome, Reply
 
-from .rebalance import ClassicState, Rebalance
-from .roster import CONSUMER_PROTOCOL, Member, Roster, subscribed_topics
+from .roster import CONSUMER_PROTOCOL, ClassicState, Member, Rebalance, Roster, subscribed_topics
 
 
 class JoinHandler:

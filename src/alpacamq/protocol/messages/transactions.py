@@ -1,4 +1,4 @@
-"""Transactions: adding to them, ending them, their markers, and looking at them."""
+"""InitProducerId, and transactions: adding to them, ending them, their markers, describing them."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -226,3 +226,17 @@ class ListTransactionsResponse(Message, flexible_from=0):
     error_code: Int16 = 0
     unknown_state_filters: Sequence[String] = []
     transaction_states: Sequence[ListedTransaction] = []
+
+
+class InitProducerIdRequest(Message, flexible_from=2):
+    transactional_id: String | None = None
+    transaction_timeout_ms: Int32 = 0
+    producer_id: Annotated[Int64, since(3)] = -1
+    producer_epoch: Annotated[Int16, since(3)] = -1
+
+
+class InitProducerIdResponse(Message, flexible_from=2):
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    producer_id: Int64 = -1
+    producer_epoch: Int16 = -1

@@ -3,11 +3,10 @@
 Imports no other package of AlpacaMQ: its interface uses strings and numbers.
 """
 
-from .events import Attribute, ClientApi, Status, Step, TraceEvent, now_us
+from .events import Attribute, ClientApi, Status, Step, TraceEvent, TraceSummary, now_us
 from .exporter import ExportSettings
 from .recorder import Recorder, RecorderSettings, RecorderStats
 from .store import Page, Place, TraceFilter, TraceStore
-from .summary import TraceSummary
 from .trace_context import TraceContext, derived_span_id, derived_trace_id, read_traceparent, read_xray
 
 __all__ = [

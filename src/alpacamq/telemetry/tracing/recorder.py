@@ -12,8 +12,7 @@ from alpacamq.telemetry.logs import get_logger
 from .events import Status, Step, TraceEvent, now_us
 from .exporter import ExportSettings, OtlpExporter
 from .log_files import LogFile, expired_files, lines_of, log_files, read_event
-from .recent import RecentTraces
-from .store import TraceStore
+from .store import RecentTraces, TraceStore
 
 log = get_logger(__name__)
 

@@ -20,7 +20,7 @@ from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.topics import TRANSACTIONS_TOPIC
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import transactions as wire
-from alpacamq.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
+from alpacamq.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
 NO_PRODUCER = ProducerIdentity(-1, -1)
 

@@ -28,7 +28,7 @@ from alpacamq.model.errors import (
 )
 from alpacamq.model.ids import TopicId
 from alpacamq.model.topics import INTERNAL_TOPICS
-from alpacamq.protocol.messages.share_fetch import ShareFetchRequest
+from alpacamq.protocol.messages.share import ShareFetchRequest
 from alpacamq.protocol.share_fetch_codec import AcquiredRange, PartitionShared
 from alpacamq.queues.messages import Acquired, Action, QueueId, Settlement, Start
 from alpacamq.telemetry.logs import get_logger

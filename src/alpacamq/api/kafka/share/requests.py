@@ -22,7 +22,7 @@ from alpacamq.model.ids import TopicId
 from alpacamq.protocol.apis import APIS, ApiKey
 from alpacamq.protocol.errors import ProtocolError
 from alpacamq.protocol.framing import RequestHeader, response_frame
-from alpacamq.protocol.messages.share_fetch import (
+from alpacamq.protocol.messages.share import (
     AcknowledgementBatch,
     ShareAcknowledgedPartition,
     ShareAcknowledgedTopic,

@@ -6,14 +6,13 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from alpacamq.api.rest.parameters import OffsetNumber, OfPartition, OfTopic, PartitionIndex
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.delay.service import DelayCounts, Waiting
 from alpacamq.model.errors import UnknownDelayed, UnknownTopic
 from alpacamq.model.topics import INTERNAL_TOPICS
 from alpacamq.telemetry.tracing import ClientApi
-from alpacamq.wire.delayed import DelayedMessage, DelayedMessages
-
-from .names import OffsetNumber, OfPartition, OfTopic, PartitionIndex
+from alpacamq.wire.messages import DelayedMessage, DelayedMessages
 
 
 class DelayedQuery(OfTopic, frozen=True, kw_only=True, forbid_unknown_fields=True):

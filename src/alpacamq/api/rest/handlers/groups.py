@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from alpacamq.api.rest.backend import Backend
 from alpacamq.api.rest.membership import Membership, join_group, member, partitions_by_topic, send_heartbeat
+from alpacamq.api.rest.parameters import MemberText, OfGroup, TopicText
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.slices import first_names, in_slices
@@ -44,8 +45,6 @@ from alpacamq.model.errors import (
 )
 from alpacamq.model.topics import INT32_MAX
 from alpacamq.queues.messages import QueueId
-
-from .names import MemberText, OfGroup, TopicText
 
 QUEUE = "queue"
 

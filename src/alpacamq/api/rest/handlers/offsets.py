@@ -8,9 +8,17 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from alpacamq.api.rest.errors import ConflictingInput, Problem, problem_of
+from alpacamq.api.rest.parameters import (
+    MemberText,
+    OffsetNumber,
+    OfGroup,
+    PartitionIndex,
+    Timestamp,
+    TopicText,
+    epoch_ms,
+)
 from alpacamq.api.rest.partition_reading import all_partitions, offset_at_time
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
-from alpacamq.api.rest.timestamps import Timestamp, epoch_ms
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.tracing.commits import record_commits
 from alpacamq.broker.tracing.partition import Origin
@@ -40,8 +48,6 @@ from alpacamq.model.errors import (
 )
 from alpacamq.model.topics import INT32_MAX
 from alpacamq.telemetry.tracing import ClientApi
-
-from .names import MemberText, OffsetNumber, OfGroup, PartitionIndex, TopicText
 
 MAX_OFFSETS = 10_000
 

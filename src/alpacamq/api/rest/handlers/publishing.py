@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from alpacamq.api.rest.errors import ConflictingInput, Problem, problem_of
 from alpacamq.api.rest.message_json import NewMessage
+from alpacamq.api.rest.parameters import OfTopic
 from alpacamq.api.rest.route import AnyRoute, Call, Route
 from alpacamq.broker.publishing import Message, Published, TransactionalProducer
 from alpacamq.broker.tracing.partition import Origin
@@ -24,8 +25,6 @@ from alpacamq.model.errors import (
     UnknownTopic,
 )
 from alpacamq.telemetry.tracing import ClientApi
-
-from .names import OfTopic
 
 T = TypeVar("T")
 

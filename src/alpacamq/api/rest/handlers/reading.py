@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from alpacamq.api.rest.backend import Backend
 from alpacamq.api.rest.errors import ConflictingInput
 from alpacamq.api.rest.message_json import Base64Bytes, StoredMessage, Values, stored_message
+from alpacamq.api.rest.parameters import OffsetNumber, OfPartition, OfTopic, Timestamp, WaitMs, epoch_ms
 from alpacamq.api.rest.partition_reading import (
     PartitionReading,
     SkippedBatch,
@@ -21,14 +22,11 @@ from alpacamq.api.rest.partition_reading import (
     skipped_of,
 )
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
-from alpacamq.api.rest.timestamps import Timestamp, epoch_ms
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.model.errors import DamagedLog, OffsetOutOfRange, StorageFailed, UnknownTopic
 from alpacamq.model.topics import INT64_MAX
 from alpacamq.telemetry.tracing import ClientApi
-
-from .names import OffsetNumber, OfPartition, OfTopic, WaitMs
 
 MAX_BYTES = 16 << 20
 _PLACE = re.compile(r"([0-9]{1,10}):([0-9]{1,19})")

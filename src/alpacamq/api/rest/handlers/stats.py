@@ -1,14 +1,20 @@
-"""Counters of many topics and groups per request, for computing rates."""
+"""Counters of many topics and groups per request; rates and lag of the last hour, for charts."""
 
 from itertools import islice
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
+from alpacamq.api.rest.errors import ConflictingInput
+from alpacamq.api.rest.parameters import GroupText, TimestampText, TopicText, parse_epoch_ms
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
+from alpacamq.broker.sampling import INTERVAL_S
 from alpacamq.broker.slices import in_slices
+from alpacamq.model.errors import DamagedLog, StorageFailed
+from alpacamq.model.pipelines import PipelineProgress, PipelineState
 from alpacamq.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC
+from alpacamq.telemetry.history import SLOTS, Measure, SeriesKey
 from alpacamq.wire.stats import GroupsStats, GroupStats, TopicsStats, TopicStats
 
 Prefix = Annotated[str, Meta(description="of their names")]
@@ -68,6 +74,100 @@ async def group_stats(call: Call[GroupStatsQuery, Nothing]) -> GroupsStats:
     )
 
 
+MAX_POINTS = SLOTS
+
+
+class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which series: those of a topic, a group or a measure, or by default of the whole broker."""
+
+    topic: TopicText | UnsetType = UNSET
+    group: GroupText | UnsetType = UNSET
+    measure: Annotated[Measure, Meta(description="for all topics and groups")] | UnsetType = UNSET
+    after: Annotated[TimestampText, Meta(description="only samples after this time")] | UnsetType = UNSET
+    points: Annotated[int, Meta(ge=1, le=MAX_POINTS, description="maximum number; each is a mean")] = 300
+
+
+class HistorySeries(msgspec.Struct, frozen=True, kw_only=True):
+    """A time series. Rates are in messages per second; null is an unknown value."""
+
+    measure: Measure
+    topic: str | UnsetType = UNSET
+    group: str | UnsetType = UNSET
+    values: list[float | None]
+
+
+class HistoryAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Series with common timestamps. The broker keeps one sample every `interval_ms`, for an hour."""
+
+    interval_ms: int
+    times: list[int]
+    series: list[HistorySeries]
+
+
+def history(call: Call[HistoryQuery, Nothing]) -> HistoryAnswer:
+    query, kept = call.parameters, call.backend.broker.sampler.history
+    keys = [key for key in kept.series() if _is_wanted(key, query)]
+    after_ms = 0 if query.after is UNSET else _epoch_ms(query.after)
+    found = kept.excerpt(keys, after_ms, query.points)
+    return HistoryAnswer(
+        interval_ms=int(INTERVAL_S * 1000),
+        times=found.times_ms,
+        series=[
+            HistorySeries(
+                measure=key.measure, topic=key.topic or UNSET, group=key.group or UNSET, values=values
+            )
+            for key, values in zip(keys, found.values, strict=True)
+        ],
+    )
+
+
+def _epoch_ms(after: str) -> int:
+    try:
+        return parse_epoch_ms(after)
+    except ValueError:
+        raise ConflictingInput(f"after: invalid date {after}", "after") from None
+
+
+def _is_wanted(key: SeriesKey, query: HistoryQuery) -> bool:
+    if query.topic is query.group is query.measure is UNSET:
+        return not key.topic
+    return (
+        query.topic in (UNSET, key.topic)
+        and query.group in (UNSET, key.group)
+        and query.measure in (UNSET, key.measure)
+        and bool(key.topic)
+    )
+
+
+# A running pipeline reports every ten seconds.
+SILENT_AFTER_MS = 60_000
+
+
+class ListedPipeline(PipelineProgress, frozen=True, kw_only=True):
+    """A pipeline; `silent` if it was running and has not reported for a minute."""
+
+    silent: bool
+
+
+class PipelineList(msgspec.Struct, frozen=True, kw_only=True):
+    """Pipelines by name, with their latest reports."""
+
+    pipelines: list[ListedPipeline]
+
+
+async def list_pipelines(call: Call[Nothing, Nothing]) -> PipelineList:
+    latest_ms = call.backend.broker.clock.now_ms() - SILENT_AFTER_MS
+    return PipelineList(
+        pipelines=[
+            ListedPipeline(
+                **msgspec.structs.asdict(each),
+                silent=each.state is PipelineState.RUNNING and each.updated < latest_ms,
+            )
+            for each in await call.backend.pipelines.latest()
+        ]
+    )
+
+
 ROUTES: tuple[AnyRoute, ...] = (
     Route(
         method="GET",
@@ -86,5 +186,24 @@ ROUTES: tuple[AnyRoute, ...] = (
         parameters=GroupStatsQuery,
         body=Nothing,
         answers=(GroupsStats,),
+    ),
+    Route(
+        method="GET",
+        path="/history",
+        summary="Show rates and lag of the last hour",
+        handler=history,
+        parameters=HistoryQuery,
+        body=Nothing,
+        answers=(HistoryAnswer,),
+    ),
+    Route(
+        method="GET",
+        path="/pipelines",
+        summary="List data pipelines and their progress",
+        handler=list_pipelines,
+        parameters=Nothing,
+        body=Nothing,
+        answers=(PipelineList,),
+        errors=(DamagedLog, StorageFailed),
     ),
 )

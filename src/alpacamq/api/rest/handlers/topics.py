@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from alpacamq.api.rest.backend import Backend
+from alpacamq.api.rest.parameters import OfTopic, TopicText
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.cluster.topics import BY_DEFAULT
@@ -22,8 +23,6 @@ from alpacamq.model.errors import (
     UnknownTopic,
 )
 from alpacamq.model.topics import INT32_MAX, INTERNAL_TOPICS, SETTINGS, Topic, check_setting
-
-from .names import OfTopic, TopicText
 
 SettingValue = str | int | float | bool
 

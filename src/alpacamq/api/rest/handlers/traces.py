@@ -10,8 +10,14 @@ from msgspec import UNSET, Meta, UnsetType
 
 from alpacamq.api.rest.backend import Backend
 from alpacamq.api.rest.errors import ConflictingInput, UnknownTrace
+from alpacamq.api.rest.parameters import (
+    OffsetNumber,
+    PartitionIndex,
+    TimestampText,
+    TopicText,
+    parse_epoch_us,
+)
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
-from alpacamq.api.rest.timestamps import TimestampText, parse_epoch_us
 from alpacamq.telemetry.tracing import (
     Page,
     RecorderStats,
@@ -21,10 +27,8 @@ from alpacamq.telemetry.tracing import (
     TraceStore,
     TraceSummary,
 )
-from alpacamq.wire import traces as wire
-from alpacamq.wire.traces import TraceStep
-
-from .names import OffsetNumber, PartitionIndex, TopicText
+from alpacamq.wire import messages as wire
+from alpacamq.wire.messages import TraceStep
 
 T = TypeVar("T")
 

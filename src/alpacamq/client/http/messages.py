@@ -1,4 +1,4 @@
-"""Delayed messages over HTTP: sending, listing and cancelling them."""
+"""Delayed messages and traces of messages, over HTTP."""
 
 import base64
 from collections.abc import Iterator, Sequence
@@ -6,17 +6,81 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from alpacamq.client.errors import NotFound
+from alpacamq.model.errors import AlpacaError
 from alpacamq.model.records import Header
-from alpacamq.wire.delayed import DelayedMessage, DelayedMessages
+from alpacamq.wire.messages import DelayedMessage, DelayedMessages, TraceList, TraceOverview, TraceTimeline
 
 from .connection import HttpApi, Outcome, Problem
 from .names import naming
+
+_UNKNOWN_TRACE = "unknown-trace"
+
+Attribute = str | int | float | bool
+
+
+class NotTraced(NotFound):
+    """A message has no trace."""
+
+    def __init__(self, message: str, topic: str) -> None:
+        AlpacaError.__init__(
+            self,
+            f"message {message} was not traced, or its trace has expired; "
+            f"`alpacactl topics alter {topic} --set trace.sample=1` traces every message from now on, "
+            "`alpacactl produce --trace` a single one",
+        )
+
+
+def recent_traces(
+    api: HttpApi,
+    limit: int,
+    *,
+    topic: str | None = None,
+    status: str | None = None,
+    since_ms: int | None = None,
+) -> list[TraceOverview]:
+    """Return traces, newest first."""
+    found: list[TraceOverview] = []
+    cursor: str | None = None
+    while len(found) < limit:
+        query: dict[str, str | int | None] = {
+            "limit": min(limit - len(found), 1000),
+            "topic": topic,
+            "status": status,
+            "from": since_ms,
+            "cursor": cursor,
+        }
+        page = api.get(["traces"], TraceList, query=query)
+        found += page.traces
+        if (cursor := page.cursor) is None:
+            break
+    return found
+
+
+def trace_ids_of(api: HttpApi, topic: str, partition: int, offset: int) -> list[str]:
+    """Return the trace ids of a message: one, or none if it was not traced."""
+    query: dict[str, str | int | None] = {"topic": topic, "partition": partition, "offset": offset}
+    while True:
+        page = api.get(["traces", "search"], TraceList, query=query)
+        if page.traces or page.cursor is None:
+            return [each.trace_id for each in page.traces]
+        query["cursor"] = page.cursor
+
+
+def trace(api: HttpApi, trace_id: str) -> TraceTimeline:
+    """What happened in a trace."""
+    try:
+        return api.get(["traces", trace_id], TraceTimeline)
+    except Problem as problem:
+        if problem.kind != _UNKNOWN_TRACE:
+            raise
+        raise NotFound("trace", trace_id) from None
+
 
 MAX_BATCH_MESSAGES = 1000
 # A third more in base64, which is below the broker's limit of a request.
 MAX_BATCH_BYTES = 4 << 20
 _PAGE = 1000
-_UNKNOWN = "unknown-delayed"
+_UNKNOWN_DELAYED = "unknown-delayed"
 
 
 class Sent(Outcome, frozen=True, kw_only=True):
@@ -52,7 +116,7 @@ def cancel(api: HttpApi, topic: str, partition: int, message_id: int) -> Delayed
         with naming(api, topic=topic, partition=partition):
             return api.send("DELETE", path, DelayedMessage)
     except Problem as problem:
-        if problem.kind != _UNKNOWN:
+        if problem.kind != _UNKNOWN_DELAYED:
             raise
         raise NotFound(f"delayed message of {topic!r} with the id", f"{partition}:{message_id}") from None
 
