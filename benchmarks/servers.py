@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from . import wire
+from .machine import REPOSITORY
 from .report import OURS
 
 START_S = 120.0
@@ -85,19 +86,21 @@ def running(contender: Contender, directory: Path) -> Iterator[Server]:
 class AlpacaMQ:
     """The broker of this repository, with its default configuration except for `settings`."""
 
-    def __init__(self, name: str = OURS, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, name: str = OURS, settings: Mapping[str, str] | None = None, source: Path = REPOSITORY
+    ) -> None:
         self.name = name
         # By names of environment variables.
-        self._settings = settings or {}
+        self._settings = {**(settings or {}), "PYTHONPATH": str(source / "src")}
 
     def start(self, directory: Path) -> Server:
         directory.mkdir(parents=True, exist_ok=True)
-        command = Path(sys.executable).with_name("alpacamq")
+        command = [sys.executable, "-m", "alpacamq.node.main"]
         options = [f"--{api}=127.0.0.1:0" for api in ("kafka", "http", "sqs")]
         with (directory / "server.log").open("ab") as log:
             began_at = time.monotonic()
             process = subprocess.Popen(
-                [command, "serve", "--data-dir", directory / "data", *options],
+                [*command, "serve", "--data-dir", directory / "data", *options],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
