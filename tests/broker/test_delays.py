@@ -25,7 +25,7 @@ from alpacamq.model.ids import BrokerId, TimestampMs
 from alpacamq.model.ports import Buffer
 from alpacamq.model.records import Header, Record
 from alpacamq.model.topics import DELAYS_TOPIC
-from alpacamq.timers import blocks as spill
+from alpacamq.timers import spill
 
 from .open_brokers import BreakableDisk, SettableClock, eventually, running, stored
 

@@ -8,12 +8,19 @@ from uuid import UUID
 
 from alpacamq.model.records import Record, write_batch
 from alpacamq.protocol.apis import APIS
-from alpacamq.protocol.messages import cluster, configs, fetch, groups, metadata, offsets, produce, topics
+from alpacamq.protocol.messages import (
+    cluster,
+    configs,
+    fetch,
+    groups,
+    metadata,
+    offsets,
+    produce,
+    share,
+    topics,
+)
 from alpacamq.protocol.messages import committed_offsets as committed
 from alpacamq.protocol.messages import consumer_groups as consumers
-from alpacamq.protocol.messages import share as share_fetch
-from alpacamq.protocol.messages import share as share_groups
-from alpacamq.protocol.messages import share as share_offsets
 from alpacamq.protocol.messages import transactions as txn
 from alpacamq.protocol.notation import Message
 from alpacamq.protocol.schema import encode
@@ -214,32 +221,32 @@ def _create_topic_configs(count: int) -> Message:
 
 
 def _share_fetch(count: int) -> Message:
-    return share_fetch.ShareFetchRequest(
+    return share.ShareFetchRequest(
         group_id=GROUP,
         member_id="m",
         share_session_epoch=0,
         topics=[
-            share_fetch.ShareTopic(
+            share.ShareTopic(
                 topic_id=NOWHERE,
-                partitions=[share_fetch.SharePartition(partition_index=index) for index in range(count)],
+                partitions=[share.SharePartition(partition_index=index) for index in range(count)],
             )
         ],
     )
 
 
 def _share_acknowledge(count: int) -> Message:
-    return share_fetch.ShareAcknowledgeRequest(
+    return share.ShareAcknowledgeRequest(
         group_id=GROUP,
         member_id="m",
         share_session_epoch=1,
         topics=[
-            share_fetch.ShareTopic(
+            share.ShareTopic(
                 topic_id=NOWHERE,
                 partitions=[
-                    share_fetch.SharePartition(
+                    share.SharePartition(
                         partition_index=0,
                         acknowledgement_batches=[
-                            share_fetch.AcknowledgementBatch(
+                            share.AcknowledgementBatch(
                                 first_offset=number, last_offset=number, acknowledge_types=[1]
                             )
                             for number in range(count)
@@ -412,15 +419,13 @@ def _leader_epochs(count: int) -> Message:
 
 
 def _alter_share_offsets(count: int) -> Message:
-    return share_offsets.AlterShareGroupOffsetsRequest(
+    return share.AlterShareGroupOffsetsRequest(
         group_id=GROUP,
         topics=[
-            share_offsets.AlterShareGroupOffsetsRequestTopic(
+            share.AlterShareGroupOffsetsRequestTopic(
                 topic_name=TARGET,
                 partitions=[
-                    share_offsets.AlterShareGroupOffsetsRequestPartition(
-                        partition_index=index, start_offset=0
-                    )
+                    share.AlterShareGroupOffsetsRequestPartition(partition_index=index, start_offset=0)
                     for index in _targets(count)
                 ],
             )
@@ -611,31 +616,31 @@ ATTACKS = (
     ),
     Attack(
         name="ShareGroupHeartbeat",
-        build=lambda n: share_groups.ShareGroupHeartbeatRequest(
+        build=lambda n: share.ShareGroupHeartbeatRequest(
             group_id="hostile-shares", member_id="m", member_epoch=0, subscribed_topic_names=_names(n)
         ),
         entries=1_000_000,
     ),
     Attack(
         name="ShareGroupDescribe",
-        build=lambda n: share_groups.ShareGroupDescribeRequest(group_ids=_names(n)),
+        build=lambda n: share.ShareGroupDescribeRequest(group_ids=_names(n)),
         entries=1_000_000,
     ),
     Attack(name="ShareFetch", build=_share_fetch, entries=1_200_000),
     Attack(name="ShareAcknowledge", build=_share_acknowledge, entries=400_000),
     Attack(
         name="DescribeShareGroupOffsets",
-        build=lambda n: share_offsets.DescribeShareGroupOffsetsRequest(
-            groups=[share_offsets.DescribeShareGroupOffsetsRequestGroup(group_id=name) for name in _names(n)]
+        build=lambda n: share.DescribeShareGroupOffsetsRequest(
+            groups=[share.DescribeShareGroupOffsetsRequestGroup(group_id=name) for name in _names(n)]
         ),
         entries=800_000,
     ),
     Attack(name="AlterShareGroupOffsets", build=_alter_share_offsets, entries=600_000),
     Attack(
         name="DeleteShareGroupOffsets",
-        build=lambda n: share_offsets.DeleteShareGroupOffsetsRequest(
+        build=lambda n: share.DeleteShareGroupOffsetsRequest(
             group_id=GROUP,
-            topics=[share_offsets.DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in _names(n)],
+            topics=[share.DeleteShareGroupOffsetsRequestTopic(topic_name=name) for name in _names(n)],
         ),
         entries=900_000,
     ),

@@ -17,8 +17,8 @@ from alpacamq.client.kafka.reader import Reader
 from alpacamq.client.kafka.topics import add_topic_partitions, create_topic, find_topic
 from alpacamq.client.kafka.transactional import claim
 from alpacamq.client.kafka.transactions import list_transactions
+from alpacamq_spark.commit import committer
 from alpacamq_spark.commit import committer as committing
-from alpacamq_spark.commit import committer as decisions
 from alpacamq_spark.commit.committer import (
     CommittedAttempt,
     Decision,
@@ -395,7 +395,7 @@ def test_a_batch_of_many_tasks_can_be_decided(sink: Sink) -> None:
 def test_decisions_are_found_when_partitions_were_added(
     cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decisions, "COMMITS_TOPIC", topic)
+    monkeypatch.setattr(committer, "COMMITS_TOPIC", topic)
     logs = [DecisionLog(cluster, f"{topic}-{number}") for number in range(4)]
     for number, log in enumerate(logs):
         log.claim_sink()
@@ -408,7 +408,7 @@ def test_decisions_are_found_when_partitions_were_added(
 def test_a_topic_for_decisions_that_is_not_ours_is_refused(
     cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decisions, "COMMITS_TOPIC", topic)
+    monkeypatch.setattr(committer, "COMMITS_TOPIC", topic)
     create_topic(cluster, topic, partitions=3, replicas=1, settings={})
     with pytest.raises(InDoubt, match="has 3 partitions and needs 8"):
         DecisionLog(cluster, "sink")

@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 
 from alpacamq.api.kafka.call import Backend, Call
-from alpacamq.api.kafka.handlers import committed_offsets, configs, groups, offsets, topics, transactions
-from alpacamq.api.kafka.handlers import metadata as cluster_handlers
+from alpacamq.api.kafka.handlers import (
+    committed_offsets,
+    configs,
+    groups,
+    metadata,
+    offsets,
+    topics,
+    transactions,
+)
 from alpacamq.api.kafka.requests import FREED_AT_ONCE, _freed, error_codes
 from alpacamq.protocol.messages import cluster as cluster_wire
 from alpacamq.protocol.messages import committed_offsets as committed_wire
@@ -95,7 +102,7 @@ class Stops:
             id="DescribeProducers",
         ),
         pytest.param(
-            cluster_handlers.describe_log_dirs,
+            metadata.describe_log_dirs,
             cluster_wire.DescribeLogDirsRequest(
                 topics=[cluster_wire.DescribableLogDirTopic(topic=name, partitions=[]) for name in NAMES]
             ),
