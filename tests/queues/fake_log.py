@@ -25,14 +25,16 @@ class FakePartition:
 
     start: int = 0
     entries: list[Entry | None] = field(default_factory=list)
+    times: list[tuple[int, int]] = field(default_factory=list)  # first offset and time of every append
 
     @property
     def end(self) -> int:
         return self.start + len(self.entries)
 
-    def append(self, *entries: Entry | None) -> int:
-        """Append entries; return the offset of the first."""
+    def append(self, *entries: Entry | None, time_ms: int = 0) -> int:
+        """Append entries as a batch; return the offset of the first."""
         first = self.end
+        self.times.append((first, time_ms))
         self.entries += entries
         return first
 
@@ -44,6 +46,7 @@ class FakePartition:
     def truncate(self, end: int) -> None:
         """Delete everything from `end` on, as a crash does."""
         del self.entries[end - self.start :]
+        self.times = [each for each in self.times if each[0] < end]
 
 
 class FakeTopic:
@@ -103,7 +106,8 @@ class FakeLog:
                 runs.append(OffsetRange(before.first, at, entry.lane, keys))
             else:
                 runs.append(OffsetRange(at, at, entry.lane, keys))
-        return Outline(runs, end)
+        earlier = [each for each in log.times if each[0] <= offset][-1:]
+        return Outline(runs, end, [*earlier, *(each for each in log.times if offset < each[0] < end)])
 
     def handle(
         self, engine: QueueEngine, requests: list[tuple[Request[Any], object]], now_ms: int

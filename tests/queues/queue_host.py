@@ -71,7 +71,7 @@ class QueueHost:
         return self.append(*[Entry(lane, key)] * count, partition=partition)
 
     def append(self, *entries: Entry | None, partition: int = 0, topic: str = QUEUE.topic) -> int:
-        first = self.log.topics[topic].partitions[partition].append(*entries)
+        first = self.log.topics[topic].partitions[partition].append(*entries, time_ms=self.now_ms)
         self.post(RecordsArrived(topic=topic, partition=partition))
         return first
 

@@ -268,6 +268,10 @@ class StaleReceipt(AlpacaError):
     """The lease of this delivery has ended: it expired, was settled, or the message was delivered again."""
 
 
+class MessageDone(StaleReceipt):
+    """The message of this receipt is acknowledged, rejected or moved."""
+
+
 class NotAcquired(AlpacaError):
     """The message is not leased to the consumer that settles it."""
 

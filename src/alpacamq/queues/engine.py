@@ -274,10 +274,10 @@ class QueueEngine:
         return ReceiveReply()
 
     def _release_consumer(
-        self, request: ReleaseConsumerRequest, _reply_to: object, _out: Outcome, _now_ms: int
+        self, request: ReleaseConsumerRequest, _reply_to: object, _out: Outcome, now_ms: int
     ) -> SettleReply:
         if (queue := self._queues.find(request.queue)) is not None:
-            release_consumer(queue, request.consumer)
+            release_consumer(queue, request.consumer, now_ms)
             self._dirty[queue] = None
         return SettleReply()
 
@@ -325,9 +325,9 @@ class QueueEngine:
                 queue.unread |= 1 << partition
                 self._dirty[queue] = None
 
-    def _backlog_read(self, event: BacklogRead, _reply_to: object, _out: Outcome, _now_ms: int) -> None:
+    def _backlog_read(self, event: BacklogRead, _reply_to: object, _out: Outcome, now_ms: int) -> None:
         if (queue := self._queues.find(event.read.queue)) is not None:
-            load_backlog(queue, event.read, event.outline)
+            load_backlog(queue, event.read, event.outline, now_ms)
             self._dirty[queue] = None
 
     def _moves_done(self, event: MovesDone, _reply_to: object, _out: Outcome, _now_ms: int) -> None:
@@ -365,7 +365,7 @@ class QueueEngine:
             if isinstance(due, LeaseGroup):
                 queue = self._queues.get(due.chunk.partition.queue)
                 ended += due.mask.bit_count()
-                end_leases(queue, due)
+                end_leases(queue, due, now_ms)
                 self._dirty[queue] = None
                 if ended >= _MAX_ENDED_PER_EVENT:
                     break

@@ -33,6 +33,7 @@ class Outline(NamedTuple):
 
     ranges: Sequence[OffsetRange]
     next_offset: int  # equal to the requested offset if nothing could be read
+    times: Sequence[tuple[int, int]] = ()  # the first offset and the timestamp of batches, ascending
 
 
 class PartitionsView(Protocol):

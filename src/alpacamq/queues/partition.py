@@ -370,14 +370,14 @@ class SharePartition:
         times = (until_ms, leases.acquired_ms, leases.first_ms)
         self._add_to_group(leases.chunk, offset, State.BACKOFF, leases.lane, leases.count, *times, "")
 
-    def release(self, leases: LeaseGroup, offset: int, count: int) -> None:
-        """Make a message available at once, with this delivery count."""
+    def release(self, leases: LeaseGroup, offset: int, count: int, released_ms: int = 0) -> None:
+        """Make a message available at once, with this delivery count; behind what became ready earlier."""
         self._remove_from_group(leases, offset, State.AVAILABLE)
         times = (NO_DEADLINE, leases.acquired_ms, leases.first_ms)
         self._add_to_group(leases.chunk, offset, State.AVAILABLE, leases.lane, count, *times, "")
-        self.backlog.requeue(offset, leases.lane)
+        self.backlog.requeue(offset, leases.lane, released_ms)
 
-    def release_all(self, leases: LeaseGroup) -> None:
+    def release_all(self, leases: LeaseGroup, released_ms: int = 0) -> None:
         """Make all messages of a group available at the end of their lease or backoff."""
         assert State.AVAILABLE in NEXT_STATES[leases.state]
         self.lease_counts.leave(leases.state, leases.lane, leases.mask.bit_count(), leases.owner)
@@ -385,10 +385,12 @@ class SharePartition:
         leases.state, leases.owner, leases.packed = State.AVAILABLE, "", None
         self._output.write_chunk(leases.chunk)
         for offset in leases.offsets():
-            self.backlog.requeue(offset, leases.lane)
+            self.backlog.requeue(offset, leases.lane, released_ms)
 
     def extend(self, leases: LeaseGroup, offset: int, due_ms: int) -> None:
-        """Set the deadline of a lease."""
+        """Set the deadline of a lease; a message whose lease has ended is leased again."""
+        if leases.state is State.AVAILABLE:
+            self.backlog.hide(offset, leases.lane)
         self._remove_from_group(leases, offset, State.ACQUIRED)
         times = (due_ms, leases.acquired_ms, leases.first_ms)
         self._add_to_group(

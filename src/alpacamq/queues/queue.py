@@ -65,6 +65,7 @@ class PendingReceive:
     end_ms: int
     due_ms: int = NO_DEADLINE
     reads_left: int = MAX_READS
+    awaited: int = 0  # mask of partitions whose reads it waits for, also if others have messages
     has_ready: bool = False  # there are ready messages for it, and it waits for a read
 
     @property

@@ -1,12 +1,19 @@
-"""Indexes of ready messages by partition and lane, and the scheduling of lanes and partitions."""
+"""Indexes of ready messages by partition and lane, and the scheduling of lanes and partitions.
 
-from bisect import insort
+Within a lane the message that has been ready for the longest time is delivered first, whatever its partition.
+A message is ready since it arrived, or since it was released after a delivery.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from heapq import heapify, heappop, heappush
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import NamedTuple
 
 from alpacamq.model.lanes import WEIGHTS, Lane
 
+from .chunks import bits_of
 from .messages import ReadBacklog
 
 ALL_LANES = tuple(Lane)
@@ -70,6 +77,53 @@ def most_urgent(active: int) -> Lane:
 
 ALL_PARTITIONS = -1  # as a mask
 
+NEVER_MS = 1 << 62
+# Batches whose times are kept; beyond that, neighbouring batches share a time.
+MAX_TIMES = 8192
+_STALE_ENTRIES = 64
+
+
+class ArrivalTimes:
+    """When the messages of a partition arrived, by batch, as far as the log was read.
+
+    Times never decrease with offsets: a batch with an earlier timestamp has the time of the one before it.
+    """
+
+    __slots__ = ("_offsets", "_times_ms")
+
+    def __init__(self) -> None:
+        self._offsets = array("q")
+        self._times_ms = array("q")
+
+    def add(self, offset: int, time_ms: int) -> None:
+        """Add the first offset of a batch behind all others."""
+        times_ms = self._times_ms
+        self._offsets.append(offset)
+        times_ms.append(max(time_ms, times_ms[-1]) if times_ms else time_ms)
+        if len(times_ms) > MAX_TIMES:
+            self._offsets, self._times_ms = self._offsets[::2], times_ms[::2]
+
+    def at(self, offset: int) -> int:
+        """Return when a message arrived; 0 if it is before everything that was read."""
+        place = bisect_right(self._offsets, offset) - 1
+        return self._times_ms[place] if place >= 0 else 0
+
+    def batch_end(self, offset: int) -> int:
+        """Return the first offset behind the batch of a message; -1 for the last batch."""
+        place = bisect_right(self._offsets, offset)
+        return self._offsets[place] if place < len(self._offsets) else -1
+
+    def first_at(self, time_ms: int) -> int:
+        """Return the first offset that arrived at `time_ms` or later; -1 if there is none."""
+        place = bisect_left(self._times_ms, time_ms)
+        return self._offsets[place] if place < len(self._offsets) else -1
+
+    def drop_before(self, offset: int) -> None:
+        """Forget the batches before the one of `offset`."""
+        if (place := bisect_right(self._offsets, offset) - 1) > 0:
+            del self._offsets[:place]
+            del self._times_ms[:place]
+
 
 class ReadyRange(NamedTuple):
     """Messages first..end-1 of one lane. A single one is a redelivery, or the first message of its key."""
@@ -80,18 +134,19 @@ class ReadyRange(NamedTuple):
 
 
 class LaneBacklog:
-    """The ready messages of one lane in one partition, ordered by offset, so that redeliveries go first.
+    """The ready messages of one lane in one partition, in the order in which they became ready.
 
     Messages that were never delivered are kept as runs of any length. Singles may be stale when they are
     returned: the caller must check their state.
     """
 
-    __slots__ = ("_in_runs", "_runs", "_singles")
+    __slots__ = ("_in_runs", "_runs", "_singles", "_times")
 
-    def __init__(self) -> None:
+    def __init__(self, times: ArrivalTimes) -> None:
+        self._times = times
         self._runs: deque[list[int]] = deque()  # [first, end), ascending
         self._in_runs = 0  # messages
-        self._singles: list[int] = []  # a heap
+        self._singles: list[tuple[int, int]] = []  # a heap: ready since, offset
 
     def __bool__(self) -> bool:
         return bool(self._runs or self._singles)
@@ -105,6 +160,14 @@ class LaneBacklog:
         """Return the number of messages, stale ones included."""
         return self._in_runs + len(self._singles)
 
+    @property
+    def since_ms(self) -> int:
+        """Return since when the first message has been ready. The lane must not be empty."""
+        if not self._runs:
+            return self._singles[0][0]
+        since_ms = self._times.at(self._runs[0][0])
+        return min(since_ms, self._singles[0][0]) if self._singles else since_ms
+
     def add_run(self, first: int, end: int) -> None:
         """Add messages behind all runs."""
         runs = self._runs
@@ -114,24 +177,32 @@ class LaneBacklog:
         else:
             runs.append([first, end])
 
-    def add_single(self, offset: int) -> None:
-        heappush(self._singles, offset)
+    def add_single(self, offset: int, since_ms: int) -> None:
+        heappush(self._singles, (since_ms, offset))
 
-    def pop(self, room: int) -> ReadyRange | None:
-        """Remove and return up to `room` consecutive messages with the lowest offsets."""
+    def pop(self, room: int, until_ms: int) -> ReadyRange | None:
+        """Remove and return up to `room` consecutive messages that have been ready for the longest time.
+
+        Messages that became ready at `until_ms` or later are left, except for the batch of the first message.
+        """
         runs, singles = self._runs, self._singles
         if not runs:
             if not singles:
                 return None
-            offset = heappop(singles)
+            _, offset = heappop(singles)
             return ReadyRange(offset, offset + 1, is_single=True)
         run = runs[0]
         first, end = run
         if singles:
-            if singles[0] < first:
-                offset = heappop(singles)
+            since_ms = self._times.at(first)
+            if singles[0] < (since_ms, first):
+                _, offset = heappop(singles)
                 return ReadyRange(offset, offset + 1, is_single=True)
-            end = min(end, singles[0])
+            until_ms = min(until_ms, singles[0][0])
+        if end - first > 1 and (later := self._times.first_at(until_ms)) != -1 and later < end:
+            if later <= first:
+                later = self._times.batch_end(first)
+            end = min(end, later) if later != -1 else end
         end = min(end, first + room)
         self._in_runs -= end - first
         if end == run[1]:
@@ -142,7 +213,7 @@ class LaneBacklog:
 
     def drop_before(self, offset: int) -> int:
         """Drop the messages before `offset`; return how many of them were in runs."""
-        self._singles = [single for single in self._singles if single >= offset]
+        self._singles = [single for single in self._singles if single[1] >= offset]
         heapify(self._singles)
         runs, removed = self._runs, 0
         while runs and runs[0][0] < offset:
@@ -157,27 +228,49 @@ class LaneBacklog:
 
 
 class ReadyPartitions:
-    """Masks of the partitions of a queue with ready messages, by lane; round robin over partitions."""
+    """The partitions of a queue with ready messages, by lane.
+
+    The partition whose first message has been ready for the longest time is next; among equals, the one
+    that was served least recently.
+    """
 
     def __init__(self) -> None:
-        self._ready = [0] * len(ALL_LANES)
-        self._last = [-1] * len(ALL_LANES)
+        self._ready = [0] * len(ALL_LANES)  # masks
+        # Since when, turn and partition. An entry may be early or stale, and is checked when it is first.
+        self._oldest: list[list[tuple[int, int, int]]] = [[] for _ in ALL_LANES]
+        # The current entry of each partition.
+        self._entries: list[dict[int, tuple[int, int, int]]] = [{} for _ in ALL_LANES]
+        self._turn = 0
         self.lanes = 0  # mask of lanes with messages anywhere
 
-    def mark(self, lane: Lane, partition: int) -> None:
-        """Record that a partition has messages in this lane."""
-        self._ready[lane] |= 1 << partition
-        self.lanes |= 1 << lane
+    def mark(self, lane: Lane, partition: int, since_ms: int) -> None:
+        """Record that a partition has messages in this lane, ready since then."""
+        entry = self._entries[lane].get(partition)
+        if entry is None or since_ms < entry[0]:
+            self._ready[lane] |= 1 << partition
+            self.lanes |= 1 << lane
+            self._push(lane, partition, since_ms)
 
     def clear(self, lane: Lane, partition: int) -> None:
         """Record that a partition has no messages in this lane."""
+        if self._entries[lane].pop(partition, None) is None:
+            return
         self._ready[lane] &= ~(1 << partition)
         if not self._ready[lane]:
             self.lanes &= ~(1 << lane)
+            self._oldest[lane].clear()
 
     def in_lane(self, lane: Lane) -> int:
         """Return a mask of the partitions with messages in a lane."""
         return self._ready[lane]
+
+    @property
+    def all(self) -> int:
+        """Return a mask of the partitions with messages in any lane."""
+        found = 0
+        for partitions in self._ready:
+            found |= partitions
+        return found
 
     def active(self, among: int) -> int:
         """Return a mask of the lanes with messages in any of these partitions."""
@@ -189,16 +282,45 @@ class ReadyPartitions:
                 active |= 1 << lane
         return active
 
-    def next_partition(self, lane: Lane, among: int) -> int:
-        """Return the partition to serve next in an active lane."""
-        ready = self._ready[lane] & among
-        later = ready >> (self._last[lane] + 1)
-        if later:
-            partition = self._last[lane] + (later & -later).bit_length()
-        else:
-            partition = (ready & -ready).bit_length() - 1
-        self._last[lane] = partition
-        return partition
+    def oldest(self, lane: Lane, among: int, since: Callable[[int], int]) -> tuple[int, int]:
+        """Return the partition to serve next in an active lane, and since when the one after it is ready.
+
+        `since` returns since when the first message of a partition has been ready in this lane.
+        """
+        if among == ALL_PARTITIONS:
+            return self._oldest_of_all(lane, since)
+        found = sorted(
+            (since(number), self._entries[lane][number][1], number)
+            for number in bits_of(self._ready[lane] & among, 0)
+        )
+        return found[0][2], found[1][0] if len(found) > 1 else NEVER_MS
+
+    def served(self, lane: Lane, partition: int, since_ms: int) -> None:
+        """Record that a partition was served and has messages left, ready since then."""
+        self._push(lane, partition, since_ms)
+
+    def _oldest_of_all(self, lane: Lane, since: Callable[[int], int]) -> tuple[int, int]:
+        heap, entries = self._oldest[lane], self._entries[lane]
+        while True:
+            entry = heap[0]
+            number = entry[2]
+            if entries.get(number) is not entry:
+                heappop(heap)
+            elif (since_ms := since(number)) > entry[0]:
+                entries[number] = entry = (since_ms, entry[1], number)
+                heapreplace(heap, entry)
+            else:
+                # The entries below the first may be early: then fewer messages are taken at a time.
+                return number, min(heap[1:3])[0] if len(heap) > 1 else NEVER_MS
+
+    def _push(self, lane: Lane, partition: int, since_ms: int) -> None:
+        self._turn += 1
+        heap, entries = self._oldest[lane], self._entries[lane]
+        entry = entries[partition] = (since_ms, self._turn, partition)
+        heappush(heap, entry)
+        if len(heap) > 2 * len(entries) + _STALE_ENTRIES:
+            heap[:] = entries.values()
+            heapify(heap)
 
 
 NO_HEAD = -1
@@ -214,13 +336,19 @@ class ReadyMessage(NamedTuple):
 class _KeyQueue:
     """The unfinished messages of one key."""
 
-    __slots__ = ("head", "in_flight", "key", "waiting")
+    __slots__ = ("head", "in_flight", "key", "released_ms", "waiting")
 
     def __init__(self, key: bytes) -> None:
         self.key = key
         self.waiting: list[ReadyMessage] = []  # ascending
-        self.in_flight = 0  # leased, in backoff or moving
+        self.in_flight: list[int] = []  # leased, in backoff or moving; ascending
         self.head = NO_HEAD  # the first waiting message, while it is deliverable
+        self.released_ms = 0  # when the first message was released after a delivery
+
+    def hold(self, offset: int) -> None:
+        """Record that a message is in flight."""
+        insort(self.in_flight, offset)
+        self.head = NO_HEAD
 
 
 class KeyOrder:
@@ -243,9 +371,7 @@ class KeyOrder:
 
     def add_in_flight(self, key: bytes, offset: int) -> None:
         """Add a message that is leased, in backoff or moving."""
-        queue = self._queue_of(key, offset)
-        queue.in_flight += 1
-        queue.head = NO_HEAD
+        self._queue_of(key, offset).hold(offset)
 
     def contains(self, offset: int) -> bool:
         return offset in self._queue_by_offset
@@ -256,30 +382,48 @@ class KeyOrder:
         return queue is not None and queue.head == offset
 
     def take(self, offset: int) -> ReadyMessage | None:
-        """Remove the head of its key for delivery; return the message behind it."""
+        """Remove the head of its key for delivery; return the message behind it, unless one is in between."""
         queue = self._queue_by_offset[offset]
         assert queue.waiting[0].offset == offset
         del queue.waiting[0]
-        queue.in_flight += 1
-        queue.head = NO_HEAD
-        return queue.waiting[0] if queue.waiting else None
+        queue.hold(offset)
+        if not queue.waiting:
+            return None
+        following = queue.waiting[0]
+        later = bisect_right(queue.in_flight, offset)
+        if later < len(queue.in_flight) and queue.in_flight[later] < following.offset:
+            return None
+        return following
 
-    def requeue(self, offset: int, lane: Lane) -> ReadyMessage | None:
+    def hide(self, offset: int, lane: Lane) -> None:
+        """Put a waiting message in flight, whatever its place in the order."""
+        queue = self._queue_by_offset[offset]
+        queue.waiting.remove(ReadyMessage(offset, lane))
+        queue.hold(offset)
+
+    def requeue(self, offset: int, lane: Lane, released_ms: int) -> ReadyMessage | None:
         """Make a message in flight available again; return the message that became deliverable, if any."""
         queue = self._queue_by_offset[offset]
-        queue.in_flight -= 1
+        queue.in_flight.remove(offset)
+        queue.released_ms = max(queue.released_ms, released_ms)
         insort(queue.waiting, ReadyMessage(offset, lane))
         return self._next_deliverable(queue)
+
+    def released_ms(self, offset: int) -> int:
+        """Return when the first message of this key was released after a delivery; 0 if it was not."""
+        queue = self._queue_by_offset.get(offset)
+        return 0 if queue is None else queue.released_ms
 
     def finish(self, offset: int, lane: Lane, *, was_waiting: bool) -> ReadyMessage | None:
         """Remove a message that is done; return the message that became deliverable, if any."""
         queue = self._queue_by_offset.pop(offset)
+        queue.released_ms = 0
         if was_waiting:
             queue.waiting.remove(ReadyMessage(offset, lane))
             if queue.head == offset:
                 queue.head = NO_HEAD
         else:
-            queue.in_flight -= 1
+            queue.in_flight.remove(offset)
         if not queue.in_flight and not queue.waiting:
             del self._queues_by_key[queue.key]
             return None
@@ -293,11 +437,13 @@ class KeyOrder:
         return queue
 
     def _next_deliverable(self, queue: _KeyQueue) -> ReadyMessage | None:
-        """Return the head of a key without messages in flight, unless it was returned before."""
-        if queue.in_flight or not queue.waiting or queue.head == queue.waiting[0].offset:
+        """Return the first message of a key if no earlier one is in flight, unless it was returned before."""
+        if not queue.waiting or queue.head == (first := queue.waiting[0]).offset:
             return None
-        queue.head = queue.waiting[0].offset
-        return queue.waiting[0]
+        if queue.in_flight and queue.in_flight[0] < first.offset:
+            return None
+        queue.head = first.offset
+        return first
 
 
 class PartitionBacklog:
@@ -324,7 +470,8 @@ class PartitionBacklog:
         self._delivered_end = delivered_end
         self._deferred: list[ReadyMessage] = []
         self.order = KeyOrder() if in_key_order else None
-        self.lanes = [LaneBacklog() for _ in ALL_LANES]
+        self.times = ArrivalTimes()
+        self.lanes = [LaneBacklog(self.times) for _ in ALL_LANES]
         self.ready = [0] * len(ALL_LANES)
         for lane in ALL_LANES:
             self._ready_partitions.clear(lane, self._number)
@@ -351,8 +498,10 @@ class PartitionBacklog:
     def add_run(self, first: int, end: int, lane: Lane) -> None:
         """Add messages that were never delivered and have no key order."""
         self.ready[lane] += end - first
-        self.lanes[lane].add_run(first, end)
-        self._ready_partitions.mark(lane, self._number)
+        backlog = self.lanes[lane]
+        if not backlog.runs:
+            self._ready_partitions.mark(lane, self._number, self.times.at(first))
+        backlog.add_run(first, end)
 
     def add_keyed(self, key: bytes, offset: int, lane: Lane) -> None:
         """Add a message that is delivered in the order of its key."""
@@ -365,17 +514,38 @@ class PartitionBacklog:
         self.ready[lane] += 1
         self._add_ready(ReadyMessage(offset, lane))
 
-    def requeue(self, offset: int, lane: Lane) -> None:
-        """Make a message available again, at its place in the order."""
+    def requeue(self, offset: int, lane: Lane, released_ms: int) -> None:
+        """Make a message available again, at its place in the order, or as ready since `released_ms`."""
         if self.order is None:
-            self.add_single(offset, lane)
+            self.ready[lane] += 1
+            self._add_ready(ReadyMessage(offset, lane), released_ms)
         elif offset < self.read_to:
             # A message that was not read yet is added when it is read.
             self.ready[lane] += 1
             if self.order.contains(offset):
-                self._offer(self.order.requeue(offset, lane))
+                self._offer(self.order.requeue(offset, lane, released_ms))
             else:
-                self._add_ready(ReadyMessage(offset, lane))
+                self._add_ready(ReadyMessage(offset, lane), released_ms)
+
+    def hide(self, offset: int, lane: Lane) -> None:
+        """Remove an available message that is leased again by its last consumer."""
+        if self.order is None:
+            self.ready[lane] -= 1
+        elif offset < self.read_to:
+            self.ready[lane] -= 1
+            if self.order.contains(offset):
+                self.order.hide(offset, lane)
+
+    def since_ms(self, lane: Lane) -> int:
+        """Return since when the first message of a lane has been ready."""
+        return self.lanes[lane].since_ms
+
+    def served(self, lane: Lane) -> None:
+        """Update the index of partitions after messages of a lane were taken."""
+        if self.lanes[lane]:
+            self._ready_partitions.served(lane, self._number, self.lanes[lane].since_ms)
+        else:
+            self._ready_partitions.clear(lane, self._number)
 
     def finish(self, offset: int, lane: Lane, *, was_waiting: bool) -> None:
         """Remove a message that is done."""
@@ -419,6 +589,9 @@ class PartitionBacklog:
         else:
             self._add_ready(message)
 
-    def _add_ready(self, message: ReadyMessage) -> None:
-        self.lanes[message.lane].add_single(message.offset)
-        self._ready_partitions.mark(message.lane, self._number)
+    def _add_ready(self, message: ReadyMessage, released_ms: int = 0) -> None:
+        if self.order is not None:
+            released_ms = max(released_ms, self.order.released_ms(message.offset))
+        since_ms = max(self.times.at(message.offset), released_ms)
+        self.lanes[message.lane].add_single(message.offset, since_ms)
+        self._ready_partitions.mark(message.lane, self._number, since_ms)

@@ -33,35 +33,55 @@ class Grant:
     key_runs: bool
     messages: list[Acquired] = field(default_factory=list)
     redelivered: int = 0
+    # The last run of each partition and lane that is not acquired yet: it may be continued.
+    runs: dict[tuple[int, Lane], tuple[SharePartition, int, int]] = field(default_factory=dict)
+
+    def add_run(self, partition: SharePartition, first: int, end: int, lane: Lane) -> None:
+        """Lease messages that were never delivered."""
+        self.messages += map(
+            Acquired, repeat(partition.number), range(first, end), repeat(1), repeat(lane),
+            repeat(self.due_ms), repeat(self.now_ms), repeat(partition.generation),
+        )  # fmt: skip
+        place = partition.number, lane
+        if (run := self.runs.get(place)) is not None:
+            if run[2] == first:
+                first = run[1]
+            else:
+                self._acquire(*run, lane)
+        self.runs[place] = partition, first, end
+
+    def acquire_runs(self) -> None:
+        """Acquire the runs that were added."""
+        for (_, lane), run in self.runs.items():
+            self._acquire(*run, lane)
+        self.runs.clear()
+
+    def _acquire(self, partition: SharePartition, first: int, end: int, lane: Lane) -> None:
+        progress = partition.progress
+        progress.delivered_end = max(progress.delivered_end, end)
+        while first < end:
+            stop = min(end, ((first >> CHUNK_BITS) + 1) << CHUNK_BITS)
+            partition.acquire(first, stop, lane, self.due_ms, self.now_ms, self.consumer)
+            first = stop
 
 
-def _lease_from_lane(partition: SharePartition, lane: Lane, room: int, grant: Grant) -> int:
-    """Lease up to `room` ready messages of a lane; return how many there were."""
+def _lease_from_lane(partition: SharePartition, lane: Lane, room: int, until_ms: int, grant: Grant) -> int:
+    """Lease up to `room` messages of a lane that became ready before `until_ms`; return how many there were.
+
+    If there is no such message, those of the first batch are leased.
+    """
     ready = partition.backlog.lanes[lane]
     left = room
-    while left > 0 and (span := ready.pop(left)) is not None:
+    while left > 0 and (span := ready.pop(left, until_ms)) is not None:
         if span.is_single:
             left -= _lease_single(partition, span.first, lane, left, grant)
         else:
-            _lease_run(partition, span.first, span.end, lane, grant)
+            grant.add_run(partition, span.first, span.end, lane)
             left -= span.end - span.first
-    partition.backlog.clear_if_empty(lane)
+        if not ready or ready.since_ms >= until_ms:
+            break
+    partition.backlog.served(lane)
     return room - left
-
-
-def _lease_run(partition: SharePartition, first: int, end: int, lane: Lane, grant: Grant) -> None:
-    """Lease messages that were never delivered."""
-    due_ms, now_ms = grant.due_ms, grant.now_ms
-    grant.messages += map(
-        Acquired, repeat(partition.number), range(first, end), repeat(1), repeat(lane), repeat(due_ms),
-        repeat(now_ms), repeat(partition.generation),
-    )  # fmt: skip
-    progress = partition.progress
-    progress.delivered_end = max(progress.delivered_end, end)
-    while first < end:
-        stop = min(end, ((first >> CHUNK_BITS) + 1) << CHUNK_BITS)
-        partition.acquire(first, stop, lane, due_ms, now_ms, grant.consumer)
-        first = stop
 
 
 def _lease_single(partition: SharePartition, offset: int, lane: Lane, room: int, grant: Grant) -> int:
@@ -88,7 +108,7 @@ def _lease_single(partition: SharePartition, offset: int, lane: Lane, room: int,
 def _lease_one(partition: SharePartition, offset: int, lane: Lane, grant: Grant) -> None:
     leases = partition.progress.find(offset)
     if leases is None:
-        _lease_run(partition, offset, offset + 1, lane, grant)
+        grant.add_run(partition, offset, offset + 1, lane)
         return
     leased = partition.acquire_again(leases, offset, grant.due_ms, grant.now_ms, grant.consumer)
     grant.redelivered += leased.count > 1
@@ -117,7 +137,7 @@ def request_read(queue: Queue, number: int, limits: EngineLimits) -> bool:
     return True
 
 
-def load_backlog(queue: Queue, read: ReadBacklog, outline: Outline) -> None:
+def load_backlog(queue: Queue, read: ReadBacklog, outline: Outline, now_ms: int) -> None:
     """Index the messages of a completed read."""
     partition = queue.partitions.get(read.partition)
     if partition is None or partition.backlog.reading != read:
@@ -132,6 +152,9 @@ def load_backlog(queue: Queue, read: ReadBacklog, outline: Outline) -> None:
     partition.drop_before(log_start)
     if backlog.read_to != read.offset:
         return  # retention has deleted part of it; the remainder is still unread
+    backlog.times.drop_before(partition.start_offset)
+    for offset, time_ms in outline.times:
+        backlog.times.add(max(offset, read.offset), min(time_ms, now_ms))
     position = read.offset
     for first, last, lane, keys in outline.ranges:
         assert first >= position, f"{read}: offset {first} follows {position}"
@@ -253,8 +276,12 @@ def serve(
         deliverable = _deliverable(queue, partitions, wanted)
         if deliverable < wanted:
             _request_reads(queue, partitions, MAX_READS, limits)
+        reading = queue.reading & partitions
         is_new = receive.reads_left == MAX_READS
-        if (is_new or deliverable < wanted) and receive.reads_left and queue.reading & partitions:
+        # Partitions without a known message may have the oldest one.
+        unknown = reading & ~queue.ready_partitions.all
+        receive.awaited = unknown if is_new else receive.awaited & unknown
+        if (is_new or receive.awaited or deliverable < wanted) and receive.reads_left and reading:
             receive.reads_left -= 1
             # Messages that are ready do not wait for a slow read.
             receive.has_ready = deliverable > 0
@@ -278,6 +305,7 @@ def _lease(queue: Queue, request: ReceiveRequest, partitions: int, room: int, no
     )
     grant = Grant(request.consumer, now_ms, now_ms + min(lease_ms, MAX_LEASE_MS), request.key_runs)
     _schedule(queue, partitions, room, grant)
+    grant.acquire_runs()
     queue.totals.received += len(grant.messages)
     queue.totals.redelivered += grant.redelivered
     return grant.messages
@@ -330,10 +358,15 @@ def _schedule(queue: Queue, among: int, room: int, grant: Grant) -> None:
 
 
 def _lease_from_next_partition(queue: Queue, lane: Lane, among: int, room: int, grant: Grant) -> None:
-    """Lease messages of one lane in the next partition only."""
-    partition = queue.partitions[queue.ready_partitions.next_partition(lane, among)]
-    partition.drop_before(queue.log.bounds(queue.id.topic, partition.number)[0])
-    taken = _lease_from_lane(partition, lane, room, grant)
+    """Lease messages of one lane from the partition with the oldest one, until another has an older one."""
+
+    def since(number: int) -> int:
+        return queue.partitions[number].backlog.since_ms(lane)
+
+    number, until_ms = queue.ready_partitions.oldest(lane, among, since)
+    partition = queue.partitions[number]
+    partition.drop_before(queue.log.bounds(queue.id.topic, number)[0])
+    taken = _lease_from_lane(partition, lane, room, until_ms, grant)
     queue.lanes.served(lane, taken, grant.now_ms, is_empty=not queue.ready_partitions.lanes >> lane & 1)
 
 

@@ -1,8 +1,16 @@
 """Settlement of deliveries by consumers, and the end of leases and backoffs."""
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeGuard
 
-from alpacamq.model.errors import AlpacaError, InvalidDelay, InvalidRequest, NotAcquired, StaleReceipt
+from alpacamq.model.errors import (
+    AlpacaError,
+    InvalidDelay,
+    InvalidRequest,
+    MessageDone,
+    NotAcquired,
+    StaleReceipt,
+)
 from alpacamq.model.topics import DAY_MS, check_topic_name
 
 from .chunks import CHUNK_BITS, LeaseGroup, State
@@ -50,7 +58,7 @@ def stale_receipts(queue_id: QueueId, settlements: Sequence[Settlement]) -> tupl
     )
 
 
-def end_leases(queue: Queue, leases: LeaseGroup, reason: str = EXPIRED) -> None:
+def end_leases(queue: Queue, leases: LeaseGroup, now_ms: int, reason: str = EXPIRED) -> None:
     """End the lease or backoff of all messages of a group."""
     partition = queue.partitions[leases.chunk.partition.number]
     if leases.state is State.ACQUIRED:
@@ -66,17 +74,28 @@ def end_leases(queue: Queue, leases: LeaseGroup, reason: str = EXPIRED) -> None:
         for offset in [*leases.offsets()]:
             queue.dead_letter(partition, leases, offset, reason)
     else:
-        partition.release_all(leases)
+        partition.release_all(leases, _released_ms(leases, now_ms, reason))
 
 
-def release_consumer(queue: Queue, consumer: str) -> None:
+def _released_ms(leases: LeaseGroup, now_ms: int, reason: str) -> int:
+    """Return when messages were released; 0 if they keep their place in the order.
+
+    A message whose lease expires for the first time keeps it. Later it goes behind the messages that are
+    ready, which a message that no consumer can process would otherwise hold up.
+    """
+    if leases.state is State.ACQUIRED and (reason is not EXPIRED or leases.count <= 1):
+        return 0
+    return now_ms + 1
+
+
+def release_consumer(queue: Queue, consumer: str, now_ms: int) -> None:
     """End all leases of a consumer that has disconnected."""
     if not queue.consumers.has_leases(consumer):
         return
     for partition in queue.partitions.values():
         for leases in [*partition.progress.lease_groups()]:
             if leases.state is State.ACQUIRED and leases.owner == consumer:
-                end_leases(queue, leases, "consumer disconnected")
+                end_leases(queue, leases, now_ms, "consumer disconnected")
 
 
 def _settle_special(
@@ -91,13 +110,16 @@ def _settle_special(
     if partition is None:
         return NotAcquired(f"{where} was never delivered to group {queue.id.group!r}")
     if leases is not None and leases.state is State.ACQUIRED and leases.due_ms <= now_ms:
-        end_leases(queue, leases)  # expired, but not ended by a tick yet
+        end_leases(queue, leases, now_ms)  # expired, but not ended by a tick yet
         leases = partition.progress.find(settlement.offset)
     by_receipt = settlement.delivery_count is not None or settlement.generation is not None
     if settlement.generation not in (None, partition.generation):
         return StaleReceipt(f"{where} was delivered before its queue was reset")
-    if by_receipt and settlement.action is Action.ACK and partition.progress.is_done(settlement.offset):
-        return None
+    if by_receipt and partition.progress.is_done(settlement.offset):
+        return None if settlement.action is Action.ACK else MessageDone(f"{where} is done")
+    if by_receipt and settlement.action is Action.EXTEND and _is_free(leases, settlement):
+        # Late, also by an earlier receipt, but no consumer holds the message: accept it.
+        return _apply(queue, partition, leases, settlement, now_ms)
     if leases is None or settlement.delivery_count not in (None, leases.count):
         return _not_leased(where, by_receipt=by_receipt)
     if leases.state is State.ACQUIRED:
@@ -108,6 +130,16 @@ def _settle_special(
         # Late, but the message was not delivered again: accept it.
         return _apply(queue, partition, leases, settlement, now_ms)
     return _not_leased(where, by_receipt=by_receipt)
+
+
+def _is_free(leases: LeaseGroup | None, settlement: Settlement) -> TypeGuard[LeaseGroup]:
+    """Return whether a message is available after the delivery of this settlement's receipt."""
+    return (
+        leases is not None
+        and leases.state is State.AVAILABLE
+        and settlement.delivery_count is not None
+        and settlement.delivery_count <= leases.count
+    )
 
 
 def _not_leased(where: str, *, by_receipt: bool) -> AlpacaError:
@@ -155,16 +187,16 @@ def _nack(
     if delay_ms:
         partition.back_off(leases, settlement.offset, now_ms + delay_ms)
     else:
-        partition.release(leases, settlement.offset, leases.count)
+        partition.release(leases, settlement.offset, leases.count, now_ms + 1)
 
 
 def _release(
-    queue: Queue, partition: SharePartition, leases: LeaseGroup, settlement: Settlement, _now_ms: int
+    queue: Queue, partition: SharePartition, leases: LeaseGroup, settlement: Settlement, now_ms: int
 ) -> None:
     if queue.is_spent(leases.count):
         queue.dead_letter(partition, leases, settlement.offset, _reason(settlement, "released too often"))
     else:
-        partition.release(leases, settlement.offset, leases.count)
+        partition.release(leases, settlement.offset, leases.count, now_ms + 1)
 
 
 def _release_unseen(
@@ -191,13 +223,15 @@ def _extend(
         lease_ms = queue.settings.queue_visibility_timeout_ms
     if not 0 <= lease_ms <= MAX_LEASE_MS:
         raise InvalidDelay(f"a lease can be extended by 0 to {MAX_LEASE_MS} ms, not {lease_ms}")
+    if not lease_ms and leases.state is State.AVAILABLE:
+        return
     if lease_ms:
         due_ms = min(now_ms + lease_ms, leases.acquired_ms + MAX_LEASE_MS)
         partition.extend(leases, settlement.offset, due_ms)
     elif queue.is_spent(leases.count):
         queue.dead_letter(partition, leases, settlement.offset, EXPIRED)
     else:
-        partition.release(leases, settlement.offset, leases.count)
+        partition.release(leases, settlement.offset, leases.count, now_ms + 1)
 
 
 def _move(

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from alpacamq.broker.queue.deliveries import read_receipt
 from alpacamq.broker.queue.service import Queues, Receipted
-from alpacamq.model.errors import AlpacaError, InvalidReceipt, StaleReceipt
+from alpacamq.model.errors import AlpacaError, InvalidReceipt, MessageDone, StaleReceipt
 from alpacamq.queues.messages import Action
 from alpacamq.telemetry.tracing import ClientApi
 
@@ -152,7 +152,14 @@ def _extension(receipt: str, visibility_s: int | None) -> Receipted:
 
 
 def _extension_fault(receipt: str, error: AlpacaError) -> Fault:
-    return _invalid_receipt(receipt) if isinstance(error, InvalidReceipt) else fault_of(error)
+    match error:
+        case InvalidReceipt():
+            return _invalid_receipt(receipt)
+        case MessageDone():
+            reason = "Message does not exist or is not available for visibility timeout change."
+            return invalid_value(receipt[:_SHOWN_RECEIPT], "ReceiptHandle", reason)
+        case _:
+            return fault_of(error)
 
 
 def _deletion_fault(queue: Queue, receipt: str, error: AlpacaError | None) -> Fault | None:

@@ -13,7 +13,7 @@ from alpacamq.broker.topics import Topics
 from alpacamq.model.errors import AlpacaError, DamagedLog
 from alpacamq.model.ports import Clock
 from alpacamq.model.topics import TopicConfig
-from alpacamq.queues.messages import OffsetRange, Outline, ReadBacklog
+from alpacamq.queues.messages import Outline, ReadBacklog
 from alpacamq.telemetry.logs import get_logger
 
 from .block_cache import (
@@ -167,8 +167,10 @@ class BacklogScans:
             await self._blocks.load(partition, offset, stable_offset)
             return None
         aborted = partition.aborted_between(offset, part.next_offset)
-        runs, seconds = await in_thread(self._executor, part, self._runs_of, partition, part, offset, aborted)
-        self._keep((partition, offset), Outline(runs, part.next_offset))
+        outline, seconds = await in_thread(
+            self._executor, part, self._outline_of, partition, part, offset, aborted
+        )
+        self._keep((partition, offset), outline)
         self._unused.setdefault(partition, set()).add(offset)
         if seconds < _SHORT_SECONDS:
             self._scan_bytes = min(2 * self._scan_bytes, _MAX_SCAN_BYTES)
@@ -177,16 +179,16 @@ class BacklogScans:
         self._rest_until = self._clock.monotonic() + min(seconds, _LONGEST_REST_SECONDS)
         return part.next_offset
 
-    def _runs_of(
+    def _outline_of(
         self, partition: Partition, part: Readable, offset: int, aborted: Sequence[tuple[int, int]]
-    ) -> tuple[list[OffsetRange], float]:
-        """Return the ranges in a slice, and the CPU time of this thread."""
+    ) -> tuple[Outline, float]:
+        """Return the outline of a slice, and the CPU time of this thread."""
         began = thread_time()
-        runs = outlined(part.read(), aborted, self._unpacked_limit_bytes, report_unreadable(partition))
+        runs, times = outlined(part.read(), aborted, self._unpacked_limit_bytes, report_unreadable(partition))
         kept = [
             run if run.first >= offset else run._replace(first=offset) for run in runs if run.last >= offset
         ]
-        return kept, thread_time() - began
+        return Outline(kept, part.next_offset, times), thread_time() - began
 
     def _keep(self, key: tuple[Partition, int], outline: Outline) -> None:
         if key in self._found:

@@ -7,9 +7,10 @@ records at a time from a batch of a thousand unpacks it once.
 import asyncio
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
+from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
 from alpacamq.broker.partition.leader import Partition
@@ -29,6 +30,8 @@ from alpacamq.telemetry.logs import get_logger
 Unreadable = Callable[[BatchHeader, CorruptBatch], None]
 
 _LANE = LANE.encode()
+# Batches of one read whose times are kept.
+_MAX_TIMES = 1024
 _LANES = {name.encode(): lane for name, lane in LANES_BY_NAME.items()}
 
 
@@ -119,12 +122,29 @@ def lane_of(value: bytes | None) -> Lane:
     return Lane.NORMAL if value is None else _LANES.get(value.strip().lower(), Lane.NORMAL)
 
 
+class BatchTimes:
+    """First offset and timestamp of batches; of every second, fourth, … if there are many."""
+
+    __slots__ = ("found",)
+
+    def __init__(self, batches: Iterable[Stored] = ()) -> None:
+        self.found: list[tuple[int, int]] = []
+        for stored in batches:
+            self.add(stored.header)
+
+    def add(self, header: BatchHeader) -> None:
+        self.found.append((header.base_offset, header.base_timestamp))
+        if len(self.found) > _MAX_TIMES:
+            del self.found[1::2]
+
+
 def outlined(
     data: bytes, aborted: Sequence[tuple[int, int]], limit_bytes: int, unreadable: "Unreadable"
-) -> list[OffsetRange]:
-    """Return the ranges of all batches in `data`."""
-    runs = Runs(with_keys=False)
+) -> tuple[list[OffsetRange], list[tuple[int, int]]]:
+    """Return the ranges of all batches in `data`, and their times."""
+    runs, times = Runs(with_keys=False), BatchTimes()
     for stored in stored_batches(data, aborted):
+        times.add(stored.header)
         if stored.is_plain:
             runs.add_plain(stored.header)
         else:
@@ -132,7 +152,7 @@ def outlined(
                 runs.add_batch(IndexedBatch(memoryview(data)[stored.start : stored.end], limit_bytes))
             except CorruptBatch as error:
                 unreadable(stored.header, error)
-    return runs.finished()
+    return runs.finished(), times.found
 
 
 def _find_lane(data: bytes, at: int) -> int:
@@ -157,8 +177,8 @@ _BATCH_OVERHEAD_BYTES = 300
 class Block:
     """Consecutive whole batches of one partition, without uncommitted ones."""
 
-    __slots__ = ("_batches", "_data", "_firsts", "_indexed", "_limit_bytes", "_outlines", "_unreadable",
-                 "first_offset", "next_offset", "size_bytes")  # fmt: skip
+    __slots__ = ("_batches", "_data", "_firsts", "_indexed", "_limit_bytes", "_outlines", "_times",
+                 "_unreadable", "first_offset", "next_offset", "size_bytes")  # fmt: skip
 
     def __init__(
         self,
@@ -175,6 +195,7 @@ class Block:
         self._limit_bytes = limit
         self._batches: list[Stored] = list(stored_batches(data, aborted))
         self._firsts = [stored.header.base_offset for stored in self._batches]
+        self._times = BatchTimes(self._batches).found
         self._indexed: dict[int, IndexedBatch | None] = {}
         self._outlines: dict[bool, list[OffsetRange]] = {}
         self.size_bytes = len(data) + _BLOCK_OVERHEAD_BYTES + _BATCH_OVERHEAD_BYTES * len(self._batches)
@@ -213,9 +234,11 @@ class Block:
         if (runs := self._outlines.get(with_keys)) is None:
             runs = self._outlines[with_keys] = self._runs(with_keys=with_keys)
             self.size_bytes += sum(150 + 60 * len(run.keys or ()) for run in runs)
+        times = self._times
         if runs and runs[0].first < offset:
             runs = _from(runs, offset)
-        return Outline(runs, self.next_offset)
+            times = times[max(bisect_right(times, offset, key=itemgetter(0)) - 1, 0) :]
+        return Outline(runs, self.next_offset, times)
 
     def record(self, offset: int) -> Record | None:
         """Return the record at `offset`; None if it does not exist or is unreadable."""
