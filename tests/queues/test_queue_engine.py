@@ -195,6 +195,28 @@ def test_ready_messages_wait_only_briefly_for_a_slow_read() -> None:
     assert queue.received(ticket) == [1]
 
 
+def test_the_first_receive_waits_until_the_lanes_are_known() -> None:
+    log = FakeLog(slab=10)
+    log.add(QUEUE.topic).partitions[0].append(*[Entry()] * 30, Entry(Lane.CRITICAL))
+    queue = SlowReads(log)
+    first = queue.send(receive_request(max_messages=1))[0]
+    for _ in range(4):
+        assert queue.received(first) is None
+        queue.end_reads()
+    assert queue.received(first) == [30]
+
+
+def test_the_first_receive_waits_for_a_quarter_of_a_second_at_most() -> None:
+    queue = SlowReads(FakeLog(slab=10))
+    queue.log.add(QUEUE.topic).partitions[0].append(*[Entry()] * 30)
+    first = queue.send(receive_request(max_messages=1))[0]
+    queue.end_reads()
+    queue.advance(249)
+    assert queue.received(first) is None
+    queue.advance(1)
+    assert queue.received(first) == [0]
+
+
 def test_a_wait_that_ends_while_its_topic_is_deleted_is_answered() -> None:
     queue = host()
     ticket = queue.wait(wait_ms=1000)

@@ -56,6 +56,8 @@ __all__ = ["EngineLimits", "QueueEngine"]
 _POLL_MS = 2000
 # How long a receive waits for more reads while there are messages for it.
 _READ_MS = 20
+# How long the first receives of a queue wait for reads while there are messages for them.
+_COLD_MS = 250
 # Messages whose leases and backoffs end in one event; more would delay all other requests.
 _MAX_ENDED_PER_EVENT = 2000
 
@@ -158,7 +160,8 @@ class PendingReceives:
 
     def _schedule(self, receive: PendingReceive, now_ms: int) -> None:
         """Set the time at which a receive is served again, whatever happens."""
-        due_ms = min(now_ms + _READ_MS, receive.end_ms) if receive.has_ready else receive.end_ms
+        ready_ms = max(now_ms + _READ_MS, receive.queue.cold_until_ms)
+        due_ms = min(ready_ms, receive.end_ms) if receive.has_ready else receive.end_ms
         if receive.due_ms == NO_DEADLINE or due_ms < receive.due_ms:
             self._deadlines.remove(receive)
             receive.due_ms = due_ms
@@ -259,6 +262,8 @@ class QueueEngine:
         queue.open_partitions(request.start)
         if (queue.waiting or queue.polls) and queue.ready_partitions.lanes:
             out.replies += self._receives.serve(queue, now_ms)  # the older ones first
+        if queue.cold_until_ms == NO_DEADLINE:
+            queue.cold_until_ms = now_ms + _COLD_MS
         partitions = mask_of(request)
         wait_ms = request.wait_ms or _POLL_MS
         receive = PendingReceive(queue, request, reply_to, partitions, now_ms + wait_ms)

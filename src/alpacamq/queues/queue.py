@@ -30,6 +30,7 @@ from .records import StoredHead, StoredQueue, head_key, pack_queue, queue_key
 OVERRIDABLE = "queue."
 # Reads that one receive requests at a time, and how often it waits for further reads.
 MAX_READS = 8
+COLD_MESSAGES = 20_000
 
 
 def check_overrides(overrides: Mapping[str, str | None]) -> None:
@@ -100,6 +101,10 @@ class Queue:
         self.reading = 0  # mask of partitions that are being read
         self.last_read = -1  # the partition of the last read
         self.read_ahead_ms = 0  # when to read ahead next
+        # The first receives wait for more reads, although there are messages: until then at most, and until
+        # this many messages were read.
+        self.cold_until_ms = NO_DEADLINE
+        self.cold_messages = COLD_MESSAGES
         self.is_dirty = False
         self.is_forgotten = False
         self.is_stored = False

@@ -174,6 +174,9 @@ def load_backlog(queue: Queue, read: ReadBacklog, outline: Outline, now_ms: int)
     backlog.release_deferred()
     if not read.offset < backlog.read_to < log_end:
         queue.unread &= ~(1 << read.partition)
+    queue.cold_messages -= backlog.read_to - read.offset
+    if queue.cold_messages <= 0 or not queue.unread | queue.reading:
+        queue.cold_until_ms = 0
 
 
 def _index_keyed(partition: SharePartition, offset: int, lane: Lane, key: bytes | None) -> None:
@@ -274,15 +277,18 @@ def serve(
     wanted = min(room, request.max_messages)
     if not is_last and (queue.unread | queue.reading) & partitions:
         deliverable = _deliverable(queue, partitions, wanted)
-        if deliverable < wanted:
+        # The first receives wait until lanes and partitions are known: their shares and order hold from then.
+        is_cold = now_ms < queue.cold_until_ms
+        if deliverable < wanted or is_cold:
             _request_reads(queue, partitions, MAX_READS, limits)
         reading = queue.reading & partitions
         is_new = receive.reads_left == MAX_READS
         # Partitions without a known message may have the oldest one.
         unknown = reading & ~queue.ready_partitions.all
         receive.awaited = unknown if is_new else receive.awaited & unknown
-        if (is_new or receive.awaited or deliverable < wanted) and receive.reads_left and reading:
-            receive.reads_left -= 1
+        needs_read = (is_new or receive.awaited or deliverable < wanted) and receive.reads_left
+        if reading and (needs_read or is_cold):
+            receive.reads_left = max(receive.reads_left - 1, is_cold)
             # Messages that are ready do not wait for a slow read.
             receive.has_ready = deliverable > 0
             return None
