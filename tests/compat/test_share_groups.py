@@ -92,6 +92,30 @@ def test_members_share_one_partition_and_nothing_is_delivered_twice(new_queue: N
     eventually(queue.is_done)
 
 
+def test_members_divide_the_partitions(new_queue: NewQueue) -> None:
+    queue = new_queue(partitions=4)
+    with queue.consumer() as one, queue.consumer() as two:
+        taken: list[list[str]] = [[], []]
+
+        def poll() -> None:
+            for consumer, mine in zip((one, two), taken, strict=True):
+                mine += values_of(consumer.poll(0.1))
+
+        def are_done() -> bool:
+            poll()
+            return queue.is_done()
+
+        def are_divided() -> bool:
+            before = [len(mine) for mine in taken]
+            for partition in range(4):
+                queue.publish(*numbered(100), partition=partition)
+            eventually(are_done, within_s=30)
+            return [len(mine) - count for mine, count in zip(taken, before, strict=True)] == [200, 200]
+
+        # Each member learns of the other with a heartbeat.
+        eventually(are_divided, within_s=60)
+
+
 def test_released_messages_are_redelivered_and_accepted_ones_are_not(new_queue: NewQueue) -> None:
     queue = new_queue()
     queue.publish(*numbered(6))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alpacamq.coordinator.consumer.messages import Partitions
-from alpacamq.coordinator.share.group import SHARERS, assign_shared
+from alpacamq.coordinator.share.group import assign_shared
 from alpacamq.model.ids import TopicId
 
 A, B = UUID(int=1), UUID(int=2)
@@ -27,10 +27,10 @@ def sharers(assigned: dict[str, Partitions], topic: TopicId, partitions: int) ->
     ("member_count", "partitions", "expected"),
     [
         pytest.param(1, 3, [3], id="one has everything"),
-        pytest.param(2, 3, [3, 3], id="two share everything"),
+        pytest.param(2, 3, [1, 2], id="partitions are spread"),
         pytest.param(3, 1, [1, 1, 1], id="many share the only partition"),
-        pytest.param(3, 3, [2, 2, 2], id="every partition has two members"),
-        pytest.param(4, 6, [3, 3, 3, 3], id="and all members have as many"),
+        pytest.param(3, 3, [1, 1, 1], id="every partition has one member"),
+        pytest.param(4, 6, [1, 1, 2, 2], id="some members have one more"),
         pytest.param(10, 4, [1, 1, 1, 1, 1, 1, 1, 1, 2, 2], id="more members than partitions"),
     ],
 )
@@ -52,7 +52,7 @@ held = st.dictionaries(
     counts=st.fixed_dictionaries({A: st.integers(0, 12), B: st.integers(0, 12)}),
     before=st.dictionaries(st.sampled_from(members(12)), held),
 )
-def test_every_partition_is_shared_and_every_member_has_work(
+def test_every_partition_has_a_member_and_every_member_has_work(
     subscribers: dict[str, frozenset[TopicId]], counts: dict[TopicId, int], before: dict[str, Partitions]
 ) -> None:
     assigned = assign_shared(subscribers, counts, before)
@@ -62,7 +62,7 @@ def test_every_partition_is_shared_and_every_member_has_work(
         assert all(topic not in each or name in interested for name, each in assigned.items())
         if not interested or not partitions:
             continue
-        expected = min(len(interested), max(SHARERS, -(-len(interested) // partitions)))
+        expected = -(-len(interested) // partitions)
         assert sharers(assigned, topic, partitions) == [expected] * partitions
         loads = [len(assigned[name][topic]) for name in interested]
         assert min(loads) >= 1
@@ -88,11 +88,11 @@ def test_a_new_member_gets_no_more_than_its_share() -> None:
     before = assign_shared(subscribers, {A: 20}, {})
     after = assign_shared({**subscribers, "new": frozenset({A})}, {A: 20}, before)
     lost = sum(len(before[name][A] - after[name][A]) for name in subscribers)
-    assert lost == len(after["new"][A]) == 8
-    assert {len(each[A]) for each in after.values()} == {8}
+    assert lost == len(after["new"][A]) == 4
+    assert {len(each[A]) for each in after.values()} == {4}
 
 
 def test_a_thousand_members_and_partitions_are_assigned_quickly() -> None:
     subscribers = {name: frozenset({A}) for name in members(1000)}
     assigned = assign_shared(subscribers, {A: 1000}, {})
-    assert {len(each[A]) for each in assigned.values()} == {2}
+    assert {len(each[A]) for each in assigned.values()} == {1}

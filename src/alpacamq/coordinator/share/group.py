@@ -36,15 +36,16 @@ from .messages import (
 )
 from .records import ShareProfile
 
-SHARERS = 2
-
 
 def assign_shared(
     subscribers: Mapping[str, frozenset[TopicId]],
     partition_counts: Mapping[TopicId, int],
     before: Mapping[str, Partitions],
 ) -> dict[str, Partitions]:
-    """Return the partitions of every member, as close to `before` as balance allows."""
+    """Return the partitions of every member, as close to `before` as balance allows.
+
+    Members share a partition only if there are more members than partitions.
+    """
     assigned: dict[str, dict[TopicId, frozenset[int]]] = {member: {} for member in subscribers}
     for topic, count in partition_counts.items():
         members = sorted(member for member, topics in subscribers.items() if topic in topics)
@@ -59,7 +60,7 @@ def assign_shared(
 def _topic(previous: Mapping[str, Iterable[int]], partitions: int) -> dict[str, set[int]]:
     """Assign the partitions of one topic to its subscribers."""
     members = len(previous)
-    sharers = min(members, max(SHARERS, -(-members // partitions)))
+    sharers = -(-members // partitions)
     share, larger_shares = divmod(partitions * sharers, members)
     room = [sharers] * partitions
     released = [0] * partitions

@@ -144,8 +144,9 @@ log = get_logger(__name__)
 # The member must settle records first, or the queue is being loaded.
 _PASSING = (TooManyInFlight, CoordinatorLoading, CoordinatorUnavailable)
 MAX_RECORDS = 100_000
-# Acquired per call, so that other requests get their turn in between.
-ACQUIRED_AT_ONCE = 1000
+# Acquired per call, so that other requests get their turn in between: members that share a partition all get
+# some of its records.
+ACQUIRED_AT_ONCE = 100
 MAX_WAIT_MS = 300_000
 # A slice keeps its file open until it is sent. More records are left to the next fetch.
 MAX_SLICES = 128
