@@ -22,6 +22,7 @@ from alpacamq.model.errors import AlpacaError, DamagedLog, StorageFailed
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Clock, Disk
 from alpacamq.model.topics import DAY_MS
+from alpacamq.queues.messages import BUILT_IN_GROUP, QueueId
 from alpacamq.telemetry.event_loop import EventLoopWatch
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import Metrics
@@ -343,6 +344,24 @@ class Broker:
     def commit(self) -> None:
         """Write everything staged since the last commit, before the acknowledgements are sent."""
         self._staged.commit()
+
+    async def purge_queue(self, queue: QueueId) -> None:
+        """Mark all current messages of a queue as done. A FIFO queue forgets their deduplication ids."""
+        ends = await self.queues.purge(queue)
+        if queue.group == BUILT_IN_GROUP:
+            await self.fifo.forget(queue.topic, ends)
+
+    async def reset_queue(self, queue: QueueId, offsets: Mapping[int, int]) -> None:
+        """Restart a queue at these offsets. A reset to the end of a partition is a purge of it."""
+        partitions = self.topics.partitions_of(queue.topic)
+        ends = {
+            index: offset
+            for index, offset in offsets.items()
+            if index < len(partitions) and offset >= partitions[index].last_stable_offset
+        }
+        await self.queues.reset(queue, offsets)
+        if queue.group == BUILT_IN_GROUP:
+            await self.fifo.forget(queue.topic, ends)
 
     async def topic_deleted(self, topic: str) -> None:
         """Forget a deleted topic everywhere."""

@@ -11,10 +11,11 @@ import msgspec
 
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.delay.service import Waiting
+from alpacamq.broker.queue.fifo import FIFO_SUFFIX
 from alpacamq.model.errors import TopicExists, UnknownDelayed
 
 from . import attributes as known
-from .attributes import FIFO_SUFFIX, NEW_FIFO_TOPIC, NEW_QUEUE, NEW_TOPIC, StoredAttributes
+from .attributes import NEW_FIFO_TOPIC, NEW_QUEUE, NEW_TOPIC, StoredAttributes
 from .directory import Queue, QueueDirectory
 from .errors import (
     INVALID_PARAMETER,
@@ -133,8 +134,9 @@ class Administration:
             )
         self._purged[queue.topic.id] = now
         try:
-            await self._broker.queues.purge(queue.id)
+            # Before the purge, which forgets the deduplication ids of messages that no longer wait.
             await self._cancel_delayed(queue.name, self._broker.clock.now_ms())
+            await self._broker.purge_queue(queue.id)
         except BaseException:
             self._purged.pop(queue.topic.id, None)
             raise

@@ -14,7 +14,6 @@ from alpacamq.model.topics import TopicConfig
 from .errors import INVALID_ATTRIBUTE_NAME, INVALID_ATTRIBUTE_VALUE, Fault, has_forbidden
 
 KIB = 1024
-FIFO_SUFFIX = ".fifo"
 MAX_VISIBILITY_S = 12 * 3600
 MAX_DELAY_S = 15 * 60
 MAX_WAIT_S = 20

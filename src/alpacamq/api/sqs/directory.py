@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from alpacamq.broker.queue.fifo import FIFO_SUFFIX
 from alpacamq.broker.queue.service import Queues
 from alpacamq.broker.topics import Topics
 from alpacamq.model.dead_letters import dead_letter_topic
@@ -14,7 +15,7 @@ from alpacamq.model.topics import Topic, TopicConfig
 from alpacamq.queues.messages import BUILT_IN_GROUP, QueueId
 
 from . import attributes
-from .attributes import FIFO_SUFFIX, StoredAttributes
+from .attributes import StoredAttributes
 from .errors import INVALID_ADDRESS, QUEUE_DOES_NOT_EXIST, Fault, invalid_value, missing
 
 

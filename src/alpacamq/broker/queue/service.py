@@ -232,12 +232,13 @@ class Queues:
         """Restart the queue at these offsets."""
         await self._host.ask(ResetRequest(queue=queue, offsets=dict(offsets)))
 
-    async def purge(self, queue: QueueId) -> None:
-        """Mark all current messages as done."""
+    async def purge(self, queue: QueueId) -> Mapping[int, int]:
+        """Mark all current messages as done; return the offsets where the queue starts again."""
         self._topics.image.topic(queue.topic)
         partitions = self._topics.partitions_of(queue.topic)
         ends = {index: partition.last_stable_offset for index, partition in enumerate(partitions)}
         await self.reset(queue, ends)
+        return ends
 
     async def configure(self, queue: QueueId, overrides: Mapping[str, str | None]) -> DescribeReply:
         """Set a group's overrides of a topic's settings."""
