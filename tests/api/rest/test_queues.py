@@ -180,6 +180,27 @@ def test_a_rejected_message_is_dead_lettered_and_redriven(http: httpx.Client, ma
     assert "headers" not in back
 
 
+def test_a_redrive_to_a_deleted_topic_fails_and_counts_what_was_moved(http: httpx.Client, made: str) -> None:
+    publish(http, made, *"abcdef")
+    settle(http, "reject", *poll(http, made, max=6)).raise_for_status()
+    path = f"/groups/queue/queues/{made}.dlq"
+
+    def are_dead() -> bool:
+        return len(http.get(f"/topics/{made}.dlq/messages").json().get("messages", ())) == 6
+
+    eventually(are_dead)
+    http.post("/topics", json={"name": f"{made}-target"}).raise_for_status()
+    body = {"target": f"{made}-target", "messages_per_second": 4}
+    task = http.post(f"/topics/{made}.dlq/dead-letters/redrive", json=body).json()["id"]
+    eventually(lambda: http.get(f"/redrives/{task}").json()["moved"] >= 2)
+    http.delete(f"/topics/{made}-target").raise_for_status()
+    eventually(lambda: http.get(f"/redrives/{task}").json()["state"] == "failed")
+    ended = http.get(f"/redrives/{task}").json()
+    left = ended["to_move"] - ended["moved"]
+    assert ended["failure"] == f"{left} messages were not moved: topic '{made}-target' has been deleted"
+    assert eventually(lambda: http.get(path).json()["totals"]["ready"] == left)
+
+
 def test_an_unknown_redrive_is_not_found(http: httpx.Client) -> None:
     refused(http.get("/redrives/nothing"), 404, "unknown-task")
     refused(http.delete("/redrives/nothing"), 404, "unknown-task")

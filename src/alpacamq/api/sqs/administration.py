@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 
 from base64 import b64decode, b64encode
 
-from alpacamq.broker.queue.service import Queues, RedriveTask
+from alpacamq.broker.queue.service import FailureCause, Queues, RedriveTask
 
-from .errors import RESOURCE_NOT_FOUND
+from .errors import QUEUE_DOES_NOT_EXIST, RESOURCE_NOT_FOUND
 from .requests import CancelMessageMoveTask, ListMessageMoveTasks, StartMessageMoveTask
 from .results import (
     CancelMessageMoveTaskResult,
@@ -287,6 +287,11 @@ class Tags:
         return ListQueueTagsResult(tags=self._directory.by_url(request.queue_url).stored.tags)
 
 
+# The codes that AWS has for failed move tasks; a reason follows.
+FAILURE_CODES = {
+    FailureCause.TARGET_MISSING: QUEUE_DOES_NOT_EXIST.code,
+    FailureCause.ORIGIN_UNKNOWN: "CouldNotDetermineMessageSource",
+}
 MAX_PER_SECOND = 500
 MAX_LISTED_TASKS = 10
 
@@ -371,6 +376,13 @@ class MoveTasks:
             max_number_of_messages_per_second=task.messages_per_second,
             moved=task.moved,
             to_move=task.to_move,
-            failure_reason=task.failure or None,
+            failure_reason=_failure_reason(task),
             started_timestamp=task.started_ms,
         )
+
+
+def _failure_reason(task: RedriveTask) -> str | None:
+    if task.state != "failed":
+        return None
+    code = FAILURE_CODES.get(task.cause) if task.cause is not None else None
+    return task.failure if code is None else f"{code}: {task.failure}"

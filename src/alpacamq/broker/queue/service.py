@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from alpacamq.broker.dlq.redrive import Redrives, RedriveTask
+from alpacamq.broker.dlq.redrive import FailureCause, Redrives, RedriveTask
 from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.model.dead_letters import dead_letter_topic
@@ -34,7 +34,7 @@ from alpacamq.telemetry.tracing import ClientApi
 from .deliveries import TOPIC_TAG_BYTES, Delivery, ReceiveLimits, read_receipt, select_deliverable
 from .host import QueueHost
 
-__all__ = ["Delivery", "Queues", "Receipted", "RedriveTask"]
+__all__ = ["Delivery", "FailureCause", "Queues", "Receipted", "RedriveTask"]
 
 # A receive that does not wait still skips expired messages for this long.
 _SKIP_SECONDS = 2.0
