@@ -83,7 +83,8 @@ class Administration:
         self._purged: dict[TopicId, float] = {}
 
     async def create(self, request: CreateQueue, caller: Caller) -> QueueUrlResult:
-        attributes, tags, name = request.attributes or {}, request.tags or {}, request.queue_name
+        attributes = known.normalized(request.attributes or {})
+        tags, name = request.tags or {}, request.queue_name
         is_fifo = attributes.get("FifoQueue") == "true"
         _check_name(name, is_fifo=is_fifo)
         known.check(attributes, is_fifo=is_fifo)
@@ -170,7 +171,7 @@ class Administration:
     async def _check_same(self, queue: Queue, attributes: Mapping[str, str]) -> None:
         current = await described(queue, self._directory)
         for name, text in attributes.items():
-            if not _means_the_same(text, current.get(name, "")):
+            if not _means_the_same(text, current.get(name, known.HIDDEN_DEFAULTS.get(name, ""))):
                 raise Fault(
                     QUEUE_NAME_EXISTS,
                     f"A queue already exists with the same name and a different value for attribute {name}",

@@ -106,6 +106,8 @@ class QueueDirectory:
     async def redrive_target(self, queue: Queue) -> RedriveTarget | None:
         """Return where messages go that were received too often, None if they do not go anywhere."""
         settings = await self._queues.settings(queue.id)
+        if settings.queue_dead_letter_topic == queue.name and settings.queue_max_deliveries:
+            return RedriveTarget(queue.name, settings.queue_max_deliveries)  # they stay where they are
         topic = dead_letter_topic(queue.name, settings.queue_dead_letter_topic)
         if topic is None or not settings.queue_max_deliveries:
             return None
