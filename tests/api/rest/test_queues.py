@@ -221,6 +221,18 @@ def test_a_queue_has_settings_of_its_own(http: httpx.Client, made: str) -> None:
     refused(http.put(path, json={"settings": {"retention.ms": 1}}), 422, "invalid-config")
 
 
+def test_whole_floats_are_integers_in_every_body(http: httpx.Client, made: str) -> None:
+    path = f"/groups/workers/queues/{made}"
+    publish(http, made, *"ab", partition=0)
+    changed = http.put(path, json={"settings": {"queue.visibility.timeout.ms": 90_000.0}}).json()
+    assert changed["settings"] == {"queue.visibility.timeout.ms": "90000"}
+    http.post(f"{path}/reset", json={"partition": 0.0, "offset": 1.0}).raise_for_status()
+    assert [each["value"] for each in poll(http, made)] == ["b"]
+    body = {"messages_per_second": 5.0, "max_messages": 1.0, "target": made}
+    http.post("/topics", json={"name": f"{made}.dlq", "partitions": 1.0}).raise_for_status()
+    assert http.post(f"/topics/{made}.dlq/dead-letters/redrive", json=body).status_code == 202
+
+
 def test_a_queue_is_emptied_and_begun_again(http: httpx.Client, made: str) -> None:
     path = f"/groups/workers/queues/{made}"
     publish(http, made, *"abc", partition=0)

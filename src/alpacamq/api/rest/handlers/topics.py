@@ -209,6 +209,8 @@ def setting_text(value: SettingValue) -> str:
     """Format the value of a setting."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))  # for settings that are whole numbers
     return str(value)
 
 
