@@ -232,6 +232,13 @@ class Broker:
             executor=self.work_threads,
             unpacked_limit_bytes=settings.unpacked_limit_bytes,
         )
+        self.housekeeping = Housekeeping(
+            self.all_partitions,
+            self.work_threads,
+            self._retention_clock,
+            settings.retention_check_ms,
+            self.delays.is_worth_compacting,
+        )
         self.lags = GroupLags(self.topics, self.groups)
         self.lane_rates = LaneRates()
         self.sampler = Sampler(self.topics, self.queues, self.lags, self.clock)
@@ -240,13 +247,6 @@ class Broker:
 
     async def run(self) -> None:
         """Run the coordinators and background tasks until cancelled."""
-        housekeeping = Housekeeping(
-            self.all_partitions,
-            self.work_threads,
-            self._retention_clock,
-            self.settings.retention_check_ms,
-            self.delays.is_worth_compacting,
-        )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.event_loop.run())
             if self._directory.is_power_loss_open:
@@ -257,7 +257,7 @@ class Broker:
             await self._is_recovered.wait()
             tasks.create_task(self.queues.run())
             tasks.create_task(self.delays.run())
-            tasks.create_task(housekeeping.run())
+            tasks.create_task(self.housekeeping.run())
             tasks.create_task(self.sampler.run())
             tasks.create_task(self._record_time())
             if self._directory.is_power_loss_open:
