@@ -8,7 +8,7 @@ import pytest
 
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.dlq import writer as moves
-from alpacamq.broker.queue.service import RedriveTask
+from alpacamq.broker.queue.service import FailureCause, RedriveTask
 from alpacamq.broker.statemachine.host import StateMachineHost
 from alpacamq.model.dead_letters import dead_letter_topic
 from alpacamq.model.errors import InvalidRequest, UnknownTopic
@@ -320,8 +320,11 @@ async def test_redrive_leaves_messages_without_a_recorded_origin(tmp_path: Path)
         await with_dead_letters(broker)
         await sent(broker, "orders.dlq", b"foundling")
         done = await ended(broker, await broker.queues.start_redrive("orders.dlq"))
-        assert (done.state, done.moved, done.to_move) == ("completed", 3, 4)
-        assert "1 messages were left" in done.failure
+        assert (done.state, done.moved, done.to_move) == ("failed", 3, 4)
+        assert (done.cause, "1 messages were not moved" in done.failure) == (
+            FailureCause.ORIGIN_UNKNOWN,
+            True,
+        )
         (foundling,) = await broker.queues.receive(DEAD, wait_ms=5000)
         assert (foundling.record.value, foundling.delivery_count) == (b"foundling", 1)
 
@@ -348,12 +351,52 @@ async def test_dead_letters_stay_in_their_topic_if_the_redrive_target_is_deleted
         await eventually(are_moving)
         await broker.topics.delete("elsewhere")
         may_continue.set()
-        await ended(broker, task)
+        done = await ended(broker, task)
+        assert (done.state, done.moved, done.to_move) == ("failed", 0, 3)
+        assert done.failure == "3 messages were not moved: topic 'elsewhere' has been deleted"
         await eventually(lambda: settled_all(broker, DEAD))
         received = await broker.queues.receive(DEAD, wait_ms=5000)
         assert [delivery.delivery_count for delivery in received] == [1, 1, 1]
         await settle(broker, Action.RELEASE, *received)
         assert (await ended(broker, await broker.queues.start_redrive("orders.dlq"))).moved == 3
+
+
+async def test_redrive_fails_and_says_how_many_were_moved_if_its_target_is_deleted(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await with_dead_letters(broker, count=8)
+        await broker.topics.create("elsewhere", partitions=1)
+        task = await broker.queues.start_redrive("orders.dlq", target="elsewhere", messages_per_second=10)
+
+        async def has_moved() -> bool:
+            return broker.queues.redrives()[0].moved > 1
+
+        await eventually(has_moved)
+        await broker.topics.delete("elsewhere")
+        done = await ended(broker, task)
+        assert (done.state, done.cause) == ("failed", FailureCause.TARGET_MISSING)
+        assert 1 < done.moved < 8
+        assert f"{8 - done.moved} messages were not moved" in done.failure
+        left = 0
+        while received := await broker.queues.receive(DEAD, wait_ms=500):
+            left += len(received)
+        assert left == 8 - done.moved
+
+
+async def test_redrive_moves_what_it_can_if_one_of_the_original_topics_was_deleted(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.topics.create("others", overrides={"queue.dead.letter.topic": "orders.dlq"})
+        await with_dead_letters(broker)
+        await sent(broker, "others", b"orphan")
+        others = QueueId("queue", "others")
+        (orphan,) = await broker.queues.receive(others, wait_ms=5000)
+        await settle(broker, Action.REJECT, orphan)
+        await eventually(lambda: settled_all(broker, others))
+        await broker.topics.delete("others")
+        done = await ended(broker, await broker.queues.start_redrive("orders.dlq"))
+        assert (done.state, done.moved, done.to_move) == ("failed", 3, 4)
+        assert done.failure == (
+            "1 messages were not moved: topic 'others', which they came from, does not exist"
+        )
 
 
 async def test_redrive_can_be_cancelled_and_limited(tmp_path: Path) -> None:

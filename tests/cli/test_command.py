@@ -53,7 +53,11 @@ OVER_HTTP = [
     ["dlq", "redrive", "x"],
     ["dlq", "redrives"],
     ["dlq", "cancel", "x"],
+    ["topics", "partitions", "x"],
+    ["topics", "compact", "x"],
+    ["groups", "rebalances", "x"],
     ["delayed", "list", "x"],
+    ["delayed", "show", "x", "0:1"],
     ["delayed", "cancel", "x", "0:1", "--yes"],
 ]
 VERBS = [(verb, "--broker") for verb in OVER_KAFKA] + [(verb, "--http") for verb in OVER_HTTP]

@@ -28,6 +28,9 @@ def test_delayed_lines_are_listed_and_cancelled(ctl: Command, broker: Broker, ma
     assert [each["id"] for each in listed] == batch["ids"]
     assert [each["deliver_at"] for each in listed] == [batch["deliver_at"]] * 2
     first, second = batch["ids"]
+    shown = ctl.json("delayed", "show", made, second)
+    assert (shown["id"], shown["value"], shown["key"]) == (second, "b", None)
+    assert ctl("delayed", "show", made, "0:999999").code == 4
     cancelled = ctl.json("delayed", "cancel", made, first, "--yes")
     assert [each["id"] for each in cancelled["cancelled"]] == [first]
     shown = ctl.ok("delayed", "list", made, "--partition", "0")

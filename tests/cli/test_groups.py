@@ -244,3 +244,14 @@ def test_lag_is_shown_by_group_and_topic(ctl: Command, broker: Broker, topic: st
     ]
     assert any(line.split()[:2] == [topic, topic] for line in ctl.ok("groups", "lag").splitlines())
     assert f"did you mean '{topic}'" in ctl.fails(4, "groups", "lag", f"{topic}x")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_rebalances_are_shown(ctl: Command, broker: Broker, topic: str, protocol: str) -> None:
+    sent(broker, topic, "a")
+    with member(broker, topic, topic, protocol) as consumer:
+        read_and_commit(consumer, 1)
+    shown = eventually(lambda: ctl.json("groups", "rebalances", topic))
+    assert shown[-1]["cause"] == "member-joined"
+    assert "member-joined" in ctl.ok("groups", "rebalances", topic)
+    assert ctl("groups", "rebalances", f"{topic}-not").code == 4

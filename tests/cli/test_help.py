@@ -64,6 +64,9 @@ class Shop:
         self._is_stocked = not any(word in example for word in CHANGES)
         (self.directory / "orders.txt").write_text("tea\ncake\n")
         shutil.copy(ROOT / "examples" / "pipelines" / "archive.toml", self.directory)
+        if "topics compact" in example:
+            users = {"name": "users", "settings": {"cleanup.policy": "compact"}}
+            self._http.post("/topics", json=users).raise_for_status()
         if "config" in example:
             assert main(["config", "set", "cafe", "--http", self.broker.http_address]) == 0
         if "transactions" in example:
@@ -111,7 +114,7 @@ class Shop:
     def _filled(self, example: str) -> str:
         if "RECEIPT" in example:
             return example.replace("RECEIPT", receipts(self.broker, "orders", max=1)[0])
-        if "delayed cancel" in example:
+        if "0:17" in example and "delayed" in example:
             message = {"value": "x", "partition": 0, "delay_ms": 3_600_000}
             answer = self._http.post("/topics/orders/messages", json={"messages": [message]})
             return example.replace("0:17", f"0:{answer.json()['results'][0]['delayed_id']}")

@@ -176,3 +176,20 @@ def test_tables_are_coloured_on_a_terminal(alpacactl: Command, broker: Broker, t
             assert (b"\x1b[1mTOPIC" in listing.raw) is is_coloured
     assert "\x1b" in alpacactl.ok("topics", "list", "--color=always")
     assert "\x1b" not in alpacactl.ok("topics", "list", "--color=always", "-o", "json")
+
+
+def test_partitions_are_shown(alpacactl: Command, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic, "--partitions", "2")
+    shown = alpacactl.json("topics", "partitions", topic)
+    assert [(each["partition"], each["high_watermark"]) for each in shown] == [(0, 0), (1, 0)]
+    assert "HIGH WATERMARK" in alpacactl.ok("topics", "partitions", topic)
+    assert alpacactl("topics", "partitions", f"{topic}-not").code == 4
+
+
+def test_a_topic_is_compacted(alpacactl: Command, topic: str) -> None:
+    alpacactl.ok("topics", "create", topic, "--partitions", "1")
+    refused = alpacactl("topics", "compact", topic)
+    assert refused.code == 1
+    assert "cleanup.policy=delete" in refused.errors
+    alpacactl.ok("topics", "alter", topic, "--set", "cleanup.policy=compact")
+    assert alpacactl.json("topics", "compact", topic)[0]["compacted"] is False

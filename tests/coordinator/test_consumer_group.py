@@ -234,7 +234,7 @@ class TestAdministration:
     )
     def test_a_member_can_be_removed(self, host: Host, member_id: str, instance_id: str | None) -> None:
         ask(host, JOIN, instance_id="i1")
-        host.log += host.group.remove(member_id, instance_id)
+        host.log += host.group.remove(member_id, instance_id, host.now_ms)
         assert host.group.is_empty
         assert host.group.next_deadline_ms is None
         with pytest.raises(UnknownMember):
@@ -243,11 +243,11 @@ class TestAdministration:
     def test_removing_an_unknown_member_fails(self, host: Host) -> None:
         ask(host, JOIN, instance_id="i1")
         with pytest.raises(UnknownMember):
-            host.group.remove("m2", None)
+            host.group.remove("m2", None, host.now_ms)
         with pytest.raises(UnknownMember):
-            host.group.remove("m1", "i2")
+            host.group.remove("m1", "i2", host.now_ms)
         with pytest.raises(FencedInstanceId):
-            host.group.remove("m2", "i1")
+            host.group.remove("m2", "i1", host.now_ms)
 
     def test_only_an_empty_group_can_be_deleted_with_all_records(self, host: Host) -> None:
         ask(host, JOIN)

@@ -32,6 +32,7 @@ from alpacamq.coordinator.messages import (
     SyncRequest,
     TxnCommitRequest,
 )
+from alpacamq.coordinator.rebalances import KEPT, RebalancesReply, RebalancesRequest
 from alpacamq.coordinator.records import key
 from alpacamq.model.errors import (
     AlpacaError,
@@ -423,3 +424,83 @@ def test_dead_is_reachable_from_every_state() -> None:
     assert NEXT_STATES.keys() == {*ClassicState}
     assert all(ClassicState.DEAD in reachable(state) for state in ClassicState)
     assert reachable(ClassicState.EMPTY) == {*ClassicState}
+
+
+def rebalances(host: GroupHost, group: str = GROUP) -> list[tuple[str, str, int | None, int | None]]:
+    """State, cause, generation and duration of recent rebalances, newest first."""
+    reply = host.ask(RebalancesRequest(group=group))
+    assert isinstance(reply, RebalancesReply)
+    return [
+        (each.state, each.cause, each.generation, each.ended_ms and each.ended_ms - each.started_ms)
+        for each in reply.rebalances
+    ]
+
+
+def test_rebalances_of_a_classic_group_are_remembered_with_their_causes() -> None:
+    host = GroupHost(NO_DELAY)
+    first = member_of(host)
+    assert rebalances(host) == [("completed", "member-joined", 1, 0)]
+    pending = host.send(joining(client_id="other"))
+    host.advance(500)
+    assert rebalances(host)[0] == ("running", "member-joined", None, None)
+    host.send(joining(member_id=first.member_id))
+    second = host.answers[pending]
+    assert isinstance(second, JoinReply)
+    assert rebalances(host)[0] == ("running", "member-joined", 2, None)
+    host.ask(SyncRequest(group=GROUP, generation=2, member_id=first.member_id))
+    host.ask(SyncRequest(group=GROUP, generation=2, member_id=second.member_id))
+    assert rebalances(host)[0] == ("completed", "member-joined", 2, 500)
+    host.ask(LeaveRequest(group=GROUP, members=(LeavingMember(member_id=second.member_id),)))
+    assert rebalances(host)[0][:2] == ("running", "member-left")
+    host.advance(100_000)
+    assert rebalances(host)[0][:3] == ("completed", "member-left", 3)
+
+
+def test_an_expired_session_and_an_interruption_are_causes_of_rebalances() -> None:
+    host = GroupHost(NO_DELAY)
+    member_of(host)
+    host.advance(10_000)
+    assert rebalances(host)[0] == ("completed", "session-expired", 2, 0)
+    joined = host.ask(joining())
+    assert isinstance(joined, JoinReply)
+    host.send(joining(client_id="other"))
+    assert [each[:3] for each in rebalances(host)[:2]] == [
+        ("running", "member-joined", None),
+        ("interrupted", "member-joined", 3),
+    ]
+
+
+def test_rebalances_of_a_consumer_group_are_remembered_with_their_causes() -> None:
+    host = GroupHost(NO_DELAY)
+
+    def beat(member_id: str, epoch: int, **fields: Any) -> Any:
+        return host.ask(
+            ConsumerHeartbeatRequest(group=GROUP, member_id=member_id, member_epoch=epoch, **fields)
+        )
+
+    joining_fields = {"subscribed_topics": ("t",), "owned": {}, "rebalance_timeout_ms": 1000}
+    beat("a", 0, **joining_fields)
+    assert rebalances(host) == [("completed", "member-joined", 1, 0)]
+    beat("b", 0, **joining_fields)
+    assert rebalances(host)[0] == ("running", "member-joined", 2, None)
+    host.advance(700)
+    beat("a", 1)
+    assert rebalances(host)[0] == ("completed", "member-joined", 2, 700)
+    beat("a", 2, subscribed_topics=("t", "u"))
+    assert rebalances(host)[0][:3] == ("running", "subscription-changed", 3)
+    beat("b", -1)
+    assert [each[:2] for each in rebalances(host)[:2]] == [
+        ("running", "member-left"),
+        ("interrupted", "subscription-changed"),
+    ]
+    host.advance(100_000)
+    assert rebalances(host)[0] == ("completed", "session-expired", 5, 0)
+
+
+def test_only_the_last_rebalances_are_kept() -> None:
+    host = GroupHost(NO_DELAY)
+    for _ in range(KEPT):
+        joined = member_of(host)
+        host.ask(LeaveRequest(group=GROUP, members=(LeavingMember(member_id=joined.member_id),)))
+    assert len(rebalances(host)) == KEPT
+    assert rebalances(host)[0][1:3] == ("member-left", 2 * KEPT)

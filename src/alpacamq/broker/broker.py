@@ -22,6 +22,7 @@ from alpacamq.model.errors import AlpacaError, DamagedLog, StorageFailed
 from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Clock, Disk
 from alpacamq.model.topics import DAY_MS
+from alpacamq.queues.messages import BUILT_IN_GROUP, QueueId
 from alpacamq.telemetry.event_loop import EventLoopWatch
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.metrics import Metrics
@@ -231,6 +232,13 @@ class Broker:
             executor=self.work_threads,
             unpacked_limit_bytes=settings.unpacked_limit_bytes,
         )
+        self.housekeeping = Housekeeping(
+            self.all_partitions,
+            self.work_threads,
+            self._retention_clock,
+            settings.retention_check_ms,
+            self.delays.is_worth_compacting,
+        )
         self.lags = GroupLags(self.topics, self.groups)
         self.lane_rates = LaneRates()
         self.sampler = Sampler(self.topics, self.queues, self.lags, self.clock)
@@ -239,13 +247,6 @@ class Broker:
 
     async def run(self) -> None:
         """Run the coordinators and background tasks until cancelled."""
-        housekeeping = Housekeeping(
-            self.all_partitions,
-            self.work_threads,
-            self._retention_clock,
-            self.settings.retention_check_ms,
-            self.delays.is_worth_compacting,
-        )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.event_loop.run())
             if self._directory.is_power_loss_open:
@@ -256,7 +257,7 @@ class Broker:
             await self._is_recovered.wait()
             tasks.create_task(self.queues.run())
             tasks.create_task(self.delays.run())
-            tasks.create_task(housekeeping.run())
+            tasks.create_task(self.housekeeping.run())
             tasks.create_task(self.sampler.run())
             tasks.create_task(self._record_time())
             if self._directory.is_power_loss_open:
@@ -343,6 +344,24 @@ class Broker:
     def commit(self) -> None:
         """Write everything staged since the last commit, before the acknowledgements are sent."""
         self._staged.commit()
+
+    async def purge_queue(self, queue: QueueId) -> None:
+        """Mark all current messages of a queue as done. A FIFO queue forgets their deduplication ids."""
+        ends = await self.queues.purge(queue)
+        if queue.group == BUILT_IN_GROUP:
+            await self.fifo.forget(queue.topic, ends)
+
+    async def reset_queue(self, queue: QueueId, offsets: Mapping[int, int]) -> None:
+        """Restart a queue at these offsets. A reset to the end of a partition is a purge of it."""
+        partitions = self.topics.partitions_of(queue.topic)
+        ends = {
+            index: offset
+            for index, offset in offsets.items()
+            if index < len(partitions) and offset >= partitions[index].last_stable_offset
+        }
+        await self.queues.reset(queue, offsets)
+        if queue.group == BUILT_IN_GROUP:
+            await self.fifo.forget(queue.topic, ends)
 
     async def topic_deleted(self, topic: str) -> None:
         """Forget a deleted topic everywhere."""

@@ -1,4 +1,4 @@
-"""`alpacactl delayed`: lists and cancels delayed messages."""
+"""`alpacactl delayed`: lists, shows and cancels delayed messages."""
 
 import argparse
 import re
@@ -27,6 +27,12 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     lists.add_argument(
         "--max", type=count, default=100, metavar="N", help="maximum number of messages (default: 100)"
     )
+
+    show = add_verb(
+        verbs, common, "show", "show a delayed message", _show, ["alpacactl delayed show orders 0:17"]
+    )
+    show.add_argument("topic", type=topic_name)
+    show.add_argument("id", type=_id, help="as shown by `alpacactl delayed list`")
 
     cancel = add_verb(
         verbs, common, "cancel", "cancel delayed messages: they are never delivered", _cancel,
@@ -67,6 +73,19 @@ def _list(parsed: argparse.Namespace, output: Output) -> None:
     )
     if len(found) > parsed.max:
         print_message(f"there are more than {parsed.max} messages; use --max to show more")
+
+
+def _show(parsed: argparse.Namespace, output: Output) -> None:
+    from alpacamq.client.http.messages import delayed_message
+
+    with connect_http(parsed) as api:
+        found = delayed_message(api, parsed.topic, *parsed.id)
+    key, value = (
+        None if content is None else content.decode(errors="replace")
+        for content in (found.key_base64, found.value_base64)
+    )
+    plain = {**_plain(found), "key": key, "value": value}
+    output.show(plain, Table(["field", "value"], [[name, text] for name, text in plain.items()]))
 
 
 def _cancel(parsed: argparse.Namespace, output: Output) -> None:

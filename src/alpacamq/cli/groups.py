@@ -4,8 +4,17 @@ import argparse
 from typing import TYPE_CHECKING
 
 from . import cells
-from .commands import add_confirmation, add_verb, compact, confirm, connect, group_name, verbs_of
-from .output import Output, Table
+from .commands import (
+    add_confirmation,
+    add_verb,
+    compact,
+    confirm,
+    connect,
+    connect_http,
+    group_name,
+    verbs_of,
+)
+from .output import Output, Table, timestamp_text
 from .position import HELP, Selection, parse_position
 
 if TYPE_CHECKING:
@@ -27,6 +36,12 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
         ["alpacactl groups lag", "alpacactl groups lag kitchen -o json"],
     )  # fmt: skip
     lag.add_argument("groups", nargs="*", metavar="group", type=group_name, help="default: all groups")
+
+    rebalances = add_verb(
+        verbs, common, "rebalances", "show the recent rebalances of a group and their causes", _rebalances,
+        ["alpacactl groups rebalances kitchen"],
+    )  # fmt: skip
+    rebalances.add_argument("group", type=group_name)
 
     reset = add_verb(
         verbs, common, "reset", "reset the offsets of a group without members", _reset,
@@ -161,6 +176,42 @@ def _lag(parsed: argparse.Namespace, output: Output) -> None:
                     len(each.group.members),
                     cells.lag(each.lag),
                     each.largest,
+                ]
+                for each in found
+            ],
+        ),
+    )
+
+
+def _rebalances(parsed: argparse.Namespace, output: Output) -> None:
+    from alpacamq.client.http.admin import rebalances
+
+    with connect_http(parsed) as api:
+        found = rebalances(api, parsed.group)
+    output.show(
+        [
+            {
+                "started": timestamp_text(each.started),
+                "duration_ms": each.duration_ms,
+                "state": each.state,
+                "cause": each.cause,
+                "generation": each.generation,
+                "member_count": each.member_count,
+                "members": list(each.members),
+            }
+            for each in found
+        ],
+        Table(
+            ["started", "duration", "state", "cause", "generation", "members", "caused by"],
+            [
+                [
+                    cells.age(each.started),
+                    None if each.duration_ms is None else f"{each.duration_ms} ms",
+                    each.state,
+                    each.cause,
+                    each.generation,
+                    each.member_count,
+                    " ".join(each.members),
                 ]
                 for each in found
             ],

@@ -15,13 +15,13 @@ from .parsing import Parser
 from .target import ADDRESS_VARIABLE, BROKER_VARIABLE, DEFAULT_BROKER, DEFAULT_HTTP, HTTP_VARIABLE
 
 NOUNS: Mapping[str, str] = {
-    "topics": "list, describe, create, alter and delete topics",
+    "topics": "list, describe, create, alter, compact and delete topics",
     "produce": "write lines from standard input or a file to a topic",
     "consume": "read a topic",
-    "groups": "list, describe and delete consumer groups, show their lag, reset their offsets",
+    "groups": "list, describe and delete consumer groups, show lag and rebalances, reset offsets",
     "queue": "receive and settle messages of a topic as a queue, and manage queues",
     "dlq": "show and redrive dead letters",
-    "delayed": "list and cancel delayed messages",
+    "delayed": "list, show and cancel delayed messages",
     "trace": "show the trace of a message",
     "transactions": "list, describe and abort transactions",
     "cluster": "show brokers and their health",

@@ -4,7 +4,17 @@ import argparse
 from typing import TYPE_CHECKING
 
 from . import cells
-from .commands import add_confirmation, add_verb, confirm, connect, count, pair, topic_name, verbs_of
+from .commands import (
+    add_confirmation,
+    add_verb,
+    confirm,
+    connect,
+    connect_http,
+    count,
+    pair,
+    topic_name,
+    verbs_of,
+)
 from .output import Output, Table
 from .parsing import UsageError
 
@@ -26,6 +36,12 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     )  # fmt: skip
     describe.add_argument("topic", type=topic_name)
     describe.add_argument("--all", action="store_true", help="include settings with default values")
+
+    partitions = add_verb(
+        verbs, common, "partitions", "show leaders, offsets and sizes of a topic's partitions", _partitions,
+        ["alpacactl topics partitions orders", "alpacactl topics partitions orders -o json"],
+    )  # fmt: skip
+    partitions.add_argument("topic", type=topic_name)
 
     create = add_verb(
         verbs, common, "create", "create a topic", _create,
@@ -62,6 +78,12 @@ def add_to(parser: argparse.ArgumentParser, common: argparse.ArgumentParser) -> 
     widen.add_argument(
         "--total", type=count, required=True, metavar="N", help="new total number of partitions"
     )
+
+    compacts = add_verb(
+        verbs, common, "compact", "compact a topic now, and wait for it", _compact,
+        ["alpacactl topics compact users"],
+    )  # fmt: skip
+    compacts.add_argument("topic", type=topic_name)
 
     delete = add_verb(
         verbs, common, "delete", "delete topics and everything in them", _delete,
@@ -154,6 +176,72 @@ def _describe(parsed: argparse.Namespace, output: Output) -> None:
             ["setting", "value"],
             [[setting.name, setting.value] for setting in settings],
             title="settings" if parsed.all else "own settings",
+        ),
+    )
+
+
+def _partitions(parsed: argparse.Namespace, output: Output) -> None:
+    from alpacamq.client.http.admin import partitions
+
+    with connect_http(parsed) as api:
+        found = partitions(api, parsed.topic)
+    listed: list[dict[str, Plain]] = [
+        {
+            "partition": each.partition,
+            "leader": each.leader,
+            "leader_epoch": each.leader_epoch,
+            "replicas": list(each.replicas),
+            "in_sync": list(each.in_sync_replicas),
+            "start": each.start_offset,
+            "high_watermark": each.high_watermark,
+            "last_stable": each.last_stable_offset,
+            "messages": each.messages,
+            "size_bytes": each.size_bytes,
+        }
+        for each in found
+    ]
+    output.show(
+        listed,
+        Table(
+            [
+                "partition", "leader", "epoch", "replicas", "in sync", "start", "high watermark",
+                "last stable", "messages", "size",
+            ],
+            [
+                [*list(each.values())[:-1], cells.size(partition.size_bytes)]
+                for each, partition in zip(listed, found, strict=True)
+            ],
+        ),
+    )  # fmt: skip
+
+
+def _compact(parsed: argparse.Namespace, output: Output) -> None:
+    from alpacamq.client.http.admin import compact
+
+    with connect_http(parsed) as api:
+        results = compact(api, parsed.topic)
+    listed: list[dict[str, Plain]] = [
+        {
+            "partition": each.partition,
+            "compacted": each.compacted,
+            "before_bytes": each.size_before_bytes,
+            "after_bytes": each.size_bytes,
+        }
+        for each in results
+    ]
+    output.show(
+        listed,
+        Table(
+            ["partition", "compacted", "before", "after"],
+            [
+                [
+                    each.partition,
+                    each.compacted,
+                    cells.size(each.size_before_bytes),
+                    cells.size(each.size_bytes),
+                ]
+                for each in results
+            ],
         ),
     )
 

@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple
 from alpacamq.model.errors import (
     AlpacaError,
     IllegalGeneration,
+    InvalidRequest,
     NonEmptyGroup,
     UnknownMember,
 )
@@ -47,6 +48,7 @@ from .messages import (
     TxnCommitRequest,
 )
 from .offsets import Offsets, commit_offsets, delete_offsets, fetch_offsets
+from .rebalances import RebalancesReply, RebalancesRequest
 from .records import IDLE, OFFSET, PENDING, CommittedOffset, parts_of
 from .share.config import GROUP_CONFIG, ConfigureGroupRequest, DescribeGroupConfigRequest, GroupConfigs
 from .share.group import ShareGroup
@@ -124,7 +126,7 @@ class GroupCoordinator(HandlesOneByOne):
         if isinstance(group, ClassicGroup):
             out = group.leave(request, reply_to, now_ms)
         elif isinstance(group, ConsumerGroup):
-            out = _removed(group, request, reply_to)
+            out = _removed(group, request, reply_to, now_ms)
         else:
             raise UnknownMember(f"group {request.group!r} has no members that can be removed by request")
         return self._groups.settle(request.group, group, out, now_ms)
@@ -205,6 +207,13 @@ class GroupCoordinator(HandlesOneByOne):
         """Reply with a description of the group's type."""
         return reply(reply_to, self._groups.get(request.group).describe())
 
+    def rebalances(self, request: RebalancesRequest, reply_to: object, _now_ms: int) -> Outcome:
+        """Reply with the recent rebalances of a classic or consumer group."""
+        group = self._groups.get(request.group)
+        if isinstance(group, ShareGroup):
+            raise InvalidRequest(f"group {request.group!r} is a share group, which does not rebalance")
+        return reply(reply_to, RebalancesReply(rebalances=group.history.newest_first()))
+
     def list_groups(self, request: ListRequest, reply_to: object, _now_ms: int) -> Outcome:
         """List groups."""
         names = self._groups.ids() if request.groups is None else request.groups
@@ -242,6 +251,7 @@ class GroupCoordinator(HandlesOneByOne):
         FetchOffsetsRequest: fetch_offsets,
         DeleteOffsetsRequest: delete_offsets,
         DescribeRequest: describe,
+        RebalancesRequest: rebalances,
         ListRequest: list_groups,
         DeleteGroupRequest: delete_group,
         TopicDeleted: topic_deleted,
@@ -330,14 +340,14 @@ class GroupCoordinator(HandlesOneByOne):
         return self._groups.settle(request.group, group, reply(reply_to, results, changes), now_ms)
 
 
-def _removed(group: ConsumerGroup, request: LeaveRequest, reply_to: object) -> Outcome:
+def _removed(group: ConsumerGroup, request: LeaveRequest, reply_to: object, now_ms: int) -> Outcome:
     """Remove members from a consumer group on behalf of an administrator."""
     out = Outcome()
     results = []
     for leaving in request.members:
         error = None
         try:
-            out.changes += group.remove(leaving.member_id, leaving.instance_id)
+            out.changes += group.remove(leaving.member_id, leaving.instance_id, now_ms)
         except AlpacaError as refused:
             error = refused
         results.append(LeaveResult(member_id=leaving.member_id, instance_id=leaving.instance_id, error=error))

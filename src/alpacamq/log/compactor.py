@@ -224,8 +224,11 @@ class Compactor:
         self._unflushed = unflushed
         self._compaction: Compaction | None = None
 
-    def begin(self, config: TopicConfig, now_ms: int) -> Compaction | None:
-        """Return a compaction if enough is dirty or a kept tombstone may be dropped; None otherwise."""
+    def begin(self, config: TopicConfig, now_ms: int, *, force: bool = False) -> Compaction | None:
+        """Return a compaction if enough is dirty or a kept tombstone may be dropped; None otherwise.
+
+        With `force`, anything dirty is enough.
+        """
         if not config.is_compacted or (self._compaction is not None and self._compaction.is_running):
             return None
         segments = self._cleanable()
@@ -235,7 +238,8 @@ class Compactor:
         clean_bytes = sum(segment.size for segment in segments if segment.next_offset <= first_dirty_offset)
         dirty_bytes = sum(segment.size for segment in segments) - clean_bytes
         deadline_ms = self._unflushed.deadline_ms
-        if not compaction.is_due(clean_bytes, dirty_bytes, config.min_cleanable_dirty_ratio) and (
+        ratio = 0.0 if force else config.min_cleanable_dirty_ratio
+        if not compaction.is_due(clean_bytes, dirty_bytes, ratio) and (
             deadline_ms is None or now_ms < deadline_ms
         ):
             return None

@@ -310,6 +310,16 @@ class PartitionLog:
         if self._health.is_writable:
             self._appender.roll_if_due(now_ms)
 
+    def roll(self) -> None:
+        """Begin a new segment if the active one has records, so that these can be compacted."""
+        if self._health.is_writable and self._segments.active.size:
+            self._appender.roll()
+
+    @property
+    def is_checkpointed(self) -> bool:
+        """Whether the checkpoint covers all segments before the active one."""
+        return self._unflushed.recovery_point.segment == self._segments.active.base_offset
+
     def begin_retention(self, now_ms: int) -> Removal | None:
         """Drop expired segments from the log; `Removal.run`, in any thread, deletes their files."""
         if not self._health.is_writable:
@@ -355,11 +365,14 @@ class PartitionLog:
             directory=self.directory, checkpoint=self._checkpoint, start_offset=self.start_offset
         )
 
-    def begin_compaction(self, now_ms: int) -> Compaction | None:
-        """Begin a compaction if one is due; `Compaction.run` may run in any thread. None if damaged."""
+    def begin_compaction(self, now_ms: int, *, force: bool = False) -> Compaction | None:
+        """Begin a compaction if one is due; `Compaction.run` may run in any thread. None if damaged.
+
+        With `force`, one is due if there is anything that was not compacted.
+        """
         if not self._health.is_writable or self.damages:
             return None
-        return self._compactor.begin(self.config, now_ms)
+        return self._compactor.begin(self.config, now_ms, force=force)
 
     def end_compaction(self, compaction: Compaction) -> None:
         """Replace the compacted segments."""

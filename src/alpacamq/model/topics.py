@@ -192,6 +192,11 @@ SETTINGS: Mapping[str, Setting] = {
         doc="Queue mode: topic for messages that were rejected or delivered too often; "
         "empty is the topic's own name with .dlq.",
     ),
+    "queue.deduplication.start": Setting(
+        kind=ConfigKind.STRING, default="",
+        doc="FIFO queues: offset in each partition, separated by commas, before which deduplication ids are "
+        "forgotten; a purge sets it.",
+    ),
     "queue.delay.ms": Setting(
         kind=ConfigKind.LONG, default=0, minimum=0, maximum=INT64_MAX,
         doc="Delay of messages published over HTTP and SQS without a delay of their own.",
@@ -294,6 +299,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     queue_backoff_max_ms: int
     queue_backoff_multiplier: float
     queue_dead_letter_topic: str
+    queue_deduplication_start: str
     queue_delay_ms: int
     queue_max_deliveries: int
     queue_max_in_flight: int

@@ -92,3 +92,38 @@ def test_a_delayed_message_of_a_queue_is_received_when_due(http: httpx.Client, m
     query: dict[str, str | int] = {"topic": made, "wait_ms": 30_000}
     (message,) = http.get("/groups/workers/poll", params=query).json()["messages"]
     assert message["value"] == "later"
+
+
+def test_a_delayed_message_is_shown_with_its_content_until_it_is_cancelled(
+    http: httpx.Client, made: str
+) -> None:
+    body = {"key": "k", "value": {"n": 1}, "headers": {"h": "v"}, "delay": "1h", "partition": 1}
+    sent = http.post(f"/topics/{made}/messages", json=body).json()
+    path = f"/topics/{made}/delayed/{sent['delayed_id']}"
+    shown = http.get(path).json()
+    expected = {
+        "topic": made,
+        "partition": 1,
+        "id": sent["delayed_id"],
+        "deliver_at": sent["deliver_at"],
+        "key": "k",
+        "value": '{"n":1}',
+        "headers": {"h": "v"},
+    }
+    assert expected.items() <= shown.items()
+    assert http.get(path, params={"values": "json"}).json()["value"] == {"n": 1}
+    http.delete(f"/topics/{made}/delayed/1/{sent['delayed_id']}").raise_for_status()
+    refused(http.get(path), 404, "unknown-delayed")
+
+
+def test_an_unknown_delayed_message_is_not_found(http: httpx.Client, made: str) -> None:
+    sent = http.post(f"/topics/{made}/messages", json={"value": "x", "delay": "1h"}).json()
+    http.post("/topics", json={"name": f"{made}-other"}).raise_for_status()
+    for topic, number in (
+        (made, sent["delayed_id"] + 1),
+        (made, 2**63 - 1),
+        (f"{made}-other", sent["delayed_id"]),
+    ):
+        refused(http.get(f"/topics/{topic}/delayed/{number}"), 404, "unknown-delayed")
+    refused(http.get(f"/topics/{made}-not/delayed/1"), 404, "unknown-topic")
+    refused(http.get(f"/topics/{made}/delayed/first"), 400, "invalid-input")

@@ -287,3 +287,45 @@ def test_a_group_may_have_any_name(http: httpx.Client, made: str, group: str) ->
     http.post(f"{path}/offsets", json=body).raise_for_status()
     assert http.get(f"{path}/offsets").json()["group"] == group
     assert http.delete(path).status_code == 204
+
+
+def test_rebalances_of_a_group_are_listed_with_time_cause_and_generation(
+    http: httpx.Client, made: str
+) -> None:
+    first = Member(http, made, made)
+    second = Member(http, made, made)
+    eventually(lambda: len(first.partitions()) == len(second.partitions()) == 1)
+    first.leave()
+    eventually(lambda: len(second.partitions()) == 2)
+    listed = http.get(f"/groups/{made}/rebalances").json()
+    assert listed["group"] == made
+    assert [each["cause"] for each in listed["rebalances"]] == [
+        "member-left",
+        "member-joined",
+        "member-joined",
+    ]
+    left = listed["rebalances"][0]
+    assert left["members"] == [first.id]
+    assert (left["state"], left["member_count"]) == ("completed", 1)
+    assert left["duration_ms"] == left["ended"] - left["started"] >= 0
+    assert left["generation"] > listed["rebalances"][1]["generation"]
+    second.leave()
+    refused(http.get(f"/groups/{made}-not/rebalances"), 404, "group-id-not-found")
+
+
+def test_rebalances_of_kafka_consumers_are_listed(http: httpx.Client, broker: Broker, made: str) -> None:
+    consumer = Consumer({"bootstrap.servers": broker.address, "group.id": made, "client.id": "app"})
+    consumer.subscribe([made])
+
+    def rebalances() -> Any:
+        consumer.poll(0.2)
+        answer = http.get(f"/groups/{made}/rebalances")
+        return answer.json()["rebalances"] if answer.status_code == 200 else []
+
+    eventually(lambda: [each["state"] for each in rebalances()] == ["completed"])
+    (joined,) = rebalances()
+    assert (joined["cause"], joined["generation"], joined["member_count"]) == ("member-joined", 1, 1)
+    assert joined["members"][0].startswith("app-")
+    consumer.close()
+    ended = http.get(f"/groups/{made}/rebalances").json()["rebalances"][0]
+    assert (ended["cause"], ended["state"], ended["member_count"]) == ("member-left", "completed", 0)

@@ -230,3 +230,35 @@ def test_requests_works_as_well(broker: Broker, made: str) -> None:
         assert session.post(url, json={"value": "from requests"}, timeout=30).status_code == 200
         (message,) = session.get(url, timeout=30).json()["messages"]
     assert message["value"] == "from requests"
+
+
+def test_whole_floats_are_integers(http: httpx.Client, made: str) -> None:
+    body = '{"value": {"price": 1.0}, "partition": 1.0, "timestamp": 1.7e12}'
+    sent = http.post(f"/topics/{made}/messages", content=body)
+    assert (sent.status_code, sent.json()["partition"]) == (200, 1)
+    (message,) = messages(http, made)
+    assert (message["value"], message["timestamp"]) == ('{"price":1.0}', 1_700_000_000_000)
+    batch = {"messages": [{"value": "a", "headers": {"n": "1"}}, {"value": "b", "partition": 0.0}]}
+    assert http.post(f"/topics/{made}/messages", json=batch).json()["results"][1]["partition"] == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        pytest.param({"value": "a", "partition": 0.5}, "/partition", id="a fraction"),
+        pytest.param({"value": "a", "partition": -1.0}, "/partition", id="out of bounds"),
+        pytest.param({"value": "a", "delay_ms": 1e300}, "/delay_ms", id="too large"),
+        pytest.param({"value": "a", "timestamp": 1.5}, "/timestamp", id="a fraction for a time"),
+        pytest.param({"value": "a", "delay_ms": 1.0, "partition": "0"}, "/partition", id="text beside one"),
+        pytest.param({"value": "a", "delay_ms": 1.0, "timestamp": "17"}, "/timestamp", id="text for a time"),
+        pytest.param(
+            {"messages": [{"value": "a"}, {"value": "b", "delay_ms": 1.0, "partition": "0"}]},
+            "/messages/1/partition",
+            id="text in a batch",
+        ),
+    ],
+)
+def test_other_floats_and_text_are_not_integers(
+    http: httpx.Client, made: str, body: dict[str, Any], field: str
+) -> None:
+    assert wrong_field(http.post(f"/topics/{made}/messages", json=body)) == field

@@ -180,6 +180,27 @@ def test_a_rejected_message_is_dead_lettered_and_redriven(http: httpx.Client, ma
     assert "headers" not in back
 
 
+def test_a_redrive_to_a_deleted_topic_fails_and_counts_what_was_moved(http: httpx.Client, made: str) -> None:
+    publish(http, made, *"abcdef")
+    settle(http, "reject", *poll(http, made, max=6)).raise_for_status()
+    path = f"/groups/queue/queues/{made}.dlq"
+
+    def are_dead() -> bool:
+        return len(http.get(f"/topics/{made}.dlq/messages").json().get("messages", ())) == 6
+
+    eventually(are_dead)
+    http.post("/topics", json={"name": f"{made}-target"}).raise_for_status()
+    body = {"target": f"{made}-target", "messages_per_second": 4}
+    task = http.post(f"/topics/{made}.dlq/dead-letters/redrive", json=body).json()["id"]
+    eventually(lambda: http.get(f"/redrives/{task}").json()["moved"] >= 2)
+    http.delete(f"/topics/{made}-target").raise_for_status()
+    eventually(lambda: http.get(f"/redrives/{task}").json()["state"] == "failed")
+    ended = http.get(f"/redrives/{task}").json()
+    left = ended["to_move"] - ended["moved"]
+    assert ended["failure"] == f"{left} messages were not moved: topic '{made}-target' has been deleted"
+    assert eventually(lambda: http.get(path).json()["totals"]["ready"] == left)
+
+
 def test_an_unknown_redrive_is_not_found(http: httpx.Client) -> None:
     refused(http.get("/redrives/nothing"), 404, "unknown-task")
     refused(http.delete("/redrives/nothing"), 404, "unknown-task")
@@ -198,6 +219,18 @@ def test_a_queue_has_settings_of_its_own(http: httpx.Client, made: str) -> None:
     back = http.put(path, json={"settings": {"queue.visibility.timeout.ms": None}})
     assert back.json()["settings"] == {}
     refused(http.put(path, json={"settings": {"retention.ms": 1}}), 422, "invalid-config")
+
+
+def test_whole_floats_are_integers_in_every_body(http: httpx.Client, made: str) -> None:
+    path = f"/groups/workers/queues/{made}"
+    publish(http, made, *"ab", partition=0)
+    changed = http.put(path, json={"settings": {"queue.visibility.timeout.ms": 90_000.0}}).json()
+    assert changed["settings"] == {"queue.visibility.timeout.ms": "90000"}
+    http.post(f"{path}/reset", json={"partition": 0.0, "offset": 1.0}).raise_for_status()
+    assert [each["value"] for each in poll(http, made)] == ["b"]
+    body = {"messages_per_second": 5.0, "max_messages": 1.0, "target": made}
+    http.post("/topics", json={"name": f"{made}.dlq", "partitions": 1.0}).raise_for_status()
+    assert http.post(f"/topics/{made}.dlq/dead-letters/redrive", json=body).status_code == 202
 
 
 def test_a_queue_is_emptied_and_begun_again(http: httpx.Client, made: str) -> None:

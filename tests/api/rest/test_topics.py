@@ -1,5 +1,7 @@
 """Topics over HTTP: making, finding, changing, deleting."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import httpx
 import pytest
 
@@ -107,3 +109,63 @@ def test_invalid_topic_names_are_refused(http: httpx.Client, name: str) -> None:
 
 def test_a_path_that_is_not_utf_8_is_refused(http: httpx.Client) -> None:
     refused(http.get("/topics/%ff"), 400, "invalid-input")
+
+
+def test_partitions_are_listed_with_leader_offsets_and_size(http: httpx.Client, topic: str) -> None:
+    http.post("/topics", json={"name": topic, "partitions": 2}).raise_for_status()
+    for value in "abc":
+        http.post(f"/topics/{topic}/messages", json={"value": value, "partition": 1}).raise_for_status()
+    listed = http.get(f"/topics/{topic}/partitions").json()
+    assert (listed["topic"], len(listed["partitions"])) == (topic, 2)
+    empty, filled = listed["partitions"]
+    assert (empty["high_watermark"], empty["messages"], empty["size_bytes"]) == (0, 0, 0)
+    assert filled["size_bytes"] > 0
+    assert filled["replicas"] == filled["in_sync_replicas"] == [filled["leader"]]
+    assert {
+        "partition": 1,
+        "start_offset": 0,
+        "high_watermark": 3,
+        "last_stable_offset": 3,
+        "messages": 3,
+    }.items() <= filled.items()
+    refused(http.get(f"/topics/{topic}-not/partitions"), 404, "unknown-topic")
+
+
+def test_a_topic_is_compacted_at_once(http: httpx.Client, topic: str) -> None:
+    settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 1}
+    http.post("/topics", json={"name": topic, "partitions": 2, "settings": settings}).raise_for_status()
+    for number in range(10):
+        body = {"key": "k", "value": f"{number}" * 100, "partition": 0}
+        http.post(f"/topics/{topic}/messages", json=body).raise_for_status()
+    results = http.post(f"/admin/topics/{topic}/compact").json()
+    assert [each["compacted"] for each in results["partitions"]] == [True, False]
+    first = results["partitions"][0]
+    assert first["size_bytes"] < first["size_before_bytes"] / 5
+    found = http.get(f"/topics/{topic}/messages").json()["messages"]
+    assert [(each["offset"], each["value"]) for each in found] == [(9, "9" * 100)]
+    again = http.post(f"/admin/topics/{topic}/compact").json()["partitions"]
+    assert [each["compacted"] for each in again] == [False, False]
+    http.post(f"/topics/{topic}/messages", json={"key": "k", "value": "last", "partition": 0})
+    results = http.post(f"/admin/topics/{topic}/compact").json()
+    assert results["partitions"][0]["compacted"]
+    found = http.get(f"/topics/{topic}/messages").json()["messages"]
+    assert [(each["offset"], each["value"]) for each in found] == [(10, "last")]
+
+
+def test_concurrent_compactions_of_a_topic_all_end(http: httpx.Client, topic: str) -> None:
+    settings = {"cleanup.policy": "compact,delete"}
+    http.post("/topics", json={"name": topic, "partitions": 1, "settings": settings}).raise_for_status()
+    messages = [{"key": f"k{number % 7}", "value": "v" * 500} for number in range(1000)]
+    http.post(f"/topics/{topic}/messages", json={"messages": messages}).raise_for_status()
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: http.post(f"/admin/topics/{topic}/compact"), range(4)))
+    assert [answer.status_code for answer in answers] == [200] * 4
+    assert len(http.get(f"/topics/{topic}/messages").json()["messages"]) == 7
+
+
+def test_only_topics_with_the_policy_are_compacted(http: httpx.Client, topic: str) -> None:
+    http.post("/topics", json={"name": topic}).raise_for_status()
+    problem = refused(http.post(f"/admin/topics/{topic}/compact"), 409, "not-compacted")
+    assert "cleanup.policy=delete" in problem["detail"]
+    refused(http.post(f"/admin/topics/{topic}-not/compact"), 404, "unknown-topic")
+    refused(http.post("/admin/topics/__consumer_offsets/compact"), 403, "policy-violation")

@@ -325,7 +325,6 @@ def test_permissions_that_cannot_be_are_refused(
         ('{"deadLetterTargetArn": "ARN", "maxReceiveCount": 1001}', "from 1 to 1000"),
         ('{"deadLetterTargetArn": "ARN", "maxReceiveCount": "many"}', "Not a redrive policy"),
         ('{"deadLetterTargetArn": "ARN-not", "maxReceiveCount": 3}', "does not exist"),
-        ('{"deadLetterTargetArn": "ARN", "maxReceiveCount": 3}', "its own"),
         ('{"deadLetterTargetArn": "arn:aws:sns:a:b:c", "maxReceiveCount": 3}', "ARN"),
     ],
 )
@@ -333,6 +332,50 @@ def test_redrive_policies_that_cannot_be_are_refused(sqs: Client, queue: str, po
     arn = attributes_of(sqs, queue, "QueueArn")["QueueArn"]
     with refused("InvalidParameterValue", text):
         sqs.set_queue_attributes(QueueUrl=queue, Attributes={"RedrivePolicy": policy.replace("ARN", arn)})
+
+
+def test_a_queue_may_be_its_own_dead_letter_queue(sqs: Client, queue: str) -> None:
+    arn = attributes_of(sqs, queue, "QueueArn")["QueueArn"]
+    policy = {"deadLetterTargetArn": arn, "maxReceiveCount": 1}
+    sqs.set_queue_attributes(QueueUrl=queue, Attributes={"RedrivePolicy": json.dumps(policy)})
+    assert json.loads(attributes_of(sqs, queue, "RedrivePolicy")["RedrivePolicy"]) == policy
+    assert sqs.list_dead_letter_source_queues(QueueUrl=queue)["queueUrls"] == [queue]
+    sqs.send_message(QueueUrl=queue, MessageBody="stays")
+    for _ in range(3):
+        answer = sqs.receive_message(QueueUrl=queue, VisibilityTimeout=0, WaitTimeSeconds=5)
+        assert [message["Body"] for message in answer["Messages"]] == ["stays"]
+
+
+@pytest.mark.parametrize("true", ["True", "TRUE", "true"])
+def test_booleans_are_read_in_any_case(sqs: Client, name: str, true: str) -> None:
+    given = {"FifoQueue": true, "ContentBasedDeduplication": true, "SqsManagedSseEnabled": true}
+    url = sqs.create_queue(QueueName=f"{name}.fifo", Attributes=given)["QueueUrl"]
+    assert sqs.create_queue(QueueName=f"{name}.fifo", Attributes=given)["QueueUrl"] == url
+    assert set(attributes_of(sqs, url, *given).values()) == {"true"}
+    changed = {"FifoQueue": true, "ContentBasedDeduplication": "False"}
+    sqs.set_queue_attributes(QueueUrl=url, Attributes=changed)
+    assert attributes_of(sqs, url, "ContentBasedDeduplication") == {"ContentBasedDeduplication": "false"}
+
+
+@pytest.mark.parametrize("attribute", ["FifoQueue", "ContentBasedDeduplication", "SqsManagedSseEnabled"])
+def test_an_invalid_boolean_is_refused_by_name(sqs: Client, queue: str, name: str, attribute: str) -> None:
+    with refused("InvalidAttributeValue", f"parameter {attribute}."):
+        sqs.create_queue(QueueName=f"{name[-60:]}-other", Attributes={attribute: "yes"})
+    with refused("InvalidAttributeValue", f"parameter {attribute}."):
+        sqs.set_queue_attributes(QueueUrl=queue, Attributes={attribute: "1"})
+
+
+def test_the_key_reuse_period_is_shown_unless_it_is_the_default_of_a_queue_without_a_key(
+    sqs: Client, name: str
+) -> None:
+    period, key = "KmsDataKeyReusePeriodSeconds", "KmsMasterKeyId"
+    url = sqs.create_queue(QueueName=name, Attributes={period: "300"})["QueueUrl"]
+    assert sqs.create_queue(QueueName=name, Attributes={period: "300"})["QueueUrl"] == url
+    assert period not in attributes_of(sqs, url, "All")
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={key: "k", period: "300"})
+    assert attributes_of(sqs, url, period, key) == {period: "300", key: "k"}
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={key: "", period: "600"})
+    assert attributes_of(sqs, url, period, key) == {period: "600"}
 
 
 def test_a_redrive_policy_can_be_set_read_and_taken_away(sqs: Client, queue: str, name: str) -> None:

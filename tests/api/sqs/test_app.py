@@ -141,3 +141,102 @@ def test_a_page_of_another_site_may_do_nothing(
         assert "<Code>AccessDenied</Code>" in answer.text
     request = ask(server, "GetQueueAttributes", msgspec.json.encode({"QueueUrl": queue}), Origin=server.url)
     assert request.status_code == 200
+
+
+JSON = {"Accept": "application/json, text/plain, */*"}
+
+
+def query(server: SqsBroker, path: str, headers: dict[str, str], **fields: str) -> httpx.Response:
+    return httpx.post(f"{server.url}{path}", data=fields, headers=headers)
+
+
+def test_the_query_protocol_answers_in_json_if_that_is_accepted(server: SqsBroker, queue: str) -> None:
+    path = queue.removeprefix(server.url)
+    attributes = {
+        "MessageAttribute.1.Name": "n",
+        "MessageAttribute.1.Value.DataType": "Number",
+        "MessageAttribute.1.Value.StringValue": "7",
+    }
+    sent = query(server, path, JSON, Action="SendMessage", MessageBody="b", **attributes)
+    assert sent.headers["content-type"] == "application/json"
+    result = sent.json()["SendMessageResponse"]["SendMessageResult"]
+    assert (result["MessageId"] != "", result["SequenceNumber"]) == (True, None)
+    assert sent.json()["SendMessageResponse"]["ResponseMetadata"]["RequestId"]
+
+    names = {"AttributeName.1": "SenderId", "MessageAttributeName.1": "All", "WaitTimeSeconds": "5"}
+    received = query(server, path, JSON, Action="ReceiveMessage", **names).json()
+    (message,) = received["ReceiveMessageResponse"]["ReceiveMessageResult"]["messages"]
+    assert (message["Body"], message["MessageId"]) == ("b", result["MessageId"])
+    assert message["Attributes"] == [{"Name": "SenderId", "Value": "000000000000"}]
+    (attribute,) = message["MessageAttributes"]
+    assert (attribute["Name"], attribute["Value"]["StringValue"]) == ("n", "7")
+
+    deleted = query(server, path, JSON, Action="DeleteMessage", ReceiptHandle=message["ReceiptHandle"]).json()
+    assert list(deleted["DeleteMessageResponse"]) == ["ResponseMetadata"]
+    listed = query(server, "/", JSON, Action="ListQueues", QueueNamePrefix="no such queue").json()
+    assert listed["ListQueuesResponse"]["ListQueuesResult"] == {"queueUrls": None, "NextToken": None}
+    listed = query(server, "/", JSON, Action="ListQueues", QueueNamePrefix=path.rpartition("/")[2]).json()
+    assert listed["ListQueuesResponse"]["ListQueuesResult"]["queueUrls"] == [queue]
+
+
+@pytest.mark.parametrize("accept", ["*/*", "text/xml", "text/xml, application/json"])
+def test_the_query_protocol_answers_in_xml_otherwise(server: SqsBroker, accept: str) -> None:
+    answer = query(server, "/", {"Accept": accept}, Action="ListQueues")
+    assert answer.headers["content-type"] == "text/xml"
+
+
+def test_an_unknown_action_of_the_query_protocol_is_refused(server: SqsBroker, queue: str) -> None:
+    path = queue.removeprefix(server.url)
+    reason = "The action Explode is not valid for this endpoint."
+    for each in ("/", path):
+        answer = query(server, each, {}, Action="Explode")
+        assert answer.status_code == 400
+        assert f"<Code>InvalidAction</Code><Message>{reason}</Message>" in answer.text
+        error = query(server, each, JSON, Action="Explode")
+        assert (error.status_code, error.json()["Error"]["Code"]) == (400, "InvalidAction")
+        assert (error.json()["Error"]["Message"], error.json()["Error"]["Type"]) == (reason, "Sender")
+        assert error.json()["RequestId"]
+        for headers in ({}, JSON):
+            none = httpx.get(f"{server.url}{each}", headers=headers)
+            assert (none.status_code, none.text) == (404, "<UnknownOperationException/>")
+
+
+def test_the_trace_header_of_a_request_becomes_an_attribute_of_its_messages(
+    sqs: Client, queue: str, server: SqsBroker
+) -> None:
+    trace = "Root=1-5759e988-bd862e3fe1be46a994272793;Parent=53995c3f42cd8ad8;Sampled=1"
+    given = "Root=1-5759e988-bd862e3fe1be46a994272794"
+
+    def traced(value: str) -> Any:
+        def add(request: Any, **_: Any) -> None:
+            request.headers["X-Amzn-Trace-Id"] = value
+
+        return add
+
+    def attribute() -> str | None:
+        answer = sqs.receive_message(
+            QueueUrl=queue, MessageSystemAttributeNames=["AWSTraceHeader"], WaitTimeSeconds=5
+        )
+        (message,) = answer["Messages"]
+        sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
+        return dict(message.get("Attributes", {})).get("AWSTraceHeader")
+
+    own = {"AWSTraceHeader": {"DataType": "String", "StringValue": given}}
+    for value, attributes, expected in (
+        (trace, {}, trace),
+        (trace, own, given),
+        ("x" * 3000, {}, None),
+    ):
+        handler = traced(value)
+        sqs.meta.events.register("before-send.sqs", handler)
+        try:
+            answer = sqs.send_message(QueueUrl=queue, MessageBody="b", MessageSystemAttributes=attributes)
+            assert ("MD5OfMessageSystemAttributes" in answer) == bool(attributes)
+            assert attribute() == expected
+            sqs.send_message_batch(
+                QueueUrl=queue,
+                Entries=[{"Id": "a", "MessageBody": "b", "MessageSystemAttributes": attributes}],
+            )
+            assert attribute() == expected
+        finally:
+            sqs.meta.events.unregister("before-send.sqs", handler)

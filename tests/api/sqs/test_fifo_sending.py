@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from alpacamq.broker.broker import Broker
+from alpacamq.queues.messages import BUILT_IN_GROUP, QueueId
+
 from .refusals import refused
 from .serving import Client, SqsBroker, client, served
 
@@ -126,3 +129,67 @@ def test_duplicates_are_known_for_five_minutes_and_across_restarts(tmp_path: Pat
         broker.clock.ahead_s = 302
         assert send(sqs, url) != first
         assert send(sqs, url, known_as="other") == second
+
+
+def received(sqs: Client, url: str) -> list[str]:
+    messages = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10, WaitTimeSeconds=1)
+    return [message["Body"] for message in messages.get("Messages", [])]
+
+
+def test_a_purge_forgets_deduplication_ids(sqs: Client, fifo: str) -> None:
+    before = send(sqs, fifo)
+    sqs.purge_queue(QueueUrl=fifo)
+    after = send(sqs, fifo, body="again")
+    assert after != before
+    assert received(sqs, fifo) == ["again"]
+    assert send(sqs, fifo, body="a duplicate") == after
+
+
+def test_a_purge_forgets_ids_of_delayed_messages_and_keeps_numbers_rising(either: Client, name: str) -> None:
+    attributes = {"FifoQueue": "true", "DelaySeconds": "2"}
+    url = either.create_queue(QueueName=f"{name}.fifo", Attributes=attributes)["QueueUrl"]
+    before = send(either, url)
+    either.purge_queue(QueueUrl=url)
+    after = send(either, url, body="again")
+    assert after[0] != before[0]
+    assert after[1] > before[1]
+    assert send(either, url, body="a duplicate") == after
+
+
+@pytest.mark.parametrize("reset", ["purge", "reset to the end"])
+def test_a_purge_over_another_api_forgets_ids_and_spares_messages_that_wait(
+    server: SqsBroker, either: Client, fifo: str, reset: str
+) -> None:
+    queue = QueueId(BUILT_IN_GROUP, fifo.rpartition("/")[2])
+
+    async def purge(broker: Broker) -> None:
+        if reset == "purge":
+            return await broker.purge_queue(queue)
+        ends = {
+            index: partition.high_watermark
+            for index, partition in enumerate(broker.topics.partitions_of(queue.topic))
+        }
+        return await broker.reset_queue(queue, ends)
+
+    send(either, fifo, known_as="purged")
+    either.set_queue_attributes(QueueUrl=fifo, Attributes={"DelaySeconds": "900"})
+    waiting = send(either, fifo, known_as="waiting")
+    either.set_queue_attributes(QueueUrl=fifo, Attributes={"DelaySeconds": "0"})
+    server.ask(purge)
+    assert send(either, fifo, known_as="waiting") == waiting
+    send(either, fifo, body="again", known_as="purged")
+    assert received(either, fifo) == ["again"]
+
+
+def test_a_purge_is_remembered_across_restarts(tmp_path: Path) -> None:
+    with served(tmp_path) as broker:
+        sqs = client(broker.url)
+        url = sqs.create_queue(QueueName="q.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+        before = send(sqs, url)
+        sqs.purge_queue(QueueUrl=url)
+        after = send(sqs, url, known_as="after")
+    with served(tmp_path) as broker:
+        sqs = client(broker.url)
+        assert send(sqs, url, known_as="after") == after
+        assert send(sqs, url, body="again") != before
+        assert received(sqs, url) == ["b", "again"]

@@ -61,6 +61,35 @@ def test_the_queue_may_be_named_by_the_path_alone() -> None:
     )
 
 
+@pytest.mark.parametrize("url", [{}, {"QueueUrl": ""}], ids=["no QueueUrl", "an empty QueueUrl"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_an_action_on_the_path_of_a_queue_is_for_that_queue(method: str, url: dict[str, str]) -> None:
+    fields = {"Action": "SendMessage", "MessageBody": "b", **url}
+    expected = requests.SendMessage(queue_url="/0/q", message_body="b")
+    assert read_request(fields, "/0/q", method) == expected
+
+
+@pytest.mark.parametrize(
+    ("action", "name", "field", "value"),
+    [
+        ("ReceiveMessage", "MessageAttributeNames", "message_attribute_names", []),
+        ("ReceiveMessage", "MessageAttributeName", "message_attribute_names", []),
+        ("ReceiveMessage", "AttributeNames", "attribute_names", []),
+        ("ReceiveMessage", "MessageSystemAttributeNames", "message_system_attribute_names", []),
+        ("GetQueueAttributes", "AttributeNames", "attribute_names", []),
+        ("UntagQueue", "TagKeys", "tag_keys", []),
+        ("TagQueue", "Tags", "tags", {}),
+        ("TagQueue", "Tag", "tags", {}),
+        ("SetQueueAttributes", "Attributes", "attributes", {}),
+        ("DeleteMessageBatch", "Entries", "entries", []),
+        ("DeleteMessageBatch", "DeleteMessageBatchRequestEntry", "entries", []),
+    ],
+)
+def test_an_empty_field_is_an_empty_list_or_map(action: str, name: str, field: str, value: object) -> None:
+    found = read_request({"Action": action, "QueueUrl": "/0/q", name: ""})
+    assert getattr(found, field) == value
+
+
 def test_numbered_fields_are_lists_in_the_order_of_their_numbers() -> None:
     fields = {
         "Action": "DeleteMessageBatch",
@@ -107,9 +136,9 @@ def test_attributes_within_a_batch_are_structures_within_structures() -> None:
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
-        ({}, "InvalidAction"),
+        ({}, "UnknownOperationException"),
         ({"Action": "Explode"}, "InvalidAction"),
-        ({"Action.1": "ListQueues"}, "InvalidAction"),
+        ({"Action.1": "ListQueues"}, "UnknownOperationException"),
         ({"Action": "PurgeQueue"}, "MissingParameter"),
         ({"Action": "ReceiveMessage", "QueueUrl": "/0/q", "WaitTimeSeconds": "soon"}, "MalformedInput"),
         ({"Action": "TagQueue", "QueueUrl": "/0/q", "Tag.1.Key": "a"}, "MissingParameter"),

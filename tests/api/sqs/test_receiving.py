@@ -397,6 +397,37 @@ def test_dead_letters_are_moved_back(sqs: Client, name: str) -> None:
         sqs.cancel_message_move_task(TaskHandle=handle)
 
 
+def test_a_move_task_fails_when_its_destination_is_deleted(sqs: Client, name: str) -> None:
+    url, dead = redriven(sqs, name)
+    send(sqs, url, *"abcdef")
+    drain(sqs, url, 6, VisibilityTimeout=0)
+    count = "ApproximateNumberOfMessages"
+    eventually(
+        lambda: sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=[count])["Attributes"][count] == "6"
+    )
+    target = sqs.create_queue(QueueName=f"{name[-60:]}-target")["QueueUrl"]
+    arn, target_arn = (
+        sqs.get_queue_attributes(QueueUrl=each, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+        for each in (dead, target)
+    )
+    sqs.start_message_move_task(SourceArn=arn, DestinationArn=target_arn, MaxNumberOfMessagesPerSecond=4)
+
+    def task() -> dict[str, Any]:
+        (found,) = sqs.list_message_move_tasks(SourceArn=arn)["Results"]
+        return dict(found)
+
+    eventually(lambda: task()["ApproximateNumberOfMessagesMoved"] >= 2)
+    sqs.delete_queue(QueueUrl=target)
+    eventually(lambda: task()["Status"] != "RUNNING")
+    found = task()
+    moved = found["ApproximateNumberOfMessagesMoved"]
+    assert (found["Status"], found["ApproximateNumberOfMessagesToMove"]) == ("FAILED", 6)
+    assert 2 <= moved < 6
+    assert found["FailureReason"].startswith("AWS.SimpleQueueService.NonExistentQueue: ")
+    assert f"{6 - moved} messages were not moved" in found["FailureReason"]
+    assert len(drain(sqs, dead, 6 - moved)) == 6 - moved
+
+
 @pytest.mark.parametrize(
     ("length", "group", "target"),
     [

@@ -78,6 +78,24 @@ def test_an_empty_batch_is_refused(either: Client, queue: str) -> None:
         pytest.param({"MessageBody": "\x00"}, "InvalidMessageContents", "#x9", id="a character XML lacks"),
         pytest.param({"MessageBody": "\ufffe"}, "InvalidMessageContents", "#x9", id="a noncharacter"),
         pytest.param(
+            {"MessageAttributes": {"a": {"DataType": "String", "StringValue": "\x08"}}},
+            "InvalidParameterValue",
+            "Invalid characters found in the value of message attribute 'a'",
+            id="a control character in an attribute",
+        ),
+        pytest.param(
+            {"MessageAttributes": {"a\x08": {"DataType": "String", "StringValue": "v"}}},
+            "InvalidParameterValue",
+            "name",
+            id="a control character in the name of an attribute",
+        ),
+        pytest.param(
+            {"MessageAttributes": {"a": {"DataType": "String.\x08", "StringValue": "v"}}},
+            "InvalidParameterValue",
+            "type",
+            id="a control character in the type of an attribute",
+        ),
+        pytest.param(
             {"MessageBody": "x" * (MIB + 1)}, "InvalidParameterValue", "1048576 bytes", id="too long"
         ),
         pytest.param(
@@ -112,6 +130,19 @@ def test_invalid_input_is_refused(
 ) -> None:
     with refused(code, text):
         sqs.send_message(QueueUrl=queue, **({"MessageBody": "x"} | fields))
+
+
+def test_attribute_names_may_have_letters_of_any_script(sqs: Client, queue: str) -> None:
+    attributes = {
+        "attr.1øßä": {"DataType": "String", "StringValue": "v"},
+        "число": {"DataType": "Number", "StringValue": "7"},
+    }
+    sent = sqs.send_message(QueueUrl=queue, MessageBody="b", MessageAttributes=attributes)
+    (message,) = sqs.receive_message(
+        QueueUrl=queue, MessageAttributeNames=["attr.*", "число"], WaitTimeSeconds=5
+    )["Messages"]
+    assert message["MessageAttributes"] == attributes
+    assert message["MD5OfMessageAttributes"] == sent["MD5OfMessageAttributes"]
 
 
 def test_attributes_count_towards_the_size_of_a_message(either: Client, name: str) -> None:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Awaitable, Iterable, Mapping
 from difflib import get_close_matches
+from functools import cache
 from http import HTTPStatus
 from inspect import iscoroutinefunction
 from time import monotonic
@@ -54,13 +55,14 @@ _CURL_DEFAULT = "application/x-www-form-urlencoded"
 class Arguments:
     """Parses parameters and body for one route."""
 
-    __slots__ = ("_body", "_decode", "_in_path", "_parameters")
+    __slots__ = ("_body", "_decode", "_decode_leniently", "_in_path", "_parameters")
 
     def __init__(self, route: AnyRoute) -> None:
         self._parameters = route.parameters
         self._in_path = route.path_names
         self._body = route.body
         self._decode = msgspec.json.Decoder(route.body).decode
+        self._decode_leniently = msgspec.json.Decoder(route.body, strict=False).decode
 
     def parameters(self, in_path: dict[str, str], request: Request) -> Any:
         """Parse the parameters of path and query."""
@@ -85,7 +87,12 @@ class Arguments:
             return _NOTHING
         _check_media_type(request.headers)
         try:
-            return self._decode(request.body or b"{}")
+            try:
+                return self._decode(request.body or b"{}")
+            except msgspec.ValidationError as error:
+                if "got `float`" not in str(error):
+                    raise
+            return self._with_whole_floats(request.body)
         except msgspec.ValidationError as error:
             raise _explained(error, self._body, is_body=True) from None
         except msgspec.DecodeError as error:
@@ -94,6 +101,49 @@ class Arguments:
             raise InvalidInput("the body is not UTF-8") from None
         except RecursionError:
             raise InvalidInput("the body is nested too deeply") from None
+
+    def _with_whole_floats(self, body: bytes) -> Any:
+        """Parse a body that has floats in place of integers; whole ones such as 1.0 are accepted."""
+        found = self._decode_leniently(body)
+        # The lenient decoder also takes text for numbers, and more.
+        _check_types(msgspec.json.decode(body), found, "")
+        return found
+
+
+def _check_types(given: Any, found: Any, pointer: str) -> None:
+    """Refuse a parsed value whose type is not the given one, unless it is an integer for a whole float."""
+    if isinstance(found, msgspec.Raw):
+        return
+    if isinstance(found, msgspec.Struct):
+        parsed: msgspec.Struct = found
+        names = _names(type(parsed))
+        for name, value in given.items():
+            _check_types(value, getattr(found, names[name]), f"{pointer}/{_pointer_step(name)}")
+    elif isinstance(given, dict):
+        if given != found:  # most often headers, which are as given
+            for name, value in given.items():
+                _check_types(value, found[name], f"{pointer}/{_pointer_step(name)}")
+    elif isinstance(given, list):
+        for index, value in enumerate(given):
+            _check_types(value, found[index], f"{pointer}/{index}")
+    elif isinstance(given, float) and isinstance(found, int):
+        return
+    elif isinstance(given, str):
+        # Timestamps, bytes and words of an enumeration are text in JSON.
+        if found is None or isinstance(found, int | float):
+            raise InvalidInput(f"{pointer}: unexpected text", pointer)
+    elif type(given) is not type(found):
+        raise InvalidInput(f"{pointer}: unexpected {msgspec.json.encode(given).decode()}", pointer)
+
+
+@cache
+def _names(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """Return the attributes of a type by their names in JSON."""
+    return {field.encode_name: field.name for field in msgspec.structs.fields(kind)}
+
+
+def _pointer_step(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
 
 
 _NOTHING = Nothing()
@@ -126,10 +176,9 @@ def _explained(error: msgspec.ValidationError, expected: Any, *, is_body: bool) 
         text = "is missing"
     else:
         text = text[:1].lower() + text[1:].replace("`", "")
+    field = (steps or [""])[0]
     if is_body:
-        field = "".join(f"/{step.replace('~', '~0').replace('/', '~1')}" for step in steps)
-    else:
-        field = steps[0] if steps else ""
+        field = "".join(f"/{_pointer_step(step)}" for step in steps)
     return InvalidInput(f"{field or 'the body'}: {text}", field)
 
 

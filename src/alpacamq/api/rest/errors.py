@@ -60,6 +60,10 @@ class UnknownTask(e.AlpacaError):
     """No redrive has this id."""
 
 
+class NotCompacted(e.AlpacaError):
+    """The cleanup policy of a topic does not include compaction."""
+
+
 class UnknownTrace(e.AlpacaError):
     """No trace has this id, or it has been deleted."""
 
@@ -88,6 +92,7 @@ CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
     UnknownPath: HTTPStatus.NOT_FOUND,
     MethodNotAllowed: HTTPStatus.METHOD_NOT_ALLOWED,
     UnknownTask: HTTPStatus.NOT_FOUND,
+    NotCompacted: HTTPStatus.CONFLICT,
     UnknownTrace: HTTPStatus.NOT_FOUND,
     UnknownProducer: HTTPStatus.NOT_FOUND,
     Degraded: HTTPStatus.SERVICE_UNAVAILABLE,

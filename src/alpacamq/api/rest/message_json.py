@@ -182,17 +182,28 @@ def leased_message(delivery: Delivery, values: Values) -> LeasedMessage:
 
 
 def _shown(partition: int, record: Record, values: Values) -> dict[str, Any]:
-    show = _SHOW[values]
     fields: dict[str, Any] = {
         "partition": partition,
         "offset": record.offset,
         "timestamp": record.timestamp_ms,
     }
-    show(fields, "key", record.key)
-    show(fields, "value", record.value)
-    if record.headers:
-        fields["headers"] = _shown_headers(record.headers)
+    show_content(fields, record.key, record.value, record.headers, values)
     return fields
+
+
+def show_content(
+    fields: dict[str, Any],
+    key: bytes | None,
+    value: bytes | None,
+    headers: tuple[Header, ...],
+    values: Values,
+) -> None:
+    """Add the key, value and headers of a message to the fields of a response."""
+    show = _SHOW[values]
+    show(fields, "key", key)
+    show(fields, "value", value)
+    if headers:
+        fields["headers"] = _shown_headers(headers)
 
 
 def _show_text(fields: dict[str, Any], name: str, content: bytes | None) -> None:

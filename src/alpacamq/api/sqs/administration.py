@@ -11,10 +11,11 @@ import msgspec
 
 from alpacamq.broker.broker import Broker
 from alpacamq.broker.delay.service import Waiting
+from alpacamq.broker.queue.fifo import FIFO_SUFFIX
 from alpacamq.model.errors import TopicExists, UnknownDelayed
 
 from . import attributes as known
-from .attributes import FIFO_SUFFIX, NEW_FIFO_TOPIC, NEW_QUEUE, NEW_TOPIC, StoredAttributes
+from .attributes import NEW_FIFO_TOPIC, NEW_QUEUE, NEW_TOPIC, StoredAttributes
 from .directory import Queue, QueueDirectory
 from .errors import (
     INVALID_PARAMETER,
@@ -53,9 +54,9 @@ if TYPE_CHECKING:
 
 from base64 import b64decode, b64encode
 
-from alpacamq.broker.queue.service import Queues, RedriveTask
+from alpacamq.broker.queue.service import FailureCause, Queues, RedriveTask
 
-from .errors import RESOURCE_NOT_FOUND
+from .errors import QUEUE_DOES_NOT_EXIST, RESOURCE_NOT_FOUND
 from .requests import CancelMessageMoveTask, ListMessageMoveTasks, StartMessageMoveTask
 from .results import (
     CancelMessageMoveTaskResult,
@@ -82,7 +83,8 @@ class Administration:
         self._purged: dict[TopicId, float] = {}
 
     async def create(self, request: CreateQueue, caller: Caller) -> QueueUrlResult:
-        attributes, tags, name = request.attributes or {}, request.tags or {}, request.queue_name
+        attributes = known.normalized(request.attributes or {})
+        tags, name = request.tags or {}, request.queue_name
         is_fifo = attributes.get("FifoQueue") == "true"
         _check_name(name, is_fifo=is_fifo)
         known.check(attributes, is_fifo=is_fifo)
@@ -133,8 +135,9 @@ class Administration:
             )
         self._purged[queue.topic.id] = now
         try:
-            await self._broker.queues.purge(queue.id)
+            # Before the purge, which forgets the deduplication ids of messages that no longer wait.
             await self._cancel_delayed(queue.name, self._broker.clock.now_ms())
+            await self._broker.purge_queue(queue.id)
         except BaseException:
             self._purged.pop(queue.topic.id, None)
             raise
@@ -168,7 +171,7 @@ class Administration:
     async def _check_same(self, queue: Queue, attributes: Mapping[str, str]) -> None:
         current = await described(queue, self._directory)
         for name, text in attributes.items():
-            if not _means_the_same(text, current.get(name, "")):
+            if not _means_the_same(text, current.get(name, known.HIDDEN_DEFAULTS.get(name, ""))):
                 raise Fault(
                     QUEUE_NAME_EXISTS,
                     f"A queue already exists with the same name and a different value for attribute {name}",
@@ -285,6 +288,11 @@ class Tags:
         return ListQueueTagsResult(tags=self._directory.by_url(request.queue_url).stored.tags)
 
 
+# The codes that AWS has for failed move tasks; a reason follows.
+FAILURE_CODES = {
+    FailureCause.TARGET_MISSING: QUEUE_DOES_NOT_EXIST.code,
+    FailureCause.ORIGIN_UNKNOWN: "CouldNotDetermineMessageSource",
+}
 MAX_PER_SECOND = 500
 MAX_LISTED_TASKS = 10
 
@@ -369,6 +377,13 @@ class MoveTasks:
             max_number_of_messages_per_second=task.messages_per_second,
             moved=task.moved,
             to_move=task.to_move,
-            failure_reason=task.failure or None,
+            failure_reason=_failure_reason(task),
             started_timestamp=task.started_ms,
         )
+
+
+def _failure_reason(task: RedriveTask) -> str | None:
+    if task.state != "failed":
+        return None
+    code = FAILURE_CODES.get(task.cause) if task.cause is not None else None
+    return task.failure if code is None else f"{code}: {task.failure}"

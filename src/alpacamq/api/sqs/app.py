@@ -15,7 +15,7 @@ from . import requests as r
 from .administration import Administration, MoveTasks, Tags
 from .directory import QueueDirectory, SqsSettings
 from .errors import ACCESS_DENIED, INTERNAL_FAILURE, MISDIRECTED, Fault, fault_of
-from .protocols import JsonProtocol, QueryProtocol
+from .protocols import JsonProtocol, QueryJsonProtocol, QueryProtocol, accepts_json
 from .queue_attributes import Permissions, QueueAttributes
 from .receiving import Receiving
 from .results import Action, Caller
@@ -77,6 +77,7 @@ class SqsApi:
         actions = table_of_actions(broker, settings)
         self._json = JsonProtocol(actions)
         self._query = QueryProtocol(actions)
+        self._query_json = QueryJsonProtocol(actions)
         self._signatures = Signatures(settings, broker.clock)
         # Request ids look like those of AWS: a random prefix and a counter.
         self._id_start = str(uuid4())[:24]
@@ -91,7 +92,9 @@ class SqsApi:
         return self._protocol_of(request).refusal(Fault(MISDIRECTED, detail), self._next_id())
 
     def _protocol_of(self, request: Request) -> JsonProtocol | QueryProtocol:
-        return self._json if "x-amz-target" in request.headers else self._query
+        if "x-amz-target" in request.headers:
+            return self._json
+        return self._query_json if accepts_json(request) else self._query
 
     def _next_id(self) -> str:
         return f"{self._id_start}{next(self._requests):012x}"
@@ -131,7 +134,12 @@ class SqsApi:
 
 def _caller(request: Request) -> Caller:
     traceparent = request.headers.get("traceparent")
-    return Caller(_base_url(request), request.peer, None if traceparent is None else traceparent.encode())
+    return Caller(
+        _base_url(request),
+        request.peer,
+        None if traceparent is None else traceparent.encode(),
+        request.headers.get("x-amzn-trace-id", ""),
+    )
 
 
 def _base_url(request: Request) -> str:

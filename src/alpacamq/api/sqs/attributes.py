@@ -14,7 +14,6 @@ from alpacamq.model.topics import TopicConfig
 from .errors import INVALID_ATTRIBUTE_NAME, INVALID_ATTRIBUTE_VALUE, Fault, has_forbidden
 
 KIB = 1024
-FIFO_SUFFIX = ".fifo"
 MAX_VISIBILITY_S = 12 * 3600
 MAX_DELAY_S = 15 * 60
 MAX_WAIT_S = 20
@@ -99,10 +98,18 @@ class Text:
         return len(text) <= self.max_bytes
 
 
-_BOOLEAN = Word(("true", "false"))
+@dataclass(frozen=True, slots=True)
+class Boolean:
+    """True or false, in any case."""
+
+    def fits(self, text: str) -> bool:
+        return text.isascii() and text.lower() in ("true", "false")
+
+
+_BOOLEAN = Boolean()
 _POLICY = JsonObject(8192)
 
-RULES: Mapping[str, Number | Word | JsonObject | Text] = {
+RULES: Mapping[str, Number | Word | Boolean | JsonObject | Text] = {
     "DelaySeconds": Number(0, MAX_DELAY_S),
     "MaximumMessageSize": Number(MIN_MESSAGE_BYTES, MAX_MESSAGE_BYTES),
     "MessageRetentionPeriod": Number(60, MAX_RETENTION_S),
@@ -139,6 +146,8 @@ NEW_QUEUE = {
 NEW_TOPIC = {"queue.max.deliveries": "0", "queue.max.in.flight.total": str(MAX_IN_FLIGHT)}
 NEW_FIFO_TOPIC = {**NEW_TOPIC, "queue.ordering": "key"}
 IN_SETTINGS = frozenset(NEW_QUEUE)
+# Attributes that a queue without a KmsMasterKeyId does not show at their default.
+HIDDEN_DEFAULTS = {"KmsDataKeyReusePeriodSeconds": "300"}
 
 
 def _fits(name: str, text: str) -> bool:
@@ -146,11 +155,25 @@ def _fits(name: str, text: str) -> bool:
     return rule is not None and rule.fits(text) and not has_forbidden(text)
 
 
+def normalized(attributes: Mapping[str, str]) -> dict[str, str]:
+    """Return attributes with booleans in lower case, as they are stored."""
+    return {
+        name: text.lower() if RULES.get(name) is _BOOLEAN and _BOOLEAN.fits(text) else text
+        for name, text in attributes.items()
+    }
+
+
 def check(attributes: Mapping[str, str], *, is_fifo: bool) -> None:
     """Refuse unknown attributes, those of the other queue type, and invalid values."""
     for name, text in attributes.items():
         if name not in RULES:
             raise Fault(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name[:100]}.")
+        if RULES[name] is _BOOLEAN and not _BOOLEAN.fits(text):
+            # First: an invalid FifoQueue does not make the attribute unknown.
+            raise Fault(
+                INVALID_ATTRIBUTE_VALUE,
+                f"Invalid value for the parameter {name}. Reason: Must be true or false.",
+            )
         if name in FIFO_ONLY and not is_fifo:
             raise Fault(
                 INVALID_ATTRIBUTE_NAME,

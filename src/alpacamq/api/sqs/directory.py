@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from alpacamq.broker.queue.fifo import FIFO_SUFFIX
 from alpacamq.broker.queue.service import Queues
 from alpacamq.broker.topics import Topics
 from alpacamq.model.dead_letters import dead_letter_topic
@@ -14,7 +15,7 @@ from alpacamq.model.topics import Topic, TopicConfig
 from alpacamq.queues.messages import BUILT_IN_GROUP, QueueId
 
 from . import attributes
-from .attributes import FIFO_SUFFIX, StoredAttributes
+from .attributes import StoredAttributes
 from .errors import INVALID_ADDRESS, QUEUE_DOES_NOT_EXIST, Fault, invalid_value, missing
 
 
@@ -105,6 +106,8 @@ class QueueDirectory:
     async def redrive_target(self, queue: Queue) -> RedriveTarget | None:
         """Return where messages go that were received too often, None if they do not go anywhere."""
         settings = await self._queues.settings(queue.id)
+        if settings.queue_dead_letter_topic == queue.name and settings.queue_max_deliveries:
+            return RedriveTarget(queue.name, settings.queue_max_deliveries)  # they stay where they are
         topic = dead_letter_topic(queue.name, settings.queue_dead_letter_topic)
         if topic is None or not settings.queue_max_deliveries:
             return None

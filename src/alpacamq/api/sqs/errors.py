@@ -52,6 +52,8 @@ THROTTLED = Kind(_SQS + "RequestThrottled", "RequestThrottled", 403)
 INVALID_PARAMETER = Kind(_COMMON + "InvalidParameterValueException", "InvalidParameterValue")
 MISSING_PARAMETER = Kind(_COMMON + "MissingRequiredParameterException", "MissingParameter")
 INVALID_ACTION = Kind(_COMMON + "UnknownOperationException", "InvalidAction")
+# The query protocol without an action.
+NO_ACTION = Kind(_COMMON + "MissingActionException", "UnknownOperationException", 404)
 MALFORMED = Kind(_COMMON + "SerializationException", "MalformedInput")
 MISSING_TOKEN = Kind(_COMMON + "MissingAuthenticationTokenException", "MissingAuthenticationToken", 403)
 INCOMPLETE_SIGNATURE = Kind(_COMMON + "IncompleteSignatureException", "IncompleteSignature")

@@ -12,7 +12,7 @@ from hashlib import md5
 from alpacamq.model.headers import LANE
 from alpacamq.model.records import Header
 
-from .errors import INVALID_CONTENTS, INVALID_PARAMETER, UNSUPPORTED_OPERATION, Fault, has_forbidden
+from .errors import INVALID_PARAMETER, UNSUPPORTED_OPERATION, Fault, has_forbidden
 from .requests import AttributeValue
 
 # `name=type` of each attribute that is not of type String, separated by semicolons.
@@ -27,7 +27,8 @@ MAX_NAME_LENGTH = 256
 MAX_NUMBER_DIGITS = 38
 NUMBER_EXPONENTS = range(-128, 127)
 
-_NAME = re.compile(r"[a-zA-Z0-9_-]+(\.[a-zA-Z0-9_-]+)*")
+# Letters and digits of all scripts.
+_NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
 _TYPE = re.compile(r"(String|Number|Binary)(\.[a-zA-Z0-9_.-]+)?")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
 _AWS_PREFIXES = ("aws.", "amazon.")
@@ -59,7 +60,7 @@ def check(attributes: Mapping[str, AttributeValue]) -> int:
         if name.startswith(RESERVED_PREFIXES) and name != LANE:
             raise Fault(INVALID_PARAMETER, f"Message (user) attribute name '{name}' is reserved.")
         _check_value(name, attribute)
-        size += len(name) + len(attribute.data_type) + len(_value(attribute))
+        size += len(name.encode()) + len(attribute.data_type) + len(_value(attribute))
     return size
 
 
@@ -68,11 +69,10 @@ def digest(attributes: Mapping[str, AttributeValue]) -> str:
     content = bytearray()
     for name in sorted(attributes):
         attribute = attributes[name]
+        encoded = name.encode()
         data_type = attribute.data_type.encode()
         value = _value(attribute)
-        content += (
-            len(name).to_bytes(4, "big") + name.encode() + len(data_type).to_bytes(4, "big") + data_type
-        )
+        content += len(encoded).to_bytes(4, "big") + encoded + len(data_type).to_bytes(4, "big") + data_type
         content += _TEXT if attribute.binary_value is None else _BINARY
         content += len(value).to_bytes(4, "big") + value
     return md5(content, usedforsecurity=False).hexdigest()
@@ -171,7 +171,9 @@ def _check_value(name: str, attribute: AttributeValue) -> None:
         )
     if isinstance(value, str):
         if has_forbidden(value):
-            raise Fault(INVALID_CONTENTS, f"Invalid characters found in message attribute '{name}'.")
+            raise Fault(
+                INVALID_PARAMETER, f"Invalid characters found in the value of message attribute '{name}'."
+            )
         if found[1] == "Number" and not _is_number(value):
             raise Fault(
                 INVALID_PARAMETER, f"Can't cast the value of message (user) attribute '{name}' to a number."

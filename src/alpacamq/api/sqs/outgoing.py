@@ -83,8 +83,12 @@ class Draft:
         )
 
 
-def draft(queue: Queue, outgoing: Outgoing, now_ms: int) -> Draft:
-    """Validate a message for this queue; raise Fault."""
+def draft(queue: Queue, outgoing: Outgoing, now_ms: int, trace_header: str = "") -> Draft:
+    """Validate a message for this queue; raise Fault.
+
+    `trace_header` is that of the request, for a message without the system attribute AWSTraceHeader. An
+    invalid one is ignored: it must not cost the message.
+    """
     text = outgoing.message_body
     if not text:
         raise missing("MessageBody")
@@ -104,6 +108,8 @@ def draft(queue: Queue, outgoing: Outgoing, now_ms: int) -> Draft:
         headers += message_attributes.pack(attributes)
     if system:
         headers.append(Header(TRACE_HEADER, _trace(system).encode()))
+    elif trace_header and _is_trace(trace_header):
+        headers.append(Header(TRACE_HEADER, trace_header.encode()))
     if size > (limit := queue.max_message_bytes):
         raise Fault(
             INVALID_PARAMETER,
@@ -148,14 +154,13 @@ def _trace(system: Mapping[str, AttributeValue]) -> str:
         if name != TRACE_ATTRIBUTE:
             raise Fault(INVALID_PARAMETER, f"Message system attribute name '{name[:100]}' is invalid.")
         value = attribute.string_value
-        if (
-            attribute.data_type != "String"
-            or not value
-            or len(value) > MAX_TRACE_LENGTH
-            or has_forbidden(value)
-        ):
+        if attribute.data_type != "String" or not value or not _is_trace(value):
             raise Fault(INVALID_PARAMETER, f"Message system attribute '{name}' must be a non-empty String.")
     return system[TRACE_ATTRIBUTE].string_value or ""
+
+
+def _is_trace(text: str) -> bool:
+    return len(text) <= MAX_TRACE_LENGTH and not has_forbidden(text)
 
 
 def _fifo_ids(queue: Queue, outgoing: Outgoing, body: bytes) -> tuple[str | None, str | None]:

@@ -17,7 +17,7 @@ import msgspec
 
 from alpacamq.api.http.messages import Request, Response
 
-from .errors import INVALID_ACTION, MALFORMED, Fault, missing, without_forbidden
+from .errors import INVALID_ACTION, MALFORMED, NO_ACTION, Fault, missing, without_forbidden
 from .requests import ActionRequest
 from .results import NOTHING, Action, Answer
 
@@ -105,6 +105,19 @@ _FIELDS_OF_MAPS = {
     for element, key in MAPS.values()
 }
 
+# What an empty field stands for: SDKs write an empty list or map so, under the name of the parameter or of
+# its elements.
+_EMPTY: dict[str, dict[str, Any]] = {
+    "Entries": {"Entries": []},
+    **{name: {field: []} for field, element in LISTS.items() for name in (field, element)},
+    **{
+        name: {field: {} for field in fields}
+        for element, (_, fields) in _FIELDS_OF_MAPS.items()
+        for name in (element, *fields)
+    },
+}
+del _EMPTY["QueueUrl"]
+
 # XML parsers read a bare carriage return as a line feed, which would break the digest of the body.
 _ENTITIES = {"\r": "&#xd;"}
 
@@ -121,13 +134,13 @@ class QueryProtocol:
         """Return the action of a request, and its parameters."""
         fields = _fields(request)
         if not isinstance(name := fields.get("Action"), str):
-            raise Fault(INVALID_ACTION, "The request must contain the parameter Action.")
+            raise Fault(NO_ACTION, "The request must contain the parameter Action.")
         if (action := self._actions.get(name)) is None:
-            raise Fault(INVALID_ACTION, f"Unknown action {name[:100]!r}.")
+            raise Fault(INVALID_ACTION, f"The action {name[:100]} is not valid for this endpoint.")
         parameters = _unflattened(fields, f"{name}RequestEntry")
-        if request.path != "/":
+        if request.path != "/" and not parameters.get("QueueUrl"):
             # Older clients post to the queue's URL and do not repeat it.
-            parameters.setdefault("QueueUrl", request.path)
+            parameters["QueueUrl"] = request.path
         try:
             return action, msgspec.convert(parameters, action.request_type, strict=False)
         except msgspec.ValidationError as error:
@@ -145,6 +158,8 @@ class QueryProtocol:
 
     def refusal(self, fault: Fault, request_id: str) -> Response:
         kind = fault.kind
+        if kind is NO_ACTION:
+            return _response(kind.status, ["<UnknownOperationException/>"], request_id)
         body = [
             f'<?xml version="1.0"?><ErrorResponse xmlns="{NAMESPACE}"><Error>',
             f"<Type>{'Sender' if kind.is_senders else 'Receiver'}</Type><Code>{kind.code}</Code>",
@@ -152,6 +167,63 @@ class QueryProtocol:
             f"<RequestId>{request_id}</RequestId></ErrorResponse>",
         ]
         return _response(kind.status, body, request_id)
+
+
+class QueryJsonProtocol(QueryProtocol):
+    """Reads requests of the query protocol, and writes responses as JSON in the structure of the XML.
+
+    Lists of pairs take the place of maps, and null that of missing values.
+    """
+
+    def answer(self, action: Action, result: Answer, request_id: str) -> Response:
+        content: dict[str, object] = {"ResponseMetadata": {"RequestId": request_id}}
+        if result is not NOTHING:
+            content[f"{action.name}Result"] = _plain(result)
+        return self._json(200, {f"{action.name}Response": content}, request_id)
+
+    def refusal(self, fault: Fault, request_id: str) -> Response:
+        kind = fault.kind
+        if kind is NO_ACTION:
+            return super().refusal(fault, request_id)
+        error = {
+            "Code": kind.code,
+            "Message": fault.message,
+            "Type": "Sender" if kind.is_senders else "Receiver",
+            "Detail": None,
+        }
+        return self._json(kind.status, {"Error": error, "RequestId": request_id}, request_id)
+
+    def _json(self, status: int, content: object, request_id: str) -> Response:
+        return Response(status, _encode(content), "application/json", (("x-amzn-RequestId", request_id),))
+
+
+def accepts_json(request: Request) -> bool:
+    """Return whether a client of the query protocol asks for JSON before it asks for anything else."""
+    if not (accepted := request.headers.get("accept")):
+        return False
+    return accepted.partition(",")[0].partition(";")[0].strip().lower() == "application/json"
+
+
+# Lists that have another name in JSON responses of the query protocol.
+_QUERY_JSON_LISTS = {"QueueUrls": "queueUrls", "Messages": "messages"}
+
+
+def _plain(value: object) -> object:
+    """Convert a result for a JSON response of the query protocol."""
+    if isinstance(value, msgspec.Struct):
+        plain: dict[str, object] = {}
+        for attribute, field in _layout(type(value)):
+            content = getattr(value, attribute)
+            if isinstance(content, dict):
+                key = MAPS[field][1]
+                content = [{key: name, "Value": _plain(each)} for name, each in content.items()]
+            elif isinstance(content, list):
+                content = [_plain(each) for each in content]
+            else:
+                content = _plain(content)
+            plain[_QUERY_JSON_LISTS.get(field, field)] = None if content == [] else content
+        return plain
+    return value
 
 
 def _response(status: int, body: list[str], request_id: str) -> Response:
@@ -189,7 +261,9 @@ def _unflattened(tree: Tree, entry: str) -> dict[str, Any]:
     """Convert a tree of form fields to the structure of the JSON protocol."""
     plain: dict[str, Any] = {}
     for name, value in tree.items():
-        if name == entry:
+        if value == "" and (name in _EMPTY or name == entry):
+            plain.update(_EMPTY.get(name, {"Entries": []}))
+        elif name == entry:
             plain["Entries"] = [_item(each, entry) for each in _numbered(name, value)]
         elif (field := _FIELDS_OF_LISTS.get(name)) is not None and name != "QueueUrl":
             plain[field] = (

@@ -69,6 +69,8 @@ async def described(queue: Queue, directory: QueueDirectory) -> dict[str, str]:
     if queue.is_fifo:
         found |= {"FifoQueue": "true", **FIFO_DEFAULTS}
     found |= queue.attributes
+    if "KmsMasterKeyId" not in found:
+        found = {name: text for name, text in found.items() if known.HIDDEN_DEFAULTS.get(name) != text}
     if (policy := await redrive_policy(queue, directory)) is not None:
         found["RedrivePolicy"] = policy
     return found
@@ -102,13 +104,14 @@ class QueueAttributes:
 
     async def set(self, request: SetQueueAttributes, _caller: Caller) -> Answer:
         queue = self._directory.by_url(request.queue_url)
-        known.check(request.attributes, is_fifo=queue.is_fifo)
-        if request.attributes.get("FifoQueue", "true") != "true":
+        attributes = known.normalized(request.attributes)
+        known.check(attributes, is_fifo=queue.is_fifo)
+        if attributes.get("FifoQueue", "true") != "true":
             raise Fault(
                 INVALID_ATTRIBUTE_VALUE,
                 "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported.",
             )
-        await self.change(queue, lambda _: AttributeChange(request.attributes))
+        await self.change(queue, lambda _: AttributeChange(attributes))
         return NOTHING
 
     async def change(self, queue: Queue, compute: Callable[[StoredAttributes], AttributeChange]) -> None:
@@ -188,8 +191,6 @@ def redrive_settings(
     target = directory.find(directory.name_in(policy.dead_letter_target_arn, "deadLetterTargetArn"))
     if target is None:
         raise _refused(text, "Dead letter target does not exist.")
-    if target.name == name:
-        raise _refused(text, "A queue cannot be its own dead-letter queue.")
     if target.is_fifo != is_fifo:
         raise _refused(text, "Dead-letter queue must be same type of queue as the source.")
     if not _allows(target, directory.arn(name)):

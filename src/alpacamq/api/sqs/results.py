@@ -127,6 +127,7 @@ class Caller:
     base_url: str  # base of queue URLs
     peer: str = ""
     traceparent: bytes | None = None  # of the whole request
+    trace_header: str = ""  # of AWS X-Ray; for messages without one of their own
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class Sending:
 
     async def send(self, request: SendMessage, caller: Caller) -> SendMessageResult:
         queue = self._directory.by_url(request.queue_url)
-        made = draft(queue, request, self._broker.clock.now_ms())
+        made = draft(queue, request, self._broker.clock.now_ms(), caller.trace_header)
         (sent,) = await self._publish(queue, [made], caller)
         if isinstance(sent, Fault):
             raise sent
@@ -43,7 +43,7 @@ class Sending:
         queue = self._directory.by_url(request.queue_url)
         check_entries(request.entries, "SendMessageBatchRequestEntry")
         result = SendMessageBatchResult(successful=[], failed=[])
-        drafts = self._drafts(queue, request, result)
+        drafts = self._drafts(queue, request, result, caller.trace_header)
         sent = await self._publish(queue, [made for _, made in drafts], caller)
         for (entry_id, made), outcome in zip(drafts, sent, strict=True):
             if isinstance(outcome, Fault):
@@ -62,7 +62,7 @@ class Sending:
         return result
 
     def _drafts(
-        self, queue: Queue, request: SendMessageBatch, result: SendMessageBatchResult
+        self, queue: Queue, request: SendMessageBatch, result: SendMessageBatchResult, trace_header: str
     ) -> list[tuple[str, Draft]]:
         """Return the valid entries; the others are added to the failed ones."""
         now_ms = self._broker.clock.now_ms()
@@ -71,7 +71,7 @@ class Sending:
         size = 0
         for entry in request.entries:
             try:
-                made = draft(queue, entry, now_ms)
+                made = draft(queue, entry, now_ms, trace_header)
             except Fault as fault:
                 result.failed.append(failure(entry.id, fault))
                 size += len(entry.message_body.encode(errors="replace"))

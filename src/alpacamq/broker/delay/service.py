@@ -268,6 +268,14 @@ class Delays:
                 found.append((entry.id, message))
         return found
 
+    async def message(self, topic: str, delayed_id: int) -> tuple[Waiting, DelayedMessage]:
+        """Return a pending message; raises UnknownDelayed if there is none with this id."""
+        waiting = await self.waiting(topic, after_id=delayed_id - 1, limit=1)
+        messages = await self.messages(topic, after_id=delayed_id - 1, limit=1)
+        if not (waiting and messages and waiting[0].id == messages[0][0] == delayed_id):
+            raise UnknownDelayed(f"no delayed message {delayed_id} in {topic!r}")
+        return waiting[0], messages[0][1]
+
     async def stats(self, topic: str | None = None) -> DelayCounts:
         """Return statistics of one topic (only pending and next_due_ms) or of all."""
         if topic is not None:

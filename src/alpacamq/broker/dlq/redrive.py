@@ -1,18 +1,21 @@
 """Redrive: moves dead letters back to the topics they came from, or to another topic, in one task each.
 
 A task receives from the dead-letter topic like any consumer of its queue and has the engine move the
-messages, so that nothing is lost or duplicated whenever it ends. A restart ends all tasks; start them again.
+messages, so that nothing is lost or duplicated whenever it ends. A task that leaves messages behind, because
+their target does not exist, has failed. A restart ends all tasks; start them again.
 """
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from uuid import uuid4
 
 from alpacamq.broker.queue.deliveries import settled
 from alpacamq.broker.queue.host import QueueHost
 from alpacamq.broker.topics import Topics
-from alpacamq.model.errors import AlpacaError, CoordinatorUnavailable, InvalidRequest, UnknownTopic
+from alpacamq.model.errors import AlpacaError, CoordinatorUnavailable, InvalidRequest
 from alpacamq.model.records import Record
 from alpacamq.model.topics import INTERNAL_TOPICS
 from alpacamq.queues.messages import (
@@ -21,6 +24,7 @@ from alpacamq.queues.messages import (
     Action,
     DescribeReply,
     DescribeRequest,
+    Move,
     QueueId,
     ReceiveRequest,
     Settlement,
@@ -37,8 +41,17 @@ BATCH = 100
 LEASE_MS = 60_000
 # Messages that cannot be moved stay leased while the task runs; the task fails at this many.
 MAX_LEFT = 500
+MAX_PENDING = 1000
 IDLE_WAIT_MS = 200
 CONSUMER = "redrive"
+
+
+class FailureCause(Enum):
+    """Why a redrive has failed."""
+
+    TARGET_MISSING = auto()
+    ORIGIN_UNKNOWN = auto()
+    OTHER = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,19 +67,56 @@ class RedriveTask:
     to_move: int  # at the start
     messages_per_second: int | None
     failure: str = ""
+    cause: FailureCause | None = None
 
 
 @dataclass(slots=True)
 class _Redrive:
-    """A task with its limits and the messages it could not move."""
+    """A task with its limits, its moves in progress and the messages it could not move."""
 
     task: RedriveTask
+    queue: QueueId
     ends: dict[int, int]
     max_messages: int
     left: list[Acquired] = field(default_factory=list)
+    # Partition and offset of messages that are being moved.
+    pending: set[tuple[int, int]] = field(default_factory=set)
+    discarded: int = 0  # deleted by retention before they could be moved
+    problem: str = ""
+    cause: FailureCause | None = None
 
     def change(self, **values: object) -> None:
         self.task = replace(self.task, **values)  # type: ignore[arg-type]
+
+    def note(self, cause: FailureCause, problem: str) -> None:
+        """Record why messages cannot be moved."""
+        self.cause, self.problem = cause, problem
+
+    def fail(self) -> None:
+        """End the task as failed."""
+        remaining = min(self.max_messages, self.task.to_move) - self.task.moved - self.discarded
+        self.change(
+            state="failed",
+            failure=f"{max(remaining, 0)} messages were not moved: {self.problem}",
+            cause=self.cause,
+        )
+
+    @property
+    def submitted(self) -> int:
+        """Messages that were moved or are being moved."""
+        return self.task.moved + len(self.pending)
+
+    def moves_ended(self, moves: Sequence[Move], succeeded: bool) -> None:
+        """Count moves of this task that have succeeded or were returned."""
+        for move in moves:
+            place = (move.partition, move.offset)
+            if move.queue != self.queue or place not in self.pending:
+                continue
+            self.pending.discard(place)
+            if succeeded:
+                self.change(moved=self.task.moved + 1)
+            else:
+                self.note(FailureCause.TARGET_MISSING, f"topic {move.target!r} has been deleted")
 
 
 class Redrives:
@@ -110,6 +160,7 @@ class Redrives:
         )
         redrive = _Redrive(
             task,
+            queue,
             {each.partition: each.end_offset for each in stats.partitions},
             task.to_move if max_messages is None else max_messages,
         )
@@ -145,19 +196,26 @@ class Redrives:
         return await self._host.ask(DescribeRequest(queue=queue))
 
     async def _run(self, redrive: _Redrive, queue: QueueId) -> None:
+        watchers = self._host.moves.watchers
+        watchers.append(redrive.moves_ended)
         try:
             await self._move_all(redrive, queue)
         except AlpacaError as error:
-            redrive.change(state="failed", failure=str(error))
+            redrive.note(FailureCause.OTHER, str(error))
+            redrive.fail()
         except Exception as error:  # a bug costs one task, not the broker
             log.exception("redrive_crashed", source=redrive.task.source)
-            redrive.change(state="failed", failure=f"internal error: {error!r}")
+            redrive.note(FailureCause.OTHER, f"internal error: {error!r}")
+            redrive.fail()
         else:
-            if redrive.task.state == "cancelling":
+            if redrive.cause is not None:
+                redrive.fail()
+            elif redrive.task.state == "cancelling":
                 redrive.change(state="cancelled")
-            elif not redrive.task.failure.startswith("stopped"):
+            else:
                 redrive.change(state="completed")
         finally:
+            watchers.remove(redrive.moves_ended)
             self._host.release(queue, redrive.left)
         log.info("redrive_ended", source=queue.topic, state=redrive.task.state, moved=redrive.task.moved)
 
@@ -165,10 +223,13 @@ class Redrives:
         rate = redrive.task.messages_per_second
         loop = asyncio.get_running_loop()
         began = loop.time()
-        while redrive.task.state == "running" and redrive.task.moved < redrive.max_messages:
-            room = min(BATCH, redrive.max_messages - redrive.task.moved)
+        while redrive.task.state == "running" and redrive.submitted < redrive.max_messages:
+            if len(redrive.pending) > MAX_PENDING:
+                await self._wait_until_moved(redrive, queue)
+                continue
+            room = min(BATCH, redrive.max_messages - redrive.submitted)
             if rate is not None:
-                due = began + redrive.task.moved / rate
+                due = began + redrive.submitted / rate
                 if (ahead := due - loop.time()) > 0:
                     await asyncio.sleep(min(ahead, 0.5))
                     continue
@@ -182,7 +243,13 @@ class Redrives:
                     wait_ms=IDLE_WAIT_MS,
                 )
             )
-            if not leases or not await self._move(redrive, queue, leases):
+            if leases:
+                if not await self._move(redrive, queue, leases):
+                    break
+            elif redrive.pending:
+                # Some may be returned: then they are leased again, and reported.
+                await self._wait_until_moved(redrive, queue)
+            else:
                 break
         await self._wait_until_moved(redrive, queue)
 
@@ -195,50 +262,74 @@ class Redrives:
         except BaseException:
             self._host.release(queue, leases)
             raise
-        settlements: list[Settlement] = []
+        moves: list[Settlement] = []
+        discards: list[Settlement] = []
         newer: list[Acquired] = []
         for lease in leases:
             record = records.get((lease.partition, lease.offset))
             if lease.offset >= redrive.ends.get(lease.partition, 0):
                 newer.append(lease)
             elif record is None:
-                settlements.append(settled(lease, Action.DISCARD))
+                discards.append(settled(lease, Action.DISCARD))
             elif (target := self._target(redrive, record)) is None:
                 redrive.left.append(lease)
             else:
-                settlements.append(settled(lease, Action.MOVE)._replace(target=target))
+                moves.append(settled(lease, Action.MOVE)._replace(target=target))
         # Newer messages stay leased: released now, they would be received again.
         redrive.left += newer
-        if settlements:
-            request = SettleRequest(queue=queue, settlements=tuple(settlements))
-            reply = await self._host.ask(request)
-            redrive.change(moved=redrive.task.moved + sum(result is None for result in reply.results))
+        await self._settle(redrive, queue, moves, discards)
+        if self._is_target_deleted(redrive):
+            return False
         if len(redrive.left) > MAX_LEFT:
-            redrive.change(
-                state="failed", failure=f"stopped: {redrive.task.failure or 'too many new messages'}"
-            )
+            if redrive.cause is None:
+                redrive.note(FailureCause.OTHER, "too many messages have arrived since the task started")
             return False
         return len(newer) < len(leases)
+
+    async def _settle(
+        self, redrive: _Redrive, queue: QueueId, moves: Sequence[Settlement], discards: Sequence[Settlement]
+    ) -> None:
+        # Added first: moves may end before the reply is here.
+        places = [(move.partition, move.offset) for move in moves]
+        redrive.pending.update(places)
+        settlements = (*moves, *discards)
+        if not settlements:
+            return
+        try:
+            results = (await self._host.ask(SettleRequest(queue=queue, settlements=settlements))).results
+        except BaseException:
+            redrive.pending.difference_update(places)
+            raise
+        refused = [place for place, result in zip(places, results, strict=False) if result is not None]
+        redrive.pending.difference_update(refused)
+        redrive.discarded += sum(result is None for result in results[len(moves) :])
+
+    def _is_target_deleted(self, redrive: _Redrive) -> bool:
+        target = redrive.task.target
+        if target is None or target in self._topics.image.topics:
+            return False
+        redrive.note(FailureCause.TARGET_MISSING, f"topic {target!r} has been deleted")
+        return True
 
     def _target(self, redrive: _Redrive, record: Record) -> str | None:
         """Return the target of a dead letter; None if it has none, which the task reports."""
         if redrive.task.target is not None:
-            return redrive.task.target
+            return None if self._is_target_deleted(redrive) else redrive.task.target
         topic, _ = origin(record)
         if topic is None:
-            reason = "their original topic is not recorded; name a target"
+            redrive.note(FailureCause.ORIGIN_UNKNOWN, "their original topic is not recorded; name a target")
         elif (
             topic in INTERNAL_TOPICS or topic == redrive.task.source or not self._topics.partitions_of(topic)
         ):
-            reason = f"topic {topic!r}, which they came from, does not exist"
+            redrive.note(
+                FailureCause.TARGET_MISSING, f"topic {topic!r}, which they came from, does not exist"
+            )
         else:
             return topic
-        redrive.change(failure=f"{len(redrive.left) + 1} messages were left: {reason}")
         return None
 
     async def _wait_until_moved(self, redrive: _Redrive, queue: QueueId) -> None:
-        """Return once all moves are complete."""
-        while any(each.dead_lettering for each in (await self._describe(queue)).partitions):
-            if redrive.task.target is not None and not self._topics.partitions_of(redrive.task.target):
-                raise UnknownTopic(f"topic {redrive.task.target!r} has been deleted")
+        """Return once all moves have ended. Raises UnknownTopic if the source is deleted."""
+        while redrive.pending:
+            await self._describe(queue)
             await asyncio.sleep(0.02)

@@ -7,7 +7,7 @@ redrive to a topic that was deleted returns the message to its queue.
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
 
@@ -114,6 +114,10 @@ def _settings(host: StateMachineHost[QueueEngine], queue: QueueId) -> TopicConfi
     return machine.settings(queue)
 
 
+# Called with moves that have ended, and whether they succeeded; others were returned to their queue.
+MovesWatcher = Callable[[Sequence[Move], bool], None]
+
+
 class _TargetDeleted(Exception):
     """The target topic of a redrive was deleted."""
 
@@ -130,6 +134,8 @@ class DlqWriter:
         self._traces = traces
         self._queues: dict[tuple[QueueId, int, int], _MoveQueue] = {}
         self._tasks: asyncio.TaskGroup | None = None
+        # Of running redrives.
+        self.watchers: list[MovesWatcher] = []
 
     async def run(self) -> None:
         """Own the tasks until cancelled."""
@@ -158,7 +164,9 @@ class DlqWriter:
             try:
                 moved = await self._move(moves, pending.host)
             except _TargetDeleted:
-                pending.host.post_once(MovesReturned(moves=(pending.take(),)))
+                returned = (pending.take(),)
+                pending.host.post_once(MovesReturned(moves=returned))
+                self._notify(returned, succeeded=False)
                 continue
             except Exception as error:  # noqa: BLE001 - a bug costs one queue of moves, not the broker
                 if wait_seconds == RETRY_SECONDS:
@@ -167,8 +175,14 @@ class DlqWriter:
                 wait_seconds = min(wait_seconds * 2, MAX_RETRY_SECONDS)
                 continue
             wait_seconds = RETRY_SECONDS
-            pending.host.post_once(MovesDone(moves=tuple(pending.take() for _ in range(moved))))
+            done = tuple(pending.take() for _ in range(moved))
+            pending.host.post_once(MovesDone(moves=done))
+            self._notify(done, succeeded=True)
         del self._queues[key]
+
+    def _notify(self, moves: Sequence[Move], *, succeeded: bool) -> None:
+        for watcher in self.watchers:
+            watcher(moves, succeeded)
 
     def _report(self, move: Move, error: Exception) -> None:
         """Log once why moves fail."""

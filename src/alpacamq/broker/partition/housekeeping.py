@@ -36,6 +36,7 @@ class Housekeeping:
         self._interval_ms = interval_ms
         self._is_worth_compacting = is_worth_compacting
         self._reported: set[str] = set()
+        self._compacting: dict[Partition, asyncio.Event] = {}
 
     async def run(self) -> None:
         """Visit all partitions periodically until cancelled."""
@@ -73,9 +74,24 @@ class Housekeeping:
             log.info(
                 "segments_deleted", partition=str(partition.identity), start_offset=partition.log.start_offset
             )
-        if not self._is_worth_compacting(partition):
-            return
-        if (compaction := partition.log.begin_compaction(now_ms)) is not None:
+        if self._is_worth_compacting(partition) and partition not in self._compacting:
+            await self._compact(partition, now_ms)
+
+    async def compact(self, partition: Partition) -> bool:
+        """Compact a partition now, up to its last record; return whether there was anything to compact.
+
+        Records of open transactions and those after them are left.
+        """
+        while (running := self._compacting.get(partition)) is not None:
+            await running.wait()
+        await partition.seal()
+        return await self._compact(partition, self._clock.now_ms(), force=True)
+
+    async def _compact(self, partition: Partition, now_ms: int, *, force: bool = False) -> bool:
+        if (compaction := partition.log.begin_compaction(now_ms, force=force)) is None:
+            return False
+        ended = self._compacting[partition] = asyncio.Event()
+        try:
             try:
                 await self._in_thread(compaction.run)
             except asyncio.CancelledError:
@@ -85,7 +101,11 @@ class Housekeeping:
                 partition.log.end_compaction(compaction)
             finally:
                 await self._in_thread(compaction.free_replaced)
-            log.info("log_compacted", partition=str(partition.identity), size_bytes=partition.log.size_bytes)
+        finally:
+            del self._compacting[partition]
+            ended.set()
+        log.info("log_compacted", partition=str(partition.identity), size_bytes=partition.log.size_bytes)
+        return True
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
         # Never cancelled half-way: a shutdown waits for the running step.

@@ -208,8 +208,17 @@ class Partition:
 
         Call it before appending a record elsewhere that depends on these.
         """
-        if offset <= self.log.flushed_offset:
-            return
+        if offset > self.log.flushed_offset:
+            await self._flush(offset)
+
+    async def seal(self) -> None:
+        """Begin a new segment, and return once a checkpoint covers everything before it."""
+        self.log.roll()
+        await self._flush(self.log.end_offset)
+        if not self.log.is_checkpointed:
+            await self._flush(self.log.end_offset)  # the first flush was running already
+
+    async def _flush(self, offset: int) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._flush_waiters.append((offset, waiter))
         self._flushes.now(self)

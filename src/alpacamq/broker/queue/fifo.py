@@ -1,12 +1,13 @@
 """Publishes to FIFO queues: a message with a known deduplication id is published once in five minutes.
 
 Deduplication ids are headers of the records. After a restart, the ids of the last five minutes are read
-back when a queue is first published to, so deduplication holds across restarts of the broker.
+back when a queue is first published to, so deduplication holds across restarts of the broker. A purge
+forgets the ids of the messages that it removes; queue.deduplication.start records it for the next restart.
 """
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,8 +26,9 @@ from alpacamq.model.ids import NO_TIMESTAMP, TopicId
 from alpacamq.model.murmur2 import partition_for_key
 from alpacamq.model.ports import Clock
 from alpacamq.model.records import Header, Record
-from alpacamq.model.topics import Topic
+from alpacamq.model.topics import Topic, TopicConfig
 
+FIFO_SUFFIX = ".fifo"
 WINDOW_MS = 5 * 60 * 1000
 # Of all queues together, at about 200 bytes each.
 MAX_ENTRIES = 1_000_000
@@ -164,6 +166,10 @@ class DeduplicationWindow:
             self._usage.entries += 1
         position = _POSITION.pack(published.sent_ms, published.partition, published.offset)
         self._sent[key] = position + published.message_id.encode()
+        self.add_sequence(published)
+
+    def add_sequence(self, published: FifoPublished) -> None:
+        """Keep later sequence numbers above that of a delayed message."""
         if published.message_id:
             last = self._last_sequences.get(published.partition, -1)
             self._last_sequences[published.partition] = max(last, published.offset)
@@ -183,6 +189,23 @@ class DeduplicationWindow:
                 return
             del sent[key]
             self._usage.entries -= 1
+
+    def delayed(self) -> dict[bytes, str]:
+        """Return the keys and ids of messages that were published with a delay."""
+        size = _POSITION.size
+        return {key: value[size:].decode() for key, value in self._sent.items() if len(value) > size}
+
+    def forget(self, starts: Sequence[int], delivered: Collection[bytes]) -> None:
+        """Remove messages before these offsets, one per partition, and these that were delayed."""
+        kept: dict[bytes, bytes] = {}
+        for key, value in self._sent.items():
+            _, partition, offset = _POSITION.unpack_from(value)
+            is_delayed = len(value) > _POSITION.size
+            if key in delivered or (not is_delayed and _is_before(starts, partition, offset)):
+                self._usage.entries -= 1
+            else:
+                kept[key] = value
+        self._sent = kept
 
     def clear(self) -> None:
         """Remove all messages, when the queue is deleted."""
@@ -236,6 +259,32 @@ class FifoPublisher:
         self._pending.add(task)
         task.add_done_callback(self._pending.discard)
         return await asyncio.shield(task)
+
+    async def forget(self, topic_name: str, starts: Mapping[int, int]) -> None:
+        """Forget messages of a queue before these offsets, by partition: they were purged.
+
+        Messages that still wait for their delay are not forgotten.
+        """
+        topic = self._topics.image.topic(topic_name)
+        if not topic_name.endswith(FIFO_SUFFIX) or not starts:
+            return
+        # Excludes loading, which would read what is forgotten here.
+        async with self._loading.setdefault(topic.id, asyncio.Lock()):
+            configured: list[int] = []
+
+            def changed(current: Topic) -> Mapping[str, str]:
+                known = start_offsets(self._topics.config_of(current))
+                offsets = {**dict(enumerate(known)), **starts}
+                configured[:] = [offsets.get(index, 0) for index in range(current.partitions)]
+                return {**current.overrides, _START_SETTING: ",".join(map(str, configured))}
+
+            await self._topics.configure(topic_name, changed)
+            if (window := self._windows.get(topic.id)) is not None:
+                delayed = window.delayed()
+                if delayed:
+                    waiting = {_message_id(message.headers) async for message in self._delayed(topic_name)}
+                    delayed = {key: each for key, each in delayed.items() if each not in waiting}
+                window.forget(configured, delayed.keys())
 
     async def _publish(
         self, call: "_Call", messages: Sequence[FifoMessage]
@@ -332,15 +381,18 @@ class FifoPublisher:
                 self._drop_deleted()
                 window = await self._read_back(topic, scope)
                 self._windows[topic.id] = window
-        self._loading.pop(topic.id, None)
         return window
 
     def _drop_deleted(self) -> None:
         image = self._topics.image
         for topic_id in [known for known in self._windows if image.topic_by_id(known) is None]:
             self._windows.pop(topic_id).clear()
+            self._loading.pop(topic_id, None)
 
     async def _read_back(self, topic: Topic, scope: DeduplicationScope) -> DeduplicationWindow:
+        window = DeduplicationWindow(self._usage)
+        current = self._topics.image.topic_by_id(topic.id) or topic
+        starts = start_offsets(self._topics.config_of(current))
         since_ms = self._clock.now_ms() - WINDOW_MS
         found: list[tuple[FifoPublished, bytes]] = []
         # Delayed messages first: one that is delivered in between is read twice rather than never.
@@ -350,9 +402,12 @@ class FifoPublisher:
                 found.append(entry)
         for index, partition in enumerate(self._topics.partitions_of(topic.name)):
             async for record in self._records_since(partition, since_ms):
-                if (entry := entry_of(record, index, scope)) is not None:
+                if (entry := entry_of(record, index, scope)) is None:
+                    continue
+                if _is_before(starts, index, record.offset):
+                    window.add_sequence(entry[0])
+                else:
                     found.append(entry)
-        window = DeduplicationWindow(self._usage)
         for published, key in sorted(found):
             window.add(key, published)
         return window
@@ -379,6 +434,25 @@ class FifoPublisher:
             if page.next_offset <= offset:
                 return
             offset = page.next_offset
+
+
+_START_SETTING = "queue.deduplication.start"
+
+
+def start_offsets(config: TopicConfig) -> list[int]:
+    """Return the offsets before which ids are forgotten, by partition; empty if the setting is not valid."""
+    try:
+        return [int(text) for text in config.queue_deduplication_start.split(",") if text]
+    except ValueError:
+        return []
+
+
+def _is_before(starts: Sequence[int], partition: int, offset: int) -> bool:
+    return partition < len(starts) and offset < starts[partition]
+
+
+def _message_id(headers: Sequence[Header]) -> str:
+    return next((value.decode() for name, value in headers if name == MESSAGE_ID and value), "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,7 @@ class QueueHost:
         self._backlog = BacklogReader(topics, self._blocks, self._scans)
         self.reader = QueueReader(topics, self._blocks)
         self._watchers = TopicWatchers(topics)
-        self._moves = DlqWriter(topics, self.reader, clock, traces)
+        self.moves = DlqWriter(topics, self.reader, clock, traces)
         self._machines: StateMachineTopic[QueueEngine] = StateMachineTopic(
             QUEUES_TOPIC, resources, self._engine, perform=self._perform, read=self._read
         )
@@ -153,7 +153,7 @@ class QueueHost:
         """Run the engines until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._scans.run())
-            tasks.create_task(self._moves.run())
+            tasks.create_task(self.moves.run())
             tasks.create_task(self._keep_ids())
             if self._machines.exists:
                 # An engine that finds expired leases when it is loaded moves them to dead letters at once.
@@ -272,7 +272,7 @@ class QueueHost:
 
     def _perform(self, host: Host, effects: Sequence[Any]) -> None:
         if moves := [effect for effect in effects if isinstance(effect, Move)]:
-            self._moves.submit(host, moves)
+            self.moves.submit(host, moves)
         if self.traces is not None and len(moves) < len(effects):
             self.traces.ended([effect for effect in effects if isinstance(effect, EndedLease)])
 

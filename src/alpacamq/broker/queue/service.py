@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from alpacamq.broker.dlq.redrive import Redrives, RedriveTask
+from alpacamq.broker.dlq.redrive import FailureCause, Redrives, RedriveTask
 from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.model.dead_letters import dead_letter_topic
@@ -34,7 +34,7 @@ from alpacamq.telemetry.tracing import ClientApi
 from .deliveries import TOPIC_TAG_BYTES, Delivery, ReceiveLimits, read_receipt, select_deliverable
 from .host import QueueHost
 
-__all__ = ["Delivery", "Queues", "Receipted", "RedriveTask"]
+__all__ = ["Delivery", "FailureCause", "Queues", "Receipted", "RedriveTask"]
 
 # A receive that does not wait still skips expired messages for this long.
 _SKIP_SECONDS = 2.0
@@ -232,12 +232,13 @@ class Queues:
         """Restart the queue at these offsets."""
         await self._host.ask(ResetRequest(queue=queue, offsets=dict(offsets)))
 
-    async def purge(self, queue: QueueId) -> None:
-        """Mark all current messages as done."""
+    async def purge(self, queue: QueueId) -> Mapping[int, int]:
+        """Mark all current messages as done; return the offsets where the queue starts again."""
         self._topics.image.topic(queue.topic)
         partitions = self._topics.partitions_of(queue.topic)
         ends = {index: partition.last_stable_offset for index, partition in enumerate(partitions)}
         await self.reset(queue, ends)
+        return ends
 
     async def configure(self, queue: QueueId, overrides: Mapping[str, str | None]) -> DescribeReply:
         """Set a group's overrides of a topic's settings."""

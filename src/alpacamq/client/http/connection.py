@@ -105,10 +105,12 @@ class HttpApi:
         target = _target(path) + (f"?{urlencode(given)}" if given else "")
         return self._read(answer, self._ask("GET", target, None, REQUEST_S + wait_ms / 1000))
 
-    def send(self, method: str, path: Iterable[str], answer: type[T], body: object = None) -> T:
-        """Send a request with a JSON body and return the response."""
+    def send(
+        self, method: str, path: Iterable[str], answer: type[T], body: object = None, *, wait_ms: int = 0
+    ) -> T:
+        """Send a request with a JSON body; `wait_ms` is how long the broker may take longer than usual."""
         content = None if body is None else msgspec.json.encode(body)
-        return self._read(answer, self._ask(method, _target(path), content, REQUEST_S))
+        return self._read(answer, self._ask(method, _target(path), content, REQUEST_S + wait_ms / 1000))
 
     def _ask(self, method: str, target: str, content: bytes | None, timeout_s: float) -> bytes:
         give_up = time.monotonic() + _RETRY_S

@@ -109,6 +109,28 @@ def delayed_messages(api: HttpApi, topic: str, partition: int | None = None) -> 
         after = page.next
 
 
+class DelayedContent(DelayedMessage, frozen=True, kw_only=True):
+    """A delayed message with key and value, in base64 as far as they are not null."""
+
+    key_base64: bytes | None = None
+    value_base64: bytes | None = None
+
+
+def delayed_message(api: HttpApi, topic: str, partition: int, message_id: int) -> DelayedContent:
+    """Return a delayed message."""
+    path = ("topics", topic, "delayed", str(message_id))
+    try:
+        with naming(api, topic=topic, partition=partition):
+            found = api.get(path, DelayedContent, query={"values": "base64"})
+    except Problem as problem:
+        if problem.kind != _UNKNOWN_DELAYED:
+            raise
+    else:
+        if found.partition == partition:
+            return found
+    raise NotFound(f"delayed message of {topic!r} with the id", f"{partition}:{message_id}")
+
+
 def cancel(api: HttpApi, topic: str, partition: int, message_id: int) -> DelayedMessage:
     """Cancel a delayed message."""
     path = ("topics", topic, "delayed", str(partition), str(message_id))

@@ -23,6 +23,7 @@ from alpacamq.coordinator.messages import (
     SyncRequest,
     TxnCommitRequest,
 )
+from alpacamq.coordinator.rebalances import RebalanceCause, RebalanceHistory
 from alpacamq.coordinator.records import GENERATION, StoredGroup
 from alpacamq.model.errors import (
     AlpacaError,
@@ -109,7 +110,7 @@ class JoinHandler:
         member = Member.of(member_id, request)
         self._roster.add(member)
         self._wait(member, reply_to, now_ms, out)
-        self._rebalance.member_joined(now_ms, out)
+        self._rebalance.member_joined(member, now_ms, out)
 
     def _rejoin(
         self, member: Member, request: JoinRequest, reply_to: object, now_ms: int, out: Outcome
@@ -127,7 +128,7 @@ class JoinHandler:
             out.replies.append(Reply(reply_to, self._rebalance.join_reply(member)))
             return
         self._wait(member, reply_to, now_ms, out)
-        self._rebalance.begin(now_ms, out)
+        self._rebalance.begin(now_ms, out, RebalanceCause.MEMBER_REJOINED, [member.id])
 
     def _replace_static(
         self, member: Member, request: JoinRequest, reply_to: object, now_ms: int, out: Outcome
@@ -144,7 +145,7 @@ class JoinHandler:
         self._roster.renew_session(member, now_ms)
         if not same or self._roster.elect_protocol() != self._rebalance.protocol_name:
             self._wait(member, reply_to, now_ms, out)
-            self._rebalance.begin(now_ms, out)
+            self._rebalance.begin(now_ms, out, RebalanceCause.MEMBER_REPLACED, [member.id])
             return
         out.changes.append(self._rebalance.store())
         reply = self._rebalance.join_reply(member)
@@ -206,6 +207,10 @@ class ClassicGroup:
     @property
     def generation(self) -> int:
         return self._rebalance.generation
+
+    @property
+    def history(self) -> RebalanceHistory:
+        return self._rebalance.history
 
     @property
     def member_count(self) -> int:
@@ -271,19 +276,20 @@ class ClassicGroup:
         """Remove members."""
         out = Outcome()
         results = []
-        size = len(self._roster)
+        left: list[str] = []
         for leaving in request.members:
             error = None
             try:
-                self._remove_member(leaving, out)
+                if (member := self._remove_member(leaving, out)) is not None:
+                    left.append(member.id)
             except AlpacaError as failure:
                 error = failure
             results.append(
                 LeaveResult(member_id=leaving.member_id, instance_id=leaving.instance_id, error=error)
             )
         out.replies.append(Reply(reply_to, LeaveReply(members=tuple(results))))
-        if len(self._roster) < size:
-            self._rebalance.begin(now_ms, out)
+        if left:
+            self._rebalance.begin(now_ms, out, RebalanceCause.MEMBER_LEFT, left)
         else:
             self._rebalance.complete_join_if_ready(now_ms, out)
         return out
@@ -295,7 +301,8 @@ class ClassicGroup:
         for member in expired:
             self._roster.remove(member)
         if expired:
-            self._rebalance.begin(now_ms, out)
+            members = [member.id for member in expired]
+            self._rebalance.begin(now_ms, out, RebalanceCause.SESSION_EXPIRED, members)
         else:
             self._rebalance.complete_join_if_ready(now_ms, out)
         self._rebalance.tick(now_ms, out)
@@ -379,10 +386,11 @@ class ClassicGroup:
         if generation != self.generation:
             raise IllegalGeneration(f"the group is in generation {self.generation}, not {generation}")
 
-    def _remove_member(self, leaving: LeavingMember, out: Outcome) -> None:
+    def _remove_member(self, leaving: LeavingMember, out: Outcome) -> Member | None:
+        """Remove a member and return it; None if its id was only reserved."""
         if leaving.instance_id is None and self._roster.is_reserved(leaving.member_id):
             self._roster.release_member_id(leaving.member_id)
-            return
+            return None
         by_instance = leaving.instance_id is not None and not leaving.member_id
         member = self._roster.of_instance(leaving.instance_id or "") if by_instance else None
         if member is None:
@@ -391,3 +399,4 @@ class ClassicGroup:
             if waiting is not None:
                 out.replies.append(Reply(waiting, UnknownMember(f"{member.id!r} left the group")))
         self._roster.remove(member)
+        return member

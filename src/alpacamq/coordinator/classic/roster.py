@@ -9,7 +9,7 @@ sends the assignments, while the other members wait. The generation is then stab
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from struct import Struct
@@ -17,6 +17,7 @@ from struct import Struct
 import msgspec
 
 from alpacamq.coordinator.messages import JoinedMember, JoinReply, JoinRequest, Protocol, SyncReply
+from alpacamq.coordinator.rebalances import RebalanceCause, RebalanceHistory
 from alpacamq.coordinator.records import CLASSIC, GENERATION, StoredGroup, StoredMember, key
 from alpacamq.model.errors import FencedInstanceId, RebalanceInProgress, UnknownMember
 from alpacamq.model.state_machine import Change, Outcome, Reply
@@ -300,15 +301,17 @@ class Rebalance:
         self._initial_delay_ends_ms: int | None = None
         self._join_ends_ms: int | None = None
         self._sync_ends_ms: int | None = None
+        self.history = RebalanceHistory()
 
     @property
     def next_deadline_ms(self) -> int | None:
         ends = (self._initial_delay_ends_ms, self._join_ends_ms, self._sync_ends_ms)
         return min((end for end in ends if end is not None), default=None)
 
-    def begin(self, now_ms: int, out: Outcome) -> None:
+    def begin(self, now_ms: int, out: Outcome, cause: RebalanceCause, members: Sequence[str]) -> None:
         """Start a rebalance, or continue the current one."""
         if self.state is not ClassicState.PREPARING_REBALANCE:
+            self.history.begin(cause, members, now_ms)
             for member in self._roster:
                 if member.sync_reply_to is not None:
                     out.replies.append(
@@ -326,12 +329,12 @@ class Rebalance:
             self._join_ends_ms = now_ms + self._roster.rebalance_timeout_ms
         self.complete_join_if_ready(now_ms, out)
 
-    def member_joined(self, now_ms: int, out: Outcome) -> None:
+    def member_joined(self, member: Member, now_ms: int, out: Outcome) -> None:
         """Start or continue a rebalance for a new member; restart the initial delay."""
         if self._initial_delay_ends_ms is not None:
             assert self._join_ends_ms is not None
             self._initial_delay_ends_ms = min(now_ms + self._initial_delay_ms, self._join_ends_ms)
-        self.begin(now_ms, out)
+        self.begin(now_ms, out, RebalanceCause.MEMBER_JOINED, [member.id])
 
     def complete_join_if_ready(self, now_ms: int, out: Outcome) -> None:
         """Complete the join phase if all members have joined."""
@@ -348,7 +351,7 @@ class Rebalance:
             for member in silent:
                 self._roster.remove(member)
             if silent:
-                self.begin(now_ms, out)
+                self.begin(now_ms, out, RebalanceCause.SYNC_TIMED_OUT, [member.id for member in silent])
         if any(
             end is not None and end <= now_ms for end in (self._initial_delay_ends_ms, self._join_ends_ms)
         ):
@@ -367,8 +370,10 @@ class Rebalance:
             self._enter(ClassicState.EMPTY)
             self.protocol_name = ""
             out.changes.append(self.store())
+            self.history.end(self.generation, 0, now_ms)
             return
         self._enter(ClassicState.COMPLETING_REBALANCE)
+        self.history.set_generation(self.generation)
         self.protocol_name = self._roster.elect_protocol()
         out.changes.append(self._generation_change())
         self._sync_ends_ms = now_ms + self._roster.rebalance_timeout_ms
@@ -383,6 +388,7 @@ class Rebalance:
     def assign(self, assignments: dict[str, bytes], now_ms: int, out: Outcome) -> None:
         """Store the assignments of the leader and reply to waiting members; the generation is stable."""
         self._enter(ClassicState.STABLE)
+        self.history.end(self.generation, len(self._roster), now_ms)
         for member in self._roster:
             member.assignment = assignments.get(member.id, b"")
             if member.sync_reply_to is not None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from alpacamq.coordinator.rebalances import RebalanceCause, RebalanceHistory
 from alpacamq.model.deadlines import NamedDeadlines
 from alpacamq.model.errors import (
     FencedInstanceId,
@@ -269,9 +270,9 @@ class MemberDeadlines:
         self._sessions.put(member_id, None)
         self._revocations.put(member_id, None)
 
-    def take_due(self, now_ms: int) -> set[str]:
-        """Return the members whose session has ended, or whose revocation has timed out."""
-        return {*self._sessions.take_due(now_ms), *self._revocations.take_due(now_ms)}
+    def take_due(self, now_ms: int) -> tuple[set[str], set[str]]:
+        """Return the members whose session has ended, and those whose revocation has timed out."""
+        return {*self._sessions.take_due(now_ms)}, {*self._revocations.take_due(now_ms)}
 
 
 class ConsumerGroup:
@@ -286,6 +287,7 @@ class ConsumerGroup:
         self._deadlines = MemberDeadlines(settings.session_timeout_ms)
         self._stored: StoredGroup | None = None
         self.epoch = 0
+        self.history = RebalanceHistory()
 
     @property
     def exists(self) -> bool:
@@ -326,13 +328,13 @@ class ConsumerGroup:
                 f"unknown assignor {request.assignor!r}: must be one of {', '.join(sorted(ASSIGNORS))}"
             )
         if request.member_epoch == LEAVE_EPOCH:
-            changes = self.remove(request.member_id, request.instance_id)
+            changes = self.remove(request.member_id, request.instance_id, now_ms)
             return changes, self._leave_reply(request)
         if request.member_epoch == STATIC_LEAVE_EPOCH:
             return self._leave_static(request, now_ms), self._leave_reply(request)
 
-        member_id, changes = self._update_member(request)
-        changes += self._update_target(topics)
+        member_id, changes = self._update_member(request, now_ms)
+        changes += self._update_target(topics, now_ms)
         before = self._roster.currents[member_id]
         after = reconcile(
             before,
@@ -345,17 +347,23 @@ class ConsumerGroup:
             changes.append(self._roster.put_current(member_id, after))
             self._deadlines.watch_revocation(member_id, self._roster.profiles[member_id], after, now_ms)
         self._deadlines.renew_session(member_id, now_ms)
+        if self.history.is_running and self.state is ConsumerGroupState.STABLE:
+            self.history.end(self.epoch, len(self._roster), now_ms)
         changes += self._group_changes()
         return changes, self._reply(member_id, request, before)
 
-    def remove(self, member_id: str, instance_id: str | None) -> list[Change]:
+    def remove(self, member_id: str, instance_id: str | None, now_ms: int) -> list[Change]:
         """Remove a member; a static one may be given by its instance id alone."""
-        return self._remove([self._roster.identify(member_id, instance_id)])
+        member_ids = [self._roster.identify(member_id, instance_id)]
+        return self._remove(member_ids, RebalanceCause.MEMBER_LEFT, now_ms)
 
     def tick(self, now_ms: int) -> list[Change]:
         """Remove members whose session has ended, or whose revocation has timed out."""
-        due = self._deadlines.take_due(now_ms)
-        return self._remove(sorted(due)) if due else []
+        expired, unrevoked = self._deadlines.take_due(now_ms)
+        if not (due := sorted(expired | unrevoked)):
+            return []
+        cause = RebalanceCause.SESSION_EXPIRED if expired else RebalanceCause.REVOCATION_TIMED_OUT
+        return self._remove(due, cause, now_ms)
 
     def validate_commit(self, member_id: str, member_epoch: int) -> None:
         """Raise unless this member may commit. Clients without an epoch may commit to an empty group."""
@@ -419,7 +427,7 @@ class ConsumerGroup:
             yield from self._roster.snapshot()
             yield from self._target.snapshot()
 
-    def _update_member(self, request: ConsumerHeartbeatRequest) -> tuple[str, list[Change]]:
+    def _update_member(self, request: ConsumerHeartbeatRequest, now_ms: int) -> tuple[str, list[Change]]:
         """Find or add the member of a request, and update its profile."""
         if request.member_epoch == JOIN_EPOCH:
             predecessor = self._roster.predecessor(request.member_id, request.instance_id)
@@ -447,14 +455,21 @@ class ConsumerGroup:
                 or _subscription(profile) != _subscription(before)
                 or self._assignor != assignor
             ):
-                self.epoch += 1
+                is_new = before is None
+                cause = RebalanceCause.MEMBER_JOINED if is_new else RebalanceCause.SUBSCRIPTION_CHANGED
+                self._begin_epoch(cause, [member_id], now_ms)
         return member_id, changes
 
-    def _update_target(self, topics: TopicsView) -> list[Change]:
+    def _begin_epoch(self, cause: RebalanceCause, member_ids: list[str], now_ms: int) -> None:
+        self.epoch += 1
+        self.history.begin(cause, member_ids, now_ms)
+        self.history.set_generation(self.epoch)
+
+    def _update_target(self, topics: TopicsView, now_ms: int) -> list[Change]:
         """Compute a new target assignment if the group or its topics have changed."""
         profiles = self._roster.profiles
         if self.epoch == self._target.epoch and self._target.topics_differ(profiles, topics):
-            self.epoch += 1
+            self._begin_epoch(RebalanceCause.TOPICS_CHANGED, [], now_ms)
         if self.epoch == self._target.epoch:
             return []
         changes = self._target.compute(self.epoch, profiles, topics)
@@ -474,13 +489,15 @@ class ConsumerGroup:
         self._deadlines.renew_session(member_id, now_ms)
         return [self._roster.put_current(member_id, _away(assigned))]
 
-    def _remove(self, member_ids: list[str]) -> list[Change]:
+    def _remove(self, member_ids: list[str], cause: RebalanceCause, now_ms: int) -> list[Change]:
         changes: list[Change] = []
         for member_id in member_ids:
             changes += self._roster.remove(member_id)
             changes += self._target.drop(member_id)
             self._deadlines.remove(member_id)
-        self.epoch += 1
+        self._begin_epoch(cause, member_ids, now_ms)
+        if self.is_empty:
+            self.history.end(self.epoch, 0, now_ms)
         return changes + self._group_changes()
 
     def _group_changes(self) -> list[Change]:

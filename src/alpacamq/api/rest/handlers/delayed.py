@@ -1,11 +1,12 @@
 """Delayed messages: listing and cancelling them."""
 
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from alpacamq.api.rest.message_json import Base64Bytes, StoredHeaders, Values, show_content
 from alpacamq.api.rest.parameters import OffsetNumber, OfPartition, OfTopic, PartitionIndex
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.delay.service import DelayCounts, Waiting
@@ -30,6 +31,23 @@ class OfDelayed(OfPartition, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A delayed message, by its id."""
 
     offset: Annotated[OffsetNumber, Meta(description="the delayed_id in the response to publishing")]
+
+
+class DelayedMessageQuery(OfTopic, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A delayed message of a topic, by its id."""
+
+    id: Annotated[OffsetNumber, Meta(description="the delayed_id in the response to publishing")]
+    values: Values = Values.TEXT
+
+
+class DelayedContent(DelayedMessage, frozen=True, kw_only=True):
+    """A delayed message with its key, value and headers."""
+
+    key: Any | UnsetType = UNSET
+    key_base64: Base64Bytes | UnsetType = UNSET
+    value: Any | UnsetType = UNSET
+    value_base64: Base64Bytes | UnsetType = UNSET
+    headers: StoredHeaders | UnsetType = UNSET
 
 
 class DelayTopicsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -88,6 +106,14 @@ async def list_delayed(call: Call[DelayedQuery, Nothing]) -> DelayedMessages:
         if len(found) >= query.limit:
             return DelayedMessages(messages=found, next=f"{found[-1].partition}:{found[-1].id}")
     return DelayedMessages(messages=found, next=None)
+
+
+async def show_delayed(call: Call[DelayedMessageQuery, Nothing]) -> DelayedContent:
+    query = call.parameters
+    waiting, message = await call.backend.broker.delays.message(query.topic, query.id)
+    fields = msgspec.structs.asdict(_shown(waiting))
+    show_content(fields, message.key, message.value, message.headers, query.values)
+    return DelayedContent(**fields)
 
 
 async def cancel_delayed(call: Call[OfDelayed, Nothing]) -> DelayedMessage:
@@ -149,6 +175,16 @@ ROUTES: tuple[AnyRoute, ...] = (
         body=Nothing,
         answers=(DelayedMessages,),
         errors=(UnknownTopic,),
+    ),
+    Route(
+        method="GET",
+        path="/topics/{topic}/delayed/{id}",
+        summary="Show a delayed message",
+        handler=show_delayed,
+        parameters=DelayedMessageQuery,
+        body=Nothing,
+        answers=(DelayedContent,),
+        errors=(UnknownDelayed, UnknownTopic),
     ),
     Route(
         method="DELETE",

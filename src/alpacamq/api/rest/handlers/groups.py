@@ -28,6 +28,7 @@ from alpacamq.coordinator.messages import (
     LeaveRequest,
     LeavingMember,
 )
+from alpacamq.coordinator.rebalances import RebalancesRequest
 from alpacamq.coordinator.share.messages import ShareGroupDescription, ShareMemberDescription
 from alpacamq.model.errors import (
     FencedInstanceId,
@@ -45,6 +46,7 @@ from alpacamq.model.errors import (
 )
 from alpacamq.model.topics import INT32_MAX
 from alpacamq.queues.messages import QueueId
+from alpacamq.wire.groups import GroupRebalance, GroupRebalances
 
 QUEUE = "queue"
 
@@ -160,6 +162,27 @@ async def describe_group(call: Call[OfGroup, Nothing]) -> GroupAnswer:
     )
 
 
+async def list_rebalances(call: Call[OfGroup, Nothing]) -> GroupRebalances:
+    group = call.parameters.group
+    reply = await call.backend.broker.groups.ask(RebalancesRequest(group=group))
+    return GroupRebalances(
+        group=group,
+        rebalances=[
+            GroupRebalance(
+                started=each.started_ms,
+                ended=each.ended_ms,
+                duration_ms=None if each.ended_ms is None else each.ended_ms - each.started_ms,
+                state=each.state,
+                cause=each.cause,
+                members=list(each.members),
+                generation=each.generation,
+                member_count=each.member_count,
+            )
+            for each in reply.rebalances
+        ],
+    )
+
+
 async def delete_group(call: Call[OfGroup, Nothing]) -> None:
     broker, group = call.backend.broker, call.parameters.group
     queues = await _queues_of(broker, group)
@@ -233,6 +256,16 @@ _GROUP_ROUTES: tuple[AnyRoute, ...] = (
         body=Nothing,
         answers=(GroupAnswer,),
         errors=(GroupIdNotFound,),
+    ),
+    Route(
+        method="GET",
+        path="/groups/{group}/rebalances",
+        summary="List the recent rebalances of a group with their causes",
+        handler=list_rebalances,
+        parameters=OfGroup,
+        body=Nothing,
+        answers=(GroupRebalances,),
+        errors=(GroupIdNotFound, InvalidRequest),
     ),
     Route(
         method="DELETE",

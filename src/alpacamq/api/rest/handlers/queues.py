@@ -85,13 +85,13 @@ async def delete_queue(call: Call[OfQueue, Nothing]) -> None:
 async def reset_queue(call: Call[OfQueue, ResetPlace]) -> QueueDescription:
     broker, queue = call.backend.broker, _queue(call.parameters)
     places = await reset_places(broker, queue.topic, call.body, "")
-    await broker.queues.reset(queue, {each.partition: each.offset for each in places})
+    await broker.reset_queue(queue, {each.partition: each.offset for each in places})
     return _described(await broker.queues.describe(queue))
 
 
 async def purge_queue(call: Call[OfQueue, Nothing]) -> QueueDescription:
     broker, queue = call.backend.broker, _queue(call.parameters)
-    await broker.queues.purge(queue)
+    await broker.purge_queue(queue)
     return _described(await broker.queues.describe(queue))
 
 

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from alpacamq.api.rest.backend import Backend
+from alpacamq.api.rest.errors import NotCompacted
 from alpacamq.api.rest.parameters import OfTopic, TopicText
 from alpacamq.api.rest.route import AnyRoute, Call, Nothing, Route
 from alpacamq.broker.partition.leader import Partition
@@ -23,6 +24,7 @@ from alpacamq.model.errors import (
     UnknownTopic,
 )
 from alpacamq.model.topics import INT32_MAX, INTERNAL_TOPICS, SETTINGS, Topic, check_setting
+from alpacamq.wire.topics import CompactedPartition, CompactedTopic, PartitionDetails, PartitionList
 
 SettingValue = str | int | float | bool
 
@@ -173,6 +175,55 @@ async def add_partitions(call: Call[OfTopic, PartitionCount]) -> TopicDescriptio
     return _described(call.backend, await call.backend.broker.topics.grow(name, call.body.partitions))
 
 
+def list_partitions(call: Call[OfTopic, Nothing]) -> PartitionList:
+    backend = call.backend
+    topic = backend.broker.topics.image.topic(call.parameters.topic)
+    node = int(backend.broker.settings.node_id)
+    return PartitionList(
+        topic=topic.name,
+        partitions=[
+            PartitionDetails(
+                partition=each.identity.partition,
+                leader=node,
+                leader_epoch=each.leader_epoch,
+                replicas=[node],
+                in_sync_replicas=[node],
+                start_offset=each.start_offset,
+                high_watermark=each.high_watermark,
+                last_stable_offset=each.last_stable_offset,
+                messages=each.high_watermark - each.start_offset,
+                size_bytes=each.size_bytes,
+            )
+            for each in backend.broker.topics.partitions_of(topic.name)
+        ],
+    )
+
+
+async def compact_topic(call: Call[OfTopic, Nothing]) -> CompactedTopic:
+    broker, name = call.backend.broker, call.parameters.topic
+    _check_changeable(name)
+    policy = broker.topics.config_of(broker.topics.image.topic(name)).cleanup_policy
+    if "compact" not in policy:
+        raise NotCompacted(f"topic {name!r} has cleanup.policy={','.join(policy)}, without 'compact'")
+    results = []
+    for partition in list(broker.topics.partitions_of(name)):
+        before = partition.size_bytes
+        try:
+            compacted = await broker.housekeeping.compact(partition)
+        except StorageFailed:
+            broker.topics.image.topic(name)  # raises UnknownTopic if it was deleted meanwhile
+            raise
+        results.append(
+            CompactedPartition(
+                partition=partition.identity.partition,
+                compacted=compacted,
+                size_before_bytes=before,
+                size_bytes=partition.size_bytes,
+            )
+        )
+    return CompactedTopic(topic=name, partitions=results)
+
+
 def _check_changeable(name: str) -> None:
     if name in INTERNAL_TOPICS:
         raise PolicyViolation(f"topic {name!r} is internal and cannot be changed")
@@ -209,6 +260,8 @@ def setting_text(value: SettingValue) -> str:
     """Format the value of a setting."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))  # for settings that are whole numbers
     return str(value)
 
 
@@ -261,6 +314,16 @@ ROUTES: tuple[AnyRoute, ...] = (
         errors=(UnknownTopic, PolicyViolation),
     ),
     Route(
+        method="GET",
+        path="/topics/{topic}/partitions",
+        summary="List the partitions of a topic with leaders, offsets and sizes",
+        handler=list_partitions,
+        parameters=OfTopic,
+        body=Nothing,
+        answers=(PartitionList,),
+        errors=(UnknownTopic,),
+    ),
+    Route(
         method="PATCH",
         path="/topics/{topic}/settings",
         summary="Change settings of a topic",
@@ -279,5 +342,15 @@ ROUTES: tuple[AnyRoute, ...] = (
         body=PartitionCount,
         answers=(TopicDescription,),
         errors=(UnknownTopic, InvalidPartitionCount, PolicyViolation, StorageFailed),
+    ),
+    Route(
+        method="POST",
+        path="/admin/topics/{topic}/compact",
+        summary="Compact a topic now, and wait for it",
+        handler=compact_topic,
+        parameters=OfTopic,
+        body=Nothing,
+        answers=(CompactedTopic,),
+        errors=(UnknownTopic, NotCompacted, PolicyViolation, StorageFailed),
     ),
 )

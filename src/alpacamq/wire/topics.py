@@ -1,0 +1,44 @@
+"""Partitions and compactions of topics, as the HTTP API describes them."""
+
+import msgspec
+
+
+class PartitionDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition: who leads and has it, its offsets and its size.
+
+    Consumers see records up to the high watermark, those of transactions up to the last stable offset.
+    """
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: list[int]
+    in_sync_replicas: list[int]
+    start_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    messages: int
+    size_bytes: int
+
+
+class PartitionList(msgspec.Struct, frozen=True, kw_only=True):
+    """All partitions of a topic."""
+
+    topic: str
+    partitions: list[PartitionDetails]
+
+
+class CompactedPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """The result for one partition; `compacted` is false if there was nothing new to compact."""
+
+    partition: int
+    compacted: bool
+    size_before_bytes: int
+    size_bytes: int
+
+
+class CompactedTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """The results of a compaction."""
+
+    topic: str
+    partitions: list[CompactedPartition]
