@@ -45,6 +45,15 @@ def test_every_setting_is_described(admin: Admin, topic: str) -> None:
     assert settings["retention.ms"] == "604800000"
 
 
+def test_more_in_sync_replicas_than_there_are_replicas_count_as_all(admin: Admin, topic: str) -> None:
+    """As in Kafka, where one replica of one in sync is enough for acks=all whatever the setting says."""
+    admin.create_topic(topic, settings={"min.insync.replicas": "3"})
+
+    assert admin.produce(topic, [Record(value=b"x")], acks="all") == [0]
+
+    assert admin.settings(topic)["min.insync.replicas"] == "3"
+
+
 def test_a_replaced_setting_takes_effect_at_once(admin: Admin, topic: str) -> None:
     admin.create_topic(topic)
 

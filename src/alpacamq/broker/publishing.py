@@ -20,7 +20,7 @@ from alpacamq.telemetry.tracing import now_us, read_traceparent
 
 from .delay.service import DelayedMessage, Delays
 from .partition.leader import Append, Partition, WriteBatcher
-from .partition.validation import admit, check_replicas, check_timestamps, check_writable, stored_codec
+from .partition.validation import admit, check_timestamps, check_writable, stored_codec
 from .topics import Topics
 from .tracing.partition import TRACEPARENT, Origin
 from .transactions import Errors, Transactions, retry_if_marker_written
@@ -235,7 +235,6 @@ class Publisher:
         partitions = self._topics.partitions_of(topic) or await self._created(topic)
         config = partitions[0].config
         check_writable(partitions[0].identity)
-        check_replicas(partitions[0].identity, config)
         call = _Call(topic, len(messages), origin)
         context = () if read_traceparent(traceparent) is None else (Header(TRACEPARENT, traceparent),)
         now_ms = self._clock.now_ms()

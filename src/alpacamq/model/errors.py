@@ -85,10 +85,6 @@ class InvalidRequiredAcks(AlpacaError):
     """The producer requests an invalid number of acknowledgements."""
 
 
-class NotEnoughReplicas(AlpacaError):
-    """Fewer replicas are in sync than min.insync.replicas requires."""
-
-
 class OffsetOutOfRange(AlpacaError):
     """The offset is before the start or after the end of the log."""
 

@@ -30,7 +30,6 @@ CODES: Mapping[type[e.AlpacaError], ErrorCode] = {
     e.InvalidReplication: ErrorCode.INVALID_REPLICATION_FACTOR,
     e.InvalidConfig: ErrorCode.INVALID_CONFIG,
     e.InvalidRequiredAcks: ErrorCode.INVALID_REQUIRED_ACKS,
-    e.NotEnoughReplicas: ErrorCode.NOT_ENOUGH_REPLICAS,
     e.OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
     e.FencedLeaderEpoch: ErrorCode.FENCED_LEADER_EPOCH,
     e.UnknownLeaderEpoch: ErrorCode.UNKNOWN_LEADER_EPOCH,

@@ -18,7 +18,6 @@ from alpacamq.broker.delay.split import may_hold_delays
 from alpacamq.broker.partition.leader import Append, Partition
 from alpacamq.broker.partition.validation import (
     admit,
-    check_replicas,
     check_writable,
     needs_unpacking,
     unpacked,
@@ -455,8 +454,6 @@ class ProduceRequests:
         check_writable(partition.identity)
         if call.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
             raise InvalidRequiredAcks(f"acks={call.acks} must be 0, 1 or -1 (all)")
-        if call.acks == ACKS_ALL:
-            check_replicas(partition.identity, partition.config)
 
     def _unknown(self, version: int, key: bytes, index: int) -> AlpacaError:
         if (error := self._broker.topics.not_ready(key, index)) is not None:

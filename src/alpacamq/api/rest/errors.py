@@ -110,7 +110,6 @@ CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
     e.InvalidReplication: HTTPStatus.UNPROCESSABLE_ENTITY,
     e.InvalidConfig: HTTPStatus.UNPROCESSABLE_ENTITY,
     e.InvalidRequiredAcks: HTTPStatus.UNPROCESSABLE_ENTITY,
-    e.NotEnoughReplicas: HTTPStatus.SERVICE_UNAVAILABLE,
     e.OffsetOutOfRange: HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
     e.FencedLeaderEpoch: HTTPStatus.CONFLICT,
     e.UnknownLeaderEpoch: HTTPStatus.CONFLICT,

@@ -102,7 +102,6 @@ CODES: Mapping[type[e.AlpacaError], Kind] = {
     e.InvalidReplication: INTERNAL_FAILURE,
     e.InvalidConfig: INVALID_ATTRIBUTE_VALUE,
     e.InvalidRequiredAcks: INTERNAL_FAILURE,
-    e.NotEnoughReplicas: UNAVAILABLE,
     e.OffsetOutOfRange: INTERNAL_FAILURE,
     e.FencedLeaderEpoch: UNAVAILABLE,
     e.UnknownLeaderEpoch: UNAVAILABLE,

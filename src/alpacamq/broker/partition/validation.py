@@ -17,7 +17,6 @@ from alpacamq.model.errors import (
     InvalidRecord,
     InvalidTimestamp,
     InvalidTopicName,
-    NotEnoughReplicas,
 )
 from alpacamq.model.ids import TopicPartition
 from alpacamq.model.records import read_records, write_batch
@@ -32,14 +31,6 @@ def check_writable(partition: TopicPartition) -> None:
     """Raise InvalidTopicName for topics that no client may write to."""
     if partition.topic in INTERNAL_TOPICS:
         raise InvalidTopicName(f"topic {partition.topic!r} is written by the broker only")
-
-
-def check_replicas(partition: TopicPartition, config: TopicConfig) -> None:
-    """Raise NotEnoughReplicas if the topic requires more in-sync replicas than there are."""
-    if config.min_insync_replicas > 1:
-        raise NotEnoughReplicas(
-            f"{partition} has 1 replica in sync, min.insync.replicas={config.min_insync_replicas}"
-        )
 
 
 def stored_codec(config: TopicConfig) -> Codec | None:
