@@ -173,7 +173,7 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "min.insync.replicas": Setting(
         kind=ConfigKind.INT, default=1, minimum=1, maximum=INT32_MAX,
-        doc="Replicas that must be in sync for acks=all to be accepted, at most as many as there are: 1 on one broker.",
+        doc="Replicas that must be in sync for acks=all to be accepted; more than there are count as all.",
     ),
     "queue.backoff.initial.ms": Setting(
         kind=ConfigKind.LONG, default=1000, minimum=0, maximum=DAY_MS,
