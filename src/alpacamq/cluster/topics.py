@@ -41,13 +41,22 @@ def created(
     replication_factor: int,
     overrides: Mapping[str, str],
     limits: TopicLimits,
+    may_collide: bool = False,
 ) -> Topic:
-    """Return a new topic. Raises an error if it cannot be created."""
+    """Return a new topic. Raises an error if it cannot be created.
+
+    Like Kafka, refuses a name that differs from another in dots and underscores only, unless it
+    `may_collide`: metrics and tools take them for the same topic.
+    """
     topic_name = check_topic_name(name)
     if name in RESERVED_NAMES:
         raise InvalidTopicName(f"the name {name!r} is reserved")
     if topic_name in image.topics:
         raise TopicExists(f"topic {name!r} exists already")
+    if not may_collide and (other := image.collision(name)) is not None:
+        raise InvalidTopicName(
+            f"topic {name!r} collides with existing topic {other!r}: '.' and '_' are alike"
+        )
     if partitions == BY_DEFAULT:
         partitions = limits.default_partitions
     if partitions < 1:

@@ -77,6 +77,10 @@ class InvalidReplication(AlpacaError):
     """The replication factor or the replica assignment cannot be satisfied."""
 
 
+class InvalidReplicaAssignment(AlpacaError):
+    """Partitions cannot be assigned to brokers as requested."""
+
+
 class InvalidConfig(AlpacaError):
     """A setting is unknown or its value is invalid."""
 

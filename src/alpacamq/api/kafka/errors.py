@@ -28,6 +28,7 @@ CODES: Mapping[type[e.AlpacaError], ErrorCode] = {
     e.InvalidTopicName: ErrorCode.INVALID_TOPIC_EXCEPTION,
     e.InvalidPartitionCount: ErrorCode.INVALID_PARTITIONS,
     e.InvalidReplication: ErrorCode.INVALID_REPLICATION_FACTOR,
+    e.InvalidReplicaAssignment: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
     e.InvalidConfig: ErrorCode.INVALID_CONFIG,
     e.InvalidRequiredAcks: ErrorCode.INVALID_REQUIRED_ACKS,
     e.OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,

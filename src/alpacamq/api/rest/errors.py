@@ -108,6 +108,7 @@ CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
     e.InvalidTopicName: HTTPStatus.UNPROCESSABLE_ENTITY,
     e.InvalidPartitionCount: HTTPStatus.UNPROCESSABLE_ENTITY,
     e.InvalidReplication: HTTPStatus.UNPROCESSABLE_ENTITY,
+    e.InvalidReplicaAssignment: HTTPStatus.UNPROCESSABLE_ENTITY,
     e.InvalidConfig: HTTPStatus.UNPROCESSABLE_ENTITY,
     e.InvalidRequiredAcks: HTTPStatus.UNPROCESSABLE_ENTITY,
     e.OffsetOutOfRange: HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,

@@ -100,6 +100,7 @@ CODES: Mapping[type[e.AlpacaError], Kind] = {
     e.InvalidTopicName: INVALID_PARAMETER,
     e.InvalidPartitionCount: OVER_LIMIT,
     e.InvalidReplication: INTERNAL_FAILURE,
+    e.InvalidReplicaAssignment: INTERNAL_FAILURE,
     e.InvalidConfig: INVALID_ATTRIBUTE_VALUE,
     e.InvalidRequiredAcks: INTERNAL_FAILURE,
     e.OffsetOutOfRange: INTERNAL_FAILURE,

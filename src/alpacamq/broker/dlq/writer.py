@@ -250,6 +250,7 @@ class DlqWriter:
                 topic,
                 partitions=source.partitions,
                 overrides=_dead_letter_settings(self._topics.config_of(source)),
+                may_collide=True,
             )
         if (found := self._find(move, record, topic)) is None:
             raise UnknownTopic(f"topic {topic!r} has been deleted")
