@@ -13,10 +13,13 @@ from alpacamq.model.batch import (
     stamp_append_time,
 )
 from alpacamq.model.errors import (
+    MAX_RECORD_ERRORS,
+    AlpacaError,
     BatchTooLarge,
     InvalidRecord,
     InvalidTimestamp,
     InvalidTopicName,
+    RecordError,
 )
 from alpacamq.model.ids import TopicPartition
 from alpacamq.model.records import read_records, write_batch
@@ -74,9 +77,12 @@ def unpacked(
     """Return the batch after checks and changes that need its records. Slow: not for the event loop."""
     records = list(read_records(data, limit_bytes))
     if config.is_compacted:
-        for index, record in enumerate(records):
-            if record.key is None:
-                raise InvalidRecord(f"record {index} of the batch has no key, which a compacted topic needs")
+        keyless = [index for index, record in enumerate(records) if record.key is None]
+        if keyless:
+            raise InvalidRecord(
+                f"record {keyless[0]} of the batch has no key, which a compacted topic needs"
+                + (f"; the same of {len(keyless) - 1} others" if keyless[1:] else "")
+            ).naming(RecordError(index, "a compacted topic needs a key") for index in keyless)
     if config.compression_type == "producer" or _CODECS[config.compression_type] is header.codec:
         return data, header
     repacked = write_batch(
@@ -97,6 +103,28 @@ def unpacked(
             f"more than max.message.bytes={config.max_message_bytes}"
         )
     return repacked, check_batch(repacked)
+
+
+def name_timestamps(
+    refusal: InvalidTimestamp,
+    data: bytearray | memoryview,
+    config: TopicConfig,
+    now_ms: int,
+    limit_bytes: int,
+) -> AlpacaError:
+    """Return the refusal of a batch with the records at fault. Slow: not for the event loop."""
+    at_fault = []
+    try:
+        for index, record in enumerate(read_records(data, limit_bytes)):
+            try:
+                check_timestamps(record.timestamp_ms, record.timestamp_ms, config, now_ms)
+            except InvalidTimestamp as error:
+                at_fault.append(RecordError(index, str(error)))
+                if len(at_fault) == MAX_RECORD_ERRORS:
+                    break
+    except AlpacaError:
+        return refusal  # the header is enough to refuse it
+    return refusal.naming(at_fault)
 
 
 def check_timestamps(first_ms: int, last_ms: int, config: TopicConfig, now_ms: int) -> None:
