@@ -23,11 +23,13 @@ from alpacamq.model.errors import (
 )
 from alpacamq.model.ids import TopicPartition
 from alpacamq.model.records import read_records, write_batch
-from alpacamq.model.topics import INTERNAL_TOPICS, TopicConfig
+from alpacamq.model.topics import INTERNAL_TOPICS, SETTINGS, TopicConfig
 
 _CODECS = {"uncompressed": Codec.NONE} | {
     codec.name.lower(): codec for codec in Codec if codec is not Codec.NONE
 }
+
+_LZ4_FAST = SETTINGS["compression.lz4.level"].default
 
 
 def check_writable(partition: TopicPartition) -> None:
@@ -39,6 +41,19 @@ def check_writable(partition: TopicPartition) -> None:
 def stored_codec(config: TopicConfig) -> Codec | None:
     """Return the compression a topic stores its batches with; None if the producer chooses."""
     return None if config.compression_type == "producer" else _CODECS[config.compression_type]
+
+
+def compression_level(config: TopicConfig) -> int | None:
+    """Return the level of the topic's own compression; None for the codec's default."""
+    match config.compression_type:
+        case "gzip":
+            return config.compression_gzip_level
+        case "lz4":
+            # As in Kafka, the default stands for the fast mode.
+            return None if config.compression_lz4_level == _LZ4_FAST else config.compression_lz4_level
+        case "zstd":
+            return config.compression_zstd_level
+    return None
 
 
 def admit(
@@ -90,6 +105,7 @@ def unpacked(
         base_offset=header.base_offset,
         last_offset=header.last_offset,
         codec=_CODECS[config.compression_type],
+        level=compression_level(config),
         attributes=header.attributes,
         base_timestamp=header.base_timestamp,
         max_timestamp=header.max_timestamp,
