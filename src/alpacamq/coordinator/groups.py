@@ -252,6 +252,10 @@ class GroupCoordinator(HandlesOneByOne):
         """Return the ids of all groups."""
         return [*self._groups.ids()]
 
+    def configured_groups(self) -> list[str]:
+        """Return the ids of groups with settings of their own."""
+        return self._configs.groups()
+
     def stats(self, group_ids: Iterable[str]) -> Iterator[GroupStats]:
         """Yield statistics of the groups that exist; consume them before the next event."""
         for group_id in group_ids:

@@ -129,6 +129,10 @@ class GroupConfigs:
         """Return the settings of a group."""
         return self._configs.get(group, _DEFAULTS)
 
+    def groups(self) -> list[str]:
+        """Return the groups with overrides."""
+        return [*self._overrides]
+
     def describe(self, request: DescribeGroupConfigRequest) -> GroupConfigReply:
         return GroupConfigReply(
             overrides=self._overrides.get(request.group, {}), config=self.share(request.group)
