@@ -96,7 +96,7 @@ class GroupCoordinator(HandlesOneByOne):
         self._settings = settings
         self._topics = topics
         self._offsets = Offsets(settings.offsets_retention_ms)
-        self._configs = GroupConfigs()
+        self._configs = GroupConfigs(consumer_settings)
         self._groups = GroupDirectory(settings, consumer_settings, self._offsets, self._configs, new_id)
 
     def join(self, request: JoinRequest, reply_to: object, now_ms: int) -> Outcome:

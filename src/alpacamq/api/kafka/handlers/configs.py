@@ -9,11 +9,10 @@ from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.cluster.topics import edit_list
 from alpacamq.coordinator.share.config import (
-    SHARE_SETTINGS,
+    GROUP_SETTINGS,
     ConfigureGroupRequest,
     DescribeGroupConfigRequest,
     GroupConfigReply,
-    ShareConfig,
 )
 from alpacamq.model.errors import AlpacaError, InvalidConfig, InvalidRequest
 from alpacamq.model.topics import SETTINGS, ConfigKind, Topic, check_setting
@@ -336,19 +335,16 @@ def _broker_settings(backend: Backend, name: str) -> list[DescribeConfigsResourc
     ]
 
 
-_DEFAULTS = ShareConfig()
-
-
 async def group_settings(
     backend: Backend, request: DescribeConfigsRequest, group: str
 ) -> list[DescribeConfigsResourceResult]:
     """Return every group setting with its value."""
     reply: GroupConfigReply = await backend.broker.groups.ask(DescribeGroupConfigRequest(group=group))
     described = []
-    for name, setting in SHARE_SETTINGS.items():
+    for name, setting in GROUP_SETTINGS.items():
         values = {
             Source.GROUP: reply.overrides.get(name),
-            Source.DEFAULT: str(getattr(_DEFAULTS, setting.field)),
+            Source.DEFAULT: reply.default(name),
         }
         synonyms = [
             DescribeConfigsSynonym(name=name, value=text, source=origin)
@@ -358,7 +354,7 @@ async def group_settings(
         described.append(
             DescribeConfigsResourceResult(
                 name=name,
-                value=str(getattr(reply.config, setting.field)),
+                value=reply.value(name),
                 config_source=synonyms[0].source,
                 synonyms=synonyms if request.include_synonyms else [],
                 config_type=TYPES[ConfigKind.INT if setting.is_number else ConfigKind.STRING],
