@@ -55,7 +55,7 @@ def test_a_batch_without_delays_is_not_split() -> None:
 @pytest.mark.parametrize("value", [b"", b"soon", b"-5", b"1e9", b" 17", b"9" * 30, None])
 def test_an_invalid_due_time_is_refused(value: bytes | None) -> None:
     batch = write_batch([Record(0, NOW_MS, None, None, (Header(DELIVER_AT, value),))])
-    with pytest.raises(InvalidDelay, match="record 0 of the batch has alpacamq-deliver-at="):
+    with pytest.raises(InvalidDelay, match="record 0 of the batch: alpacamq-deliver-at="):
         split_delayed(batch, read_header(batch), NOW_MS, 1 << 20)
 
 

@@ -15,6 +15,7 @@ from alpacamq.model.errors import (
     TopicExists,
     UnknownTopic,
 )
+from alpacamq.model.ids import TopicName
 from alpacamq.model.topics import Topic
 
 LIMITS = TopicLimits(default_partitions=3, max_partitions=10)
@@ -33,6 +34,7 @@ def new_topic(
     partitions: int = BY_DEFAULT,
     replication_factor: int = BY_DEFAULT,
     overrides: dict[str, str] | None = None,
+    may_collide: bool = False,
 ) -> Topic:
     return created(
         image,
@@ -42,6 +44,7 @@ def new_topic(
         replication_factor=replication_factor,
         overrides=overrides or {},
         limits=LIMITS,
+        may_collide=may_collide,
     )
 
 
@@ -75,6 +78,7 @@ def test_a_topic_that_does_not_say_gets_the_default_number_of_partitions() -> No
         pytest.param({"name": "taken"}, TopicExists, "taken", id="the name is taken"),
         pytest.param({"name": "no/slash"}, InvalidTopicName, "no/slash", id="an illegal name"),
         pytest.param({"name": "__cluster_metadata"}, InvalidTopicName, "reserved", id="our own name"),
+        pytest.param({"name": "taken_name.x"}, InvalidTopicName, "'taken.name_x'", id="dots for underscores"),
         pytest.param({"partitions": 0}, InvalidPartitionCount, "at least one", id="no partitions"),
         pytest.param({"partitions": 8}, InvalidPartitionCount, "max_partitions", id="more than fit"),
         pytest.param(
@@ -89,7 +93,20 @@ def test_a_topic_that_cannot_be_created_is_refused(
     asked: dict[str, object], error: type[AlpacaError], words: str
 ) -> None:
     with pytest.raises(error, match=words):
-        new_topic(image_of("taken"), **asked)  # type: ignore[arg-type]
+        new_topic(image_of("taken", "taken.name_x"), **asked)  # type: ignore[arg-type]
+
+
+def test_a_colliding_name_is_free_once_the_other_topic_is_deleted() -> None:
+    image = image_of("a.b")
+    image.apply([topic_change(new_topic(image, "a_b", may_collide=True))])
+    assert (image.collision("a.b"), image.collision("a_b")) == ("a_b", "a.b")
+
+    image.apply([topic_removal(TopicName("a.b"))])
+
+    assert image.collision("a_b") is None
+    assert image.collision("a.b") == "a_b"
+    image.apply([topic_removal(TopicName("a_b"))])
+    assert new_topic(image, "a.b").name == "a.b"
 
 
 def test_partitions_can_be_added_but_not_taken_away() -> None:

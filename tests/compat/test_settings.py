@@ -45,6 +45,33 @@ def test_every_setting_is_described(admin: Admin, topic: str) -> None:
     assert settings["retention.ms"] == "604800000"
 
 
+def test_more_in_sync_replicas_than_there_are_replicas_count_as_all(admin: Admin, topic: str) -> None:
+    """As in Kafka, where one replica of one in sync is enough for acks=all whatever the setting says."""
+    admin.create_topic(topic, settings={"min.insync.replicas": "3"})
+
+    assert admin.produce(topic, [Record(value=b"x")], acks="all") == [0]
+
+    assert admin.settings(topic)["min.insync.replicas"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("codec", "low", "high"), [("gzip", "1", "9"), ("lz4", "9", "17"), ("zstd", "-100", "19")]
+)
+def test_the_broker_compresses_at_the_level_of_the_topic(
+    confluent: Confluent, broker: Broker, topic: str, codec: str, low: str, high: str
+) -> None:
+    text = b" ".join(b"%d" % (number * number) for number in range(20_000))
+    sizes = []
+    for level in (low, high):
+        name = f"{topic}-{level}"
+        settings = {"compression.type": codec, f"compression.{codec}.level": level}
+        confluent.create_topic(name, settings=settings)
+        confluent.produce(name, [Record(value=text)])
+        assert [record.value for record in confluent.read(name, start=0, count=1)] == [text]
+        sizes.append(sum(file.stat().st_size for file in broker.data_dir.rglob(f"{name}-0*/*.log")))
+    assert 0 < sizes[1] < sizes[0]
+
+
 def test_a_replaced_setting_takes_effect_at_once(admin: Admin, topic: str) -> None:
     admin.create_topic(topic)
 

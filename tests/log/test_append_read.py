@@ -236,6 +236,22 @@ def test_segments_roll_at_their_age(tmp_path: Path) -> None:
     assert log.read(3, 1, 3) is None
 
 
+def test_jitter_spreads_the_age_at_which_segments_roll(tmp_path: Path) -> None:
+    ages_ms = set()
+    for number in range(20):
+        clock = FakeClock()
+        settings = {"segment_ms": 60_000, "segment_jitter_ms": 50_000}
+        log = open_log(tmp_path / f"t-{number}", a_storage(clock=clock), **settings)
+        append(log, a_batch())
+        began_ms = clock.ms
+        while len(segment_files(log.directory)) == 1:
+            clock.ms += 1000
+            log.roll_if_due(clock.ms)
+        ages_ms.add(clock.ms - began_ms)
+    assert len(ages_ms) > 5
+    assert 10_000 <= min(ages_ms) < max(ages_ms) <= 60_000
+
+
 def test_the_age_of_a_segment_is_known_after_a_restart(tmp_path: Path) -> None:
     clock = FakeClock()
     log = open_log(tmp_path / "t-0", a_storage(clock=clock), segment_ms=60_000)

@@ -86,6 +86,31 @@ def test_the_last_value_of_every_key_stays_and_offsets_stay_theirs(tmp_path: Pat
         part.release()
 
 
+def test_records_are_not_compacted_before_the_minimum_lag(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", **COMPACTED, min_compaction_lag_ms=5000)
+    fill(log)
+
+    assert not compact(log, NOW_MS + 4999)
+
+    assert compact(log, NOW_MS + 5000)
+
+
+def test_records_are_compacted_after_the_maximum_lag(tmp_path: Path) -> None:
+    clock = FakeClock()
+    lags = {"max_compaction_lag_ms": 5000, "min_cleanable_dirty_ratio": 1.0}
+    log = open_log(tmp_path / "t-0", a_storage(clock=clock), **COMPACTED, **lags)
+    fill(log)
+    assert compact(log, clock.ms)
+    fill(log, rounds=1)
+
+    assert not compact(log, clock.ms)
+
+    clock.ms += 5000
+    log.roll_if_due(clock.ms)  # the active segment is not kept from compaction
+    flush(log)
+    assert compact(log, clock.ms)
+
+
 def test_a_compacted_log_is_the_same_after_a_restart(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", **COMPACTED)
     expected = fill(log)

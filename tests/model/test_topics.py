@@ -13,6 +13,7 @@ from alpacamq.model.topics import (
     SETTINGS,
     TopicConfig,
     check_setting,
+    check_settings,
     check_topic_name,
     topic_config,
 )
@@ -131,6 +132,12 @@ def test_a_setting_is_read(name: str, text: str, value: object) -> None:
         ("compression.type", "brotli", "is not one of producer, uncompressed, gzip, snappy, lz4, zstd"),
         ("message.timestamp.type", "logappendtime", "is not one of CreateTime, LogAppendTime"),
         pytest.param("queue.dead.letter.topic", "../x", "may contain only letters", id="no topic's name"),
+        ("remote.storage.enable", "true", "can only be false"),
+        ("local.retention.ms", "1000", "can only be -2"),
+        ("local.retention.bytes", "-1", "can only be -2"),
+        ("compression.gzip.level", "0", "cannot be 0"),
+        ("compression.zstd.level", "23", "above its maximum 22"),
+        ("leader.replication.throttled.replicas", "1:2,x", "'x', which does not match"),
     ],
 )
 def test_a_setting_is_refused(name: str, text: str, reason: str) -> None:
@@ -173,3 +180,52 @@ def test_any_text_is_refused_or_means_the_same_when_written_out(name: str, text:
     with suppress(InvalidConfig):
         value = check_setting(name, text)
         assert check_setting(name, SETTINGS[name].text(value)) == value
+
+
+# As DescribeConfigs of Apache Kafka 4.1 returns them, without those whose default is our own.
+KAFKA_SETTINGS = {
+    "cleanup.policy": "delete",
+    "compression.gzip.level": "-1",
+    "compression.lz4.level": "9",
+    "compression.type": "producer",
+    "compression.zstd.level": "3",
+    "delete.retention.ms": "86400000",
+    "file.delete.delay.ms": "60000",
+    "flush.messages": "9223372036854775807",
+    "follower.replication.throttled.replicas": "",
+    "index.interval.bytes": "4096",
+    "leader.replication.throttled.replicas": "",
+    "local.retention.bytes": "-2",
+    "local.retention.ms": "-2",
+    "max.compaction.lag.ms": "9223372036854775807",
+    "max.message.bytes": "1048588",
+    "message.timestamp.after.max.ms": "3600000",
+    "message.timestamp.before.max.ms": "9223372036854775807",
+    "message.timestamp.type": "CreateTime",
+    "min.cleanable.dirty.ratio": "0.5",
+    "min.compaction.lag.ms": "0",
+    "min.insync.replicas": "1",
+    "preallocate": "false",
+    "remote.log.copy.disable": "false",
+    "remote.log.delete.on.disable": "false",
+    "remote.storage.enable": "false",
+    "retention.bytes": "-1",
+    "retention.ms": "604800000",
+    "segment.index.bytes": "10485760",
+    "segment.jitter.ms": "0",
+    "segment.ms": "604800000",
+    "unclean.leader.election.enable": "false",
+}
+
+
+@pytest.mark.parametrize("name", KAFKA_SETTINGS)
+def test_kafkas_settings_have_kafkas_defaults(name: str) -> None:
+    setting = SETTINGS[name]
+    assert setting.text(setting.default) == KAFKA_SETTINGS[name]
+    check_settings({name: KAFKA_SETTINGS[name]})
+
+
+def test_compaction_lags_must_not_contradict_each_other() -> None:
+    check_settings({"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "5"})
+    with pytest.raises(InvalidConfig, match=r"min\.compaction\.lag\.ms=6 is above max"):
+        check_settings({"min.compaction.lag.ms": "6", "max.compaction.lag.ms": "5"})

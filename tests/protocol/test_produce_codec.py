@@ -7,10 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from alpacamq.model.errors import RecordError
 from alpacamq.protocol.apis import APIS, ApiKey
 from alpacamq.protocol.errors import ManyEntries, ProtocolError
 from alpacamq.protocol.framing import response_frame
 from alpacamq.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -100,8 +102,10 @@ def test_a_fault_is_named_by_its_field() -> None:
         decode_produce(7, memoryview(frame.replace(b"abc", b"\xff\xff\xff")), 0)
 
 
-PRODUCED = st.builds(
-    PartitionProduced, FIXED["i"], FIXED["h"], FIXED["q"], FIXED["q"], FIXED["q"], st.none() | TEXTS
+NUMBERS = (FIXED["i"], FIXED["h"], FIXED["q"], FIXED["q"], FIXED["q"])
+# Only errors name records.
+PRODUCED = st.builds(PartitionProduced, *NUMBERS) | st.builds(
+    PartitionProduced, *NUMBERS, TEXTS, st.lists(st.builds(RecordError, FIXED["i"], TEXTS), max_size=3)
 )
 TOPICS = st.lists(st.tuples(st.uuids(), TEXTS, st.lists(PRODUCED, max_size=3)), max_size=3)
 
@@ -128,6 +132,10 @@ def test_a_response_has_the_bytes_of_the_compiled_encoder(
                         log_append_time_ms=produced.log_append_time_ms,
                         log_start_offset=produced.log_start_offset,
                         error_message=produced.error_message,
+                        record_errors=[
+                            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=reason)
+                            for index, reason in produced.record_errors
+                        ],
                     )
                     for produced in partitions
                 ],

@@ -101,6 +101,11 @@ class Groups:
         hosts = [host for host in await self._machines.all() if host.failure is None]
         return [name for host in hosts for name in (await host.loaded()).group_ids()]
 
+    async def configured(self) -> list[str]:
+        """Return the ids of the groups with settings of their own, which need not exist."""
+        hosts = [host for host in await self._machines.all() if host.failure is None]
+        return [name for host in hosts for name in (await host.loaded()).configured_groups()]
+
     async def list_groups(self, names: Iterable[str]) -> list[ListedGroup]:
         """List the groups of these names that exist, a few at a time to let others run."""
         hosts = await self._machines.all()

@@ -20,7 +20,7 @@ from alpacamq.telemetry.tracing import now_us, read_traceparent
 
 from .delay.service import DelayedMessage, Delays
 from .partition.leader import Append, Partition, WriteBatcher
-from .partition.validation import admit, check_replicas, check_timestamps, check_writable, stored_codec
+from .partition.validation import admit, check_timestamps, check_writable, compression_level, stored_codec
 from .topics import Topics
 from .tracing.partition import TRACEPARENT, Origin
 from .transactions import Errors, Transactions, retry_if_marker_written
@@ -93,10 +93,12 @@ def in_batches(entries: Sequence[Entry], limit_bytes: int) -> Iterator[Sequence[
     yield entries[first:]
 
 
-def packed(entries: Sequence[Entry], codec: Codec, attributes: int) -> bytearray:
+def packed(
+    entries: Sequence[Entry], codec: Codec = Codec.NONE, level: int | None = None, attributes: int = 0
+) -> bytearray:
     """Pack messages into one batch, in order."""
     records = [entry.record._replace(offset=delta) for delta, entry in enumerate(entries)]
-    return write_batch(records, codec=codec, attributes=attributes)
+    return write_batch(records, codec=codec, level=level, attributes=attributes)
 
 
 __all__ = ["Message", "Published", "Publisher", "TransactionalProducer"]
@@ -235,7 +237,6 @@ class Publisher:
         partitions = self._topics.partitions_of(topic) or await self._created(topic)
         config = partitions[0].config
         check_writable(partitions[0].identity)
-        check_replicas(partitions[0].identity, config)
         call = _Call(topic, len(messages), origin)
         context = () if read_traceparent(traceparent) is None else (Header(TRACEPARENT, traceparent),)
         now_ms = self._clock.now_ms()
@@ -302,16 +303,16 @@ class Publisher:
         producer: TransactionalProducer | None,
     ) -> None:
         """Stage every batch of the call."""
-        codec = stored_codec(config) or Codec.NONE
+        codec, level = stored_codec(config) or Codec.NONE, compression_level(config)
         attributes = 0 if producer is None else TRANSACTIONAL
         batches = []
         for index, all_entries in immediate.items():
             for entries in in_batches(all_entries, config.max_message_bytes):
                 if codec is Codec.NONE or sum(e.max_bytes for e in entries) <= _COMPRESSED_ON_LOOP_BYTES:
-                    data = packed(entries, codec, attributes)
+                    data = packed(entries, codec, level, attributes)
                 else:
                     data = await asyncio.get_running_loop().run_in_executor(
-                        self._executor, packed, entries, codec, attributes
+                        self._executor, packed, entries, codec, level, attributes
                     )
                 batches.append(_Batch(partitions[index], entries, data))
         if producer is None:
@@ -382,7 +383,7 @@ class Publisher:
         for at, message in delayed:
             record = Record(0, now_ms, message.key, message.value, message.headers)
             try:
-                admit(packed([Entry(at, record)], Codec.NONE, 0), config, now_ms)
+                admit(packed([Entry(at, record)]), config, now_ms)
             except AlpacaError as error:
                 call.results[at] = error.with_traceback(None)
             else:

@@ -61,7 +61,7 @@ class GroupLags:
         by_topic: dict[str, GroupLag] = {}
         for each in reply.offsets:
             partition = self._topics.find(each.topic.encode(), each.partition)
-            if partition is not None:
+            if partition is not None and each.offset >= 0:  # to clients, a negative offset is none
                 behind = max(partition.high_watermark - each.offset, 0)
                 so_far = by_topic.get(each.topic, GroupLag(group, each.topic, 0, 0))
                 by_topic[each.topic] = so_far._replace(

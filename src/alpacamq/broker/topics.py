@@ -214,9 +214,13 @@ class Topics:
         partitions: int = BY_DEFAULT,
         replication_factor: int = BY_DEFAULT,
         overrides: Mapping[str, str] | None = None,
+        may_collide: bool = False,
         dry_run: bool = False,
     ) -> Topic:
-        """Create a topic; it is usable when this returns."""
+        """Create a topic; it is usable when this returns.
+
+        `may_collide` is for names that are not the user's choice, as that of a dead-letter topic.
+        """
         async with self._change():
             topic = created(
                 self.image,
@@ -226,6 +230,7 @@ class Topics:
                 replication_factor=replication_factor,
                 overrides=overrides or {},
                 limits=self._limits,
+                may_collide=may_collide,
             )
             if not dry_run:
                 await self._create(topic)

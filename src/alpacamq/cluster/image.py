@@ -33,6 +33,8 @@ class ClusterImage:
     def __init__(self) -> None:
         self._topics: dict[TopicName, Topic] = {}
         self._by_id: dict[TopicId, Topic] = {}
+        # Names by their form in metrics, where dots are underscores.
+        self._by_metric_name: dict[str, set[TopicName]] = {}
         self.next_producer_id = 0
         # The number of the broker's last start; 0 if starts have not been numbered yet.
         self.start_number = 0
@@ -54,6 +56,10 @@ class ClusterImage:
     def topic_by_id(self, topic_id: TopicId) -> Topic | None:
         return self._by_id.get(topic_id)
 
+    def collision(self, name: str) -> TopicName | None:
+        """Return another topic whose name differs from `name` in dots and underscores only."""
+        return min(self._by_metric_name.get(_metric_name(name), set()) - {name}, default=None)
+
     @property
     def partition_count(self) -> int:
         return sum(topic.partitions for topic in self._topics.values())
@@ -71,10 +77,23 @@ class ClusterImage:
                 name = TopicName(key.removeprefix(_TOPIC_PREFIX).decode())
                 if (former := self._topics.pop(name, None)) is not None:
                     del self._by_id[former.id]
+                    self._remove_metric_name(name)
                 self.version += 1
                 if value is not None:
                     topic = msgspec.json.decode(value, type=Topic)
                     self._topics[name] = self._by_id[topic.id] = topic
+                    self._by_metric_name.setdefault(_metric_name(name), set()).add(name)
+
+    def _remove_metric_name(self, name: TopicName) -> None:
+        metric_name = _metric_name(name)
+        names = self._by_metric_name[metric_name]
+        names.discard(name)
+        if not names:
+            del self._by_metric_name[metric_name]
+
+
+def _metric_name(name: str) -> str:
+    return name.replace(".", "_")
 
 
 def topic_change(topic: Topic) -> Change:

@@ -16,7 +16,7 @@ from alpacamq.model.errors import (
     TopicExists,
 )
 from alpacamq.model.ids import TopicId
-from alpacamq.model.topics import INTERNAL_TOPICS, Topic, check_setting, check_topic_name
+from alpacamq.model.topics import INTERNAL_TOPICS, SETTINGS, Topic, check_settings, check_topic_name
 
 from .image import ClusterImage
 
@@ -41,13 +41,22 @@ def created(
     replication_factor: int,
     overrides: Mapping[str, str],
     limits: TopicLimits,
+    may_collide: bool = False,
 ) -> Topic:
-    """Return a new topic. Raises an error if it cannot be created."""
+    """Return a new topic. Raises an error if it cannot be created.
+
+    Like Kafka, refuses a name that differs from another in dots and underscores only, unless it
+    `may_collide`: metrics and tools take them for the same topic.
+    """
     topic_name = check_topic_name(name)
     if name in RESERVED_NAMES:
         raise InvalidTopicName(f"the name {name!r} is reserved")
     if topic_name in image.topics:
         raise TopicExists(f"topic {name!r} exists already")
+    if not may_collide and (other := image.collision(name)) is not None:
+        raise InvalidTopicName(
+            f"topic {name!r} collides with existing topic {other!r}: '.' and '_' are alike"
+        )
     if partitions == BY_DEFAULT:
         partitions = limits.default_partitions
     if partitions < 1:
@@ -55,8 +64,7 @@ def created(
     _check_room(image, partitions, limits)
     if replication_factor not in (BY_DEFAULT, 1):
         raise InvalidReplication(f"replication factor {replication_factor}: this cluster has 1 broker")
-    for setting, text in overrides.items():
-        check_setting(setting, text)
+    check_settings(overrides)
     return Topic(name=topic_name, id=topic_id, partitions=partitions, overrides=dict(overrides))
 
 
@@ -74,8 +82,7 @@ def grown(image: ClusterImage, name: str, partitions: int, limits: TopicLimits) 
 def configured(image: ClusterImage, name: str, overrides: Mapping[str, str]) -> Topic:
     """Return the topic with exactly these overrides; other settings get their defaults."""
     topic = image.topic(name)
-    for setting, text in overrides.items():
-        check_setting(setting, text)
+    check_settings(overrides)
     return msgspec.structs.replace(topic, overrides=dict(overrides))
 
 
@@ -84,7 +91,7 @@ def edit_list(name: str, setting: str, current: str, *, added: str = "", removed
     words = {word for word in current.split(",") if word}
     words |= {word for word in added.split(",") if word}
     words -= {word for word in removed.split(",") if word}
-    if not words:
+    if not (words or SETTINGS[setting].pattern):
         raise InvalidConfig(f"{setting} of topic {name!r} cannot be empty")
     return ",".join(sorted(words))
 

@@ -106,7 +106,7 @@ class GroupDirectory:
         if group is not None and not group.is_empty:
             raise GroupIdNotFound(f"group {group_id!r} has members of the classic protocol")
         self._check_room(group_id)
-        return ConsumerGroup(group_id, self._consumer_settings, self._new_id)
+        return self._new_consumer(group_id)
 
     def open_share(self, group_id: str) -> ShareGroup:
         """Return the share group, or a new one, which `settle` adds."""
@@ -206,7 +206,7 @@ class GroupDirectory:
             if not isinstance(group, ConsumerGroup):
                 if value is None:
                     return
-                group = ConsumerGroup(group_id, self._consumer_settings, self._new_id)
+                group = self._new_consumer(group_id)
                 self._groups[group_id] = group
             group.replay(parts, value)
         elif kind == SHARE:
@@ -244,6 +244,9 @@ class GroupDirectory:
         for group_id in list(self._groups):
             if (group := self._groups.get(group_id)) is not None:
                 yield from list(group.snapshot())
+
+    def _new_consumer(self, group_id: str) -> ConsumerGroup:
+        return ConsumerGroup(group_id, partial(self._configs.consumer, group_id), self._new_id)
 
     def _new_share(self, group_id: str) -> ShareGroup:
         return ShareGroup(

@@ -98,7 +98,7 @@ class GroupCoordinator(HandlesOneByOne):
         self._settings = settings
         self._topics = topics
         self._offsets = Offsets(settings.offsets_retention_ms)
-        self._configs = GroupConfigs()
+        self._configs = GroupConfigs(consumer_settings)
         self._groups = GroupDirectory(settings, consumer_settings, self._offsets, self._configs, new_id)
 
     def join(self, request: JoinRequest, reply_to: object, now_ms: int) -> Outcome:
@@ -261,6 +261,10 @@ class GroupCoordinator(HandlesOneByOne):
     def group_ids(self) -> list[str]:
         """Return the ids of all groups."""
         return [*self._groups.ids()]
+
+    def configured_groups(self) -> list[str]:
+        """Return the ids of groups with settings of their own."""
+        return self._configs.groups()
 
     def stats(self, group_ids: Iterable[str]) -> Iterator[GroupStats]:
         """Yield statistics of the groups that exist; consume them before the next event."""

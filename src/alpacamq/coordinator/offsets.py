@@ -16,7 +16,6 @@ from alpacamq.model.errors import (
     AlpacaError,
     FencedProducer,
     GroupSubscribedToTopic,
-    InvalidRequest,
     OffsetMetadataTooLarge,
     UnstableOffsetCommit,
 )
@@ -288,9 +287,8 @@ def commit_offsets(
     results = []
     for each in offsets:
         error: AlpacaError | None = None
-        if each.offset < 0:
-            error = InvalidRequest(f"invalid offset {each.offset}")
-        elif len(each.metadata.encode()) > max_metadata_bytes:
+        # A negative offset is stored as it is: clients take it for none, and reset a group that way.
+        if len(each.metadata.encode()) > max_metadata_bytes:
             error = OffsetMetadataTooLarge(f"offset metadata must be at most {max_metadata_bytes} bytes")
         else:
             committed = CommittedOffset(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 from alpacamq.model.batch import CONTROL, TRANSACTIONAL, BatchHeader, place
 from alpacamq.model.control import read_marker
@@ -143,10 +144,20 @@ class Appender:
         self._unflushed.has_epochs_file = self._unflushed.epochs_changed = True
 
     def roll_if_due(self, now_ms: int) -> None:
-        """Begin a new segment if the active one is older than segment.ms."""
+        """Begin a new segment if the active one is older than its topic allows."""
         active = self._segments.active
-        if active.size and now_ms - active.opened_ms >= self.config.segment_ms:
+        if active.size and now_ms - active.opened_ms >= self._max_age_ms(active):
             self.roll()
+
+    def _max_age_ms(self, segment: Segment) -> int:
+        config = self.config
+        age_ms = config.segment_ms
+        if config.is_compacted:
+            age_ms = min(age_ms, config.max_compaction_lag_ms)
+        if spread_ms := min(config.segment_jitter_ms, age_ms):
+            # The same after a restart.
+            age_ms -= crc32(f"{self._directory.name}/{segment.base_offset}".encode()) % spread_ms
+        return age_ms
 
     def roll(self) -> Segment:
         """Begin a new segment."""

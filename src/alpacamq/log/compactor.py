@@ -231,13 +231,17 @@ class Compactor:
         """
         if not config.is_compacted or (self._compaction is not None and self._compaction.is_running):
             return None
-        segments = self._cleanable()
+        segments = self._cleanable(now_ms - config.min_compaction_lag_ms, now_ms)
         if not segments:
             return None
         first_dirty_offset = max(self._unflushed.compacted_to, segments[0].base_offset)
         clean_bytes = sum(segment.size for segment in segments if segment.next_offset <= first_dirty_offset)
         dirty_bytes = sum(segment.size for segment in segments) - clean_bytes
-        deadline_ms = self._unflushed.deadline_ms
+        first_dirty = next((each for each in segments if each.next_offset > first_dirty_offset), None)
+        if first_dirty is not None and now_ms - first_dirty.opened_ms >= config.max_compaction_lag_ms:
+            deadline_ms: int | None = now_ms
+        else:
+            deadline_ms = self._unflushed.deadline_ms
         ratio = 0.0 if force else config.min_cleanable_dirty_ratio
         if not compaction.is_due(clean_bytes, dirty_bytes, ratio) and (
             deadline_ms is None or now_ms < deadline_ms
@@ -292,8 +296,11 @@ class Compactor:
             with suppress(OSError):
                 done.replaced.append(self._storage.handles.pin(segment.path))
 
-    def _cleanable(self) -> list[Segment]:
-        """Return sealed segments that are durable, have no open transaction, and are not scanned again."""
+    def _cleanable(self, newest_ms: int, now_ms: int) -> list[Segment]:
+        """Return sealed segments that may be compacted: without records after `newest_ms`.
+
+        They are durable, have no open transaction, and are not scanned again.
+        """
         point = self._unflushed.recovery_point
         undecided = self._transactions.first_open_offset
         segments: list[Segment] = []
@@ -301,6 +308,8 @@ class Compactor:
             if segment.base_offset >= point.segment or segment.next_offset > self._unflushed.flushed_offset:
                 break
             if undecided is not None and segment.next_offset > undecided:
+                break
+            if segment.newest_ms(now_ms) > newest_ms:
                 break
             segments.append(segment)
         return segments

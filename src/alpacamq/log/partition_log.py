@@ -17,7 +17,6 @@ from alpacamq.model.errors import (
     DiskFull,
     StorageFailed,
 )
-from alpacamq.model.ids import NO_TIMESTAMP
 from alpacamq.model.ports import Disk
 from alpacamq.model.topics import TopicConfig
 
@@ -86,13 +85,7 @@ def is_expired(segment: Segment, config: TopicConfig, now_ms: int) -> bool:
     """Return whether all records of the segment are older than retention.ms."""
     if config.retention_ms < 0 or not config.deletes_old:
         return False
-    timestamp, _ = segment.index.largest()
-    if timestamp == NO_TIMESTAMP:
-        timestamp = segment.opened_ms
-    elif timestamp > now_ms:
-        # A timestamp in the future says nothing about age: use the time of the last append.
-        timestamp = segment.written_ms
-    return now_ms - timestamp > config.retention_ms
+    return now_ms - segment.newest_ms(now_ms) > config.retention_ms
 
 
 def count_removable(segments: Sequence[Segment], config: TopicConfig, start_offset: int, now_ms: int) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from alpacamq.model.batch import BatchHeader
 from alpacamq.model.errors import DamagedLog
+from alpacamq.model.ids import NO_TIMESTAMP
 
 from .epochs import EpochHistory
 from .index import IndexTail, SegmentIndex
@@ -90,6 +91,13 @@ class Segment:
     def is_retired(self) -> bool:
         """Whether the segment was dropped or replaced, so that its path may be another file."""
         return self.index.is_retired
+
+    def newest_ms(self, now_ms: int) -> int:
+        """Return the largest timestamp; if it is missing or in the future, when records were written."""
+        timestamp_ms, _ = self.index.largest()
+        if timestamp_ms == NO_TIMESTAMP:
+            return self.opened_ms
+        return timestamp_ms if timestamp_ms <= now_ms else self.written_ms
 
     def trust_from(self, offset: int, position: int) -> None:
         """Mark all bytes from this boundary on as verified."""

@@ -35,9 +35,13 @@ class TooMuchData(CorruptBatch):
         super().__init__(f"the records of a batch decompress to more than {limit} bytes")
 
 
-def compress(codec: Codec, data: Buffer) -> bytes:
-    """Pack `data`."""
-    return _COMPRESS[codec](data)
+# Below the levels of its slower modes.
+_LZ4_FAST = 0
+
+
+def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
+    """Compress `data`, at a level of the codec's own scale if it has one."""
+    return _COMPRESS[codec](data, level)
 
 
 def decompress(codec: Codec, data: Buffer, limit: int) -> bytes:
@@ -92,9 +96,17 @@ def _gunzip(data: Buffer, limit: int) -> bytes:
     return out
 
 
-def _gzip(data: Buffer) -> bytes:
-    packer = zlib.compressobj(wbits=31)
+def _gzip(data: Buffer, level: int | None) -> bytes:
+    packer = zlib.compressobj(zlib.Z_DEFAULT_COMPRESSION if level is None else level, wbits=31)
     return packer.compress(data) + packer.flush()
+
+
+def _lz4(data: Buffer, level: int | None) -> bytes:
+    return bytes(lz4.frame.compress(data, compression_level=level or _LZ4_FAST))
+
+
+def _zstd(data: Buffer, level: int | None) -> bytes:
+    return zstandard.ZstdCompressor(level=3 if level is None else level).compress(data)
 
 
 def _unsnappy(data: Buffer, limit: int) -> bytes:
@@ -171,12 +183,12 @@ def _gather(steps: Iterable[bytes], limit: int) -> bytes:
     return bytes(out)
 
 
-_COMPRESS: Mapping[Codec, Callable[[Buffer], bytes]] = {
-    Codec.NONE: bytes,
+_COMPRESS: Mapping[Codec, Callable[[Buffer, int | None], bytes]] = {
+    Codec.NONE: lambda data, _level: bytes(data),
     Codec.GZIP: _gzip,
-    Codec.SNAPPY: lambda data: bytes(cramjam.snappy.compress_raw(data)),
-    Codec.LZ4: lambda data: bytes(lz4.frame.compress(data)),
-    Codec.ZSTD: lambda data: zstandard.ZstdCompressor(level=3).compress(data),
+    Codec.SNAPPY: lambda data, _level: bytes(cramjam.snappy.compress_raw(data)),
+    Codec.LZ4: _lz4,
+    Codec.ZSTD: _zstd,
 }
 _DECOMPRESS: Mapping[Codec, Callable[[Buffer, int], bytes]] = {
     Codec.NONE: _plain,

@@ -1,10 +1,30 @@
 """Errors of the domain. Each API maps them to its own codes in one table."""
 
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
+from typing import NamedTuple, Self
+
+# Records of one batch that an error names; a batch can have millions.
+MAX_RECORD_ERRORS = 1000
+
+
+class RecordError(NamedTuple):
+    """A record of a produced batch that is the reason for an error; counted from 0."""
+
+    place: int
+    reason: str
 
 
 class AlpacaError(Exception):
     """Base of every expected error; its text is fit for a user."""
+
+    record_errors: Sequence[RecordError] = ()
+
+    def naming(self, records: Iterable[RecordError]) -> Self:
+        """Add the records of a batch that are at fault, as many as a response may name."""
+        self.record_errors = tuple(islice(records, MAX_RECORD_ERRORS))
+        return self
 
 
 class InvalidRequest(AlpacaError):
@@ -77,16 +97,16 @@ class InvalidReplication(AlpacaError):
     """The replication factor or the replica assignment cannot be satisfied."""
 
 
+class InvalidReplicaAssignment(AlpacaError):
+    """Partitions cannot be assigned to brokers as requested."""
+
+
 class InvalidConfig(AlpacaError):
     """A setting is unknown or its value is invalid."""
 
 
 class InvalidRequiredAcks(AlpacaError):
     """The producer requests an invalid number of acknowledgements."""
-
-
-class NotEnoughReplicas(AlpacaError):
-    """Fewer replicas are in sync than min.insync.replicas requires."""
 
 
 class OffsetOutOfRange(AlpacaError):

@@ -95,6 +95,7 @@ def write_batch(
     last_offset: int | None = None,
     leader_epoch: int = 0,
     codec: Codec = Codec.NONE,
+    level: int | None = None,
     attributes: int = 0,
     base_timestamp: int | None = None,
     max_timestamp: int | None = None,
@@ -123,7 +124,7 @@ def write_batch(
     max_timestamp = latest if max_timestamp is None else max_timestamp
     if base_offset is None or last_offset is None:
         raise ValueError("a batch without records needs its base and last offset")
-    packed = compress(codec, body) if codec is not Codec.NONE else body
+    packed = compress(codec, body, level) if codec is not Codec.NONE else body
     batch = bytearray(HEADER_BYTES + len(packed))
     batch[HEADER_BYTES:] = packed
     HEADER.pack_into(

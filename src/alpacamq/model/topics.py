@@ -28,6 +28,8 @@ MIB = 1 << 20
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
+# PARTITION:BROKER, or all.
+_THROTTLED = r"[0-9]+:[0-9]+|\*"
 
 
 def check_topic_name(name: str) -> TopicName:
@@ -63,18 +65,35 @@ class Setting:
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
+    # Values inside the bounds that are invalid.
+    excluded: tuple[Any, ...] = ()
+    # The only value that can be honoured, for settings of features that do not exist here.
+    only_default: bool = False
+    pattern: str = ""  # of each word of a list, which may then be empty
     doc: str
 
     def parse(self, name: str, text: str) -> Any:
         """Parse a value. Raises InvalidConfig."""
         try:
             value = _PARSERS[self.kind](text.strip())
+            if not (value or self.pattern or self.kind is not ConfigKind.LIST):
+                raise ValueError("an empty list")
         except ValueError:
             raise InvalidConfig(f"{name}={text!r} is not a valid {self.kind}") from None
         if self.minimum is not None and value < self.minimum:
             raise InvalidConfig(f"{name}={text} is below its minimum {self.minimum}")
         if self.maximum is not None and value > self.maximum:
             raise InvalidConfig(f"{name}={text} is above its maximum {self.maximum}")
+        if value in self.excluded:
+            raise InvalidConfig(f"{name} cannot be {text}")
+        if self.only_default and value != self.default:
+            raise InvalidConfig(f"{name}={text} is not supported: it can only be {self.text(self.default)}")
+        if self.pattern:
+            for word in value:
+                if not re.fullmatch(self.pattern, word):
+                    raise InvalidConfig(
+                        f"{name}={text!r} contains {word!r}, which does not match {self.pattern}"
+                    )
         if self.choices:
             for word in value if self.kind is ConfigKind.LIST else (value,):
                 if word not in self.choices:
@@ -89,10 +108,7 @@ class Setting:
 
 
 def _words(text: str) -> tuple[str, ...]:
-    words = tuple(sorted({word.strip() for word in text.split(",") if word.strip()}))
-    if not words:
-        raise ValueError("an empty list")
-    return words
+    return tuple(sorted({word.strip() for word in text.split(",") if word.strip()}))
 
 
 def _whole(text: str) -> int:
@@ -129,14 +145,30 @@ SETTINGS: Mapping[str, Setting] = {
         kind=ConfigKind.LIST, default=("delete",), choices=("compact", "delete"),
         doc="How old segments are cleaned up: delete them, compact them to the last value per key, or both.",
     ),
+    "compression.gzip.level": Setting(
+        kind=ConfigKind.INT, default=-1, minimum=-1, maximum=9, excluded=(0,),
+        doc="Level of gzip when the broker compresses (compression.type); -1 is zlib's default.",
+    ),
+    "compression.lz4.level": Setting(
+        kind=ConfigKind.INT, default=9, minimum=1, maximum=17,
+        doc="Level of lz4 when the broker compresses; as in Kafka, 9 is the fast mode.",
+    ),
     "compression.type": Setting(
         kind=ConfigKind.STRING, default="producer",
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         doc="Compression of stored batches; 'producer' keeps the producer's.",
     ),
+    "compression.zstd.level": Setting(
+        kind=ConfigKind.INT, default=3, minimum=-131_072, maximum=22,
+        doc="Level of zstd when the broker compresses.",
+    ),
     "delete.retention.ms": Setting(
         kind=ConfigKind.LONG, default=DAY_MS, minimum=0, maximum=INT64_MAX,
         doc="How long compaction keeps a tombstone, so that slow readers see the deletion.",
+    ),
+    "file.delete.delay.ms": Setting(
+        kind=ConfigKind.LONG, default=60_000, minimum=0, maximum=INT64_MAX,
+        doc="No effect: files are deleted once their last reader has closed them.",
     ),
     "flush.messages": Setting(
         kind=ConfigKind.LONG, default=INT64_MAX, minimum=1, maximum=INT64_MAX,
@@ -146,6 +178,30 @@ SETTINGS: Mapping[str, Setting] = {
         kind=ConfigKind.LONG, default=1000, minimum=0, maximum=INT64_MAX,
         doc="fsync at most this long after an append; the largest value leaves it to the operating system.",
     ),
+    "follower.replication.throttled.replicas": Setting(
+        kind=ConfigKind.LIST, default=(), pattern=_THROTTLED,
+        doc="No effect: replication is not throttled.",
+    ),
+    "index.interval.bytes": Setting(
+        kind=ConfigKind.INT, default=4096, minimum=0, maximum=INT32_MAX,
+        doc="No effect: the broker chooses the density of its indexes.",
+    ),
+    "leader.replication.throttled.replicas": Setting(
+        kind=ConfigKind.LIST, default=(), pattern=_THROTTLED,
+        doc="No effect: replication is not throttled.",
+    ),
+    "local.retention.bytes": Setting(
+        kind=ConfigKind.LONG, default=-2, only_default=True,
+        doc="Tiered storage, which is not supported: -2 only.",
+    ),
+    "local.retention.ms": Setting(
+        kind=ConfigKind.LONG, default=-2, only_default=True,
+        doc="Tiered storage, which is not supported: -2 only.",
+    ),
+    "max.compaction.lag.ms": Setting(
+        kind=ConfigKind.LONG, default=INT64_MAX, minimum=1, maximum=INT64_MAX,
+        doc="Time after which a record is compacted whatever the share of uncompacted data is.",
+    ),
     "max.message.bytes": Setting(
         kind=ConfigKind.INT, default=MIB + 12, minimum=0, maximum=INT32_MAX,
         doc="The largest record batch the topic accepts, as sent (after compression).",
@@ -154,6 +210,10 @@ SETTINGS: Mapping[str, Setting] = {
         kind=ConfigKind.BOOLEAN, default=False,
         doc="Whether records that Kafka clients send with the header alpacamq-deliver-at are delayed until "
         "that time. The broker then reads the records of every batch.",
+    ),
+    "message.downconversion.enable": Setting(
+        kind=ConfigKind.BOOLEAN, default=True,
+        doc="No effect: record formats of Kafka before 0.11 are not supported.",
     ),
     "message.timestamp.after.max.ms": Setting(
         kind=ConfigKind.LONG, default=HOUR_MS, minimum=0, maximum=INT64_MAX,
@@ -171,9 +231,17 @@ SETTINGS: Mapping[str, Setting] = {
         kind=ConfigKind.DOUBLE, default=0.5, minimum=0, maximum=1,
         doc="Share of uncompacted data in the log that triggers compaction.",
     ),
+    "min.compaction.lag.ms": Setting(
+        kind=ConfigKind.LONG, default=0, minimum=0, maximum=INT64_MAX,
+        doc="Age before which a record is not compacted.",
+    ),
     "min.insync.replicas": Setting(
         kind=ConfigKind.INT, default=1, minimum=1, maximum=INT32_MAX,
-        doc="Replicas that must be in sync for acks=all to be accepted.",
+        doc="Replicas that must be in sync for acks=all to be accepted; more than there are count as all.",
+    ),
+    "preallocate": Setting(
+        kind=ConfigKind.BOOLEAN, default=False,
+        doc="No effect: files grow as they are written.",
     ),
     "queue.backoff.initial.ms": Setting(
         kind=ConfigKind.LONG, default=1000, minimum=0, maximum=DAY_MS,
@@ -239,6 +307,18 @@ SETTINGS: Mapping[str, Setting] = {
         kind=ConfigKind.LONG, default=30_000, minimum=0, maximum=DAY_MS,
         doc="Queue mode: default lease of a received message.",
     ),
+    "remote.log.copy.disable": Setting(
+        kind=ConfigKind.BOOLEAN, default=False, only_default=True,
+        doc="Tiered storage, which is not supported: false only.",
+    ),
+    "remote.log.delete.on.disable": Setting(
+        kind=ConfigKind.BOOLEAN, default=False, only_default=True,
+        doc="Tiered storage, which is not supported: false only.",
+    ),
+    "remote.storage.enable": Setting(
+        kind=ConfigKind.BOOLEAN, default=False, only_default=True,
+        doc="Tiered storage, which is not supported: false only.",
+    ),
     "retention.bytes": Setting(
         kind=ConfigKind.LONG, default=-1, minimum=-1, maximum=INT64_MAX,
         doc="Size of a partition above which its oldest segments are deleted; -1 is no limit.",
@@ -250,6 +330,14 @@ SETTINGS: Mapping[str, Setting] = {
     "segment.bytes": Setting(
         kind=ConfigKind.INT, default=64 * MIB, minimum=1024, maximum=1 << 30,
         doc="Size at which a segment is closed and a new one started.",
+    ),
+    "segment.index.bytes": Setting(
+        kind=ConfigKind.INT, default=10 * MIB, minimum=4, maximum=INT32_MAX,
+        doc="No effect: indexes grow with their segments.",
+    ),
+    "segment.jitter.ms": Setting(
+        kind=ConfigKind.LONG, default=0, minimum=0, maximum=INT64_MAX,
+        doc="Time by which segment.ms is shortened at most, different for each segment, to spread the work.",
     ),
     "segment.ms": Setting(
         kind=ConfigKind.LONG, default=7 * DAY_MS, minimum=1, maximum=INT64_MAX,
@@ -273,6 +361,10 @@ SETTINGS: Mapping[str, Setting] = {
         doc="Share of messages traced without a trace of their producers: 0.001 is every "
         "thousandth.",
     ),
+    "unclean.leader.election.enable": Setting(
+        kind=ConfigKind.BOOLEAN, default=False,
+        doc="No effect with one replica.",
+    ),
 }  # fmt: skip
 
 
@@ -284,17 +376,30 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A topic's settings, defaults filled in; fields are named as in SETTINGS, dots as underscores."""
 
     cleanup_policy: tuple[str, ...]
+    compression_gzip_level: int
+    compression_lz4_level: int
     compression_type: str
+    compression_zstd_level: int
     delete_retention_ms: int
+    file_delete_delay_ms: int
     flush_messages: int
     flush_ms: int
+    follower_replication_throttled_replicas: tuple[str, ...]
+    index_interval_bytes: int
+    leader_replication_throttled_replicas: tuple[str, ...]
+    local_retention_bytes: int
+    local_retention_ms: int
+    max_compaction_lag_ms: int
     max_message_bytes: int
     message_delays: bool
+    message_downconversion_enable: bool
     message_timestamp_after_max_ms: int
     message_timestamp_before_max_ms: int
     message_timestamp_type: str
     min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
     min_insync_replicas: int
+    preallocate: bool
     queue_backoff_initial_ms: int
     queue_backoff_max_ms: int
     queue_backoff_multiplier: float
@@ -310,14 +415,20 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     queue_ttl_action: str
     queue_ttl_ms: int
     queue_visibility_timeout_ms: int
+    remote_log_copy_disable: bool
+    remote_log_delete_on_disable: bool
+    remote_storage_enable: bool
     retention_bytes: int
     retention_ms: int
     segment_bytes: int
+    segment_index_bytes: int
+    segment_jitter_ms: int
     segment_ms: int
     sqs_attributes: str
     trace_enable: bool
     trace_headers: str
     trace_sample: float
+    unclean_leader_election_enable: bool
 
     @property
     def is_compacted(self) -> bool:
@@ -341,6 +452,17 @@ def check_setting(name: str, text: str) -> Any:
         except InvalidTopicName as error:
             raise InvalidConfig(f"{name}={text!r}: {error}") from None
     return value
+
+
+def check_settings(overrides: Mapping[str, str]) -> None:
+    """Check the settings of a topic, each and together. Raises InvalidConfig."""
+    values = {name: check_setting(name, text) for name, text in overrides.items()}
+    shortest, longest = (
+        values.get(name, SETTINGS[name].default)
+        for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
+    )
+    if shortest > longest:
+        raise InvalidConfig(f"min.compaction.lag.ms={shortest} is above max.compaction.lag.ms={longest}")
 
 
 def topic_config(overrides: Mapping[str, str], defaults: Mapping[str, str] | None = None) -> TopicConfig:

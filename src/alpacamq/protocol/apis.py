@@ -6,6 +6,7 @@ from enum import IntEnum
 from types import MappingProxyType
 
 from .messages import (
+    acls,
     cluster,
     committed_offsets,
     configs,
@@ -15,6 +16,7 @@ from .messages import (
     metadata,
     offsets,
     produce,
+    telemetry,
     topics,
     transactions,
 )
@@ -53,8 +55,12 @@ class ApiKey(IntEnum):
     END_TXN = 26
     WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
@@ -66,6 +72,9 @@ class ApiKey(IntEnum):
     LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
+    GET_TELEMETRY_SUBSCRIPTIONS = 71
+    PUSH_TELEMETRY = 72
+    LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
     SHARE_GROUP_HEARTBEAT = 76
     SHARE_GROUP_DESCRIBE = 77
@@ -149,8 +158,13 @@ APIS: Mapping[int, Api] = MappingProxyType({api.key: api for api in (
          transactions.WriteTxnMarkersRequest, transactions.WriteTxnMarkersResponse, (1, 1)),
     _api(ApiKey.TXN_OFFSET_COMMIT,
          transactions.TxnOffsetCommitRequest, transactions.TxnOffsetCommitResponse, (0, 5)),
+    _api(ApiKey.DESCRIBE_ACLS, acls.DescribeAclsRequest, acls.DescribeAclsResponse, (1, 3)),
+    _api(ApiKey.CREATE_ACLS, acls.CreateAclsRequest, acls.CreateAclsResponse, (1, 3)),
+    _api(ApiKey.DELETE_ACLS, acls.DeleteAclsRequest, acls.DeleteAclsResponse, (1, 3)),
     _api(ApiKey.DESCRIBE_CONFIGS, configs.DescribeConfigsRequest, configs.DescribeConfigsResponse, (1, 4)),
     _api(ApiKey.ALTER_CONFIGS, configs.AlterConfigsRequest, configs.AlterConfigsResponse, (0, 2)),
+    _api(ApiKey.ALTER_REPLICA_LOG_DIRS,
+         cluster.AlterReplicaLogDirsRequest, cluster.AlterReplicaLogDirsResponse, (1, 2)),
     _api(ApiKey.DESCRIBE_LOG_DIRS, cluster.DescribeLogDirsRequest, cluster.DescribeLogDirsResponse, (1, 4)),
     _api(ApiKey.CREATE_PARTITIONS, topics.CreatePartitionsRequest, topics.CreatePartitionsResponse, (0, 3)),
     _api(ApiKey.DELETE_GROUPS, groups.DeleteGroupsRequest, groups.DeleteGroupsResponse, (0, 2)),
@@ -170,6 +184,11 @@ APIS: Mapping[int, Api] = MappingProxyType({api.key: api for api in (
          (0, 1)),
     _api(ApiKey.CONSUMER_GROUP_DESCRIBE,
          consumer_groups.ConsumerGroupDescribeRequest, consumer_groups.ConsumerGroupDescribeResponse, (0, 1)),
+    _api(ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
+         telemetry.GetTelemetrySubscriptionsRequest, telemetry.GetTelemetrySubscriptionsResponse, (0, 0)),
+    _api(ApiKey.PUSH_TELEMETRY, telemetry.PushTelemetryRequest, telemetry.PushTelemetryResponse, (0, 0)),
+    _api(ApiKey.LIST_CONFIG_RESOURCES,
+         configs.ListConfigResourcesRequest, configs.ListConfigResourcesResponse, (0, 1)),
     _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS,
          topics.DescribeTopicPartitionsRequest, topics.DescribeTopicPartitionsResponse, (0, 0)),
     # Version 0 of the first four was an early access that no released client uses.

@@ -9,6 +9,8 @@ from collections.abc import Generator, Sequence
 from struct import Struct
 from typing import NamedTuple
 
+from alpacamq.model.errors import RecordError
+
 from .errors import ManyEntries, ProtocolError
 from .messages.produce import ProduceRequest
 from .schema import decode, decode_in_slices
@@ -34,7 +36,7 @@ _FRAME = Struct(">ii")  # size, correlation id
 _FLEXIBLE_FRAME = Struct(">iix")
 _RESULT = Struct(">ihqq")  # index, error, base offset, append time
 _RESULT_V5 = Struct(">ihqqq")  # … and log start offset
-_RESULT_V8 = Struct(">ihqqqi")  # … and no record errors
+_RESULT_V8 = Struct(">ihqqqi")  # … and the number of record errors
 
 
 class ProduceCall(NamedTuple):
@@ -55,6 +57,7 @@ class PartitionProduced(NamedTuple):
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     error_message: str | None = None
+    record_errors: Sequence[RecordError] = ()
 
 
 def decode_produce(version: int, data: memoryview, at: int) -> ProduceCall:
@@ -222,15 +225,20 @@ def encode_produce_response(
             parts.append(uvarint(len(topic) + 1))
         parts.append(topic)
         parts.append(uvarint(len(partitions) + 1))
-        for partition, error_code, base_offset, append_time_ms, log_start_offset, message in partitions:
+        for result in partitions:
+            partition, error_code, base_offset, append_time_ms, log_start_offset, message, records = result
             parts.append(
                 _RESULT_V5.pack(partition, error_code, base_offset, append_time_ms, log_start_offset)
             )
             if message is None:
                 parts.append(b"\x01\x00\x00")  # no record errors, no message, no tagged fields
             else:
+                parts.append(uvarint(len(records) + 1))
+                for index, reason in records:
+                    text = reason.encode()
+                    parts += (_INT32.pack(index), uvarint(len(text) + 1), text, b"\x00")
                 text = message.encode()
-                parts += (b"\x01", uvarint(len(text) + 1), text, b"\x00")
+                parts += (uvarint(len(text) + 1), text, b"\x00")
         parts.append(b"\x00")
     parts += (_INT32.pack(throttle_ms), b"\x00")
     size = sum(map(len, parts))
@@ -242,7 +250,8 @@ def _encode_legacy(version: int, topics: Sequence[tuple[bytes, Sequence[Partitio
     parts = [_INT32.pack(len(topics))]
     for topic, partitions in topics:
         parts += (_INT16.pack(len(topic)), topic, _INT32.pack(len(partitions)))
-        for partition, error_code, base_offset, append_time_ms, log_start_offset, message in partitions:
+        for produced in partitions:
+            partition, error_code, base_offset, append_time_ms, log_start_offset, message, records = produced
             if version < 5:
                 parts.append(_RESULT.pack(partition, error_code, base_offset, append_time_ms))
                 continue
@@ -251,6 +260,9 @@ def _encode_legacy(version: int, topics: Sequence[tuple[bytes, Sequence[Partitio
                 parts.append(_RESULT_V5.pack(*result))
                 continue
             text = None if message is None else message.encode()
-            parts.append(_RESULT_V8.pack(*result, 0))
+            parts.append(_RESULT_V8.pack(*result, len(records)))
+            for index, reason in records:
+                reason_text = reason.encode()
+                parts += (_INT32.pack(index), _INT16.pack(len(reason_text)), reason_text)
             parts += (b"\xff\xff",) if text is None else (_INT16.pack(len(text)), text)
     return b"".join(parts)

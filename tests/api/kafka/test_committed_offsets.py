@@ -66,6 +66,16 @@ def test_an_offset_is_committed_in_every_version(wire: Wire, made: str, version:
     assert fetch(wire, made, made) == (7, "note", 0)
 
 
+@pytest.mark.parametrize("offset", [-1, -2, -(2**63)])
+def test_a_negative_offset_is_committed_as_it_is(wire: Wire, made: str, offset: int) -> None:
+    """kafkajs resets a group with -1 and -2; refused, it waits for ever."""
+    commit(wire, made, made, 7)
+
+    assert commit(wire, made, made, offset) == 0
+
+    assert fetch(wire, made, made) == (offset, "note", 0)
+
+
 @pytest.mark.parametrize("version", versions(OffsetFetchRequest))
 def test_an_offset_is_fetched_in_every_version(wire: Wire, made: str, version: int) -> None:
     assert fetch(wire, made, made, version=version) == (-1, "", 0)

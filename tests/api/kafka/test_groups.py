@@ -6,6 +6,11 @@ import pytest
 
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.cluster import ApiVersionsRequest
+from alpacamq.protocol.messages.configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementallyAlterableConfig,
+)
 from alpacamq.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
@@ -256,3 +261,44 @@ def test_clients_learn_of_the_current_protocols(wire: Wire) -> None:
         supported = {each.name: (each.min_version, each.max_version) for each in response.supported_features}
         # A client of version 3 refuses a response with a level 0 in it.
         assert supported == ({} if version == 3 else {name: (0, level) for name, level in levels.items()})
+
+
+def set_group_config(wire: Wire, group: str, **settings: str) -> int:
+    configs = [
+        IncrementallyAlterableConfig(
+            name=f"consumer.{name.replace('_', '.')}", config_operation=0, value=value
+        )
+        for name, value in settings.items()
+    ]
+    resource = IncrementalAlterConfigsResource(resource_type=32, resource_name=group, configs=configs)
+    (result,) = wire.ask(IncrementalAlterConfigsRequest(resources=[resource])).responses
+    return int(result.error_code)
+
+
+def test_the_heartbeat_interval_and_session_timeout_of_a_consumer_group_can_be_set(
+    wire: Wire, made: str
+) -> None:
+    settings = {"heartbeat_interval_ms": "400", "session_timeout_ms": "1000"}
+    assert set_group_config(wire, made, **settings) == 0
+
+    joined = wire.ask(consumer_heartbeat(made, made))
+
+    assert joined.heartbeat_interval_ms == 400
+    describe = ConsumerGroupDescribeRequest(group_ids=[made])
+    assert len(wire.ask(describe).groups[0].members) == 1
+    eventually(lambda: not wire.ask(describe).groups[0].members, within_s=10)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({"session_timeout_ms": "999"}, id="too short"),
+        pytest.param({"heartbeat_interval_ms": "x"}, id="not a number"),
+        pytest.param({"heartbeat_interval_ms": "30000"}, id="as long as the session"),
+        pytest.param({"rebalance_timeout_ms": "1000"}, id="unknown"),
+    ],
+)
+def test_invalid_settings_of_a_consumer_group_are_refused(
+    wire: Wire, topic: str, settings: dict[str, str]
+) -> None:
+    assert set_group_config(wire, topic, **settings) == ErrorCode.INVALID_CONFIG

@@ -6,6 +6,8 @@ import httpx
 import pytest
 from confluent_kafka import Consumer, ShareConsumer
 
+from tests.api.kafka.test_committed_offsets import commit
+from tests.api.kafka.wire import wired
 from tests.brokers import Broker
 from tests.waiting import eventually
 
@@ -244,6 +246,19 @@ def test_a_group_with_members_is_not_moved(http: httpx.Client, made: str) -> Non
     body = {"reset": [{"topic": made, "to": "earliest"}]}
     refused(http.post(f"/groups/{made}/offsets", json=body), 409, "non-empty-group")
     member.leave()
+
+
+def test_a_negative_offset_of_a_kafka_client_counts_as_none(
+    http: httpx.Client, broker: Broker, made: str
+) -> None:
+    http.post(f"/groups/{made}/offsets", json={"offsets": [{"topic": made, "partition": 0, "offset": 0}]})
+    with wired(broker.host_and_port) as wire:
+        assert commit(wire, made, made, -1) == 0
+
+    shown = http.get(f"/groups/{made}/offsets").json()
+
+    assert (shown["offsets"], shown["total_lag"]) == ([], 0)
+    assert f'alpacamq_group_lag{{group="{made}"' not in http.get("/metrics").text
 
 
 def test_some_offsets_fail_without_the_others(http: httpx.Client, made: str) -> None:

@@ -7,8 +7,9 @@ order.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -18,21 +19,22 @@ from alpacamq.broker.delay.split import may_hold_delays
 from alpacamq.broker.partition.leader import Append, Partition
 from alpacamq.broker.partition.validation import (
     admit,
-    check_replicas,
     check_writable,
+    name_timestamps,
     needs_unpacking,
     unpacked,
 )
 from alpacamq.broker.tracing.partition import Origin
 from alpacamq.broker.transactions import retry_if_marker_written
 from alpacamq.coordinator.transactions.transaction import AddPartitions, ProducerIdentity, VerifyPartitions
-from alpacamq.model.batch import BatchHeader, Codec
+from alpacamq.model.batch import BatchHeader, Codec, read_header
 from alpacamq.model.errors import (
     AlpacaError,
     FencedProducer,
     InvalidRecord,
     InvalidRequest,
     InvalidRequiredAcks,
+    InvalidTimestamp,
     InvalidTransactionState,
     ProducerFenced,
     TransactionAbortable,
@@ -46,6 +48,7 @@ from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.errors import ManyEntries, ProtocolError
 from alpacamq.protocol.framing import RequestHeader, response_frame
 from alpacamq.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceResponse,
     ProduceResponse,
     TopicProduceResponse,
@@ -79,6 +82,7 @@ ACKS_NONE = 0
 ACKS_LEADER = 1
 ACKS_ALL = -1
 _ZSTD_FROM = 7
+_RECORD_ERRORS_FROM = 8
 _ABORTABLE_FROM = 11
 _JOINS_BY_WRITING_FROM = 12
 
@@ -98,6 +102,8 @@ class Deferred:
     header: BatchHeader
     # Whether the coordinator must confirm that the partition is part of the transaction.
     joins_transaction: bool
+    # For a refused batch: returns the error with the records at fault. Slow.
+    refusal: Callable[[], AlpacaError] | None = None
 
 
 class PendingProduce:
@@ -202,6 +208,10 @@ class LargeProduce(PendingProduce):
                         log_append_time_ms=result.log_append_time_ms,
                         log_start_offset=result.log_start_offset,
                         error_message=result.error_message,
+                        record_errors=[
+                            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=reason)
+                            for index, reason in result.record_errors
+                        ],
                     )
                 )
             responses.append(
@@ -240,7 +250,9 @@ def _result(partition: Partition, append: Append) -> PartitionProduced:
 
 def refused(index: int, error: AlpacaError, log_start_offset: int = -1) -> PartitionProduced:
     """Return the result of a refused batch."""
-    return PartitionProduced(index, code_of(error), -1, -1, log_start_offset, text_of(error))
+    return PartitionProduced(
+        index, code_of(error), -1, -1, log_start_offset, text_of(error), error.record_errors
+    )
 
 
 class ProduceRequests:
@@ -336,6 +348,13 @@ class ProduceRequests:
                         )
                         entries.append(PartitionProduced(index))
                         continue
+                except InvalidTimestamp as error:
+                    assert partition is not None
+                    assert records is not None
+                    if header.api_version >= _RECORD_ERRORS_FROM and call.acks != ACKS_NONE:
+                        deferred.append(self._refused(entries, partition, bytearray(records), error, now_ms))
+                    entries.append(refused(index, error))
+                    continue
                 except AlpacaError as error:
                     entries.append(refused(index, error))
                     continue
@@ -394,6 +413,10 @@ class ProduceRequests:
         """Validate the records of a batch if its topic requires it; return False if they are refused."""
         partition = entry.partition
         try:
+            if entry.refusal is not None:
+                raise await asyncio.get_running_loop().run_in_executor(
+                    self._broker.work_threads, entry.refusal
+                )
             if needs_unpacking(partition.config, entry.header):
                 limit = self._broker.settings.unpacked_limit_bytes
                 entry.data, entry.header = await asyncio.get_running_loop().run_in_executor(
@@ -407,6 +430,19 @@ class ProduceRequests:
             entry.entries[entry.at] = refused(partition.identity.partition, error)
             return False
         return True
+
+    def _refused(
+        self,
+        entries: list[Entry],
+        partition: Partition,
+        data: bytearray,
+        error: InvalidTimestamp,
+        now_ms: int,
+    ) -> Deferred:
+        """Return a batch that was refused by its header; its records are read to name those at fault."""
+        limit = self._broker.settings.unpacked_limit_bytes
+        refusal = partial(name_timestamps, error, data, partition.config, now_ms, limit)
+        return Deferred(entries, len(entries), partition, data, read_header(data), False, refusal)
 
     async def _refusals(
         self, version: int, call: ProduceCall, deferred: Sequence[Deferred]
@@ -455,8 +491,6 @@ class ProduceRequests:
         check_writable(partition.identity)
         if call.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
             raise InvalidRequiredAcks(f"acks={call.acks} must be 0, 1 or -1 (all)")
-        if call.acks == ACKS_ALL:
-            check_replicas(partition.identity, partition.config)
 
     def _unknown(self, version: int, key: bytes, index: int) -> AlpacaError:
         if (error := self._broker.topics.not_ready(key, index)) is not None:

@@ -16,6 +16,7 @@ from .call import Backend, Call
 from .connection import Answer, Connection
 from .fetch import FetchRequests
 from .handlers import (
+    administration,
     committed_offsets,
     configs,
     consumer_groups,
@@ -86,6 +87,13 @@ HANDLERS: Mapping[ApiKey, Handler] = {
     ApiKey.DESCRIBE_CONFIGS: configs.describe_configs,
     ApiKey.ALTER_CONFIGS: configs.alter_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
+    ApiKey.LIST_CONFIG_RESOURCES: configs.list_config_resources,
+    ApiKey.DESCRIBE_ACLS: administration.describe_acls,
+    ApiKey.CREATE_ACLS: administration.create_acls,
+    ApiKey.DELETE_ACLS: administration.delete_acls,
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: administration.get_telemetry_subscriptions,
+    ApiKey.PUSH_TELEMETRY: administration.push_telemetry,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: administration.alter_replica_log_dirs,
     ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
     ApiKey.DESCRIBE_LOG_DIRS: cluster.describe_log_dirs,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: metadata.describe_topic_partitions,

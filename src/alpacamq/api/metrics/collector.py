@@ -382,7 +382,8 @@ class GroupCollector:
         find = self._broker.topics.find
         lags: dict[str, int] = {}
         for (topic, index), committed in group.committed.items():
-            if (partition := find(topic.encode(), index)) is not None:
+            # To clients, a negative offset is none.
+            if committed.offset >= 0 and (partition := find(topic.encode(), index)) is not None:
                 behind = max(partition.high_watermark - committed.offset, 0)
                 lags[topic] = lags.get(topic, 0) + behind
         return lags

@@ -92,7 +92,7 @@ class Administration:
         if self._directory.find(name) is None:
             overrides = self._new_topic(name, attributes, tags, is_fifo=is_fifo)
             with suppress(TopicExists):  # created by a concurrent request
-                await self._broker.topics.create(name, overrides=overrides)
+                await self._broker.topics.create(name, overrides=overrides, may_collide=True)
         await self._check_same(self._directory.by_name(name), attributes)
         return QueueUrlResult(queue_url=self._directory.url(caller.base_url, name))
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from alpacamq.broker.partition.leader import Partition, append
-from alpacamq.broker.partition.validation import stored_codec
+from alpacamq.broker.partition.validation import compression_level, stored_codec
 from alpacamq.broker.statemachine.host import StateMachineHost
 from alpacamq.broker.topics import Topics
 from alpacamq.broker.tracing.delay import DelayTraces
@@ -300,6 +300,7 @@ def _packed(
         base_offset=0,
         last_offset=count - 1,
         codec=stored_codec(config) or Codec.NONE,
+        level=compression_level(config),
         base_timestamp=now_ms,
         max_timestamp=now_ms,
         producer_id=producer_id,

@@ -17,7 +17,7 @@ from alpacamq.broker.partition.validation import check_writable
 from alpacamq.broker.statemachine.topic import HostResources
 from alpacamq.broker.tracing.delay import DelayTraces, trace_of_delayed
 from alpacamq.broker.tracing.partition import Origin
-from alpacamq.model.errors import InvalidDelay, TooManyDelayed, UnknownDelayed
+from alpacamq.model.errors import InvalidDelay, RecordError, TooManyDelayed, UnknownDelayed
 from alpacamq.model.ports import Clock
 from alpacamq.model.records import Header, Record
 from alpacamq.model.topics import DAY_MS, DELAYS_TOPIC
@@ -183,16 +183,25 @@ class Delays:
         records: Sequence[tuple[int, Record]],
         source: ProducerBatch | None,
         origin: Origin = _UNKNOWN_ORIGIN,
+        *,
+        base_offset: int = 0,
     ) -> None:
         """Schedule the delayed records of a produced batch, each with its due time.
 
-        A batch that an idempotent producer sends again is scheduled once.
+        A batch that an idempotent producer sends again is scheduled once. An error names records by their
+        distance from `base_offset`.
         """
         now_ms = self._clock.now_ms()
+        too_late = [
+            RecordError(record.offset - base_offset, str(error))
+            for due_ms, record in records
+            if (error := self._delay_error(due_ms, now_ms)) is not None
+        ]
+        if too_late:
+            raise InvalidDelay(too_late[0].reason).naming(too_late)
         target = _target(partition)
         to_schedule = [
-            ToSchedule(target, self._due_ms(due_ms, now_ms), encode_envelope(*record[2:]))
-            for due_ms, record in records
+            ToSchedule(target, max(due_ms, 1), encode_envelope(*record[2:])) for due_ms, record in records
         ]
         number = await self._logs.number_for(*partition.identity)
         with self._room_for(len(to_schedule)):
@@ -369,12 +378,17 @@ class Delays:
 
     def _due_ms(self, due_ms: int, now_ms: int) -> int:
         """Return the due time to store; raises InvalidDelay if it is too far ahead."""
-        max_delay_ms = self._settings.max_delay_ms
-        if due_ms - now_ms > max_delay_ms or due_ms > MAX_DUE_MS:
-            raise InvalidDelay(
-                f"a delay of {due_ms - now_ms} ms is longer than delays.max_delay_ms={max_delay_ms}"
-            )
+        if (error := self._delay_error(due_ms, now_ms)) is not None:
+            raise error
         return max(due_ms, 1)
+
+    def _delay_error(self, due_ms: int, now_ms: int) -> InvalidDelay | None:
+        max_delay_ms = self._settings.max_delay_ms
+        if due_ms - now_ms <= max_delay_ms and due_ms <= MAX_DUE_MS:
+            return None
+        return InvalidDelay(
+            f"a delay of {due_ms - now_ms} ms is longer than delays.max_delay_ms={max_delay_ms}"
+        )
 
 
 def _target(partition: Partition) -> TargetName:

@@ -19,6 +19,7 @@ from alpacamq.model.errors import (
     CoordinatorUnavailable,
     InvalidDelay,
     InvalidRecord,
+    RecordError,
     StorageFailed,
 )
 from alpacamq.model.headers import DELIVER_AT
@@ -87,7 +88,9 @@ class DelayedBatches:
         )
         if split is None:
             return data, header
-        await self._delays.schedule_records(partition, split.delayed, source, origin)
+        await self._delays.schedule_records(
+            partition, split.delayed, source, origin, base_offset=header.base_offset
+        )
         return split.immediate
 
 
@@ -104,16 +107,26 @@ def split_delayed(
     """Split a batch by due time; None if no record is delayed. Slow: run it in a thread."""
     delayed: list[tuple[int, Record]] = []
     immediate: list[Record] = []
+    invalid: list[RecordError] = []
     for index, record in enumerate(read_records(data, limit_bytes)):
-        due_ms = _due_ms(index, record)
+        try:
+            due_ms = _due_ms(record)
+        except InvalidDelay as error:
+            invalid.append(RecordError(index, str(error)))
+            continue
         if due_ms is None or due_ms <= now_ms:
             immediate.append(record)
         else:
             delayed.append((due_ms, record))
+    if invalid:
+        raise InvalidDelay(f"record {invalid[0].place} of the batch: {invalid[0].reason}").naming(invalid)
     if not delayed:
         return None
     if header.is_transactional:
-        raise InvalidRecord("a delayed record cannot be part of a transaction")
+        reason = "a delayed record cannot be part of a transaction"
+        raise InvalidRecord(reason).naming(
+            RecordError(record.offset - header.base_offset, reason) for _, record in delayed
+        )
     if not immediate:
         left = placeholder_batch(header)
         return SplitBatch(delayed, (left, check_batch(left)))
@@ -132,13 +145,12 @@ def split_delayed(
     return SplitBatch(delayed, (left, check_batch(left)))
 
 
-def _due_ms(index: int, record: Record) -> int | None:
+def _due_ms(record: Record) -> int | None:
     for name, value in reversed(record.headers):
         if name == DELIVER_AT:
             if value is None or not _MILLISECONDS.fullmatch(value):
                 raise InvalidDelay(
-                    f"record {index} of the batch has {DELIVER_AT}={(value or b'')[:40]!r}, "
-                    "which is not a time in milliseconds since 1970"
+                    f"{DELIVER_AT}={(value or b'')[:40]!r} is not a time in milliseconds since 1970"
                 )
             return int(value)
     return None

@@ -12,7 +12,7 @@ from contextlib import suppress
 from itertools import islice
 
 from alpacamq.broker.partition.leader import Partition, append
-from alpacamq.broker.partition.validation import stored_codec
+from alpacamq.broker.partition.validation import compression_level, stored_codec
 from alpacamq.broker.queue.deliveries import QueueReader
 from alpacamq.broker.statemachine.host import StateMachineHost
 from alpacamq.broker.topics import Topics
@@ -264,6 +264,7 @@ class DlqWriter:
                 topic,
                 partitions=source.partitions,
                 overrides=_dead_letter_settings(self._topics.config_of(source)),
+                may_collide=True,
             )
         if (found := self._find(move, record, topic)) is None:
             raise UnknownTopic(f"topic {topic!r} has been deleted")
@@ -296,6 +297,7 @@ def _packed(records: Sequence[Record], first: Move, config: TopicConfig, now_ms:
     batch = write_batch(
         records,
         codec=stored_codec(config) or Codec.NONE,
+        level=compression_level(config),
         producer_id=first.producer_id,
         producer_epoch=BROKER_EPOCH,
         base_sequence=first.sequence & INT32_MAX,

@@ -13,19 +13,23 @@ from alpacamq.model.batch import (
     stamp_append_time,
 )
 from alpacamq.model.errors import (
+    MAX_RECORD_ERRORS,
+    AlpacaError,
     BatchTooLarge,
     InvalidRecord,
     InvalidTimestamp,
     InvalidTopicName,
-    NotEnoughReplicas,
+    RecordError,
 )
 from alpacamq.model.ids import TopicPartition
 from alpacamq.model.records import read_records, write_batch
-from alpacamq.model.topics import INTERNAL_TOPICS, TopicConfig
+from alpacamq.model.topics import INTERNAL_TOPICS, SETTINGS, TopicConfig
 
 _CODECS = {"uncompressed": Codec.NONE} | {
     codec.name.lower(): codec for codec in Codec if codec is not Codec.NONE
 }
+
+_LZ4_FAST = SETTINGS["compression.lz4.level"].default
 
 
 def check_writable(partition: TopicPartition) -> None:
@@ -34,17 +38,22 @@ def check_writable(partition: TopicPartition) -> None:
         raise InvalidTopicName(f"topic {partition.topic!r} is written by the broker only")
 
 
-def check_replicas(partition: TopicPartition, config: TopicConfig) -> None:
-    """Raise NotEnoughReplicas if the topic requires more in-sync replicas than there are."""
-    if config.min_insync_replicas > 1:
-        raise NotEnoughReplicas(
-            f"{partition} has 1 replica in sync, min.insync.replicas={config.min_insync_replicas}"
-        )
-
-
 def stored_codec(config: TopicConfig) -> Codec | None:
     """Return the compression a topic stores its batches with; None if the producer chooses."""
     return None if config.compression_type == "producer" else _CODECS[config.compression_type]
+
+
+def compression_level(config: TopicConfig) -> int | None:
+    """Return the level of the topic's own compression; None for the codec's default."""
+    match config.compression_type:
+        case "gzip":
+            return config.compression_gzip_level
+        case "lz4":
+            # As in Kafka, the default stands for the fast mode.
+            return None if config.compression_lz4_level == _LZ4_FAST else config.compression_lz4_level
+        case "zstd":
+            return config.compression_zstd_level
+    return None
 
 
 def admit(
@@ -83,9 +92,12 @@ def unpacked(
     """Return the batch after checks and changes that need its records. Slow: not for the event loop."""
     records = list(read_records(data, limit_bytes))
     if config.is_compacted:
-        for index, record in enumerate(records):
-            if record.key is None:
-                raise InvalidRecord(f"record {index} of the batch has no key, which a compacted topic needs")
+        keyless = [index for index, record in enumerate(records) if record.key is None]
+        if keyless:
+            raise InvalidRecord(
+                f"record {keyless[0]} of the batch has no key, which a compacted topic needs"
+                + (f"; the same of {len(keyless) - 1} others" if keyless[1:] else "")
+            ).naming(RecordError(index, "a compacted topic needs a key") for index in keyless)
     if config.compression_type == "producer" or _CODECS[config.compression_type] is header.codec:
         return data, header
     repacked = write_batch(
@@ -93,6 +105,7 @@ def unpacked(
         base_offset=header.base_offset,
         last_offset=header.last_offset,
         codec=_CODECS[config.compression_type],
+        level=compression_level(config),
         attributes=header.attributes,
         base_timestamp=header.base_timestamp,
         max_timestamp=header.max_timestamp,
@@ -106,6 +119,28 @@ def unpacked(
             f"more than max.message.bytes={config.max_message_bytes}"
         )
     return repacked, check_batch(repacked)
+
+
+def name_timestamps(
+    refusal: InvalidTimestamp,
+    data: bytearray | memoryview,
+    config: TopicConfig,
+    now_ms: int,
+    limit_bytes: int,
+) -> AlpacaError:
+    """Return the refusal of a batch with the records at fault. Slow: not for the event loop."""
+    at_fault = []
+    try:
+        for index, record in enumerate(read_records(data, limit_bytes)):
+            try:
+                check_timestamps(record.timestamp_ms, record.timestamp_ms, config, now_ms)
+            except InvalidTimestamp as error:
+                at_fault.append(RecordError(index, str(error)))
+                if len(at_fault) == MAX_RECORD_ERRORS:
+                    break
+    except AlpacaError:
+        return refusal  # the header is enough to refuse it
+    return refusal.naming(at_fault)
 
 
 def check_timestamps(first_ms: int, last_ms: int, config: TopicConfig, now_ms: int) -> None:

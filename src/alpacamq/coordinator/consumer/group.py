@@ -246,8 +246,7 @@ def updated_profile(before: Profile | None, request: ConsumerHeartbeatRequest) -
 class MemberDeadlines:
     """Deadlines of sessions and revocations."""
 
-    def __init__(self, session_timeout_ms: int) -> None:
-        self._session_timeout_ms = session_timeout_ms
+    def __init__(self) -> None:
         self._sessions = NamedDeadlines()
         self._revocations = NamedDeadlines()
 
@@ -257,9 +256,9 @@ class MemberDeadlines:
         dues = (due for due in (self._sessions.next_ms, self._revocations.next_ms) if due is not None)
         return min(dues, default=None)
 
-    def renew_session(self, member_id: str, now_ms: int) -> None:
+    def renew_session(self, member_id: str, until_ms: int) -> None:
         """Restart the session of a member."""
-        self._sessions.put(member_id, now_ms + self._session_timeout_ms)
+        self._sessions.put(member_id, until_ms)
 
     def watch_revocation(self, member_id: str, profile: Profile, current: Current, now_ms: int) -> None:
         """Set the deadline of a revocation, if there is one."""
@@ -278,16 +277,23 @@ class MemberDeadlines:
 class ConsumerGroup:
     """One group. Methods return the changes to store; a method that raises has changed nothing."""
 
-    def __init__(self, group: str, settings: ConsumerGroupSettings, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self, group: str, settings: Callable[[], ConsumerGroupSettings], new_id: Callable[[], str]
+    ) -> None:
+        """Use the current settings: those of a group can be changed."""
         self.id = group
-        self._settings = settings
+        self._current_settings = settings
         self._new_id = new_id
         self._roster = ConsumerRoster(group)
-        self._target = TargetAssignment(group, settings.default_assignor)
-        self._deadlines = MemberDeadlines(settings.session_timeout_ms)
+        self._target = TargetAssignment(group, settings().default_assignor)
+        self._deadlines = MemberDeadlines()
         self._stored: StoredGroup | None = None
         self.epoch = 0
         self.history = RebalanceHistory()
+
+    @property
+    def _settings(self) -> ConsumerGroupSettings:
+        return self._current_settings()
 
     @property
     def exists(self) -> bool:
@@ -346,7 +352,7 @@ class ConsumerGroup:
         if after != before:
             changes.append(self._roster.put_current(member_id, after))
             self._deadlines.watch_revocation(member_id, self._roster.profiles[member_id], after, now_ms)
-        self._deadlines.renew_session(member_id, now_ms)
+        self._deadlines.renew_session(member_id, now_ms + self._settings.session_timeout_ms)
         if self.history.is_running and self.state is ConsumerGroupState.STABLE:
             self.history.end(self.epoch, len(self._roster), now_ms)
         changes += self._group_changes()
@@ -416,7 +422,7 @@ class ConsumerGroup:
             self._target.topics_digest = self._stored.topics_digest
         self._roster.index()
         for member_id, current in self._roster.currents.items():
-            self._deadlines.renew_session(member_id, now_ms)
+            self._deadlines.renew_session(member_id, now_ms + self._settings.session_timeout_ms)
             self._deadlines.watch_revocation(member_id, self._roster.profiles[member_id], current, now_ms)
         return []
 
@@ -486,7 +492,7 @@ class ConsumerGroup:
         member_id = self._roster.identify(request.member_id, request.instance_id)
         assigned = self._roster.currents[member_id].assigned
         self._deadlines.remove(member_id)
-        self._deadlines.renew_session(member_id, now_ms)
+        self._deadlines.renew_session(member_id, now_ms + self._settings.session_timeout_ms)
         return [self._roster.put_current(member_id, _away(assigned))]
 
     def _remove(self, member_ids: list[str], cause: RebalanceCause, now_ms: int) -> list[Change]:
@@ -545,7 +551,7 @@ class ConsumerGroup:
             heartbeat_interval_ms=(
                 settings.interval_ms(len(self._roster))
                 if state is MemberState.STABLE
-                else settings.reconciling_interval_ms
+                else min(settings.reconciling_interval_ms, settings.heartbeat_interval_ms)
             ),
             assignment=current.assigned if sends_assignment else None,
         )

@@ -1,4 +1,4 @@
-"""Settings of share groups, with Kafka's names, and the overrides of each group."""
+"""Settings of share and consumer groups, with Kafka's names, and the overrides of each group."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from alpacamq.coordinator.consumer.messages import ConsumerGroupSettings
 from alpacamq.coordinator.messages import GroupRequest
 from alpacamq.coordinator.records import key
 from alpacamq.model.errors import InvalidConfig, InvalidGroupId, TooManyGroups
@@ -29,7 +30,7 @@ class ShareConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShareSetting:
+class GroupSetting:
     """One setting: its field, valid values and description."""
 
     field: str
@@ -57,45 +58,83 @@ class ShareSetting:
         return value
 
 
-SHARE_SETTINGS: Mapping[str, ShareSetting] = {
-    "share.auto.offset.reset": ShareSetting(
+SHARE_SETTINGS: Mapping[str, GroupSetting] = {
+    "share.auto.offset.reset": GroupSetting(
         field="auto_offset_reset", choices=("latest", "earliest"),
         doc="Where the group starts in a partition that it has not read before.",
     ),
-    "share.heartbeat.interval.ms": ShareSetting(
+    "share.heartbeat.interval.ms": GroupSetting(
         field="heartbeat_interval_ms", minimum=100, maximum=60_000,
         doc="Heartbeat interval of members.",
     ),
-    "share.isolation.level": ShareSetting(
+    "share.isolation.level": GroupSetting(
         field="isolation_level", choices=("read_committed",),
         doc="Share groups read committed records only.",
     ),
-    "share.record.lock.duration.ms": ShareSetting(
+    "share.record.lock.duration.ms": GroupSetting(
         field="record_lock_duration_ms", minimum=1_000, maximum=_DAY_MS // 2,
         doc="Time to acknowledge a record before it is delivered to another member.",
     ),
-    "share.session.timeout.ms": ShareSetting(
+    "share.session.timeout.ms": GroupSetting(
         field="session_timeout_ms", minimum=1_000, maximum=1_800_000,
         doc="Time without a heartbeat after which a member is removed.",
     ),
 }  # fmt: skip
 
 
-def share_config(overrides: Mapping[str, str]) -> ShareConfig:
-    """Return the settings of a group with these overrides; raise InvalidConfig."""
-    fields: dict[str, Any] = {}
-    for name, text in overrides.items():
-        if (setting := SHARE_SETTINGS.get(name)) is None:
-            raise InvalidConfig(
-                f"unknown group setting {name!r}: must be one of {', '.join(sorted(SHARE_SETTINGS))}"
-            )
-        fields[setting.field] = setting.parse(name, text)
-    config = ShareConfig(**fields)
-    if config.heartbeat_interval_ms >= config.session_timeout_ms:
+CONSUMER_SETTINGS: Mapping[str, GroupSetting] = {
+    "consumer.heartbeat.interval.ms": GroupSetting(
+        field="heartbeat_interval_ms", minimum=100, maximum=60_000,
+        doc="Heartbeat interval of members of a consumer group; by default shorter in small groups.",
+    ),
+    "consumer.session.timeout.ms": GroupSetting(
+        field="session_timeout_ms", minimum=1_000, maximum=1_800_000,
+        doc="Time without a heartbeat after which a member of a consumer group is removed.",
+    ),
+}  # fmt: skip
+
+GROUP_SETTINGS: Mapping[str, GroupSetting] = {**CONSUMER_SETTINGS, **SHARE_SETTINGS}
+
+
+def _check_known(name: str) -> None:
+    if name not in GROUP_SETTINGS:
         raise InvalidConfig(
-            f"share.heartbeat.interval.ms ({config.heartbeat_interval_ms}) must be less than "
-            f"share.session.timeout.ms ({config.session_timeout_ms})"
+            f"unknown group setting {name!r}: must be one of {', '.join(sorted(GROUP_SETTINGS))}"
         )
+
+
+def _fields(overrides: Mapping[str, str], settings: Mapping[str, GroupSetting]) -> dict[str, Any]:
+    return {
+        settings[name].field: settings[name].parse(name, text)
+        for name, text in overrides.items()
+        if name in settings
+    }
+
+
+def _check_interval(kind: str, interval_ms: int, timeout_ms: int) -> None:
+    if interval_ms >= timeout_ms:
+        raise InvalidConfig(
+            f"{kind}.heartbeat.interval.ms ({interval_ms}) must be less than "
+            f"{kind}.session.timeout.ms ({timeout_ms})"
+        )
+
+
+def share_config(overrides: Mapping[str, str]) -> ShareConfig:
+    """Return the settings of a share group with these overrides; raise InvalidConfig."""
+    config = ShareConfig(**_fields(overrides, SHARE_SETTINGS))
+    _check_interval("share", config.heartbeat_interval_ms, config.session_timeout_ms)
+    return config
+
+
+def consumer_config(overrides: Mapping[str, str], defaults: ConsumerGroupSettings) -> ConsumerGroupSettings:
+    """Return the settings of a consumer group with these overrides; raise InvalidConfig."""
+    fields = _fields(overrides, CONSUMER_SETTINGS)
+    if (interval_ms := fields.get("heartbeat_interval_ms")) is not None:
+        # A chosen interval is exact, whatever the size of the group.
+        fields["min_heartbeat_interval_ms"] = interval_ms
+    config = msgspec.structs.replace(defaults, **fields)
+    if fields:
+        _check_interval("consumer", config.heartbeat_interval_ms, config.session_timeout_ms)
     return config
 
 
@@ -104,6 +143,22 @@ class GroupConfigReply(msgspec.Struct, frozen=True, kw_only=True):
 
     overrides: Mapping[str, str]
     config: ShareConfig
+    consumer: ConsumerGroupSettings
+    consumer_defaults: ConsumerGroupSettings
+
+    def value(self, name: str) -> str:
+        """Return the value of a setting as text."""
+        return str(getattr(self._part(name, self.consumer, self.config), GROUP_SETTINGS[name].field))
+
+    def default(self, name: str) -> str:
+        """Return the default of a setting as text."""
+        return str(getattr(self._part(name, self.consumer_defaults, _DEFAULTS), GROUP_SETTINGS[name].field))
+
+    @staticmethod
+    def _part(
+        name: str, consumer: ConsumerGroupSettings, share: ShareConfig
+    ) -> ConsumerGroupSettings | ShareConfig:
+        return consumer if name in CONSUMER_SETTINGS else share
 
 
 class ConfigureGroupRequest(GroupRequest[GroupConfigReply], frozen=True, kw_only=True):
@@ -121,18 +176,26 @@ class DescribeGroupConfigRequest(GroupRequest[GroupConfigReply], frozen=True, kw
 class GroupConfigs:
     """The settings of all groups of a coordinator."""
 
-    def __init__(self) -> None:
+    def __init__(self, consumer_defaults: ConsumerGroupSettings | None = None) -> None:
+        self._consumer_defaults = consumer_defaults or ConsumerGroupSettings()
         self._overrides: dict[str, Mapping[str, str]] = {}
-        self._configs: dict[str, ShareConfig] = {}
+        self._share: dict[str, ShareConfig] = {}
+        self._consumer: dict[str, ConsumerGroupSettings] = {}
 
     def share(self, group: str) -> ShareConfig:
-        """Return the settings of a group."""
-        return self._configs.get(group, _DEFAULTS)
+        """Return the settings of a share group."""
+        return self._share.get(group, _DEFAULTS)
+
+    def consumer(self, group: str) -> ConsumerGroupSettings:
+        """Return the settings of a consumer group."""
+        return self._consumer.get(group, self._consumer_defaults)
+
+    def groups(self) -> list[str]:
+        """Return the groups with overrides."""
+        return [*self._overrides]
 
     def describe(self, request: DescribeGroupConfigRequest) -> GroupConfigReply:
-        return GroupConfigReply(
-            overrides=self._overrides.get(request.group, {}), config=self.share(request.group)
-        )
+        return self._reply(self._overrides.get(request.group, {}))
 
     def configure(self, request: ConfigureGroupRequest) -> tuple[list[Change], GroupConfigReply]:
         """Change the overrides of a group; change nothing if this raises."""
@@ -143,37 +206,46 @@ class GroupConfigs:
         merged: dict[str, str | None] = {} if request.replace_all else dict(before)
         merged.update(request.overrides)
         for name in merged:
-            if name not in SHARE_SETTINGS:
-                share_config({name: ""})  # raises an error that lists the settings
+            _check_known(name)
         after = {name: text for name, text in merged.items() if text is not None}
-        config = share_config(after)
+        reply = self._reply(after)
         if request.dry_run or after == before:
-            return [], GroupConfigReply(overrides=after, config=config)
+            return [], reply
         if not before and len(self._overrides) >= MAX_CONFIGURED_GROUPS:
             raise TooManyGroups(f"too many groups with settings: the limit is {MAX_CONFIGURED_GROUPS}")
-        self._set(group, after, config)
-        return [_change(group, after)], GroupConfigReply(overrides=after, config=config)
+        self._set(group, reply)
+        return [_change(group, after)], reply
 
     def replay(self, group: str, value: bytes | None) -> None:
         """Apply a stored record; ignore settings that are unknown or invalid in this version."""
         stored = {} if value is None else _overrides_decoder.decode(value)
-        known = {name: text for name, text in stored.items() if name in SHARE_SETTINGS}
+        known = {name: text for name, text in stored.items() if name in GROUP_SETTINGS}
         try:
-            self._set(group, known, share_config(known))
+            self._set(group, self._reply(known))
         except InvalidConfig:
-            self._set(group, {}, _DEFAULTS)
+            self._set(group, self._reply({}))
 
     def snapshot(self) -> Iterator[Change]:
         """Yield the changes that lead to the current state."""
         for group, overrides in list(self._overrides.items()):
             yield _change(group, overrides)
 
-    def _set(self, group: str, overrides: Mapping[str, str], config: ShareConfig) -> None:
-        if overrides:
-            self._overrides[group], self._configs[group] = overrides, config
+    def _reply(self, overrides: Mapping[str, str]) -> GroupConfigReply:
+        return GroupConfigReply(
+            overrides=overrides,
+            config=share_config(overrides),
+            consumer=consumer_config(overrides, self._consumer_defaults),
+            consumer_defaults=self._consumer_defaults,
+        )
+
+    def _set(self, group: str, reply: GroupConfigReply) -> None:
+        if reply.overrides:
+            self._overrides[group] = reply.overrides
+            self._share[group], self._consumer[group] = reply.config, reply.consumer
         else:
             self._overrides.pop(group, None)
-            self._configs.pop(group, None)
+            self._share.pop(group, None)
+            self._consumer.pop(group, None)
 
 
 _DEFAULTS = ShareConfig()

@@ -1,4 +1,4 @@
-"""ApiVersions, DescribeCluster and DescribeLogDirs: brokers, what they understand, and their disks."""
+"""ApiVersions, DescribeCluster, DescribeLogDirs and AlterReplicaLogDirs: brokers and their disks."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -66,6 +66,35 @@ class DescribeLogDirsResponse(Message, flexible_from=2):
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, since(3)] = 0
     results: Sequence[DescribeLogDirsResult] = []
+
+
+class AlterReplicaLogDirTopic(Message):
+    name: String
+    partitions: Sequence[Int32] = []
+
+
+class AlterReplicaLogDir(Message):
+    path: String
+    topics: Sequence[AlterReplicaLogDirTopic] = []
+
+
+class AlterReplicaLogDirsRequest(Message, flexible_from=2):
+    dirs: Sequence[AlterReplicaLogDir] = []
+
+
+class AlterReplicaLogDirPartitionResult(Message):
+    partition_index: Int32
+    error_code: Int16 = 0
+
+
+class AlterReplicaLogDirTopicResult(Message):
+    topic_name: String
+    partitions: Sequence[AlterReplicaLogDirPartitionResult] = []
+
+
+class AlterReplicaLogDirsResponse(Message, flexible_from=2):
+    throttle_time_ms: Int32 = 0
+    results: Sequence[AlterReplicaLogDirTopicResult] = []
 
 
 class ApiVersionsRequest(Message, flexible_from=3):

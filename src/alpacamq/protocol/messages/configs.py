@@ -96,3 +96,18 @@ class IncrementalAlterConfigsRequest(Message, flexible_from=1):
 class IncrementalAlterConfigsResponse(Message, flexible_from=1):
     throttle_time_ms: Int32 = 0
     responses: Sequence[AlterConfigsResourceResponse] = []
+
+
+class ListConfigResourcesRequest(Message, flexible_from=0):
+    resource_types: Annotated[Sequence[Int8], since(1)] = []
+
+
+class ConfigResource(Message):
+    resource_name: String
+    resource_type: Annotated[Int8, since(1)] = 16
+
+
+class ListConfigResourcesResponse(Message, flexible_from=0):
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    config_resources: Sequence[ConfigResource] = []

@@ -1,4 +1,4 @@
-"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources."""
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from enum import IntEnum
@@ -9,20 +9,21 @@ from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.cluster.topics import edit_list
 from alpacamq.coordinator.share.config import (
-    SHARE_SETTINGS,
+    GROUP_SETTINGS,
     ConfigureGroupRequest,
     DescribeGroupConfigRequest,
     GroupConfigReply,
-    ShareConfig,
 )
 from alpacamq.model.errors import AlpacaError, InvalidConfig, InvalidRequest
 from alpacamq.model.topics import SETTINGS, ConfigKind, Topic, check_setting
+from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.configs import (
     AlterableConfig,
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
+    ConfigResource,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
@@ -33,6 +34,8 @@ from alpacamq.protocol.messages.configs import (
     IncrementalAlterConfigsResource,
     IncrementalAlterConfigsResponse,
     IncrementallyAlterableConfig,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
 
 
@@ -41,6 +44,8 @@ class Resource(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
     GROUP = 32
 
 
@@ -129,6 +134,32 @@ async def incremental_alter_configs(
             change = _configure(backend, resource, changed, request.validate_only)
         responses.append(await _altered(resource, change))
     return IncrementalAlterConfigsResponse(responses=responses)
+
+
+async def list_config_resources(
+    backend: Backend, request: ListConfigResourcesRequest, call: Call
+) -> ListConfigResourcesResponse:
+    """List what can be configured; of groups, those that are."""
+    # Version 0 lists the subscriptions to metrics of clients only.
+    wanted = set(request.resource_types or Resource) if call.version else {Resource.CLIENT_METRICS}
+    if not wanted <= set(Resource):
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    found: list[tuple[Resource, str]] = []
+    if Resource.TOPIC in wanted:
+        found += [(Resource.TOPIC, name) for name in backend.broker.topics.image.topics]
+    for kind in (Resource.BROKER, Resource.BROKER_LOGGER):
+        if kind in wanted:
+            found.append((kind, str(backend.node_id)))
+    if Resource.GROUP in wanted:
+        try:
+            found += [(Resource.GROUP, name) for name in await backend.broker.groups.configured()]
+        except AlpacaError as error:
+            return ListConfigResourcesResponse(error_code=code_of(error))
+    resources = []
+    for kind, name in found:
+        await call.pause()
+        resources.append(ConfigResource(resource_name=name, resource_type=kind))
+    return ListConfigResourcesResponse(config_resources=resources)
 
 
 async def _result(
@@ -304,19 +335,16 @@ def _broker_settings(backend: Backend, name: str) -> list[DescribeConfigsResourc
     ]
 
 
-_DEFAULTS = ShareConfig()
-
-
 async def group_settings(
     backend: Backend, request: DescribeConfigsRequest, group: str
 ) -> list[DescribeConfigsResourceResult]:
     """Return every group setting with its value."""
     reply: GroupConfigReply = await backend.broker.groups.ask(DescribeGroupConfigRequest(group=group))
     described = []
-    for name, setting in SHARE_SETTINGS.items():
+    for name, setting in GROUP_SETTINGS.items():
         values = {
             Source.GROUP: reply.overrides.get(name),
-            Source.DEFAULT: str(getattr(_DEFAULTS, setting.field)),
+            Source.DEFAULT: reply.default(name),
         }
         synonyms = [
             DescribeConfigsSynonym(name=name, value=text, source=origin)
@@ -326,7 +354,7 @@ async def group_settings(
         described.append(
             DescribeConfigsResourceResult(
                 name=name,
-                value=str(getattr(reply.config, setting.field)),
+                value=reply.value(name),
                 config_source=synonyms[0].source,
                 synonyms=synonyms if request.include_synonyms else [],
                 config_type=TYPES[ConfigKind.INT if setting.is_number else ConfigKind.STRING],

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
+from alpacamq.api.kafka.operations import group_operations
 from alpacamq.coordinator.consumer.messages import (
     ConsumerGroupDescription,
     ConsumerHeartbeatReply,
@@ -72,7 +73,7 @@ async def consumer_group_describe(
 ) -> wire.ConsumerGroupDescribeResponse:
     groups = []
     for group in await call.each_once(request.group_ids, str):
-        groups.append(await _described(backend, group))
+        groups.append(await _described(backend, request, group))
         await call.pause()
     return wire.ConsumerGroupDescribeResponse(groups=groups)
 
@@ -83,7 +84,9 @@ def _owned(held: Sequence[wire.HeartbeatTopicPartitions] | None) -> Partitions |
     return {each.topic_id: frozenset(each.partitions) for each in held}
 
 
-async def _described(backend: Backend, group: str) -> wire.DescribedConsumerGroup:
+async def _described(
+    backend: Backend, request: wire.ConsumerGroupDescribeRequest, group: str
+) -> wire.DescribedConsumerGroup:
     try:
         found = await backend.broker.groups.ask(DescribeRequest(group=group))
         if not isinstance(found, ConsumerGroupDescription):
@@ -99,6 +102,7 @@ async def _described(backend: Backend, group: str) -> wire.DescribedConsumerGrou
         assignment_epoch=found.assignment_epoch,
         assignor_name=found.assignor,
         members=[_member(backend, member) for member in found.members],
+        authorized_operations=group_operations(asked=request.include_authorized_operations),
     )
 
 

@@ -2,6 +2,7 @@
 
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
+from alpacamq.api.kafka.operations import group_operations
 from alpacamq.coordinator.groups import DescribeRequest
 from alpacamq.coordinator.messages import (
     GroupDescription,
@@ -197,7 +198,7 @@ async def describe_groups(
 ) -> wire.DescribeGroupsResponse:
     groups = []
     for group in await call.each_once(request.groups, str):
-        groups.append(await _described(backend, group, call))
+        groups.append(await _described(backend, request, group, call))
         await call.pause()
     return wire.DescribeGroupsResponse(groups=groups)
 
@@ -244,7 +245,10 @@ async def delete_groups(
     return wire.DeleteGroupsResponse(results=results)
 
 
-async def _described(backend: Backend, group: str, call: Call) -> wire.DescribedGroup:
+async def _described(
+    backend: Backend, request: wire.DescribeGroupsRequest, group: str, call: Call
+) -> wire.DescribedGroup:
+    allowed = group_operations(asked=request.include_authorized_operations)
     try:
         found = await backend.broker.groups.ask(DescribeRequest(group=group))
         if not isinstance(found, GroupDescription):
@@ -252,7 +256,7 @@ async def _described(backend: Backend, group: str, call: Call) -> wire.Described
     except GroupIdNotFound as error:
         # Earlier versions have no error for this: an unknown group is Dead.
         if call.version < _NOT_FOUND_FROM:
-            return wire.DescribedGroup(group_id=group, group_state=_DEAD)
+            return wire.DescribedGroup(group_id=group, group_state=_DEAD, authorized_operations=allowed)
         return wire.DescribedGroup(
             group_id=group, group_state=_DEAD, error_code=code_of(error), error_message=text_of(error)
         )
@@ -274,4 +278,5 @@ async def _described(backend: Backend, group: str, call: Call) -> wire.Described
             )
             for member in found.members
         ],
+        authorized_operations=allowed,
     )

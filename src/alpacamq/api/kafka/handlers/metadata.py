@@ -9,6 +9,7 @@ from uuid import UUID
 
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of
+from alpacamq.api.kafka.operations import cluster_operations, topic_operations
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.cluster.image import ClusterImage
 from alpacamq.model.errors import AlpacaError
@@ -60,7 +61,9 @@ def metadata(
     if request.topics is None:
         if len(image.topics) + image.partition_count > _AT_ONCE:
             return _in_slices(backend, request, call)
-        return _response(backend, [_described(backend, topic) for topic in image.topics.values()])
+        return _response(
+            backend, request, [_described(backend, request, topic) for topic in image.topics.values()]
+        )
     if len(request.topics) > _AT_ONCE:
         return _in_slices(backend, request, call)
     # Without duplicates, as in Kafka.
@@ -72,8 +75,9 @@ def metadata(
         return _in_slices(backend, request, call)
     return _response(
         backend,
+        request,
         [
-            _unknown(entry) if topic is None else _described(backend, topic)
+            _unknown(request, entry) if topic is None else _described(backend, request, topic)
             for entry, topic in zip(entries, found, strict=True)
         ],
     )
@@ -117,6 +121,7 @@ async def describe_topic_partitions(
                 topic_id=topic.id,
                 is_internal=topic.is_internal,
                 partitions=[_paged(backend, partition) for partition in partitions],
+                topic_authorized_operations=topic_operations(),
             )
         )
         room -= len(partitions)
@@ -158,10 +163,10 @@ async def _in_slices(backend: Backend, request: MetadataRequest, call: Call) -> 
         if topic is None and entry.name is not None and _may_create(backend, request):
             topic, refusal = await _created(backend, entry.name)
         if topic is not None:
-            topics.append(await _described_in_slices(backend, topic, call))
+            topics.append(await _described_in_slices(backend, request, topic, call))
         elif request.topics is not None:
-            topics.append(_unknown(entry, refusal))
-    return _response(backend, topics)
+            topics.append(_unknown(request, entry, refusal))
+    return _response(backend, request, topics)
 
 
 def _may_create(backend: Backend, request: MetadataRequest) -> bool:
@@ -187,36 +192,45 @@ def _find(image: ClusterImage, entry: MetadataRequestTopic) -> Topic | None:
     return image.topics.get(entry.name)  # type: ignore[call-overload,no-any-return]
 
 
-def _unknown(entry: MetadataRequestTopic, refusal: ErrorCode | None = None) -> MetadataResponseTopic:
+def _unknown(
+    request: MetadataRequest, entry: MetadataRequestTopic, refusal: ErrorCode | None = None
+) -> MetadataResponseTopic:
     by_id = entry.name is None
     return MetadataResponseTopic(
         error_code=refusal or (ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         name=entry.name or "",  # versions before 12 cannot encode a missing name
         topic_id=entry.topic_id,
+        topic_authorized_operations=topic_operations(asked=request.include_topic_authorized_operations),
     )
 
 
-def _response(backend: Backend, topics: list[MetadataResponseTopic]) -> MetadataResponse:
+def _response(
+    backend: Backend, request: MetadataRequest, topics: list[MetadataResponseTopic]
+) -> MetadataResponse:
     return MetadataResponse(
         brokers=[MetadataResponseBroker(node_id=backend.node_id, host=backend.host, port=backend.port)],
         cluster_id=backend.broker.cluster_id,
         controller_id=backend.node_id,
         topics=topics,
+        cluster_authorized_operations=cluster_operations(asked=request.include_cluster_authorized_operations),
     )
 
 
-def _described(backend: Backend, topic: Topic) -> MetadataResponseTopic:
+def _described(backend: Backend, request: MetadataRequest, topic: Topic) -> MetadataResponseTopic:
     ready = backend.broker.topics.ready_partitions_of(topic.name)
-    return _topic(topic, [_partition(backend, index, ready.get(index)) for index in _shown(backend, topic)])
+    partitions = [_partition(backend, index, ready.get(index)) for index in _shown(backend, topic)]
+    return _topic(request, topic, partitions)
 
 
-async def _described_in_slices(backend: Backend, topic: Topic, call: Call) -> MetadataResponseTopic:
+async def _described_in_slices(
+    backend: Backend, request: MetadataRequest, topic: Topic, call: Call
+) -> MetadataResponseTopic:
     ready = backend.broker.topics.ready_partitions_of(topic.name)
     partitions = []
     for index in _shown(backend, topic):
         partitions.append(_partition(backend, index, ready.get(index)))
         await call.pause()
-    return _topic(topic, partitions)
+    return _topic(request, topic, partitions)
 
 
 def _shown(backend: Backend, topic: Topic) -> range:
@@ -229,7 +243,9 @@ def _shown(backend: Backend, topic: Topic) -> range:
     return range(topic.partitions if is_there else 0)
 
 
-def _topic(topic: Topic, partitions: list[MetadataResponsePartition]) -> MetadataResponseTopic:
+def _topic(
+    request: MetadataRequest, topic: Topic, partitions: list[MetadataResponsePartition]
+) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         # During the creation of its partitions, clients retry.
         error_code=ErrorCode.NONE if partitions else ErrorCode.LEADER_NOT_AVAILABLE,
@@ -237,6 +253,7 @@ def _topic(topic: Topic, partitions: list[MetadataResponsePartition]) -> Metadat
         topic_id=topic.id,
         is_internal=topic.is_internal,
         partitions=partitions,
+        topic_authorized_operations=topic_operations(asked=request.include_topic_authorized_operations),
     )
 
 
@@ -318,6 +335,7 @@ def describe_cluster(
         cluster_id=backend.broker.cluster_id,
         controller_id=backend.node_id,
         brokers=[DescribeClusterBroker(broker_id=backend.node_id, host=backend.host, port=backend.port)],
+        cluster_authorized_operations=cluster_operations(asked=request.include_cluster_authorized_operations),
     )
 
 

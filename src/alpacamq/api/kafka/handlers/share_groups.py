@@ -8,6 +8,7 @@ from uuid import UUID
 
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
+from alpacamq.api.kafka.operations import group_operations
 from alpacamq.coordinator.groups import DescribeRequest
 from alpacamq.coordinator.messages import DeleteGroupRequest, ListedGroup
 from alpacamq.coordinator.share.group import ASSIGNOR
@@ -73,7 +74,7 @@ async def share_group_describe(
 ) -> wire.ShareGroupDescribeResponse:
     groups = []
     for group in await call.each_once(request.group_ids, str):
-        groups.append(await _described(backend, group))
+        groups.append(await _described(backend, request, group))
         await call.pause()
     return wire.ShareGroupDescribeResponse(groups=groups)
 
@@ -130,7 +131,9 @@ async def delete_group(backend: Backend, group: str) -> None:
         await backend.broker.queues.delete(QueueId(group, topic))
 
 
-async def _described(backend: Backend, group: str) -> wire.DescribedShareGroup:
+async def _described(
+    backend: Backend, request: wire.ShareGroupDescribeRequest, group: str
+) -> wire.DescribedShareGroup:
     try:
         found = await find_share_group(backend, group)
     except AlpacaError as error:
@@ -144,6 +147,7 @@ async def _described(backend: Backend, group: str) -> wire.DescribedShareGroup:
         assignment_epoch=found.assignment_epoch,
         assignor_name=found.assignor,
         members=[_member(backend, member) for member in found.members],
+        authorized_operations=group_operations(asked=request.include_authorized_operations),
     )
 
 

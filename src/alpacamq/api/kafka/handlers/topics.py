@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
 from alpacamq.cluster.topics import BY_DEFAULT
-from alpacamq.model.errors import AlpacaError, InvalidReplication, InvalidRequest, UnknownTopicId
+from alpacamq.model.errors import AlpacaError, InvalidReplicaAssignment, InvalidRequest, UnknownTopicId
 from alpacamq.model.topics import SETTINGS, Topic, check_topic_name
 from alpacamq.protocol.messages.topics import (
     CreatableTopic,
@@ -101,7 +101,7 @@ async def _create(backend: Backend, wanted: CreatableTopic, *, dry_run: bool) ->
             raise InvalidRequest("an assignment excludes numbers of partitions and replicas")
         _check_replicas(backend, [a.broker_ids for a in wanted.assignments])
         if sorted(a.partition_index for a in wanted.assignments) != list(range(len(wanted.assignments))):
-            raise InvalidReplication("an assignment must contain every partition from 0 on once")
+            raise InvalidReplicaAssignment("an assignment must contain every partition from 0 on once")
         partitions = len(wanted.assignments)
     overrides = {config.name: config.value for config in wanted.configs if config.value is not None}
     return await backend.broker.topics.create(
@@ -114,24 +114,33 @@ async def _create(backend: Backend, wanted: CreatableTopic, *, dry_run: bool) ->
 
 
 def _check_added(backend: Backend, entry: CreatePartitionsTopic) -> None:
-    if entry.assignments is None:
-        return
     added = entry.count - backend.broker.topics.image.topic(entry.name).partitions
-    if len(entry.assignments) != added:
-        raise InvalidReplication(f"{added} partitions are added but {len(entry.assignments)} are assigned")
+    if entry.assignments is None or added <= 0:  # too few partitions are an error of their own
+        return
     _check_replicas(backend, [a.broker_ids for a in entry.assignments])
+    if len(entry.assignments) != added:
+        raise InvalidReplicaAssignment(
+            f"{added} partitions are added but {len(entry.assignments)} are assigned"
+        )
 
 
 def _check_replicas(backend: Backend, assigned: Sequence[Sequence[int]]) -> None:
     most = backend.broker.settings.limits.max_partitions
     if len(assigned) > most:
-        raise InvalidReplication(
+        raise InvalidReplicaAssignment(
             f"{len(assigned)} partitions are assigned; the limit of this broker is {most}"
         )
     for replicas in assigned:
-        if list(replicas) != [backend.node_id]:
-            raise InvalidReplication(
-                f"replicas {list(replicas)}: this cluster has broker {backend.node_id} only"
+        if not replicas:
+            raise InvalidReplicaAssignment("a partition is assigned to no broker")
+        for broker_id in replicas:
+            if broker_id != backend.node_id:
+                raise InvalidReplicaAssignment(
+                    f"a partition is assigned to broker {broker_id}, but only broker {backend.node_id} exists"
+                )
+        if len(replicas) > 1:
+            raise InvalidReplicaAssignment(
+                f"a partition is assigned to broker {backend.node_id} more than once"
             )
 
 

@@ -141,7 +141,10 @@ async def show_offsets(call: Call[OffsetsQuery, Nothing]) -> GroupOffsets:
     if not reply.offsets:
         await broker.groups.ask(DescribeRequest(group=query.group))
     shown = [
-        _shown(broker, each) for each in reply.offsets if query.topic is UNSET or each.topic == query.topic
+        _shown(broker, each)
+        for each in reply.offsets
+        # Kafka clients reset a group with negative offsets: they mean none.
+        if each.offset >= 0 and (query.topic is UNSET or each.topic == query.topic)
     ]
     return GroupOffsets(
         group=query.group,

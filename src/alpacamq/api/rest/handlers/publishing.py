@@ -19,7 +19,6 @@ from alpacamq.model.errors import (
     InvalidDelay,
     InvalidTimestamp,
     InvalidTopicName,
-    NotEnoughReplicas,
     PolicyViolation,
     TooManyDelayed,
     UnknownTopic,
@@ -161,7 +160,6 @@ PUBLISH_ERRORS = (
     InvalidTimestamp,
     InvalidDelay,
     TooManyDelayed,
-    NotEnoughReplicas,
     DiskFull,
 )
 
