@@ -197,6 +197,7 @@ KINDS = [
     ),
     Kind("offset index", lambda path: orders(path, "*.index")[0]),
     Kind("time index", lambda path: orders(path, "*.timeindex")[0]),
+    Kind("checksums of indexes", lambda path: orders(path, "*.indexcrc")[0]),
     Kind("producer snapshot", lambda path: orders(path, "*.producers")[-1]),
     Kind("checkpoint", lambda path: orders(path, "checkpoint")[0]),
     Kind("leader epochs", lambda path: orders(path, "leader-epochs")[0]),

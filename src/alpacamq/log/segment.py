@@ -11,6 +11,7 @@ from pathlib import Path
 
 from alpacamq.model.batch import BatchHeader
 from alpacamq.model.errors import DamagedLog
+from alpacamq.model.topics import INT32_MAX
 
 from .epochs import EpochHistory
 from .index import IndexTail, SegmentIndex
@@ -28,8 +29,8 @@ from .scan import (
 from .storage import Storage
 
 LOG_SUFFIX = ".log"
-# Positions and offsets relative to the base are 4 bytes each in the index.
-MAX_RELATIVE = 0xFFFF_FFFF
+# Positions and offsets relative to the base are 4 bytes each in the index, signed for Kafka.
+MAX_RELATIVE = INT32_MAX
 
 
 def segment_path(directory: Path, base_offset: int) -> Path:
