@@ -234,9 +234,7 @@ class SegmentIndex:
             self.tail = self._tail_after(_empty(), position)
             return
         files = self._read_files(position)
-        for path, size, end in zip(self.paths, files.sizes, files.ends, strict=True):
-            if size > end:
-                _truncate(storage.disk, path, end)
+        self._trim(files)
         self._written, self._sum_bytes = files.written, files.ends[0]
         self.covered_to = files.loaded.covered_to
         self.tail = self._tail_after(files.loaded, position)
@@ -320,6 +318,9 @@ class SegmentIndex:
                     with suppress(OSError):
                         self._append(tail, files.written, files.ends[0], covered_to)
                 tail.move_to(loaded, covered_to)
+            elif self.tail is None and not self.is_retired:
+                with suppress(OSError):
+                    self._trim(files)
             cache.put(self, loaded)
         return loaded
 
@@ -359,6 +360,12 @@ class SegmentIndex:
             ends=(len(matching) * SUM_BYTES, written.offset_bytes, written.time_bytes),
             sizes=(sums_size, offsets_size, times_size),
         )
+
+    def _trim(self, files: _Files) -> None:
+        """Remove bytes behind the entries: Kafka refuses an index that ends with half an entry."""
+        for path, size, end in zip(self.paths, files.sizes, files.ends, strict=True):
+            if size > end:
+                _truncate(self._storage.disk, path, end)
 
     def _describes_log(self, loaded: LoadedIndex, limit: int) -> bool:
         """Return whether the last entry matches the log, which compaction may have replaced."""
