@@ -144,10 +144,16 @@ class SegmentIndex:
 
     def floor(self, offset: int) -> Boundary:
         """Return the last known boundary not after `offset`. Violation if the log does not match."""
-        key = (offset - self._base_offset) << 32 | _POSITION_MASK
-        entries = self._entries(key)
-        index = bisect_right(entries, key)
-        return self._boundary(entries[index - 1]) if index else Boundary(self._base_offset, 0)
+        entry = self._floor(offset)
+        return Boundary(self._base_offset, 0) if entry is None else self._boundary(entry)
+
+    def floor_entry(self, offset: int) -> Boundary | None:
+        """Return the last offset and the position of the last known batch that does not end after `offset`.
+
+        Nothing is read of the log, so the batch may be another one.
+        """
+        entry = self._floor(offset)
+        return None if entry is None else Boundary(self._offset(entry), entry & _POSITION_MASK)
 
     def last(self) -> Boundary:
         """Return the last known boundary. Reads no more than the last entry if that matches the log."""
@@ -252,9 +258,13 @@ class SegmentIndex:
         self._written, self._sum_bytes, self.covered_to = EMPTY_SUM, 0, 0
         self.tail = IndexTail(self._base_offset)
 
-    def _entries(self, key: int) -> "array[int]":
+    def _floor(self, offset: int) -> int | None:
+        key = (offset - self._base_offset) << 32 | _POSITION_MASK
         entries = self.tail.offsets if self.tail is not None else None
-        return entries if entries and entries[0] <= key else self._load().offsets
+        if not entries or entries[0] > key:
+            entries = self._load().offsets
+        index = bisect_right(entries, key)
+        return entries[index - 1] if index else None
 
     def _offset(self, entry: int) -> int:
         return self._base_offset + (entry >> 32)
