@@ -4,7 +4,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from benchmarks.apache_kafka import VERSION
 from benchmarks.jars import CACHE, Unavailable, java
 
