@@ -2,10 +2,12 @@
 
 import random
 import shutil
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from fastcrc.crc32 import iscsi as crc32c
 
 from alpacamq.log.disk import SystemDisk
 from alpacamq.log.index_files import unpack_sums
@@ -183,6 +185,40 @@ def test_an_index_of_a_segment_without_checksums_is_rebuilt(tmp_path: Path) -> N
     check(log, batches)
     log.close()
     assert indexes_of(segment) == whole
+
+
+def chunk_of_version_0_1(magic: bytes, entries: list[bytes], covered_to: int) -> bytes:
+    head = struct.pack(">4sII", magic, len(entries), covered_to)
+    body = b"".join(entries)
+    return head + struct.pack(">I", crc32c(head + body)) + body
+
+
+def test_index_files_of_version_0_1_are_rebuilt(tmp_path: Path) -> None:
+    """They had the same names, chunks with checksums, and the first offset of a batch in each entry."""
+    batches = a_full_log(tmp_path / "good")
+    segments = segment_files(tmp_path / "good")
+    whole = [indexes_of(segment) for segment in segments]
+    headers = {header.last_offset: header for header in map(read_header, batches)}
+    for segment in segments:
+        base, size = int(segment.stem), segment.stat().st_size
+        segment.with_suffix(".indexcrc").unlink()
+        offsets, times = [], []
+        for last, position in struct.iter_unpack(">II", segment.with_suffix(".index").read_bytes()):
+            offsets.append(struct.pack(">II", headers[base + last].base_offset - base, position))
+        for timestamp, last in struct.iter_unpack(">qI", segment.with_suffix(".timeindex").read_bytes()):
+            times.append(struct.pack(">qq", timestamp, headers[base + last].base_offset))
+        segment.with_suffix(".index").write_bytes(chunk_of_version_0_1(b"ALOX", offsets, size))
+        segment.with_suffix(".timeindex").write_bytes(chunk_of_version_0_1(b"ALTX", times, size))
+    log = open_log(tmp_path / "good")
+    assert log.recovered.clean
+    assert log.recovered.scanned_bytes == 0
+    check(log, batches)
+    for offset in range(log.end_offset):
+        part = log.read(offset, 1, log.end_offset)
+        assert part is not None
+        part.release()
+    log.close()
+    assert [indexes_of(segment) for segment in segments] == whole
 
 
 @pytest.mark.parametrize("how", ["missing", "empty"])
