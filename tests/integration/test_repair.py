@@ -51,6 +51,10 @@ async def fill(path: Path) -> None:
             await batch_sent(
                 broker, "orders", [record], producer_id=7, producer_epoch=0, base_sequence=number
             )
+        # Segments long enough for entries in their offset index.
+        await broker.topics.create("long", partitions=1, overrides={"segment.bytes": "12000"})
+        for number in range(20):
+            await batch_sent(broker, "long", [Record(0, 1_700_000_000_000 + number, b"k", bytes(1000))])
         wanted = (OffsetToCommit(topic="orders", partition=0, offset=5),)
         await asked(broker, CommitRequest(group=GROUP, offsets=wanted))
         received = await broker.queues.receive(ORDERS, max_messages=3)
@@ -108,6 +112,12 @@ def delete(path: Path) -> None:
 
 
 DAMAGES = {"flip": flip, "truncate": truncate, "delete": delete}
+
+
+def indexes(path: Path, pattern: str) -> list[Path]:
+    found = sorted((path / "data" / "partitions").glob(f"long-0.*/{pattern}"))
+    assert all(file.stat().st_size for file in found)
+    return found
 
 
 def orders(path: Path, pattern: str) -> list[Path]:
@@ -195,8 +205,9 @@ KINDS = [
              before=without_state, action=Action.RESTORE)
         for topic in ("__consumer_offsets", "__queue_state", "__delayed_messages", "__transaction_state")
     ),
-    Kind("offset index", lambda path: orders(path, "*.index")[0]),
-    Kind("time index", lambda path: orders(path, "*.timeindex")[0]),
+    Kind("offset index", lambda path: indexes(path, "*.index")[0]),
+    Kind("time index", lambda path: indexes(path, "*.timeindex")[0]),
+    Kind("checksums of indexes", lambda path: indexes(path, "*.indexcrc")[0]),
     Kind("producer snapshot", lambda path: orders(path, "*.producers")[-1]),
     Kind("checkpoint", lambda path: orders(path, "checkpoint")[0]),
     Kind("leader epochs", lambda path: orders(path, "leader-epochs")[0]),
@@ -222,6 +233,9 @@ async def everything(broker: Broker, lost: list[int]) -> None:
     assert values == {n: bytes([65 + n]) * 700 for n in range(RECORDS) if n not in lost}
     await batch_sent(broker, "orders", [Record(0, 1, b"k", b"new")])
     assert readable(broker)[RECORDS] == b"new"
+    long = broker.topics.partition("long", 0).log
+    found = [long.offset_for_timestamp(1_700_000_000_000 + number, 20) for number in range(20)]
+    assert [each.offset for each in found if each is not None] == list(range(20))
     place = (TopicPartition(TopicName("orders"), 0),)
     request = FetchOffsetsRequest(group=GROUP, partitions=place)
     reply: FetchOffsetsReply = await asked(broker, request)

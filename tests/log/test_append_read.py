@@ -270,7 +270,7 @@ def test_segments_roll_before_offsets_outgrow_the_index(tmp_path: Path) -> None:
         gap = write_batch((), base_offset=0, last_offset=2**31 - 2)
         log.append([Incoming(gap, read_header(gap))], 0)
     append(log, a_batch())
-    assert [int(path.stem) for path in segment_files(log.directory)] == [0, 2 * (2**31 - 1)]
+    assert [int(path.stem) for path in segment_files(log.directory)] == [n * (2**31 - 1) for n in range(4)]
     assert log.end_offset == 3 * (2**31 - 1) + 1
     assert len(read_batches(log)) == 4
 

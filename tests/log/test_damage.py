@@ -6,13 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from alpacamq.log.index_files import (
-    OFFSET_ENTRY_BYTES,
-    OFFSET_MAGIC,
-    pack_chunk,
-    unpack_chunks,
-    unpack_entries,
-)
+from alpacamq.log.index_files import EMPTY_SUM, pack_offsets, unpack_offsets, unpack_sums
 from alpacamq.log.partition_log import PartitionLog
 from alpacamq.model.batch import place, read_header
 from alpacamq.model.errors import DamagedLog
@@ -356,10 +350,13 @@ def test_an_index_that_leads_astray_is_no_damage(tmp_path: Path, reads: str, *, 
     batches = read_batches(log)
     log.close()
     path = log.directory / f"{0:020d}.index"
-    entries, ends = unpack_chunks(OFFSET_MAGIC, OFFSET_ENTRY_BYTES, path.read_bytes())
-    numbers = unpack_entries("Q", entries)
+    numbers = unpack_offsets(path.read_bytes())
     numbers[1] += 5
-    path.write_bytes(pack_chunk(OFFSET_MAGIC, OFFSET_ENTRY_BYTES, numbers, ends[-1].covered_to))
+    path.write_bytes(pack_offsets(numbers))
+    sums_path = path.with_suffix(".indexcrc")
+    covered_to = unpack_sums(sums_path.read_bytes())[-1].covered_to
+    times = path.with_suffix(".timeindex").read_bytes()
+    sums_path.write_bytes(EMPTY_SUM.extended(path.read_bytes(), times, covered_to).pack())
     log = open_log(tmp_path / "t-0")
     target = (numbers[1] >> 32) + 1
     if reads == "offset":

@@ -164,6 +164,7 @@ def test_a_new_name_that_cannot_be_synced_is_data_in_doubt(tmp_path: Path) -> No
         ("write", ".producers.tmp"),
         ("write", ".index"),
         ("write", ".timeindex"),
+        ("write", ".indexcrc"),
         ("sync", ".index"),
         ("create", ".index"),
     ],

@@ -329,7 +329,7 @@ def test_half_written_files_are_removed(tmp_path: Path) -> None:
     append(log, a_batch())
     log.close()
     leftovers = ["checkpoint.tmp", "leader-epochs.tmp", f"{7:020d}.producers.tmp", f"{0:020d}.log.cleaned"]
-    orphans = [f"{9:020d}.index", f"{9:020d}.timeindex"]
+    orphans = [f"{9:020d}.index", f"{9:020d}.timeindex", f"{9:020d}.indexcrc"]
     for name in [*leftovers, *orphans]:
         (log.directory / name).write_bytes(b"half")
     log = open_log(tmp_path / "t-0")

@@ -2,19 +2,15 @@
 
 import random
 import shutil
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from fastcrc.crc32 import iscsi as crc32c
 
 from alpacamq.log.disk import SystemDisk
-from alpacamq.log.index_files import (
-    OFFSET_ENTRY_BYTES,
-    OFFSET_MAGIC,
-    TIME_ENTRY_BYTES,
-    TIME_MAGIC,
-    unpack_chunks,
-)
+from alpacamq.log.index_files import unpack_sums
 from alpacamq.log.partition_log import PartitionLog
 from alpacamq.log.sealed_file import Unreadable, read_sealed, seal, unseal, write_sealed
 from alpacamq.model.batch import read_header
@@ -147,36 +143,88 @@ def test_snapshots_are_kept_per_segment_and_the_newest(tmp_path: Path) -> None:
     assert kept == [*bases[1:], 120]
 
 
-def index_of(path: Path) -> tuple[bytes, int]:
-    """Return the last entry of an index file and the log position that it covers."""
-    magic, entry_bytes = (
-        (OFFSET_MAGIC, OFFSET_ENTRY_BYTES) if path.suffix == ".index" else (TIME_MAGIC, TIME_ENTRY_BYTES)
-    )
-    entries, ends = unpack_chunks(magic, entry_bytes, path.read_bytes())
-    return entries[-entry_bytes:], ends[-1].covered_to
+INDEXES = [".index", ".timeindex", ".indexcrc"]
 
 
-@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def indexes_of(log_path: Path) -> tuple[bytes, bytes, int]:
+    """Return the offset index of a segment, the last time entry, and the log position that they cover."""
+    times = log_path.with_suffix(".timeindex").read_bytes()
+    (*_, written) = unpack_sums(log_path.with_suffix(".indexcrc").read_bytes())
+    assert written.time_bytes == len(times)
+    return log_path.with_suffix(".index").read_bytes(), times[-12:], written.covered_to
+
+
+@pytest.mark.parametrize("suffix", INDEXES)
 @pytest.mark.parametrize("number", [0, -1])
 def test_a_damaged_index_is_rebuilt(tmp_path: Path, suffix: str, number: int) -> None:
     batches = a_full_log(tmp_path / "good")
     copy = copies(tmp_path)
-    path = sorted((tmp_path / "good").glob(f"*{suffix}"))[number]
-    whole = path.read_bytes()
-    for data in damages(whole):
+    segment = segment_files(tmp_path / "good")[number]
+    path = segment.with_suffix(suffix)
+    whole = indexes_of(segment)
+    for data in damages(path.read_bytes()):
         directory = copy()
         (directory / path.name).write_bytes(data)
         log = open_log(directory)
         assert log.recovered.cut_bytes == 0
         check(log, batches)
         log.close()
-        assert index_of(directory / path.name) == index_of(path)
+        assert indexes_of(directory / segment.name) == whole
+
+
+def test_an_index_of_a_segment_without_checksums_is_rebuilt(tmp_path: Path) -> None:
+    """Kafka writes none; its index may be of another log that has the same offsets."""
+    batches = a_full_log(tmp_path / "good")
+    segment = segment_files(tmp_path / "good")[0]
+    whole = indexes_of(segment)
+    segment.with_suffix(".indexcrc").unlink()
+    entries = bytearray(segment.with_suffix(".timeindex").read_bytes())
+    entries[7] ^= 1  # a timestamp
+    segment.with_suffix(".timeindex").write_bytes(entries)
+    log = open_log(tmp_path / "good")
+    check(log, batches)
+    log.close()
+    assert indexes_of(segment) == whole
+
+
+def chunk_of_version_0_1(magic: bytes, entries: list[bytes], covered_to: int) -> bytes:
+    head = struct.pack(">4sII", magic, len(entries), covered_to)
+    body = b"".join(entries)
+    return head + struct.pack(">I", crc32c(head + body)) + body
+
+
+def test_index_files_of_version_0_1_are_rebuilt(tmp_path: Path) -> None:
+    """They had the same names, chunks with checksums, and the first offset of a batch in each entry."""
+    batches = a_full_log(tmp_path / "good")
+    segments = segment_files(tmp_path / "good")
+    whole = [indexes_of(segment) for segment in segments]
+    headers = {header.last_offset: header for header in map(read_header, batches)}
+    for segment in segments:
+        base, size = int(segment.stem), segment.stat().st_size
+        segment.with_suffix(".indexcrc").unlink()
+        offsets, times = [], []
+        for last, position in struct.iter_unpack(">II", segment.with_suffix(".index").read_bytes()):
+            offsets.append(struct.pack(">II", headers[base + last].base_offset - base, position))
+        for timestamp, last in struct.iter_unpack(">qI", segment.with_suffix(".timeindex").read_bytes()):
+            times.append(struct.pack(">qq", timestamp, headers[base + last].base_offset))
+        segment.with_suffix(".index").write_bytes(chunk_of_version_0_1(b"ALOX", offsets, size))
+        segment.with_suffix(".timeindex").write_bytes(chunk_of_version_0_1(b"ALTX", times, size))
+    log = open_log(tmp_path / "good")
+    assert log.recovered.clean
+    assert log.recovered.scanned_bytes == 0
+    check(log, batches)
+    for offset in range(log.end_offset):
+        part = log.read(offset, 1, log.end_offset)
+        assert part is not None
+        part.release()
+    log.close()
+    assert [indexes_of(segment) for segment in segments] == whole
 
 
 @pytest.mark.parametrize("how", ["missing", "empty"])
 def test_missing_and_empty_indexes_are_rebuilt(tmp_path: Path, how: str) -> None:
     batches = a_full_log(tmp_path / "good")
-    for path in (tmp_path / "good").glob("*index"):
+    for path in (tmp_path / "good").glob("*index*"):
         if how == "missing":
             path.unlink()
         else:
@@ -184,8 +232,8 @@ def test_missing_and_empty_indexes_are_rebuilt(tmp_path: Path, how: str) -> None
     log = open_log(tmp_path / "good")
     check(log, batches)
     log.close()
-    assert all(path.stat().st_size > 16 for path in (tmp_path / "good").glob("*index"))
-    assert len(list((tmp_path / "good").glob("*index"))) == 2 * len(segment_files(tmp_path / "good"))
+    assert all(path.stat().st_size for path in (tmp_path / "good").glob("*index*"))
+    assert len(list((tmp_path / "good").glob("*index*"))) == 3 * len(segment_files(tmp_path / "good"))
 
 
 def test_an_index_that_belongs_to_another_log_is_rebuilt(tmp_path: Path) -> None:
@@ -193,10 +241,11 @@ def test_an_index_that_belongs_to_another_log_is_rebuilt(tmp_path: Path) -> None
     other = open_log(tmp_path / "other", segment_bytes=20_000)
     append(other, *(a_batch(7, size=170) for _ in range(200)))
     other.close()
-    names = [path.with_suffix(".index").name for path in segment_files(tmp_path / "other")]
-    for path, name in zip(segment_files(tmp_path / "good"), names, strict=False):
-        shutil.copy(tmp_path / "other" / name, path.with_suffix(".index"))
-        shutil.copy((tmp_path / "other" / name).with_suffix(".timeindex"), path.with_suffix(".timeindex"))
+    for path, theirs in zip(
+        segment_files(tmp_path / "good"), segment_files(tmp_path / "other"), strict=False
+    ):
+        for suffix in INDEXES:
+            shutil.copy(theirs.with_suffix(suffix), path.with_suffix(suffix))
     check(open_log(tmp_path / "good"), batches)
 
 

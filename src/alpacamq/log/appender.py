@@ -78,7 +78,7 @@ class Appender:
         results: list[Appended | AlpacaError] = []
         settled = 0
         buffers: list[bytearray | memoryview] = []
-        placed: list[tuple[int, int]] = []  # base offset and largest timestamp
+        placed: list[tuple[int, int]] = []  # last offset and largest timestamp
         in_transactions: list[tuple[int, Incoming]] = []
         segment = self._segments.active
         offset, position = segment.next_offset, segment.size
@@ -103,7 +103,7 @@ class Appender:
                         continue
                 place(data, offset, leader_epoch)
                 buffers.append(data)
-                placed.append((offset, header.max_timestamp))
+                placed.append((next_offset - 1, header.max_timestamp))
                 if header.attributes & _OF_TRANSACTIONS:
                     in_transactions.append((offset, Incoming(data, header)))
                 results.append(Appended(offset, next_offset, False))
@@ -214,8 +214,8 @@ class Appender:
         segment.written_ms = now_ms
         tail = segment.index.tail
         assert tail is not None
-        for (offset, max_timestamp), data in zip(placed, buffers, strict=True):
-            tail.note(offset, position, max_timestamp)
+        for (last_offset, max_timestamp), data in zip(placed, buffers, strict=True):
+            tail.note(last_offset, position, max_timestamp)
             position += len(data)
         self._producer_state.producers.commit()
         for base_offset, (data, header) in in_transactions:

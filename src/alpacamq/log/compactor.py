@@ -120,7 +120,7 @@ def _walk(disk: Disk, path: Path, base_offset: int, epochs: EpochHistory | None)
             epochs or EpochHistory(),
             learn_epochs=epochs is None,
         ):
-            tail.note(header.base_offset, position, header.max_timestamp)
+            tail.note(header.last_offset, position, header.max_timestamp)
             end = header.next_offset
     finally:
         disk.close(descriptor)

@@ -8,7 +8,7 @@ from alpacamq.model.ports import Disk
 from alpacamq.model.topics import INT64_MAX
 
 from . import checkpoint, epochs
-from .index import OFFSET_SUFFIX, TIME_SUFFIX
+from .index_files import OFFSET_SUFFIX, SUMS_SUFFIX, TIME_SUFFIX
 from .producer_state import SUFFIX as SNAPSHOT_SUFFIX
 from .sealed_file import TEMPORARY
 from .segment import LOG_SUFFIX
@@ -58,7 +58,7 @@ def _classify(contents: Contents, name: str) -> None:
     match match[2], match[3]:
         case (".log", None):
             contents.segments.append(base_offset)
-        case (".index" | ".timeindex", None):
+        case (".index" | ".timeindex" | ".indexcrc", None):
             if contents.indexes[-1:] != [base_offset]:
                 contents.indexes.append(base_offset)
         case (".producers", None):
@@ -80,8 +80,8 @@ def _is_ours(name: str) -> bool:
 
 def remove_segment(disk: Disk, directory: Path, base_offset: int, *, keep_log: bool = False) -> None:
     """Remove a segment's files, the log last: after a crash the rest is still a segment."""
-    suffixes = (OFFSET_SUFFIX, TIME_SUFFIX) if keep_log else (OFFSET_SUFFIX, TIME_SUFFIX, LOG_SUFFIX)
-    for suffix in suffixes:
+    suffixes = (SUMS_SUFFIX, OFFSET_SUFFIX, TIME_SUFFIX)
+    for suffix in suffixes if keep_log else (*suffixes, LOG_SUFFIX):
         try:
             disk.remove(directory / f"{base_offset:020d}{suffix}")
         except FileNotFoundError:

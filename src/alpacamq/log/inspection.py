@@ -15,8 +15,16 @@ from .checkpoint import Checkpoint, read_checkpoint
 from .directory import list_contents
 from .epochs import FILE_NAME as EPOCHS
 from .epochs import EpochHistory, read_epochs
-from .index import OFFSET_SUFFIX, TIME_SUFFIX
-from .index_files import OFFSET_ENTRY_BYTES, OFFSET_MAGIC, TIME_ENTRY_BYTES, TIME_MAGIC, unpack_chunks
+from .index_files import (
+    EMPTY_SUM,
+    OFFSET_SUFFIX,
+    SUM_BYTES,
+    SUMS_SUFFIX,
+    TIME_SUFFIX,
+    matching_sums,
+    mismatches,
+    unpack_sums,
+)
 from .producer_state import SUFFIX as SNAPSHOT_SUFFIX
 from .producer_state import check_snapshot
 from .scan import UNKNOWN_OFFSET, Boundary, Gap, Violation, find_gaps, gap_at, scan_batches
@@ -192,28 +200,44 @@ def _inspect_rest(
 
 def _unusable(disk: Disk, directory: Path, indexes: list[int], snapshots: list[int]) -> Iterator[Derived]:
     for base in indexes:
-        for suffix, magic, entry_bytes in (
-            (OFFSET_SUFFIX, OFFSET_MAGIC, OFFSET_ENTRY_BYTES),
-            (TIME_SUFFIX, TIME_MAGIC, TIME_ENTRY_BYTES),
-        ):
-            path = directory / f"{base:020d}{suffix}"
-            try:
-                descriptor = disk.open(path)
-            except FileNotFoundError:
-                continue  # normal after a crash; rebuilt on demand
-            try:
-                data = disk.read(descriptor, disk.size(descriptor), 0)
-            finally:
-                disk.close(descriptor)
-            _, ends = unpack_chunks(magic, entry_bytes, data)
-            sound = ends[-1].file_bytes if ends else 0
-            if sound < len(data):
-                yield Derived(
-                    path, f"{len(data) - sound} bytes from byte {sound} on do not match their checksum"
-                )
+        yield from _unusable_index(disk, directory, base)
     for offset in snapshots:
         path = directory / f"{offset:020d}{SNAPSHOT_SUFFIX}"
         try:
             check_snapshot(disk, path)
         except Unreadable as error:
             yield Derived(path, str(error))
+
+
+def _unusable_index(disk: Disk, directory: Path, base: int) -> Iterator[Derived]:
+    """Yield index files that do not match their checksums; missing ones are normal after a crash."""
+    paths = {
+        suffix: directory / f"{base:020d}{suffix}" for suffix in (SUMS_SUFFIX, OFFSET_SUFFIX, TIME_SUFFIX)
+    }
+    data = {suffix: _content(disk, path) for suffix, path in paths.items()}
+    sums_data = data[SUMS_SUFFIX]
+    if sums_data is None:
+        return  # of version 0.1 or from Kafka: rebuilt on demand
+    sums = unpack_sums(sums_data)
+    if (sound := len(sums) * SUM_BYTES) < len(sums_data):
+        reason = f"{len(sums_data) - sound} bytes from byte {sound} on do not match their checksum"
+        yield Derived(paths[SUMS_SUFFIX], reason)
+    offsets, times = data[OFFSET_SUFFIX] or b"", data[TIME_SUFFIX] or b""
+    matching = matching_sums(sums, offsets, times)
+    believed = matching[-1] if matching else EMPTY_SUM
+    wrong = mismatches(sums, offsets, times)
+    for suffix, end in ((OFFSET_SUFFIX, believed.offset_bytes), (TIME_SUFFIX, believed.time_bytes)):
+        if data[suffix] is not None and suffix in wrong:
+            reason = f"its entries from byte {end} on do not match their checksum in {SUMS_SUFFIX}"
+            yield Derived(paths[suffix], reason)
+
+
+def _content(disk: Disk, path: Path) -> bytes | None:
+    try:
+        descriptor = disk.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return disk.read(descriptor, disk.size(descriptor), 0)
+    finally:
+        disk.close(descriptor)

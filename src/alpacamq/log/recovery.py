@@ -189,7 +189,7 @@ class Recovery:
 
     def _end_of(self, segment: Segment) -> Boundary:
         """Find the end of the last batch of a sealed segment, scanning from the last index entry."""
-        reached = segment.index.floor(segment.next_offset - 1)
+        reached = segment.index.last()
         with segment.descriptor() as descriptor:
             for position, header in segment.headers(descriptor, reached):
                 reached = Boundary(header.next_offset, position + header.size)
@@ -344,7 +344,7 @@ class Recovery:
                 learn_epochs=learn_epochs,
                 progress=self._advance,
             ):
-                tail.note(header.base_offset, position, header.max_timestamp)
+                tail.note(header.last_offset, position, header.max_timestamp)
                 if header.producer_id >= 0:
                     marker = read_stored_marker(self._disk, descriptor, position, header)
                     self.producer_state.replay(header, marker, now_ms)

@@ -20,7 +20,7 @@ from .checkpoint import Checkpoint, RecoveryPoint, encode_checkpoint
 from .data_directory import DAMAGED, JOURNAL
 from .epochs import FILE_NAME as EPOCHS
 from .epochs import NO_EPOCH, EpochHistory
-from .index import OFFSET_SUFFIX, TIME_SUFFIX
+from .index_files import OFFSET_SUFFIX, SUMS_SUFFIX, TIME_SUFFIX
 from .inspection import PartitionState, SegmentState
 from .producer_state import SUFFIX as SNAPSHOT_SUFFIX
 from .scan import WINDOW_BYTES, Boundary, Gap, Violation, scan_batches
@@ -244,7 +244,7 @@ def _checkpoint(state: PartitionState, checkpoint: Checkpoint) -> Change:
 
 
 def _without_indexes(path: Path) -> list[Change]:
-    return [Change(path.with_suffix(suffix), None) for suffix in (OFFSET_SUFFIX, TIME_SUFFIX)]
+    return [Change(path.with_suffix(suffix), None) for suffix in (SUMS_SUFFIX, OFFSET_SUFFIX, TIME_SUFFIX)]
 
 
 _MAGIC = b"ALRJ"

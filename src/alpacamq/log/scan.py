@@ -54,16 +54,29 @@ class Violation(Exception):
 
 
 def scan_headers(
-    disk: Disk, descriptor: int, start: int, end: int, offset: int, gaps: Sequence[Gap] = ()
+    disk: Disk,
+    descriptor: int,
+    start: int,
+    end: int,
+    offset: int,
+    gaps: Sequence[Gap] = (),
+    *,
+    is_last: bool = False,
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Yield positions and headers of the batches from `start`, which has `offset`, to `end`.
 
     Reads little at first, then doubles the window while batches are small enough to need it. Skips
-    known `gaps`.
+    known `gaps`. With `is_last`, `offset` is the last of the first batch.
     """
     data, data_start = b"", start
     read_bytes = LOOKUP_BYTES
     position = start
+    if is_last:
+        data = disk.read(descriptor, min(read_bytes, end - start), start)
+        header = read_header(data) if len(data) >= HEADER_BYTES else None
+        if header is None or header.last_offset != offset:
+            raise Violation(start, offset, "no batch that the index names")
+        offset = header.base_offset
     while position < end:
         if gaps and (gap := _gap_at(gaps, Boundary(offset, position))) is not None:
             offset, position = gap.end

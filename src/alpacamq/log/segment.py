@@ -12,6 +12,7 @@ from pathlib import Path
 from alpacamq.model.batch import BatchHeader
 from alpacamq.model.errors import DamagedLog
 from alpacamq.model.ids import NO_TIMESTAMP
+from alpacamq.model.topics import INT32_MAX
 
 from .epochs import EpochHistory
 from .index import IndexTail, SegmentIndex
@@ -29,8 +30,8 @@ from .scan import (
 from .storage import Storage
 
 LOG_SUFFIX = ".log"
-# Positions and offsets relative to the base are 4 bytes each in the index.
-MAX_RELATIVE = 0xFFFF_FFFF
+# Positions and offsets relative to the base are 4 bytes each in the index, signed for Kafka.
+MAX_RELATIVE = INT32_MAX
 
 
 def segment_path(directory: Path, base_offset: int) -> Path:
@@ -135,17 +136,19 @@ class Segment:
         """Find the start of the batch that contains `offset`, or the end of the segment."""
         if offset >= self.next_offset:
             return Boundary(self.next_offset, self.size)
-        start = self.index.floor(offset)
+        entry = self.index.floor_entry(offset)
+        start = Boundary(self.base_offset, 0) if entry is None else entry
+        is_last = entry is not None
         for gap in self.gaps:
             if gap.start.offset <= offset < gap.end.offset:
                 return gap.start
             if start.position < gap.end.position and gap.end.offset <= offset:
-                start = gap.end
-        if start.offset == offset:
+                start, is_last = gap.end, False
+        if start.offset == offset and not is_last:
             return start
         after = start
         with self.descriptor() as descriptor:
-            for position, header in self.headers(descriptor, start):
+            for position, header in self.headers(descriptor, start, is_last=is_last):
                 if header.next_offset > offset:
                     return Boundary(header.base_offset, position)
                 after = Boundary(header.next_offset, position + header.size)
@@ -168,11 +171,23 @@ class Segment:
                     break
         return after
 
-    def headers(self, descriptor: int, start: Boundary) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield positions and headers of the batches from `start` to the end."""
-        start = past_gaps(start, self.gaps)
+    def headers(
+        self, descriptor: int, start: Boundary, *, is_last: bool = False
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield positions and headers of the batches from `start` to the end.
+
+        With `is_last`, its offset is the last of the batch, as in the index.
+        """
+        if not is_last:
+            start = past_gaps(start, self.gaps)
         return scan_headers(
-            self._storage.disk, descriptor, start.position, self.size, start.offset, self.gaps
+            self._storage.disk,
+            descriptor,
+            start.position,
+            self.size,
+            start.offset,
+            self.gaps,
+            is_last=is_last,
         )
 
     def verify(self, upto: int, descriptor: int, epochs: EpochHistory) -> Gap | None:

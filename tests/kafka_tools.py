@@ -1,0 +1,34 @@
+"""Apache Kafka's own tools from jars in the benchmarks' cache; tests that need them are skipped without."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from benchmarks.apache_kafka import VERSION
+from benchmarks.jars import CACHE, Unavailable, java
+
+JARS = CACHE / f"kafka-{VERSION}"
+
+
+def require_kafka() -> None:
+    """Skip the test unless Java and Kafka's jars are here. Nothing is downloaded."""
+    try:
+        java()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+    if not JARS.exists():
+        pytest.skip(f"there are no jars of Kafka {VERSION}: the benchmarks resolve them")
+
+
+def dump_log_segments(*files: Path, options: tuple[str, ...] = ()) -> str:
+    """Return what kafka.tools.DumpLogSegments prints about index or log files."""
+    names = ",".join(str(file) for file in files)
+    done = subprocess.run(
+        ["java", "-cp", f"{JARS}/*", "kafka.tools.DumpLogSegments", *options, "--files", names],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
