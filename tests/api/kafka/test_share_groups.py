@@ -197,7 +197,16 @@ def test_offsets_of_a_group_without_members_can_be_altered(wire: Wire, member: M
     member.join()
     member.epoch = 0
     assert member.fetch(0)[0].ranges == [(1, 2, 1)]
-    assert alter(wire, "unheard of", member.topic, p0=0).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_altering_the_offsets_of_an_unknown_group_creates_it(wire: Wire, member: Member) -> None:
+    new = f"{member.group}-new"
+    assert offsets(wire, new).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    (topic,) = alter(wire, new, member.topic, p0=1).responses
+    assert [each.error_code for each in topic.partitions] == [0]
+    (described,) = offsets(wire, new).topics
+    assert [each.start_offset for each in described.partitions if each.partition_index == 0] == [1]
+    assert alter(wire, "", member.topic, p0=1).error_code == ErrorCode.INVALID_GROUP_ID
 
 
 def test_a_group_forgets_a_topic(wire: Wire, member: Member) -> None:

@@ -20,7 +20,14 @@ from alpacamq.coordinator.share.messages import (
     ShareHeartbeatRequest,
     ShareMemberDescription,
 )
-from alpacamq.model.errors import AlpacaError, GroupIdNotFound, NonEmptyGroup, OffsetOutOfRange, UnknownTopic
+from alpacamq.model.errors import (
+    AlpacaError,
+    GroupIdNotFound,
+    InvalidGroupId,
+    NonEmptyGroup,
+    OffsetOutOfRange,
+    UnknownTopic,
+)
 from alpacamq.model.ids import TopicName
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages import consumer_groups as consumer_wire
@@ -177,7 +184,7 @@ async def alter_share_group_offsets(
     backend: Backend, request: wire.AlterShareGroupOffsetsRequest, call: Call
 ) -> wire.AlterShareGroupOffsetsResponse:
     try:
-        await _check_empty(backend, request.group_id)
+        await _check_new_or_empty(backend, request.group_id)
     except AlpacaError as error:
         return wire.AlterShareGroupOffsetsResponse(error_code=code_of(error), error_message=text_of(error))
     responses = []
@@ -315,6 +322,17 @@ def _check_offset(backend: Backend, name: str, wanted: wire.AlterShareGroupOffse
         raise OffsetOutOfRange(
             f"offset {wanted.start_offset} of {partition.identity} is outside of {start} to {end}"
         )
+
+
+async def _check_new_or_empty(backend: Backend, group: str) -> None:
+    """Raise if the group has members, or is not a share group. A new one is created by its offsets."""
+    if not group:
+        raise InvalidGroupId("the group must have a name")
+    try:
+        await backend.broker.groups.ask(DescribeRequest(group=group))
+    except GroupIdNotFound:
+        return
+    await _check_empty(backend, group)
 
 
 async def _check_empty(backend: Backend, group: str) -> None:
