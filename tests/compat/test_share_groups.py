@@ -148,8 +148,12 @@ def test_a_rejected_message_becomes_a_dead_letter(new_queue: NewQueue) -> None:
     eventually(queue.is_done)
 
 
-def test_a_message_released_too_often_becomes_a_dead_letter(new_queue: NewQueue) -> None:
-    queue = new_queue(queue_max_deliveries="2")
+@pytest.mark.parametrize("limit", ["topic", "group"])
+def test_a_message_released_too_often_becomes_a_dead_letter(new_queue: NewQueue, limit: str) -> None:
+    if limit == "topic":
+        queue = new_queue(queue_max_deliveries="2")
+    else:
+        queue = new_queue(settings={**EARLIEST, "share.delivery.count.limit": "2"})
     queue.publish("poison")
     with queue.consumer("explicit") as consumer:
         for delivery in (1, 2):

@@ -260,6 +260,8 @@ class QueueEngine:
         check_receive(request, self._log)
         queue = self._queues.open(request.queue, now_ms)
         queue.open_partitions(request.start)
+        if request.max_messages:
+            queue.max_deliveries = request.max_deliveries
         if (queue.waiting or queue.polls) and queue.ready_partitions.lanes:
             out.replies += self._receives.serve(queue, now_ms)  # the older ones first
         if queue.cold_until_ms == NO_DEADLINE:

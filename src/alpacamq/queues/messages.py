@@ -117,6 +117,7 @@ class ReceiveRequest(QueueRequest[ReceiveReply], frozen=True, kw_only=True):
     # In key order: whether this receive may lease several messages of one key, in order. The key stays
     # blocked until all of them are settled.
     key_runs: bool = False
+    max_deliveries: int = 0  # 0: the setting of the queue; otherwise also for earlier leases
 
 
 class Action(StrEnum):

@@ -105,6 +105,8 @@ class Queue:
         # this many messages were read.
         self.cold_until_ms = NO_DEADLINE
         self.cold_messages = COLD_MESSAGES
+        # The limit that share consumers have sent last; 0 is the setting.
+        self.max_deliveries = 0
         self.is_dirty = False
         self.is_forgotten = False
         self.is_stored = False
@@ -220,7 +222,7 @@ class Queue:
         """Return whether a message with this many deliveries is dead-lettered when it fails."""
         if self.dead_letter_topic is None:
             return False
-        return 0 < self.settings.queue_max_deliveries <= delivery_count
+        return 0 < (self.max_deliveries or self.settings.queue_max_deliveries) <= delivery_count
 
     def dead_letter(self, partition: SharePartition, leases: LeaseGroup, offset: int, reason: str) -> None:
         """Move a leased message to the dead-letter topic."""

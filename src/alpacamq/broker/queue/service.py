@@ -147,6 +147,7 @@ class Queues:
         max_messages: int,
         lock_ms: int | None = None,
         start: Start = Start.LATEST,
+        max_deliveries: int = 0,
     ) -> tuple[Acquired, ...]:
         """Lease messages for Kafka's share consumers, without reading them. Never waits."""
         return await self._host.lease(
@@ -157,6 +158,7 @@ class Queues:
                 visibility_ms=lock_ms,
                 partitions=partitions,
                 start=start,
+                max_deliveries=max_deliveries,
             )
         )
 

@@ -23,6 +23,7 @@ class ShareConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one share group."""
 
     auto_offset_reset: str = "latest"
+    delivery_count_limit: int = 0
     heartbeat_interval_ms: int = 5_000
     isolation_level: str = "read_committed"
     record_lock_duration_ms: int = 30_000
@@ -52,7 +53,7 @@ class GroupSetting:
         try:
             value = int(text)
         except ValueError:
-            raise InvalidConfig(f"{name} must be a whole number of milliseconds, not {text!r}") from None
+            raise InvalidConfig(f"{name} must be a whole number, not {text!r}") from None
         if not self.minimum <= value <= self.maximum:
             raise InvalidConfig(f"{name} must be {self.minimum} to {self.maximum}, not {value}")
         return value
@@ -62,6 +63,10 @@ SHARE_SETTINGS: Mapping[str, GroupSetting] = {
     "share.auto.offset.reset": GroupSetting(
         field="auto_offset_reset", choices=("latest", "earliest"),
         doc="Where the group starts in a partition that it has not read before.",
+    ),
+    "share.delivery.count.limit": GroupSetting(
+        field="delivery_count_limit", minimum=0, maximum=1_000,
+        doc="Deliveries of a record before it is dead-lettered; 0 is queue.max.deliveries of its topic.",
     ),
     "share.heartbeat.interval.ms": GroupSetting(
         field="heartbeat_interval_ms", minimum=100, maximum=60_000,
