@@ -176,11 +176,24 @@ def test_a_receipt_of_another_queue_is_refused(either: Client, queue: str, name:
         either.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
 
 
-def test_visibility_of_an_expired_delivery_cannot_be_changed(sqs: Client, queue: str) -> None:
+def test_visibility_of_a_message_that_another_consumer_holds_cannot_be_changed(
+    sqs: Client, queue: str
+) -> None:
+    send(sqs, queue, "x")
+    (first,) = receive(sqs, queue, VisibilityTimeout=0)
+    (second,) = receive(sqs, queue)
+    with refused("AWS.SimpleQueueService.MessageNotInflight"):
+        sqs.change_message_visibility(
+            QueueUrl=queue, ReceiptHandle=first["ReceiptHandle"], VisibilityTimeout=5
+        )
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=second["ReceiptHandle"])
+
+
+def test_visibility_of_a_deleted_message_cannot_be_changed(sqs: Client, queue: str) -> None:
     send(sqs, queue, "x")
     (message,) = receive(sqs, queue)
     sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
-    with refused("AWS.SimpleQueueService.MessageNotInflight"):
+    with refused("InvalidParameterValue"):
         sqs.change_message_visibility(
             QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=5
         )
