@@ -246,7 +246,7 @@ def test_output_is_the_same_whatever_the_locale(
         (["topics", "create", "x", "--partition", "3"], "did you mean --partitions?"),
         (["groups", "reset", "x", "--too", "earliest"], "unknown option --too; did you mean --to"),
         (["topics", "list", "--colour=never"], "did you mean --color"),
-        (["topics"], "choose from list, describe, create"),
+        (["topics"], "choose from list, describe, partitions, create"),
         (["topics", "list", "more"], "unexpected arguments: more"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
