@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpacamq.model.errors import MessageDone, StaleReceipt
+from alpacamq.model.errors import StaleReceipt
 from alpacamq.model.lanes import WEIGHTS, Lane
 from alpacamq.queues.messages import Acquired, Action
 
@@ -197,7 +197,8 @@ def test_the_lease_of_a_message_that_is_done_is_not_extended() -> None:
     (message,) = queue.receive(1)
     queue.ack(message)
     (error,) = queue.settle(Action.EXTEND, message, delay_ms=1000)
-    assert type(error) is MessageDone
+    assert isinstance(error, StaleReceipt)
+    assert error.is_done
 
 
 @pytest.mark.parametrize("max_messages", [1, 7, 10, 100])

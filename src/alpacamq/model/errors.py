@@ -285,11 +285,14 @@ class InvalidReceipt(AlpacaError):
 
 
 class StaleReceipt(AlpacaError):
-    """The lease of this delivery has ended: it expired, was settled, or the message was delivered again."""
+    """The lease of this delivery has ended: it expired, was settled, or the message was delivered again.
 
+    `is_done`: the message is acknowledged, rejected or moved.
+    """
 
-class MessageDone(StaleReceipt):
-    """The message of this receipt is acknowledged, rejected or moved."""
+    def __init__(self, reason: str, *, is_done: bool = False) -> None:
+        super().__init__(reason)
+        self.is_done = is_done
 
 
 class NotAcquired(AlpacaError):

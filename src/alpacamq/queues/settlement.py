@@ -7,7 +7,6 @@ from alpacamq.model.errors import (
     AlpacaError,
     InvalidDelay,
     InvalidRequest,
-    MessageDone,
     NotAcquired,
     StaleReceipt,
 )
@@ -116,7 +115,7 @@ def _settle_special(
     if settlement.generation not in (None, partition.generation):
         return StaleReceipt(f"{where} was delivered before its queue was reset")
     if by_receipt and partition.progress.is_done(settlement.offset):
-        return None if settlement.action is Action.ACK else MessageDone(f"{where} is done")
+        return None if settlement.action is Action.ACK else StaleReceipt(f"{where} is done", is_done=True)
     if by_receipt and settlement.action is Action.EXTEND and _is_free(leases, settlement):
         # Late, also by an earlier receipt, but no consumer holds the message: accept it.
         return _apply(queue, partition, leases, settlement, now_ms)

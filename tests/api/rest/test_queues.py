@@ -92,6 +92,21 @@ def test_a_single_stale_receipt_is_a_conflict(
     refused(http.post(f"/messages/{verb}", json={**body, **more}), 409, "stale-receipt")
 
 
+def test_after_the_end_of_a_lease_a_message_is_acknowledged_or_leased_again_but_not_returned(
+    http: httpx.Client, made: str
+) -> None:
+    publish(http, made, "work")
+    (message,) = poll(http, made, visibility_ms=0)
+    body = {"receipt": message["receipt"]}
+    refused(http.post("/messages/nack", json=body), 409, "stale-receipt")
+    refused(http.post("/messages/reject", json=body), 409, "stale-receipt")
+    http.post("/messages/visibility", json={**body, "timeout_ms": 60_000}).raise_for_status()
+    assert poll(http, made) == []
+    http.post("/messages/visibility", json={**body, "timeout_ms": 0}).raise_for_status()
+    http.post("/messages/ack", json=body).raise_for_status()
+    assert poll(http, made) == []
+
+
 def test_garbage_is_no_receipt(http: httpx.Client) -> None:
     refused(http.post("/messages/ack", json={"receipt": "garbage"}), 422, "invalid-receipt")
 

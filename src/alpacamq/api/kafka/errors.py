@@ -65,7 +65,6 @@ CODES: Mapping[type[e.AlpacaError], ErrorCode] = {
     e.InvalidLane: ErrorCode.INVALID_RECORD,
     e.InvalidReceipt: ErrorCode.INVALID_REQUEST,
     e.StaleReceipt: ErrorCode.INVALID_RECORD_STATE,
-    e.MessageDone: ErrorCode.INVALID_RECORD_STATE,
     e.NotAcquired: ErrorCode.INVALID_RECORD_STATE,
     e.TooManyInFlight: ErrorCode.INVALID_RECORD_STATE,
     e.TooManyWaiting: ErrorCode.THROTTLING_QUOTA_EXCEEDED,

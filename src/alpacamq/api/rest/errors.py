@@ -149,7 +149,6 @@ CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
     e.InvalidLane: HTTPStatus.UNPROCESSABLE_ENTITY,
     e.InvalidReceipt: HTTPStatus.UNPROCESSABLE_ENTITY,
     e.StaleReceipt: HTTPStatus.CONFLICT,
-    e.MessageDone: HTTPStatus.CONFLICT,
     e.NotAcquired: HTTPStatus.CONFLICT,
     e.TooManyInFlight: HTTPStatus.TOO_MANY_REQUESTS,
     e.TooManyWaiting: HTTPStatus.TOO_MANY_REQUESTS,

@@ -148,7 +148,6 @@ CODES: Mapping[type[e.AlpacaError], Kind] = {
     e.InvalidLane: INVALID_PARAMETER,
     e.InvalidReceipt: INVALID_RECEIPT,
     e.StaleReceipt: NOT_IN_FLIGHT,
-    e.MessageDone: NOT_IN_FLIGHT,
     e.NotAcquired: NOT_IN_FLIGHT,
     e.TooManyInFlight: OVER_LIMIT,
     e.TooManyWaiting: THROTTLED,

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from alpacamq.broker.queue.deliveries import read_receipt
 from alpacamq.broker.queue.service import Queues, Receipted
-from alpacamq.model.errors import AlpacaError, InvalidReceipt, MessageDone, StaleReceipt
+from alpacamq.model.errors import AlpacaError, InvalidReceipt, StaleReceipt
 from alpacamq.queues.messages import Action
 from alpacamq.telemetry.tracing import ClientApi
 
@@ -155,7 +155,7 @@ def _extension_fault(receipt: str, error: AlpacaError) -> Fault:
     match error:
         case InvalidReceipt():
             return _invalid_receipt(receipt)
-        case MessageDone():
+        case StaleReceipt(is_done=True):
             reason = "Message does not exist or is not available for visibility timeout change."
             return invalid_value(receipt[:_SHOWN_RECEIPT], "ReceiptHandle", reason)
         case _:
