@@ -225,6 +225,24 @@ def test_aborted_transactions_are_not_delivered(new_queue: NewQueue) -> None:
     eventually(queue.is_done)
 
 
+def test_a_group_that_reads_uncommitted_records_gets_those_of_open_and_aborted_transactions(
+    new_queue: NewQueue,
+) -> None:
+    queue = new_queue(settings={**EARLIEST, "share.isolation.level": "read_uncommitted"})
+    producer = Producer({"bootstrap.servers": queue.address, "transactional.id": f"{queue.topic}-writer"})
+    producer.init_transactions(20)
+    with queue.consumer() as consumer:
+        for ends in (producer.abort_transaction, producer.commit_transaction):
+            producer.begin_transaction()
+            producer.produce(queue.topic, f"before {ends.__name__}")
+            producer.flush(20)
+            assert drain(consumer, 1) == [f"before {ends.__name__}"]
+            ends(20)
+        queue.publish("outside of a transaction")
+        assert drain(consumer, 1) == ["outside of a transaction"]
+    eventually(queue.is_done)
+
+
 def test_a_share_group_is_listed_over_http(new_queue: NewQueue, broker: Broker) -> None:
     queue = new_queue()
     queue.publish("a")

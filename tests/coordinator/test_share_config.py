@@ -50,7 +50,9 @@ def test_an_override_can_be_set_and_removed() -> None:
         pytest.param(LOCK, "soon", "whole number", id="not a number"),
         pytest.param(LOCK, "1", "1000 to", id="too short a lock"),
         pytest.param(RESET, "by_duration:PT1H", "latest or earliest", id="an unknown reset"),
-        pytest.param("share.isolation.level", "read_uncommitted", "read_committed", id="uncommitted records"),
+        pytest.param(
+            "share.isolation.level", "read_anything", "read_committed or", id="an unknown isolation level"
+        ),
         pytest.param(
             "share.session.timeout.ms",
             "4000",

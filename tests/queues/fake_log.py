@@ -25,6 +25,7 @@ class FakePartition:
 
     start: int = 0
     entries: list[Entry | None] = field(default_factory=list)
+    open: int = 0  # entries at the end that belong to an open transaction
     times: list[tuple[int, int]] = field(default_factory=list)  # first offset and time of every append
 
     @property
@@ -81,9 +82,9 @@ class FakeLog:
     def partitions(self, topic: str) -> int:
         return len(self.topics[topic].partitions)
 
-    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+    def bounds(self, topic: str, partition: int, *, is_committed: bool = True) -> tuple[int, int]:
         log = self.topics[topic].partitions[partition]
-        return log.start, log.end
+        return log.start, log.end - log.open if is_committed else log.end
 
     def cut_offset(self, topic: str, partition: int) -> int | None:
         return None

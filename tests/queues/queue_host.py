@@ -230,7 +230,7 @@ class QueueHost:
             if not self._reads:
                 break
             read = self._reads.pop(0)
-            queue, partition, offset, with_keys, _ = read
+            queue, partition, offset, with_keys, _, _ = read
             outline = self.log.outline(queue.topic, partition, offset, with_keys=with_keys)
             self.post(BacklogRead(read=read, outline=outline))
         else:

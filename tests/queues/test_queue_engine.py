@@ -643,6 +643,20 @@ def test_group_settings_override_topic_settings_and_can_be_removed() -> None:
     assert queue.describe().overrides == {}
 
 
+def test_leases_of_uncommitted_messages_survive_a_restart() -> None:
+    queue = host()
+    queue.log.topics[QUEUE.topic].partitions[0].open = 2
+    queue.publish(2)
+    assert queue.receive() == ()
+    reply = queue.ask(receive_request(is_committed=False))
+    assert isinstance(reply, ReceiveReply)
+    assert offsets(reply.messages) == [0, 1]
+    queue.restart()
+    assert queue.receive() == ()
+    queue.ack(*reply.messages)
+    assert queue.describe().overrides == {}
+
+
 def test_an_expired_lease_is_extended_even_before_it_was_ended() -> None:
     queue = host(GREEDY)
     queue.publish(3000)

@@ -217,7 +217,7 @@ class QueueDirectory:
             yield from queue.snapshot()
 
     def _load(self, queue: Queue, partition: SharePartition, now_ms: int) -> None:
-        _, log_end = self._log.bounds(queue.id.topic, partition.number)
+        _, log_end = queue.bounds(partition.number)
         # Records appended since the start have reused the offsets of lost ones.
         cut_offset = self._log.cut_offset(queue.id.topic, partition.number)
         if cut_tail(partition, log_end if cut_offset is None else min(cut_offset, log_end), self.output):

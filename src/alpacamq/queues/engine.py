@@ -262,6 +262,8 @@ class QueueEngine:
         queue.open_partitions(request.start)
         if request.max_messages:
             queue.max_deliveries = request.max_deliveries
+        if request.is_committed is not None:
+            queue.isolate(is_committed=request.is_committed)
         if (queue.waiting or queue.polls) and queue.ready_partitions.lanes:
             out.replies += self._receives.serve(queue, now_ms)  # the older ones first
         if queue.cold_until_ms == NO_DEADLINE:
@@ -294,7 +296,7 @@ class QueueEngine:
         queue = self._queues.open(request.queue, now_ms)
         queue.open_partitions(Start.EARLIEST)
         for number, offset in request.offsets.items():
-            log_start, log_end = self._log.bounds(topic, number)
+            log_start, log_end = queue.bounds(number)
             generation = self._queues.new_generation(now_ms)
             queue.reset(number, min(max(offset, log_start), log_end), generation)
         self._dirty[queue] = None

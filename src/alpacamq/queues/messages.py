@@ -45,8 +45,8 @@ class PartitionsView(Protocol):
 
     def partitions(self, topic: str) -> int: ...
 
-    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        """Return the first offset of a partition, and its last stable offset."""
+    def bounds(self, topic: str, partition: int, *, is_committed: bool = True) -> tuple[int, int]:
+        """Return the first offset of a partition, and its last stable offset or its high watermark."""
         ...
 
     def cut_offset(self, topic: str, partition: int) -> int | None:
@@ -118,6 +118,8 @@ class ReceiveRequest(QueueRequest[ReceiveReply], frozen=True, kw_only=True):
     # blocked until all of them are settled.
     key_runs: bool = False
     max_deliveries: int = 0  # 0: the setting of the queue; otherwise also for earlier leases
+    # Whether the queue reads committed records only, from now on; None: as before.
+    is_committed: bool | None = None
 
 
 class Action(StrEnum):
@@ -265,6 +267,7 @@ class ReadBacklog(NamedTuple):
     offset: int
     with_keys: bool
     generation: int  # of the partition: a read for a queue that was reset or deleted is not for its successor
+    is_committed: bool = True
 
 
 class BacklogRead(Request[None], frozen=True, kw_only=True):

@@ -28,6 +28,8 @@ from .ready import ALL_LANES, LaneScheduler, ReadyPartitions
 from .records import StoredHead, StoredQueue, head_key, pack_queue, queue_key
 
 OVERRIDABLE = "queue."
+# Stored with the overrides of a queue that reads records of open and aborted transactions too.
+ISOLATION = "isolation.level"
 # Reads that one receive requests at a time, and how often it waits for further reads.
 MAX_READS = 8
 COLD_MESSAGES = 20_000
@@ -117,6 +119,20 @@ class Queue:
         self._topic_config: TopicConfig | None = None
         self._settings: TopicConfig | None = None
 
+    @property
+    def is_committed(self) -> bool:
+        """Return whether the queue reads committed records only."""
+        return ISOLATION not in self.overrides
+
+    def isolate(self, *, is_committed: bool) -> None:
+        """Read committed records only, or all, from now on."""
+        if is_committed != self.is_committed:
+            self.configure({ISOLATION: None if is_committed else "read_uncommitted"})
+
+    def bounds(self, number: int) -> tuple[int, int]:
+        """Return the first offset of a partition, and the end of what this queue may read."""
+        return self.log.bounds(self.id.topic, number, is_committed=self.is_committed)
+
     def change(self) -> Change:
         self.is_stored = True
         return Change(queue_key(self.id), pack_queue(StoredQueue(self.generation, self.overrides)))
@@ -184,7 +200,7 @@ class Queue:
         in_key_order = self.settings.queue_ordering == "key"
         for number in range(partition_count):
             if number not in self.partitions:
-                log_start, log_end = self.log.bounds(self.id.topic, number)
+                log_start, log_end = self.bounds(number)
                 offset = log_end if is_new and start is Start.LATEST else log_start
                 partition = self.restore_partition(number, StoredHead(self.generation, offset))
                 partition.rebuild_backlog(in_key_order=in_key_order)
@@ -275,7 +291,7 @@ def describe(queue: Queue) -> DescribeReply:
     topic, log = queue.id.topic, queue.log
     partitions = []
     for number in range(log.partitions(topic)):
-        log_start, log_end = log.bounds(topic, number)
+        log_start, log_end = queue.bounds(number)
         partition = queue.partitions.get(number)
         if partition is None:
             partitions.append(_unopened(number, log_start, log_end))
@@ -285,7 +301,7 @@ def describe(queue: Queue) -> DescribeReply:
     return DescribeReply(
         queue=queue.id,
         generation=queue.generation,
-        overrides=dict(queue.overrides),
+        overrides={name: text for name, text in queue.overrides.items() if name != ISOLATION},
         dead_letter_topic=queue.dead_letter_topic,
         partitions=tuple(partitions),
         received_total=totals.received,

@@ -125,13 +125,15 @@ def request_read(queue: Queue, number: int, limits: EngineLimits) -> bool:
         return True
     if backlog.runs >= limits.max_indexed_runs or backlog.keyed_count >= limits.max_blocked_messages:
         return backlog.release_deferred(is_full=True)
-    log_start, log_end = queue.log.bounds(queue.id.topic, number)
+    log_start, log_end = queue.bounds(number)
     partition.drop_before(log_start)
     if backlog.read_to >= log_end:
         queue.unread &= ~(1 << number)
         return False
     with_keys = backlog.order is not None
-    backlog.reading = ReadBacklog(queue.id, number, backlog.read_to, with_keys, partition.generation)
+    backlog.reading = ReadBacklog(
+        queue.id, number, backlog.read_to, with_keys, partition.generation, queue.is_committed
+    )
     queue.reading |= 1 << number
     queue.output.reads.append(backlog.reading)
     return True
@@ -148,7 +150,7 @@ def load_backlog(queue: Queue, read: ReadBacklog, outline: Outline, now_ms: int)
     backlog = partition.backlog
     backlog.reading = None
     queue.reading &= ~(1 << read.partition)
-    log_start, log_end = queue.log.bounds(queue.id.topic, read.partition)
+    log_start, log_end = queue.bounds(read.partition)
     partition.drop_before(log_start)
     if backlog.read_to != read.offset:
         return  # retention has deleted part of it; the remainder is still unread
@@ -249,7 +251,7 @@ def read_ahead(queue: Queue, partitions: int, limits: EngineLimits, now_ms: int)
     elif not queue.ready_partitions.active(partitions):
         _mark_grown(queue, partitions)
     for number in islice(bits_of(queue.unread & partitions, 0), MAX_READS):
-        _, log_end = queue.log.bounds(queue.id.topic, number)
+        _, log_end = queue.bounds(number)
         if log_end - queue.partitions[number].backlog.read_to <= _NEAR_MESSAGES:
             request_read(queue, number, limits)
 
@@ -330,9 +332,8 @@ def _deliverable(queue: Queue, partitions: int, enough: int) -> int:
 
 def _mark_grown(queue: Queue, among: int) -> None:
     """Mark partitions that have grown without an event."""
-    topic = queue.id.topic
     for number, partition in queue.partitions.items():
-        if among >> number & 1 and queue.log.bounds(topic, number)[1] > partition.backlog.read_to:
+        if among >> number & 1 and queue.bounds(number)[1] > partition.backlog.read_to:
             queue.unread |= 1 << number
 
 
@@ -371,7 +372,7 @@ def _lease_from_next_partition(queue: Queue, lane: Lane, among: int, room: int, 
 
     number, until_ms = queue.ready_partitions.oldest(lane, among, since)
     partition = queue.partitions[number]
-    partition.drop_before(queue.log.bounds(queue.id.topic, number)[0])
+    partition.drop_before(queue.bounds(number)[0])
     taken = _lease_from_lane(partition, lane, room, until_ms, grant)
     queue.lanes.served(lane, taken, grant.now_ms, is_empty=not queue.ready_partitions.lanes >> lane & 1)
 

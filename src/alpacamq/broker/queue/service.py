@@ -148,6 +148,7 @@ class Queues:
         lock_ms: int | None = None,
         start: Start = Start.LATEST,
         max_deliveries: int = 0,
+        is_committed: bool = True,
     ) -> tuple[Acquired, ...]:
         """Lease messages for Kafka's share consumers, without reading them. Never waits."""
         return await self._host.lease(
@@ -159,6 +160,7 @@ class Queues:
                 partitions=partitions,
                 start=start,
                 max_deliveries=max_deliveries,
+                is_committed=is_committed,
             )
         )
 

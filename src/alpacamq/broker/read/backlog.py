@@ -109,6 +109,30 @@ class BacklogScans:
         scan.waiting.append(then)
         return True
 
+    def read_uncommitted(self, partition: Partition, offset: int, deliver: Deliver) -> None:
+        """Read records of open and aborted transactions too, in a thread; nothing is cached."""
+        if self._tasks is not None:
+            self._tasks.create_task(self._read_uncommitted(partition, offset, deliver))
+
+    async def _read_uncommitted(self, partition: Partition, offset: int, deliver: Deliver) -> None:
+        outline = Outline((), offset)
+        try:
+            end = partition.high_watermark
+            part = await verified_read(partition, offset, _MIN_SCAN_BYTES, end, self._executor)
+            if part is not None:
+                outline, _ = await in_thread(
+                    self._executor, part, self._outline_of, partition, part, offset, ()
+                )
+        except DamagedLog as error:
+            if error.offsets is None:
+                self.report(partition, error)
+            else:
+                self.report_damage(partition, error)
+                outline = Outline((), max(offset, min(error.offsets[1], end)))
+        except Exception as error:  # noqa: BLE001 - a bug costs the queues of one partition, not the broker
+            self.report(partition, error)
+        self._call(partition, partial(deliver, outline))
+
     def forget(self, topic: str) -> None:
         """Drop all state of a deleted topic."""
         for key in [key for key in self._found if key[0].identity.topic == topic]:
@@ -233,9 +257,10 @@ class BacklogReader:
     def partitions(self, topic: str) -> int:
         return len(self._topics.partitions_of(topic))
 
-    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
-        found = self._topics.find(topic.encode(), partition)
-        return (0, 0) if found is None else (found.log.start_offset, found.last_stable_offset)
+    def bounds(self, topic: str, partition: int, *, is_committed: bool = True) -> tuple[int, int]:
+        if (found := self._topics.find(topic.encode(), partition)) is None:
+            return 0, 0
+        return found.log.start_offset, found.last_stable_offset if is_committed else found.high_watermark
 
     def cut_offset(self, topic: str, partition: int) -> int | None:
         found = self._topics.find(topic.encode(), partition)
@@ -249,6 +274,9 @@ class BacklogReader:
         partition = self._topics.find(read.queue.topic.encode(), read.partition)
         if partition is None:
             deliver(Outline((), read.offset))
+            return
+        if not read.is_committed:
+            self._scans.read_uncommitted(partition, max(read.offset, partition.start_offset), deliver)
             return
         # The scan may be for a queue without keys, or meet damage that a read skips: it is read again then.
         after = partial(self._read, partition, read, deliver, 1)

@@ -73,8 +73,8 @@ SHARE_SETTINGS: Mapping[str, GroupSetting] = {
         doc="Heartbeat interval of members.",
     ),
     "share.isolation.level": GroupSetting(
-        field="isolation_level", choices=("read_committed",),
-        doc="Share groups read committed records only.",
+        field="isolation_level", choices=("read_committed", "read_uncommitted"),
+        doc="Whether records of open and aborted transactions are delivered.",
     ),
     "share.record.lock.duration.ms": GroupSetting(
         field="record_lock_duration_ms", minimum=1_000, maximum=_DAY_MS // 2,

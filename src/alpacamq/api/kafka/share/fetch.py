@@ -191,6 +191,7 @@ class SharedFetch:
         self._lock_ms = config.record_lock_duration_ms
         self._start = Start(config.auto_offset_reset)
         self._max_deliveries = config.delivery_count_limit
+        self._is_committed = config.isolation_level == "read_committed"
         self._enough_bytes = max(min(request.min_bytes, request.max_bytes), 1)
         self._max_bytes = request.max_bytes
         # The locks of records acquired early must not expire while we wait for more.
@@ -270,6 +271,7 @@ class SharedFetch:
             lock_ms=self._lock_ms,
             start=self._start,
             max_deliveries=self._max_deliveries,
+            is_committed=self._is_committed,
         )
         self._records_left -= len(acquired)
         self._probable_bytes += len(acquired) * record_bytes
