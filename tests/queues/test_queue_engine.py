@@ -44,6 +44,7 @@ from alpacamq.queues.messages import (
     Settlement,
     SettleReply,
     SettleRequest,
+    ShareTerms,
     Start,
     TopicDeleted,
 )
@@ -648,7 +649,7 @@ def test_leases_of_uncommitted_messages_survive_a_restart() -> None:
     queue.log.topics[QUEUE.topic].partitions[0].open = 2
     queue.publish(2)
     assert queue.receive() == ()
-    reply = queue.ask(receive_request(is_committed=False))
+    reply = queue.ask(receive_request(share=ShareTerms(is_committed=False)))
     assert isinstance(reply, ReceiveReply)
     assert offsets(reply.messages) == [0, 1]
     queue.restart()

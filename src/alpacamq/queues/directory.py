@@ -218,9 +218,11 @@ class QueueDirectory:
 
     def _load(self, queue: Queue, partition: SharePartition, now_ms: int) -> None:
         _, log_end = queue.bounds(partition.number)
+        _, end = self._log.bounds(queue.id.topic, partition.number, is_committed=False)
         # Records appended since the start have reused the offsets of lost ones.
-        cut_offset = self._log.cut_offset(queue.id.topic, partition.number)
-        if cut_tail(partition, log_end if cut_offset is None else min(cut_offset, log_end), self.output):
+        if (cut_offset := self._log.cut_offset(queue.id.topic, partition.number)) is not None:
+            end = min(cut_offset, end)
+        if cut_tail(partition, end, self.output):
             partition.generation = self.new_generation(now_ms)
             self.output.write(partition)
         for leases in restore(partition, self.output, now_ms):

@@ -45,6 +45,7 @@ from .receiving import (
     load_backlog,
     mask_of,
     read_ahead,
+    read_cold,
     room_for,
     serve,
 )
@@ -87,6 +88,10 @@ class PendingReceives:
         replies: list[Reply] = []
         try:
             queue.refresh()
+            if queue.is_cold(now_ms):
+                read_cold(queue, self._limits)
+                if queue.reading:
+                    return []
             self._serve_polls(queue, replies, now_ms)
             self._serve_waiting(queue, replies, now_ms)
         except AlpacaError as error:
@@ -160,8 +165,11 @@ class PendingReceives:
 
     def _schedule(self, receive: PendingReceive, now_ms: int) -> None:
         """Set the time at which a receive is served again, whatever happens."""
-        ready_ms = max(now_ms + _READ_MS, receive.queue.cold_until_ms)
-        due_ms = min(ready_ms, receive.end_ms) if receive.has_ready else receive.end_ms
+        due_ms = receive.end_ms
+        if receive.queue.is_cold(now_ms):
+            due_ms = min(receive.queue.cold_until_ms, due_ms)
+        elif receive.has_ready:
+            due_ms = min(now_ms + _READ_MS, due_ms)
         if receive.due_ms == NO_DEADLINE or due_ms < receive.due_ms:
             self._deadlines.remove(receive)
             receive.due_ms = due_ms
@@ -260,14 +268,12 @@ class QueueEngine:
         check_receive(request, self._log)
         queue = self._queues.open(request.queue, now_ms)
         queue.open_partitions(request.start)
-        if request.max_messages:
-            queue.max_deliveries = request.max_deliveries
-        if request.is_committed is not None:
-            queue.isolate(is_committed=request.is_committed)
-        if (queue.waiting or queue.polls) and queue.ready_partitions.lanes:
-            out.replies += self._receives.serve(queue, now_ms)  # the older ones first
+        if request.share is not None:
+            queue.share(request.share)
         if queue.cold_until_ms == NO_DEADLINE:
             queue.cold_until_ms = now_ms + _COLD_MS
+        if (queue.waiting or queue.polls) and queue.ready_partitions.lanes and not queue.is_cold(now_ms):
+            out.replies += self._receives.serve(queue, now_ms)  # the older ones first
         partitions = mask_of(request)
         wait_ms = request.wait_ms or _POLL_MS
         receive = PendingReceive(queue, request, reply_to, partitions, now_ms + wait_ms)

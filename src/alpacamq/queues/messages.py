@@ -102,6 +102,13 @@ class ReceiveReply(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Acquired, ...] = ()
 
 
+class ShareTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """What the settings of a share group say about a queue. Stored with it."""
+
+    max_deliveries: int = 0  # 0: the setting of the queue
+    is_committed: bool = True
+
+
 class ReceiveRequest(QueueRequest[ReceiveReply], frozen=True, kw_only=True):
     """Lease up to `max_messages` to `consumer`. Waits for messages for up to `wait_ms`.
 
@@ -117,9 +124,7 @@ class ReceiveRequest(QueueRequest[ReceiveReply], frozen=True, kw_only=True):
     # In key order: whether this receive may lease several messages of one key, in order. The key stays
     # blocked until all of them are settled.
     key_runs: bool = False
-    max_deliveries: int = 0  # 0: the setting of the queue; otherwise also for earlier leases
-    # Whether the queue reads committed records only, from now on; None: as before.
-    is_committed: bool | None = None
+    share: ShareTerms | None = None  # None: as before
 
 
 class Action(StrEnum):

@@ -21,6 +21,7 @@ from .messages import (
     PartitionTotals,
     QueueId,
     ReceiveRequest,
+    ShareTerms,
     Start,
 )
 from .partition import Consumers, EventOutput, LeaseCounts, SharePartition
@@ -28,8 +29,9 @@ from .ready import ALL_LANES, LaneScheduler, ReadyPartitions
 from .records import StoredHead, StoredQueue, head_key, pack_queue, queue_key
 
 OVERRIDABLE = "queue."
-# Stored with the overrides of a queue that reads records of open and aborted transactions too.
+# The settings of a share group, stored with the overrides of its queues.
 ISOLATION = "isolation.level"
+DELIVERY_LIMIT = "delivery.count.limit"
 # Reads that one receive requests at a time, and how often it waits for further reads.
 MAX_READS = 8
 COLD_MESSAGES = 20_000
@@ -107,8 +109,6 @@ class Queue:
         # this many messages were read.
         self.cold_until_ms = NO_DEADLINE
         self.cold_messages = COLD_MESSAGES
-        # The limit that share consumers have sent last; 0 is the setting.
-        self.max_deliveries = 0
         self.is_dirty = False
         self.is_forgotten = False
         self.is_stored = False
@@ -124,10 +124,18 @@ class Queue:
         """Return whether the queue reads committed records only."""
         return ISOLATION not in self.overrides
 
-    def isolate(self, *, is_committed: bool) -> None:
-        """Read committed records only, or all, from now on."""
-        if is_committed != self.is_committed:
-            self.configure({ISOLATION: None if is_committed else "read_uncommitted"})
+    def share(self, terms: ShareTerms) -> None:
+        """Apply the settings of a share group from now on."""
+        wanted = {
+            ISOLATION: None if terms.is_committed else "read_uncommitted",
+            DELIVERY_LIMIT: str(terms.max_deliveries) if terms.max_deliveries else None,
+        }
+        if any(self.overrides.get(name) != text for name, text in wanted.items()):
+            self.configure(wanted)
+
+    def is_cold(self, now_ms: int) -> bool:
+        """Return whether receives wait for reads, although there are messages."""
+        return now_ms < self.cold_until_ms and bool(self.unread | self.reading)
 
     def bounds(self, number: int) -> tuple[int, int]:
         """Return the first offset of a partition, and the end of what this queue may read."""
@@ -238,7 +246,8 @@ class Queue:
         """Return whether a message with this many deliveries is dead-lettered when it fails."""
         if self.dead_letter_topic is None:
             return False
-        return 0 < (self.max_deliveries or self.settings.queue_max_deliveries) <= delivery_count
+        limit = self.overrides.get(DELIVERY_LIMIT)
+        return 0 < (self.settings.queue_max_deliveries if limit is None else int(limit)) <= delivery_count
 
     def dead_letter(self, partition: SharePartition, leases: LeaseGroup, offset: int, reason: str) -> None:
         """Move a leased message to the dead-letter topic."""
@@ -301,7 +310,7 @@ def describe(queue: Queue) -> DescribeReply:
     return DescribeReply(
         queue=queue.id,
         generation=queue.generation,
-        overrides={name: text for name, text in queue.overrides.items() if name != ISOLATION},
+        overrides={name: text for name, text in queue.overrides.items() if name.startswith(OVERRIDABLE)},
         dead_letter_topic=queue.dead_letter_topic,
         partitions=tuple(partitions),
         received_total=totals.received,

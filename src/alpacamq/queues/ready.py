@@ -81,6 +81,8 @@ NEVER_MS = 1 << 62
 # Batches whose times are kept; beyond that, neighbouring batches share a time.
 MAX_TIMES = 8192
 _STALE_ENTRIES = 64
+# Turns of other partitions after which a partition is served, whatever its timestamps.
+MAX_PASSED_OVER = 1000
 
 
 class ArrivalTimes:
@@ -140,13 +142,14 @@ class LaneBacklog:
     returned: the caller must check their state.
     """
 
-    __slots__ = ("_in_runs", "_runs", "_singles", "_times")
+    __slots__ = ("_in_runs", "_runs", "_since", "_singles", "_times")
 
     def __init__(self, times: ArrivalTimes) -> None:
         self._times = times
         self._runs: deque[list[int]] = deque()  # [first, end), ascending
         self._in_runs = 0  # messages
-        self._singles: list[tuple[int, int]] = []  # a heap: ready since, offset
+        self._since: dict[int, int] = {}  # since when each single has been ready
+        self._singles: list[tuple[int, int]] = []  # a heap of the same; the first entry is current
 
     def __bool__(self) -> bool:
         return bool(self._runs or self._singles)
@@ -158,7 +161,7 @@ class LaneBacklog:
     @property
     def count(self) -> int:
         """Return the number of messages, stale ones included."""
-        return self._in_runs + len(self._singles)
+        return self._in_runs + len(self._since)
 
     @property
     def since_ms(self) -> int:
@@ -178,7 +181,17 @@ class LaneBacklog:
             runs.append([first, end])
 
     def add_single(self, offset: int, since_ms: int) -> None:
-        heappush(self._singles, (since_ms, offset))
+        self._since[offset] = since_ms
+        if len(self._singles) > 2 * len(self._since) + _STALE_ENTRIES:
+            self._rebuild()
+        else:
+            heappush(self._singles, (since_ms, offset))
+            self._drop_stale()
+
+    def remove_single(self, offset: int) -> None:
+        """Remove a single that is not ready any more."""
+        if self._since.pop(offset, None) is not None:
+            self._drop_stale()
 
     def pop(self, room: int, until_ms: int) -> ReadyRange | None:
         """Remove and return up to `room` consecutive messages that have been ready for the longest time.
@@ -187,17 +200,13 @@ class LaneBacklog:
         """
         runs, singles = self._runs, self._singles
         if not runs:
-            if not singles:
-                return None
-            _, offset = heappop(singles)
-            return ReadyRange(offset, offset + 1, is_single=True)
+            return self._pop_single() if singles else None
         run = runs[0]
         first, end = run
         if singles:
             since_ms = self._times.at(first)
             if singles[0] < (since_ms, first):
-                _, offset = heappop(singles)
-                return ReadyRange(offset, offset + 1, is_single=True)
+                return self._pop_single()
             until_ms = min(until_ms, singles[0][0])
         if end - first > 1 and (later := self._times.first_at(until_ms)) != -1 and later < end:
             if later <= first:
@@ -213,8 +222,8 @@ class LaneBacklog:
 
     def drop_before(self, offset: int) -> int:
         """Drop the messages before `offset`; return how many of them were in runs."""
-        self._singles = [single for single in self._singles if single[1] >= offset]
-        heapify(self._singles)
+        self._since = {single: since_ms for single, since_ms in self._since.items() if single >= offset}
+        self._rebuild()
         runs, removed = self._runs, 0
         while runs and runs[0][0] < offset:
             end = min(runs[0][1], offset)
@@ -226,39 +235,106 @@ class LaneBacklog:
                 runs[0][0] = end
         return removed
 
+    def _pop_single(self) -> ReadyRange:
+        _, offset = heappop(self._singles)
+        del self._since[offset]
+        self._drop_stale()
+        return ReadyRange(offset, offset + 1, is_single=True)
+
+    def _drop_stale(self) -> None:
+        singles, since = self._singles, self._since
+        while singles and since.get(singles[0][1]) != singles[0][0]:
+            heappop(singles)
+
+    def _rebuild(self) -> None:
+        self._singles = [(since_ms, offset) for offset, since_ms in self._since.items()]
+        heapify(self._singles)
+
+
+class PartitionHeap:
+    """Partitions by the time since when their first message has been ready; equals by turn."""
+
+    def __init__(self) -> None:
+        # Since when, turn and partition. An entry may be early or stale, and is checked when it is first.
+        self._heap: list[tuple[int, int, int]] = []
+        self.entries: dict[int, tuple[int, int, int]] = {}
+
+    def put(self, partition: int, since_ms: int, turn: int) -> None:
+        """Add a partition, or replace its entry."""
+        entry = self.entries[partition] = (since_ms, turn, partition)
+        heappush(self._heap, entry)
+        if len(self._heap) > 2 * len(self.entries) + _STALE_ENTRIES:
+            self._heap[:] = self.entries.values()
+            heapify(self._heap)
+
+    def remove(self, partition: int) -> bool:
+        """Remove a partition; return whether it was there."""
+        if self.entries.pop(partition, None) is None:
+            return False
+        if not self.entries:
+            self._heap.clear()
+        return True
+
+    def first(self, since: Callable[[int], int]) -> tuple[int, int]:
+        """Return the first partition, and since when the one after it is ready. There must be one.
+
+        `since` returns since when the first message of a partition has been ready.
+        """
+        heap, entries = self._heap, self.entries
+        while True:
+            entry = heap[0]
+            number = entry[2]
+            if entries.get(number) is not entry:
+                heappop(heap)
+            elif (since_ms := since(number)) > entry[0]:
+                entries[number] = entry = (since_ms, entry[1], number)
+                heapreplace(heap, entry)
+            else:
+                # The entries below the first may be early: then fewer messages are taken at a time.
+                return number, min(heap[1:3])[0] if len(heap) > 1 else NEVER_MS
+
 
 class ReadyPartitions:
     """The partitions of a queue with ready messages, by lane.
 
     The partition whose first message has been ready for the longest time is next; among equals, the one
-    that was served least recently.
+    that was served least recently. A partition that was passed over many times comes first: timestamps are
+    those of producers, whose clocks may be wrong.
     """
 
     def __init__(self) -> None:
         self._ready = [0] * len(ALL_LANES)  # masks
-        # Since when, turn and partition. An entry may be early or stale, and is checked when it is first.
-        self._oldest: list[list[tuple[int, int, int]]] = [[] for _ in ALL_LANES]
-        # The current entry of each partition.
-        self._entries: list[dict[int, tuple[int, int, int]]] = [{} for _ in ALL_LANES]
+        self._heaps = [PartitionHeap() for _ in ALL_LANES]
+        # The turn in which each partition was served last or became ready, ascending.
+        self._turns: list[dict[int, int]] = [{} for _ in ALL_LANES]
         self._turn = 0
         self.lanes = 0  # mask of lanes with messages anywhere
 
     def mark(self, lane: Lane, partition: int, since_ms: int) -> None:
         """Record that a partition has messages in this lane, ready since then."""
-        entry = self._entries[lane].get(partition)
-        if entry is None or since_ms < entry[0]:
+        heap, turns = self._heaps[lane], self._turns[lane]
+        if partition not in turns:
             self._ready[lane] |= 1 << partition
             self.lanes |= 1 << lane
-            self._push(lane, partition, since_ms)
+            turns[partition] = self._turn = self._turn + 1
+        elif since_ms >= heap.entries[partition][0]:
+            return
+        heap.put(partition, since_ms, turns[partition])
 
     def clear(self, lane: Lane, partition: int) -> None:
         """Record that a partition has no messages in this lane."""
-        if self._entries[lane].pop(partition, None) is None:
-            return
-        self._ready[lane] &= ~(1 << partition)
-        if not self._ready[lane]:
-            self.lanes &= ~(1 << lane)
-            self._oldest[lane].clear()
+        if self._heaps[lane].remove(partition):
+            del self._turns[lane][partition]
+            self._ready[lane] &= ~(1 << partition)
+            if not self._ready[lane]:
+                self.lanes &= ~(1 << lane)
+
+    def served(self, lane: Lane, partition: int, since_ms: int) -> None:
+        """Record that a partition was served and has messages left, ready since then."""
+        turns = self._turns[lane]
+        if turns.pop(partition, None) is not None:
+            turns[partition] = self._turn = self._turn + 1
+            self._heaps[lane].put(partition, since_ms, self._turn)
 
     def in_lane(self, lane: Lane) -> int:
         """Return a mask of the partitions with messages in a lane."""
@@ -282,45 +358,35 @@ class ReadyPartitions:
                 active |= 1 << lane
         return active
 
-    def oldest(self, lane: Lane, among: int, since: Callable[[int], int]) -> tuple[int, int]:
-        """Return the partition to serve next in an active lane, and since when the one after it is ready.
+    def heap(self, lane: Lane, among: int) -> PartitionHeap:
+        """Return these partitions with messages in a lane; a copy, unless they are all."""
+        if not self._ready[lane] & ~among:
+            return self._heaps[lane]
+        heap = PartitionHeap()
+        for number in bits_of(self._ready[lane] & among, 0):
+            since_ms, turn, _ = self._heaps[lane].entries[number]
+            heap.put(number, since_ms, turn)
+        return heap
 
-        `since` returns since when the first message of a partition has been ready in this lane.
-        """
-        if among == ALL_PARTITIONS:
-            return self._oldest_of_all(lane, since)
-        found = sorted(
-            (since(number), self._entries[lane][number][1], number)
-            for number in bits_of(self._ready[lane] & among, 0)
-        )
-        return found[0][2], found[1][0] if len(found) > 1 else NEVER_MS
+    def update(self, heap: PartitionHeap, lane: Lane, partition: int) -> None:
+        """Update a copy after a partition was served."""
+        if heap is self._heaps[lane]:
+            return
+        if (entry := self._heaps[lane].entries.get(partition)) is None:
+            heap.remove(partition)
+        else:
+            heap.put(partition, *entry[:2])
 
-    def served(self, lane: Lane, partition: int, since_ms: int) -> None:
-        """Record that a partition was served and has messages left, ready since then."""
-        self._push(lane, partition, since_ms)
-
-    def _oldest_of_all(self, lane: Lane, since: Callable[[int], int]) -> tuple[int, int]:
-        heap, entries = self._oldest[lane], self._entries[lane]
-        while True:
-            entry = heap[0]
-            number = entry[2]
-            if entries.get(number) is not entry:
-                heappop(heap)
-            elif (since_ms := since(number)) > entry[0]:
-                entries[number] = entry = (since_ms, entry[1], number)
-                heapreplace(heap, entry)
-            else:
-                # The entries below the first may be early: then fewer messages are taken at a time.
-                return number, min(heap[1:3])[0] if len(heap) > 1 else NEVER_MS
-
-    def _push(self, lane: Lane, partition: int, since_ms: int) -> None:
-        self._turn += 1
-        heap, entries = self._oldest[lane], self._entries[lane]
-        entry = entries[partition] = (since_ms, self._turn, partition)
-        heappush(heap, entry)
-        if len(heap) > 2 * len(entries) + _STALE_ENTRIES:
-            heap[:] = entries.values()
-            heapify(heap)
+    def passed_over(self, lane: Lane, among: int) -> int | None:
+        """Return one of these partitions that was not served for many turns, if there is one."""
+        turns = self._turns[lane]
+        since = self._turn - max(MAX_PASSED_OVER, 2 * len(turns))
+        for number, turn in turns.items():
+            if turn > since:
+                return None
+            if among >> number & 1:
+                return number
+        return None
 
 
 NO_HEAD = -1
@@ -348,7 +414,8 @@ class _KeyQueue:
     def hold(self, offset: int) -> None:
         """Record that a message is in flight."""
         insort(self.in_flight, offset)
-        self.head = NO_HEAD
+        if offset <= self.head:
+            self.head = NO_HEAD
 
 
 class KeyOrder:
@@ -535,6 +602,8 @@ class PartitionBacklog:
             self.ready[lane] -= 1
             if self.order.contains(offset):
                 self.order.hide(offset, lane)
+        self.lanes[lane].remove_single(offset)
+        self.clear_if_empty(lane)
 
     def since_ms(self, lane: Lane) -> int:
         """Return since when the first message of a lane has been ready."""

@@ -20,7 +20,7 @@ from .messages import (
 )
 from .partition import SharePartition
 from .queue import MAX_READS, PendingReceive, Queue
-from .ready import ALL_LANES, ALL_PARTITIONS, most_urgent
+from .ready import ALL_LANES, ALL_PARTITIONS, PartitionHeap, most_urgent
 
 
 @dataclass(slots=True)
@@ -33,6 +33,8 @@ class Grant:
     key_runs: bool
     messages: list[Acquired] = field(default_factory=list)
     redelivered: int = 0
+    # The partitions of each lane that was served.
+    heaps: dict[Lane, PartitionHeap] = field(default_factory=dict)
     # The last run of each partition and lane that is not acquired yet: it may be continued.
     runs: dict[tuple[int, Lane], tuple[SharePartition, int, int]] = field(default_factory=dict)
 
@@ -156,7 +158,8 @@ def load_backlog(queue: Queue, read: ReadBacklog, outline: Outline, now_ms: int)
         return  # retention has deleted part of it; the remainder is still unread
     backlog.times.drop_before(partition.start_offset)
     for offset, time_ms in outline.times:
-        backlog.times.add(max(offset, read.offset), min(time_ms, now_ms))
+        # A batch without a timestamp, or with one in the future, counts from its reading.
+        backlog.times.add(max(offset, read.offset), min(time_ms, now_ms) if time_ms >= 0 else now_ms)
     position = read.offset
     for first, last, lane, keys in outline.ranges:
         assert first >= position, f"{read}: offset {first} follows {position}"
@@ -256,6 +259,11 @@ def read_ahead(queue: Queue, partitions: int, limits: EngineLimits, now_ms: int)
             request_read(queue, number, limits)
 
 
+def read_cold(queue: Queue, limits: EngineLimits) -> None:
+    """Request reads for the first receives of a queue."""
+    _request_reads(queue, ALL_PARTITIONS, MAX_READS, limits)
+
+
 def serve(
     queue: Queue,
     receive: PendingReceive,
@@ -280,7 +288,7 @@ def serve(
     if not is_last and (queue.unread | queue.reading) & partitions:
         deliverable = _deliverable(queue, partitions, wanted)
         # The first receives wait until lanes and partitions are known: their shares and order hold from then.
-        is_cold = now_ms < queue.cold_until_ms
+        is_cold = queue.is_cold(now_ms)
         if deliverable < wanted or is_cold:
             _request_reads(queue, partitions, MAX_READS, limits)
         reading = queue.reading & partitions
@@ -370,10 +378,18 @@ def _lease_from_next_partition(queue: Queue, lane: Lane, among: int, room: int, 
     def since(number: int) -> int:
         return queue.partitions[number].backlog.since_ms(lane)
 
-    number, until_ms = queue.ready_partitions.oldest(lane, among, since)
+    ready = queue.ready_partitions
+    heap = grant.heaps.get(lane)
+    if heap is None or not heap.entries:
+        heap = grant.heaps[lane] = ready.heap(lane, among)
+        late = ready.passed_over(lane, among)
+    else:
+        late = None
+    number, until_ms = (late, 0) if late is not None else heap.first(since)
     partition = queue.partitions[number]
     partition.drop_before(queue.bounds(number)[0])
     taken = _lease_from_lane(partition, lane, room, until_ms, grant)
+    ready.update(heap, lane, number)
     queue.lanes.served(lane, taken, grant.now_ms, is_empty=not queue.ready_partitions.lanes >> lane & 1)
 
 

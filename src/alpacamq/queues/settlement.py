@@ -226,6 +226,8 @@ def _extend(
         return
     if lease_ms:
         due_ms = min(now_ms + lease_ms, leases.acquired_ms + MAX_LEASE_MS)
+        if due_ms <= now_ms:
+            raise StaleReceipt(f"a lease ends {MAX_LEASE_MS} ms after the message was received")
         partition.extend(leases, settlement.offset, due_ms)
     elif queue.is_spent(leases.count):
         queue.dead_letter(partition, leases, settlement.offset, EXPIRED)

@@ -27,6 +27,7 @@ from alpacamq.queues.messages import (
     ResetRequest,
     Settlement,
     SettleRequest,
+    ShareTerms,
     Start,
 )
 from alpacamq.telemetry.tracing import ClientApi
@@ -147,8 +148,7 @@ class Queues:
         max_messages: int,
         lock_ms: int | None = None,
         start: Start = Start.LATEST,
-        max_deliveries: int = 0,
-        is_committed: bool = True,
+        share: ShareTerms | None = None,
     ) -> tuple[Acquired, ...]:
         """Lease messages for Kafka's share consumers, without reading them. Never waits."""
         return await self._host.lease(
@@ -159,8 +159,7 @@ class Queues:
                 visibility_ms=lock_ms,
                 partitions=partitions,
                 start=start,
-                max_deliveries=max_deliveries,
-                is_committed=is_committed,
+                share=share,
             )
         )
 

@@ -22,6 +22,7 @@ from .block_cache import (
     StoredBlocks,
     in_thread,
     outlined,
+    ranges_from,
     report_unreadable,
     verified_read,
 )
@@ -109,20 +110,20 @@ class BacklogScans:
         scan.waiting.append(then)
         return True
 
-    def read_uncommitted(self, partition: Partition, offset: int, deliver: Deliver) -> None:
+    def read_uncommitted(self, partition: Partition, read: ReadBacklog, deliver: Deliver) -> None:
         """Read records of open and aborted transactions too, in a thread; nothing is cached."""
         if self._tasks is not None:
-            self._tasks.create_task(self._read_uncommitted(partition, offset, deliver))
+            self._tasks.create_task(self._read_uncommitted(partition, read, deliver))
 
-    async def _read_uncommitted(self, partition: Partition, offset: int, deliver: Deliver) -> None:
+    async def _read_uncommitted(self, partition: Partition, read: ReadBacklog, deliver: Deliver) -> None:
+        offset = max(read.offset, partition.start_offset)
         outline = Outline((), offset)
         try:
             end = partition.high_watermark
             part = await verified_read(partition, offset, _MIN_SCAN_BYTES, end, self._executor)
             if part is not None:
-                outline, _ = await in_thread(
-                    self._executor, part, self._outline_of, partition, part, offset, ()
-                )
+                scan = partial(self._outline_of, with_keys=read.with_keys)
+                outline, _ = await in_thread(self._executor, part, scan, partition, part, offset, ())
         except DamagedLog as error:
             if error.offsets is None:
                 self.report(partition, error)
@@ -204,26 +205,32 @@ class BacklogScans:
         return part.next_offset
 
     def _outline_of(
-        self, partition: Partition, part: Readable, offset: int, aborted: Sequence[tuple[int, int]]
+        self,
+        partition: Partition,
+        part: Readable,
+        offset: int,
+        aborted: Sequence[tuple[int, int]],
+        *,
+        with_keys: bool = False,
     ) -> tuple[Outline, float]:
         """Return the outline of a slice, and the CPU time of this thread."""
         began = thread_time()
-        runs, times = outlined(part.read(), aborted, self._unpacked_limit_bytes, report_unreadable(partition))
-        kept = [
-            run if run.first >= offset else run._replace(first=offset) for run in runs if run.last >= offset
-        ]
-        return Outline(kept, part.next_offset, times), thread_time() - began
+        unreadable = report_unreadable(partition)
+        runs, times = outlined(
+            part.read(), aborted, self._unpacked_limit_bytes, unreadable, with_keys=with_keys
+        )
+        return Outline(ranges_from(runs, offset), part.next_offset, times), thread_time() - began
 
     def _keep(self, key: tuple[Partition, int], outline: Outline) -> None:
         if key in self._found:
             self._drop(key)
         self._found[key] = outline
-        self._found_runs += len(outline.ranges) + 1
+        self._found_runs += _size(outline)
         while self._found_runs > _MAX_RUNS and len(self._found) > 1:
             self._drop(next(iter(self._found)))
 
     def _drop(self, key: tuple[Partition, int]) -> None:
-        self._found_runs -= len(self._found.pop(key).ranges) + 1
+        self._found_runs -= _size(self._found.pop(key))
         self._mark_used(*key)
 
     def _mark_used(self, partition: Partition, offset: int) -> None:
@@ -231,6 +238,11 @@ class BacklogScans:
             unused.discard(offset)
             if not unused:
                 del self._unused[partition]
+
+
+def _size(outline: Outline) -> int:
+    """Return the number of ranges and times that an outline keeps."""
+    return len(outline.ranges) + len(outline.times) + 1
 
 
 # Bytes of one partition that may be read on the event loop in one turn.
@@ -276,7 +288,7 @@ class BacklogReader:
             deliver(Outline((), read.offset))
             return
         if not read.is_committed:
-            self._scans.read_uncommitted(partition, max(read.offset, partition.start_offset), deliver)
+            self._scans.read_uncommitted(partition, read, deliver)
             return
         # The scan may be for a queue without keys, or meet damage that a read skips: it is read again then.
         after = partial(self._read, partition, read, deliver, 1)

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.readable import Readable
-from alpacamq.model.batch import COMPRESSION_MASK, HEADER_BYTES, BatchHeader, read_header
+from alpacamq.model.batch import COMPRESSION_MASK, HEADER_BYTES, LOG_APPEND_TIME, BatchHeader, read_header
 from alpacamq.model.compression import TooMuchData
 from alpacamq.model.control import CommittedFilter
 from alpacamq.model.errors import CorruptBatch, DamagedLog, StorageFailed
@@ -133,19 +133,26 @@ class BatchTimes:
             self.add(stored.header)
 
     def add(self, header: BatchHeader) -> None:
-        self.found.append((header.base_offset, header.base_timestamp))
+        by_broker = header.attributes & LOG_APPEND_TIME
+        time_ms = header.max_timestamp if by_broker else header.base_timestamp
+        self.found.append((header.base_offset, time_ms))
         if len(self.found) > _MAX_TIMES:
             del self.found[1::2]
 
 
 def outlined(
-    data: bytes, aborted: Sequence[tuple[int, int]], limit_bytes: int, unreadable: "Unreadable"
+    data: bytes,
+    aborted: Sequence[tuple[int, int]],
+    limit_bytes: int,
+    unreadable: "Unreadable",
+    *,
+    with_keys: bool = False,
 ) -> tuple[list[OffsetRange], list[tuple[int, int]]]:
     """Return the ranges of all batches in `data`, and their times."""
-    runs, times = Runs(with_keys=False), BatchTimes()
+    runs, times = Runs(with_keys=with_keys), BatchTimes()
     for stored in stored_batches(data, aborted):
         times.add(stored.header)
-        if stored.is_plain:
+        if stored.is_plain and not with_keys:
             runs.add_plain(stored.header)
         else:
             try:
@@ -236,7 +243,7 @@ class Block:
             self.size_bytes += sum(150 + 60 * len(run.keys or ()) for run in runs)
         times = self._times
         if runs and runs[0].first < offset:
-            runs = _from(runs, offset)
+            runs = ranges_from(runs, offset)
             times = times[max(bisect_right(times, offset, key=itemgetter(0)) - 1, 0) :]
         return Outline(runs, self.next_offset, times)
 
@@ -285,7 +292,7 @@ class Block:
         self.size_bytes += batch.size_bytes
 
 
-def _from(runs: Sequence[OffsetRange], offset: int) -> list[OffsetRange]:
+def ranges_from(runs: Sequence[OffsetRange], offset: int) -> list[OffsetRange]:
     """Return the part of the ranges from `offset` on."""
     kept = []
     for run in runs:

@@ -30,7 +30,7 @@ from alpacamq.model.ids import TopicId
 from alpacamq.model.topics import INTERNAL_TOPICS
 from alpacamq.protocol.messages.share import ShareFetchRequest
 from alpacamq.protocol.share_fetch_codec import AcquiredRange, PartitionShared
-from alpacamq.queues.messages import Acquired, Action, QueueId, Settlement, Start
+from alpacamq.queues.messages import Acquired, Action, QueueId, Settlement, ShareTerms, Start
 from alpacamq.telemetry.logs import get_logger
 from alpacamq.telemetry.tracing import ClientApi
 
@@ -190,8 +190,10 @@ class SharedFetch:
         self._group, self._member_id = session.key
         self._lock_ms = config.record_lock_duration_ms
         self._start = Start(config.auto_offset_reset)
-        self._max_deliveries = config.delivery_count_limit
-        self._is_committed = config.isolation_level == "read_committed"
+        self._terms = ShareTerms(
+            max_deliveries=config.delivery_count_limit,
+            is_committed=config.isolation_level == "read_committed",
+        )
         self._enough_bytes = max(min(request.min_bytes, request.max_bytes), 1)
         self._max_bytes = request.max_bytes
         # The locks of records acquired early must not expire while we wait for more.
@@ -270,8 +272,7 @@ class SharedFetch:
             max_messages=wanted,
             lock_ms=self._lock_ms,
             start=self._start,
-            max_deliveries=self._max_deliveries,
-            is_committed=self._is_committed,
+            share=self._terms,
         )
         self._records_left -= len(acquired)
         self._probable_bytes += len(acquired) * record_bytes
