@@ -2,6 +2,7 @@
 
 import pytest
 
+from alpacamq.coordinator.consumer.messages import ConsumerGroupSettings
 from alpacamq.coordinator.records import parts_of
 from alpacamq.coordinator.share.config import (
     SHARE_SETTINGS,
@@ -102,3 +103,17 @@ def test_settings_are_rebuilt_from_the_log_and_from_a_snapshot() -> None:
         assert overrides(rebuilt) == {RESET: "earliest"}
         assert overrides(rebuilt, "h") == {}
         assert rebuilt.share("g").auto_offset_reset == "earliest"
+
+
+def test_settings_of_a_group_are_kept_when_other_defaults_make_them_invalid() -> None:
+    overrides = {"consumer.session.timeout.ms": "6000", "share.delivery.count.limit": "50"}
+    changes, _ = GroupConfigs(ConsumerGroupSettings()).configure(
+        ConfigureGroupRequest(group="g", overrides=overrides)
+    )
+    defaults = ConsumerGroupSettings(heartbeat_interval_ms=8000)
+    restarted = GroupConfigs(defaults)
+    restarted.replay("g", changes[0].value)
+    described = restarted.describe(DescribeGroupConfigRequest(group="g"))
+    assert described.config.delivery_count_limit == 50
+    assert described.consumer == defaults
+    assert [change.value for change in restarted.snapshot()] == [changes[0].value]

@@ -354,3 +354,16 @@ def test_a_search_that_compaction_overtakes_starts_again(tmp_path: Path) -> None
     assert found == log.offset_for_timestamp(20, 60)
     assert found.timestamp_ms > 20, "what was at 20 is compacted away"
     assert log.damage is None
+
+
+def test_a_clock_that_was_set_back_does_not_stop_compaction(tmp_path: Path) -> None:
+    clock = FakeClock()
+    directory = tmp_path / "t-0"
+    directory.mkdir()
+    log = PartitionLog.open(directory, a_config(**COMPACTED), a_storage(clock=clock))
+    for _ in range(8):
+        append(log, write_batch([Record(0, clock.ms, b"k", b"v" * 200)]))
+    flush(log)
+    log.roll()
+    flush(log)
+    assert log.begin_compaction(clock.ms - 3_600_000, force=True) is not None

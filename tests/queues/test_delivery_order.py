@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from alpacamq.model.errors import StaleReceipt
 from alpacamq.model.lanes import WEIGHTS, Lane
-from alpacamq.queues.messages import Acquired, Action
+from alpacamq.queues.messages import Acquired, Action, ReceiveRequest, ShareTerms
 
-from .fake_log import FakeLog
+from .fake_log import Entry, FakeLog
 from .queue_host import QUEUE, QueueHost
 
 IN_KEY_ORDER = {"queue.ordering": "key"}
@@ -246,3 +246,83 @@ def test_every_message_is_delivered_once_and_in_order_of_its_key(
         for partition in range(3):
             of_key = [at for at in received if keys[at] == key and at[0] == partition]
             assert of_key == sorted(of_key)
+
+
+def busy(queue: QueueHost, partition: int, rounds: int) -> list[int]:
+    """Return the partitions of messages, received while this partition always has more."""
+    received = []
+    for _ in range(rounds):
+        send(queue, partition)
+        (message,) = queue.receive(1)
+        queue.ack(message)
+        received.append(message.partition)
+    return received
+
+
+@pytest.mark.parametrize("behind_ms", [600_000, 1 << 40], ids=["a slow clock", "no timestamps"])
+def test_a_producer_whose_clock_is_behind_does_not_hold_up_other_partitions(behind_ms: int) -> None:
+    queue = host(partitions=2)
+    queue.publish(1, partition=1)
+    slow = queue.log.topics[QUEUE.topic].partitions[0]
+    seen = []
+    for _ in range(1100):
+        slow.append(Entry(), time_ms=max(queue.now_ms - behind_ms, -1))
+        queue.now_ms += 1
+        (message,) = queue.receive(1)
+        queue.ack(message)
+        seen.append(message.partition)
+    assert 1 in seen
+
+
+def test_a_released_message_is_delivered_although_the_clock_was_set_back() -> None:
+    queue = host(UNLIMITED, partitions=2)
+    send(queue, 1)
+    (message,) = queue.receive(1)
+    queue.settle(Action.RELEASE, message)
+    queue.now_ms -= 900_000
+    assert 1 in busy(queue, 0, 1100)
+
+
+def test_the_first_message_of_a_key_stays_deliverable_when_a_later_one_is_leased_again() -> None:
+    queue = host(IN_KEY_ORDER)
+    send(queue, 0, b"a", count=2)
+    messages = queue.receive(2, key_runs=True)
+    queue.advance(30_000)
+    assert queue.settle(Action.EXTEND, messages[1], delay_ms=3_600_000) == [None]
+    queue.restart()
+    assert places(queue.receive(10)) == [(0, 0)]
+
+
+def test_releasing_and_leasing_a_message_again_and_again_takes_no_memory() -> None:
+    queue = host(UNLIMITED)
+    send(queue, 0, count=2)
+    (message,) = queue.receive(1)
+    for _ in range(1000):
+        for delay_ms in (0, 1000):
+            assert queue.settle(Action.EXTEND, message, delay_ms=delay_ms) == [None]
+    lane = next(iter(queue.engine._queues)).partitions[0].backlog.lanes[Lane.NORMAL]
+    assert len(lane._singles) < 200
+
+
+def test_a_lease_is_not_extended_twelve_hours_after_the_delivery() -> None:
+    queue = host(UNLIMITED)
+    send(queue, 0)
+    (message,) = queue.receive(1)
+    queue.advance(13 * 3_600_000)
+    (error,) = queue.settle(Action.EXTEND, message, delay_ms=60_000)
+    assert isinstance(error, StaleReceipt)
+    assert places(queue.receive(1)) == [(0, 0)]
+
+
+def test_the_limit_of_a_share_group_survives_a_restart() -> None:
+    queue = host({"queue.max.deliveries": "2"})
+    send(queue, 0)
+    terms = ShareTerms(max_deliveries=4)
+    for _ in range(3):
+        queue.ask(ReceiveRequest(queue=QUEUE, consumer="c1", max_messages=1, share=terms))
+        queue.advance(30_000)
+    queue.restart()
+    queue.receive(1)
+    assert queue.moves == []
+    queue.advance(30_000)
+    assert len(queue.moves) == 1

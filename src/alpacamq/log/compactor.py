@@ -231,7 +231,7 @@ class Compactor:
         """
         if not config.is_compacted or (self._compaction is not None and self._compaction.is_running):
             return None
-        segments = self._cleanable(now_ms - config.min_compaction_lag_ms, now_ms)
+        segments = self._cleanable(config.min_compaction_lag_ms, now_ms)
         if not segments:
             return None
         first_dirty_offset = max(self._unflushed.compacted_to, segments[0].base_offset)
@@ -296,8 +296,8 @@ class Compactor:
             with suppress(OSError):
                 done.replaced.append(self._storage.handles.pin(segment.path))
 
-    def _cleanable(self, newest_ms: int, now_ms: int) -> list[Segment]:
-        """Return sealed segments that may be compacted: without records after `newest_ms`.
+    def _cleanable(self, lag_ms: int, now_ms: int) -> list[Segment]:
+        """Return sealed segments that may be compacted: without records of the last `lag_ms`.
 
         They are durable, have no open transaction, and are not scanned again.
         """
@@ -309,7 +309,8 @@ class Compactor:
                 break
             if undecided is not None and segment.next_offset > undecided:
                 break
-            if segment.newest_ms(now_ms) > newest_ms:
+            # Without a lag the clock does not matter: it may have been set back.
+            if lag_ms and segment.newest_ms(now_ms) > now_ms - lag_ms:
                 break
             segments.append(segment)
         return segments

@@ -365,7 +365,12 @@ class PartitionLog:
         """
         if not self._health.is_writable or self.damages:
             return None
-        return self._compactor.begin(self.config, now_ms, force=force)
+        try:
+            return self._compactor.begin(self.config, now_ms, force=force)
+        except Violation as violation:
+            raise StorageFailed(
+                f"{self.directory.name}: an index cannot be rebuilt: {violation}"
+            ) from violation
 
     def end_compaction(self, compaction: Compaction) -> None:
         """Replace the compacted segments."""

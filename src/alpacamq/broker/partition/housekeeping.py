@@ -82,9 +82,9 @@ class Housekeeping:
 
         Records of open transactions and those after them are left.
         """
+        await partition.seal()
         while (running := self._compacting.get(partition)) is not None:
             await running.wait()
-        await partition.seal()
         return await self._compact(partition, self._clock.now_ms(), force=True)
 
     async def _compact(self, partition: Partition, now_ms: int, *, force: bool = False) -> bool:

@@ -387,7 +387,8 @@ class FifoPublisher:
         image = self._topics.image
         for topic_id in [known for known in self._windows if image.topic_by_id(known) is None]:
             self._windows.pop(topic_id).clear()
-            self._loading.pop(topic_id, None)
+        for topic_id in [known for known in self._loading if image.topic_by_id(known) is None]:
+            del self._loading[topic_id]
 
     async def _read_back(self, topic: Topic, scope: DeduplicationScope) -> DeduplicationWindow:
         window = DeduplicationWindow(self._usage)
@@ -442,7 +443,7 @@ _START_SETTING = "queue.deduplication.start"
 def start_offsets(config: TopicConfig) -> list[int]:
     """Return the offsets before which ids are forgotten, by partition; empty if the setting is not valid."""
     try:
-        return [int(text) for text in config.queue_deduplication_start.split(",") if text]
+        return [int(text or 0) for text in config.queue_deduplication_start.split(",")]
     except ValueError:
         return []
 

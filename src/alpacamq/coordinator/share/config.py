@@ -200,7 +200,15 @@ class GroupConfigs:
         return [*self._overrides]
 
     def describe(self, request: DescribeGroupConfigRequest) -> GroupConfigReply:
-        return self._reply(self._overrides.get(request.group, {}))
+        group = request.group
+        if group not in self._overrides:
+            return self._reply({})
+        return GroupConfigReply(
+            overrides=self._overrides[group],
+            config=self._share[group],
+            consumer=self._consumer[group],
+            consumer_defaults=self._consumer_defaults,
+        )
 
     def configure(self, request: ConfigureGroupRequest) -> tuple[list[Change], GroupConfigReply]:
         """Change the overrides of a group; change nothing if this raises."""
@@ -226,9 +234,19 @@ class GroupConfigs:
         stored = {} if value is None else _overrides_decoder.decode(value)
         known = {name: text for name, text in stored.items() if name in GROUP_SETTINGS}
         try:
-            self._set(group, self._reply(known))
+            share = share_config(known)
         except InvalidConfig:
-            self._set(group, self._reply({}))
+            share = ShareConfig()
+        try:
+            consumer = consumer_config(known, self._consumer_defaults)
+        except InvalidConfig:  # with other defaults than when it was set
+            consumer = self._consumer_defaults
+        self._set(
+            group,
+            GroupConfigReply(
+                overrides=known, config=share, consumer=consumer, consumer_defaults=self._consumer_defaults
+            ),
+        )
 
     def snapshot(self) -> Iterator[Change]:
         """Yield the changes that lead to the current state."""
