@@ -104,7 +104,7 @@ def test_a_fault_is_named_by_its_field() -> None:
 
 NUMBERS = (FIXED["i"], FIXED["h"], FIXED["q"], FIXED["q"], FIXED["q"])
 # Only errors name records.
-PRODUCED = st.builds(PartitionProduced, *NUMBERS) | st.builds(
+PRODUCED = st.builds(PartitionProduced, *NUMBERS, st.none(), st.just(())) | st.builds(
     PartitionProduced, *NUMBERS, TEXTS, st.lists(st.builds(RecordError, FIXED["i"], TEXTS), max_size=3)
 )
 TOPICS = st.lists(st.tuples(st.uuids(), TEXTS, st.lists(PRODUCED, max_size=3)), max_size=3)
