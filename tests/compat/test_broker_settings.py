@@ -1,10 +1,11 @@
 """Changing broker settings at run time: topics without an override follow them."""
 
 from collections.abc import Iterator
+from random import Random
 
 import pytest
 
-from tests.brokers import Broker
+from tests.brokers import Broker, lasting_address
 from tests.kafka_tools import kafka_configs, require_kafka
 
 from .client import Record, Refused
@@ -22,7 +23,8 @@ BrokerAdmin = Confluent | KafkaPython
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker of these tests only: its settings would change other tests."""
-    broker = Broker(tmp_path_factory.mktemp("settings") / "data", config=CONFIG)
+    data_dir = tmp_path_factory.mktemp("settings") / "data"
+    broker = Broker(data_dir, config=CONFIG, kafka=lasting_address(Random()))
     try:
         yield broker.start()
     finally:
