@@ -110,6 +110,7 @@ def test_records_of_later_versions_are_skipped() -> None:
         pytest.param("retention.ms", "1", InvalidConfig, r"log\.retention\.ms\?", id="its name on a topic"),
         pytest.param("sqs.attributes", "{}", InvalidConfig, "sqs.attributes", id="a setting of one topic"),
         pytest.param("broker.id", "2", InvalidRequest, "configuration file", id="a static setting"),
+        pytest.param("log.retention.hours", "2", InvalidRequest, r"log\.retention\.ms", id="in hours"),
         pytest.param("num.partitions", "2", InvalidRequest, "num.partitions", id="a number of partitions"),
     ],
 )

@@ -63,7 +63,7 @@ TOPIC_NAMES: Mapping[str, str] = {broker_name: name for name, broker_name in BRO
 BROKER_SETTINGS: Mapping[str, Setting] = {
     broker_name: SETTINGS[TOPIC_NAMES[broker_name]] for broker_name in sorted(TOPIC_NAMES)
 }
-# Settings of the configuration file that Kafka has too, and does not change at run time either.
+# Settings of Kafka that it does not change at run time either.
 STATIC_SETTINGS = frozenset(
     {
         "advertised.listeners",
@@ -153,7 +153,9 @@ def check_is_dynamic(name: str) -> None:
     if name in BROKER_SETTINGS:
         return
     if name in STATIC_SETTINGS:
-        raise InvalidRequest(f"{name} cannot be changed at run time: it is set in the configuration file")
+        in_ms = f"{name.rpartition('.')[0]}.ms"
+        instead = f"set {in_ms}" if in_ms in BROKER_SETTINGS else "change the configuration file"
+        raise InvalidRequest(f"{name} cannot be changed at run time; {instead} instead")
     near = [BROKER_NAMES[name]] if name in BROKER_NAMES else []
     near = near or get_close_matches(name[:MAX_NAME_LENGTH], BROKER_SETTINGS, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
