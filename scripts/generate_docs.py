@@ -13,6 +13,7 @@ from http_reference import http_reference
 
 from alpacamq.api.rest.table import routes_page
 from alpacamq.cli import reference as alpacactl
+from alpacamq.cluster.broker_config import BROKER_NAMES
 from alpacamq.model.lanes import WEIGHTS, Lane
 from alpacamq.node.config import options_page, topic_settings_page
 from alpacamq.protocol.apis import APIS
@@ -36,6 +37,13 @@ def apis_page() -> str:
         for key, api in sorted(APIS.items())
     ]
     return "| request | key | versions |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def broker_settings_page() -> str:
+    rows = [
+        f"| `{name}` | `{broker_name}` |" for name, broker_name in BROKER_NAMES.items() if name != broker_name
+    ]
+    return "| topic | broker |\n|---|---|\n" + "\n".join(rows) + "\n"
 
 
 def queue_states_page() -> str:
@@ -76,6 +84,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "alpacactl-commands": alpacactl.commands_page,
     "alpacactl-options": alpacactl.options_page,
     "apis": apis_page,
+    "broker-settings": broker_settings_page,
     "decisions": decisions_page,
     "http-routes": routes_page,
     "metrics": metrics_page,

@@ -23,12 +23,21 @@ def require_kafka() -> None:
 def dump_log_segments(*files: Path, options: tuple[str, ...] = ()) -> str:
     """Return what kafka.tools.DumpLogSegments prints about index or log files."""
     names = ",".join(str(file) for file in files)
-    done = subprocess.run(
-        ["java", "-cp", f"{JARS}/*", "kafka.tools.DumpLogSegments", *options, "--files", names],
+    done = _run("kafka.tools.DumpLogSegments", *options, "--files", names)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def kafka_configs(address: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run kafka-configs.sh."""
+    return _run("kafka.admin.ConfigCommand", "--bootstrap-server", address, *options)
+
+
+def _run(tool: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["java", "-cp", f"{JARS}/*", tool, *options],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr

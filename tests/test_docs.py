@@ -51,6 +51,7 @@ ELSEWHERE: Mapping[str, str] = {
     "../spark-4.0/": "not without an index of packages",
     "confluent-kafka ": "continues the line above",
     ".venv/bin/python -m benchmarks": "takes minutes",
+    "kafka-configs.sh ": "tests/compat/test_broker_settings.py",
     "alpacamq serve ": "every test here starts the broker like this",
 }
 

@@ -124,10 +124,10 @@ def test_settings_are_replaced_as_a_whole() -> None:
 
 
 def test_list_settings_take_and_lose_words() -> None:
-    assert edit_list("t", "cleanup.policy", "delete", added="compact") == "compact,delete"
-    assert edit_list("t", "cleanup.policy", "compact,delete", removed="delete") == "compact"
+    assert edit_list("cleanup.policy", "delete", added="compact") == "compact,delete"
+    assert edit_list("cleanup.policy", "compact,delete", removed="delete") == "compact"
     with pytest.raises(InvalidConfig, match=r"cleanup\.policy"):
-        edit_list("t", "cleanup.policy", "delete", removed="delete")
+        edit_list("cleanup.policy", "delete", removed="delete")
 
 
 def test_a_topic_id_is_kept_through_changes() -> None:

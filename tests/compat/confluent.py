@@ -10,6 +10,7 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    ConfigSource,
     NewPartitions,
     NewTopic,
     OffsetSpec,
@@ -154,12 +155,35 @@ class Confluent:
 
     def change_settings(self, topic: str, changes: Mapping[str, tuple[str, str | None]]) -> None:
         """Change settings: name → (set, delete, append or subtract; value)."""
+        self._change(ResourceType.TOPIC, topic, changes)
+
+    def change_broker_settings(
+        self, broker: int, changes: Mapping[str, tuple[str, str | None]], *, only_check: bool = False
+    ) -> None:
+        """Change settings of a broker, as `change_settings` does."""
+        self._change(ResourceType.BROKER, str(broker), changes, validate_only=only_check)
+
+    def broker_settings(self, broker: int) -> dict[str, tuple[str, str]]:
+        """Return the settings of a broker with their sources."""
+        resource = ConfigResource(ResourceType.BROKER, str(broker))
+        entries = _result(self._admin.describe_configs([resource])[resource])
+        return {name: (entry.value, ConfigSource(entry.source).name) for name, entry in entries.items()}
+
+    def _change(
+        self,
+        kind: ResourceType,
+        name: str,
+        changes: Mapping[str, tuple[str, str | None]],
+        *,
+        validate_only: bool = False,
+    ) -> None:
         entries = [
-            ConfigEntry(name, value, incremental_operation=AlterConfigOpType[operation.upper()])
-            for name, (operation, value) in changes.items()
+            ConfigEntry(setting, value, incremental_operation=AlterConfigOpType[operation.upper()])
+            for setting, (operation, value) in changes.items()
         ]
-        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-        _result(self._admin.incremental_alter_configs([resource])[resource])
+        resource = ConfigResource(kind, name, incremental_configs=entries)
+        answers = self._admin.incremental_alter_configs([resource], validate_only=validate_only)
+        _result(answers[resource])
 
     def delete_records(self, topic: str, *, before: int, partition: int = 0) -> int:
         where = TopicPartition(topic, partition, before)

@@ -140,11 +140,28 @@ class KafkaPython:
 
     def replace_settings(self, topic: str, settings: Mapping[str, str]) -> None:
         # This client sends every modified setting, so that none is reset by accident.
-        self._alter(topic, settings, incremental=False)
+        self._alter(ConfigResource(ConfigResourceType.TOPIC, topic, dict(settings)), incremental=False)
 
     def change_settings(self, topic: str, changes: Mapping[str, tuple[str, str | None]]) -> None:
         """Change settings: name → (set, delete, append or subtract; value)."""
-        self._alter(topic, {name: (how.upper(), value) for name, (how, value) in changes.items()}, True)
+        settings = {name: (how.upper(), value) for name, (how, value) in changes.items()}
+        self._alter(ConfigResource(ConfigResourceType.TOPIC, topic, settings), incremental=True)
+
+    def change_broker_settings(
+        self, broker: int, changes: Mapping[str, tuple[str, str | None]], *, only_check: bool = False
+    ) -> None:
+        """Change settings of a broker, as `change_settings` does."""
+        settings = {name: (how.upper(), value) for name, (how, value) in changes.items()}
+        resource = ConfigResource(ConfigResourceType.BROKER, str(broker), settings)
+        self._alter(resource, incremental=True, validate_only=only_check)
+
+    def broker_settings(self, broker: int) -> dict[str, tuple[str, str]]:
+        """Return the settings of a broker with their sources."""
+        resource = ConfigResource(ConfigResourceType.BROKER, str(broker))
+        with self._admin() as admin:
+            answer = admin.describe_configs([resource], config_filter="all")
+        entries = answer["broker"][str(broker)]
+        return {name: (entry["value"], entry["config_source"]) for name, entry in entries.items()}
 
     def delete_records(self, topic: str, *, before: int, partition: int = 0) -> int:
         where = TopicPartition(topic, partition)
@@ -196,12 +213,13 @@ class KafkaPython:
                 if cursor is None:
                     return found
 
-    def _alter(self, topic: str, settings: Mapping[str, Any], incremental: bool) -> None:
-        resource = ConfigResource(ConfigResourceType.TOPIC, topic, dict(settings))
+    def _alter(self, resource: ConfigResource, *, incremental: bool, validate_only: bool = False) -> None:
         with self._admin() as admin:
             # Unknown names are sent to the broker: its answer is tested.
-            answer = admin.alter_configs([resource], raise_on_unknown=False, incremental=incremental)
-        outcome = answer["topic"][topic]
+            answer = admin.alter_configs(
+                [resource], validate_only=validate_only, raise_on_unknown=False, incremental=incremental
+            )
+        outcome = answer[resource.resource_type.name.lower()][resource.name]
         if outcome != "OK":
             number = re.search(r"\[Error (\d+)\]", outcome)
             raise Refused(int(number[1]) if number else -1, outcome)

@@ -171,8 +171,9 @@ class Broker:
             storage,
             self._flushes,
             self.work_threads,
+            node_id=settings.node_id,
             limits=settings.limits,
-            defaults=settings.topic_defaults,
+            file_defaults=settings.topic_defaults,
             tracing=self.tracing,
             power_lost=self._directory.is_power_loss_open,
         )

@@ -1,4 +1,4 @@
-"""The metadata log: the only store of topics and counters.
+"""The metadata log: the only store of topics, counters and broker settings changed at run time.
 
 An internal compacted partition like any other. A change is in force once it is on disk.
 """

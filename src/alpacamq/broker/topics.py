@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from uuid import uuid4
 
-from alpacamq.cluster.image import ClusterImage, topic_change, topic_removal
+from alpacamq.cluster.broker_config import ALL_BROKERS, check_overrides, topic_defaults, usable
+from alpacamq.cluster.image import ClusterImage, broker_config_change, topic_change, topic_removal
 from alpacamq.cluster.topics import BY_DEFAULT, TopicLimits, configured, created, grown
 from alpacamq.log.partition_log import PartitionLog, ScanProgress, sync_recovered_logs
 from alpacamq.log.storage import Storage
 from alpacamq.model.errors import AlpacaError, PartitionNotReady, PolicyViolation, UnknownTopic
-from alpacamq.model.ids import TopicId, TopicName, TopicPartition
+from alpacamq.model.ids import BrokerId, TopicId, TopicName, TopicPartition
 from alpacamq.model.topics import Topic, TopicConfig, topic_config
 from alpacamq.telemetry.logs import get_logger
 
@@ -29,6 +30,7 @@ from .metadata_log import MetadataLog
 from .partition.group_commit import GroupCommit
 from .partition.leader import Partition
 from .partition.loading import Loading, RecoveryProgress
+from .slices import in_slices
 from .tracing.tracing import Tracing
 
 log = get_logger(__name__)
@@ -40,6 +42,8 @@ ID_BYTES = 16
 # New partitions are created in slices, a few slices in parallel.
 SLICE = 32
 SLICES_AT_ONCE = 3
+# Topics that get new defaults between two turns of the event loop.
+CONFIGURED_AT_ONCE = 50
 
 
 def directory_name(identity: TopicPartition, topic_id: TopicId) -> str:
@@ -83,8 +87,9 @@ class Topics:
         flushes: GroupCommit,
         executor: Executor,
         *,
+        node_id: BrokerId,
         limits: TopicLimits,
-        defaults: Mapping[str, str],
+        file_defaults: Mapping[str, str],
         tracing: Tracing | None = None,
         power_lost: bool = False,
     ) -> None:
@@ -94,7 +99,11 @@ class Topics:
         self._flushes = flushes
         self._executor = executor
         self._limits = limits
-        self.defaults = defaults
+        self._node_id = node_id
+        self._file_defaults = file_defaults
+        # Replaced by another object when they change.
+        self.defaults = topic_defaults(metadata.image, node_id, file_defaults)
+        self._report_unusable()
         self._tracing = tracing
         # Whether state may refer to records lost in a power cut.
         self.power_lost = power_lost
@@ -162,7 +171,7 @@ class Topics:
             yield from self.ready_partitions_of(name).values()
 
     def config_of(self, topic: Topic) -> TopicConfig:
-        return topic_config(topic.overrides, self.defaults)
+        return topic_config(topic.overrides, self.defaults.merged)
 
     def load(self, progress: RecoveryProgress, start_number: int) -> None:
         """Open every partition of every topic. Blocking."""
@@ -334,6 +343,36 @@ class Topics:
                 partition.configure(config)
             log.info("topic_configured", topic=topic.name, settings=dict(topic.overrides))
             return topic
+
+    @_uninterrupted
+    async def configure_broker(
+        self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]], *, dry_run: bool = False
+    ) -> None:
+        """Replace the settings changed at run time, of this broker or of all, by those `change` returns.
+
+        When this returns, every topic without an override uses them.
+        """
+        async with self._change():
+            before = self.image.broker_overrides(name)
+            overrides = change(before)
+            check_overrides(self.image, name, overrides, self.defaults)
+            if dry_run or overrides == before:
+                return
+            await self._metadata.write([broker_config_change(name, overrides)])
+            self.defaults = topic_defaults(self.image, self._node_id, self._file_defaults)
+            without_overrides = topic_config({}, self.defaults.merged)
+            async for some in in_slices(list(self.image.topics.values()), CONFIGURED_AT_ONCE):
+                for topic in some:
+                    config = self.config_of(topic) if topic.overrides else without_overrides
+                    for partition in self.partitions_of(topic.name):
+                        partition.configure(config)
+            log.info("broker_configured", broker=name or "all", settings=dict(overrides))
+
+    def _report_unusable(self) -> None:
+        for name in (str(self._node_id), ALL_BROKERS):
+            overrides = self.image.broker_overrides(name)
+            for setting in sorted(overrides.keys() - usable(overrides).keys()):
+                log.warning("broker_setting_ignored", broker=name or "all", setting=setting)
 
     async def finish(self) -> None:
         """Return once no change is in progress."""

@@ -1,4 +1,4 @@
-"""The cluster image: all topics and counters, built from the metadata log.
+"""The cluster image: all topics, broker settings and counters, built from the metadata log.
 
 The log has keyed records, of which compaction keeps the newest. Replaying it through `apply` always
 gives the same image; nothing else changes an image.
@@ -15,6 +15,7 @@ from alpacamq.model.ids import TopicId, TopicName
 from alpacamq.model.topics import Topic
 
 _TOPIC_PREFIX = b"topic/"
+_BROKER_CONFIG_PREFIX = b"broker-config/"
 _PRODUCER_IDS_KEY = b"producer-ids"
 _STARTS_KEY = b"starts"
 _TIME_KEY = b"time"
@@ -28,13 +29,14 @@ class Change(NamedTuple):
 
 
 class ClusterImage:
-    """Topics by name and by id, and the next unreserved producer id."""
+    """Topics by name and by id, settings of brokers, and the next unreserved producer id."""
 
     def __init__(self) -> None:
         self._topics: dict[TopicName, Topic] = {}
         self._by_id: dict[TopicId, Topic] = {}
         # Names by their form in metrics, where dots are underscores.
         self._by_metric_name: dict[str, set[TopicName]] = {}
+        self._broker_overrides: dict[str, Mapping[str, str]] = {}
         self.next_producer_id = 0
         # The number of the broker's last start; 0 if starts have not been numbered yet.
         self.start_number = 0
@@ -60,6 +62,10 @@ class ClusterImage:
         """Return another topic whose name differs from `name` in dots and underscores only."""
         return min(self._by_metric_name.get(_metric_name(name), set()) - {name}, default=None)
 
+    def broker_overrides(self, name: str) -> Mapping[str, str]:
+        """Return the settings changed at run time of a broker, by its id, or of all, by an empty name."""
+        return self._broker_overrides.get(name, {})
+
     @property
     def partition_count(self) -> int:
         return sum(topic.partitions for topic in self._topics.values())
@@ -73,16 +79,21 @@ class ClusterImage:
                 self.start_number = int(value)
             elif key == _TIME_KEY and value is not None:
                 self.time_ms = int(value)
+            elif key.startswith(_BROKER_CONFIG_PREFIX):
+                name = key.removeprefix(_BROKER_CONFIG_PREFIX).decode()
+                self._broker_overrides.pop(name, None)
+                if value is not None:
+                    self._broker_overrides[name] = msgspec.json.decode(value, type=dict[str, str])
             elif key.startswith(_TOPIC_PREFIX):
-                name = TopicName(key.removeprefix(_TOPIC_PREFIX).decode())
-                if (former := self._topics.pop(name, None)) is not None:
+                topic_name = TopicName(key.removeprefix(_TOPIC_PREFIX).decode())
+                if (former := self._topics.pop(topic_name, None)) is not None:
                     del self._by_id[former.id]
-                    self._remove_metric_name(name)
+                    self._remove_metric_name(topic_name)
                 self.version += 1
                 if value is not None:
                     topic = msgspec.json.decode(value, type=Topic)
-                    self._topics[name] = self._by_id[topic.id] = topic
-                    self._by_metric_name.setdefault(_metric_name(name), set()).add(name)
+                    self._topics[topic_name] = self._by_id[topic.id] = topic
+                    self._by_metric_name.setdefault(_metric_name(topic_name), set()).add(topic_name)
 
     def _remove_metric_name(self, name: TopicName) -> None:
         metric_name = _metric_name(name)
@@ -104,6 +115,13 @@ def topic_change(topic: Topic) -> Change:
 def topic_removal(name: TopicName) -> Change:
     """Return the record that deletes a topic."""
     return Change(_TOPIC_PREFIX + name.encode(), None)
+
+
+def broker_config_change(name: str, overrides: Mapping[str, str]) -> Change:
+    """Return the record of the settings of a broker, or of all brokers if `name` is empty."""
+    return Change(
+        _BROKER_CONFIG_PREFIX + name.encode(), msgspec.json.encode(dict(overrides)) if overrides else None
+    )
 
 
 def producer_ids_change(next_producer_id: int) -> Change:

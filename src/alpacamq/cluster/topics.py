@@ -16,7 +16,7 @@ from alpacamq.model.errors import (
     TopicExists,
 )
 from alpacamq.model.ids import TopicId
-from alpacamq.model.topics import INTERNAL_TOPICS, SETTINGS, Topic, check_settings, check_topic_name
+from alpacamq.model.topics import INTERNAL_TOPICS, Topic, check_settings, check_topic_name
 
 from .image import ClusterImage
 
@@ -86,13 +86,15 @@ def configured(image: ClusterImage, name: str, overrides: Mapping[str, str]) -> 
     return msgspec.structs.replace(topic, overrides=dict(overrides))
 
 
-def edit_list(name: str, setting: str, current: str, *, added: str = "", removed: str = "") -> str:
-    """Return a list setting with words added or removed."""
+def edit_list(
+    name: str, current: str, *, added: str = "", removed: str = "", may_be_empty: bool = False
+) -> str:
+    """Return a list setting with words added or removed. Raises InvalidConfig if none are left."""
     words = {word for word in current.split(",") if word}
     words |= {word for word in added.split(",") if word}
     words -= {word for word in removed.split(",") if word}
-    if not (words or SETTINGS[setting].pattern):
-        raise InvalidConfig(f"{setting} of topic {name!r} cannot be empty")
+    if not (words or may_be_empty):
+        raise InvalidConfig(f"{name} cannot be empty")
     return ",".join(sorted(words))
 
 

@@ -456,9 +456,15 @@ def check_setting(name: str, text: str) -> Any:
 
 def check_settings(overrides: Mapping[str, str]) -> None:
     """Check the settings of a topic, each and together. Raises InvalidConfig."""
-    values = {name: check_setting(name, text) for name, text in overrides.items()}
+    for name, text in overrides.items():
+        check_setting(name, text)
+    check_lags(overrides)
+
+
+def check_lags(overrides: Mapping[str, str]) -> None:
+    """Check that compaction lags do not contradict each other. Raises InvalidConfig."""
     shortest, longest = (
-        values.get(name, SETTINGS[name].default)
+        check_setting(name, overrides[name]) if name in overrides else SETTINGS[name].default
         for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
     )
     if shortest > longest:

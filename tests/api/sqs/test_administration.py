@@ -413,3 +413,22 @@ def test_a_dead_letter_queue_decides_whose_it_is(either: Client, queue: str, fif
         else:
             with refused("InvalidParameterValue", "RedriveAllowPolicy"):
                 either.set_queue_attributes(QueueUrl=queue, Attributes={"RedrivePolicy": policy})
+
+
+def test_a_queue_follows_defaults_that_are_changed_at_run_time(
+    server: SqsBroker, either: Client, name: str
+) -> None:
+    server.ask(lambda broker: broker.topics.create(name))  # CreateQueue would set every attribute
+    url = either.get_queue_url(QueueName=name)["QueueUrl"]
+    before = attributes_of(either, url, "DelaySeconds")
+
+    def configure(settings: dict[str, str]) -> None:
+        server.ask(lambda broker: broker.topics.configure_broker("1", lambda _: settings))
+
+    configure({"queue.delay.ms": "7000"})
+    try:
+        after = attributes_of(either, url, "DelaySeconds")
+    finally:
+        configure({})
+    assert (before, after) == ({"DelaySeconds": "0"}, {"DelaySeconds": "7"})
+    assert attributes_of(either, url, "DelaySeconds") == before

@@ -68,8 +68,10 @@ class QueueDirectory:
         self._queues = queues
         self.account_id = settings.account_id
         self._arn_prefix = f"arn:aws:{_SERVICE}:{settings.region}:{settings.account_id}:"
-        # Parsing the settings of a topic costs more than the rest of a request: cached while it is unchanged.
+        # Parsing the settings of a topic costs more than the rest of a request: cached while it is unchanged,
+        # and the defaults are.
         self._known: dict[str, Queue] = {}
+        self._defaults = topics.defaults
 
     def find(self, name: str) -> Queue | None:
         """Return the queue of this name, or None."""
@@ -77,6 +79,9 @@ class QueueDirectory:
         if topic is None or topic.is_internal:
             self._known.pop(name, None)
             return None
+        if self._defaults is not self._topics.defaults:
+            self._defaults = self._topics.defaults
+            self._known.clear()
         if (queue := self._known.get(name)) is None or queue.topic is not topic:
             self._forget_deleted()
             queue = self._known[name] = self._as_queue(topic)

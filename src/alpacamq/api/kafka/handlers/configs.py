@@ -3,10 +3,19 @@
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from enum import IntEnum
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
+from alpacamq.cluster.broker_config import (
+    ALL_BROKERS,
+    BROKER_NAMES,
+    BROKER_SETTINGS,
+    STATIC_SETTINGS,
+    TOPIC_NAMES,
+    check_is_dynamic,
+    usable,
+)
 from alpacamq.cluster.topics import edit_list
 from alpacamq.coordinator.share.config import (
     GROUP_SETTINGS,
@@ -15,7 +24,7 @@ from alpacamq.coordinator.share.config import (
     GroupConfigReply,
 )
 from alpacamq.model.errors import AlpacaError, InvalidConfig, InvalidRequest
-from alpacamq.model.topics import SETTINGS, ConfigKind, Topic, check_setting
+from alpacamq.model.topics import SETTINGS, ConfigKind, Setting, Topic, check_setting
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.messages.configs import (
     AlterableConfig,
@@ -53,6 +62,8 @@ class Source(IntEnum):
     """Sources of the value of a setting."""
 
     TOPIC = 1
+    BROKER = 2
+    ALL_BROKERS = 3
     BROKER_FILE = 4
     DEFAULT = 5
     GROUP = 8
@@ -90,7 +101,20 @@ def source_of(backend: Backend, topic: Topic, name: str) -> Source:
     """Return the source of the value of a topic's setting."""
     if name in topic.overrides:
         return Source.TOPIC
-    return Source.BROKER_FILE if name in backend.broker.topics.defaults else Source.DEFAULT
+    return next(iter(_defaults_of(backend, name)))
+
+
+def _defaults_of(backend: Backend, name: str) -> dict[Source, str]:
+    """Return the defaults of a topic setting by their sources; the first is in force."""
+    defaults = backend.broker.topics.defaults
+    by_source = {
+        Source.BROKER: defaults.of_broker,
+        Source.ALL_BROKERS: defaults.of_all_brokers,
+        Source.BROKER_FILE: defaults.of_file,
+    }
+    found = {source: values[name] for source, values in by_source.items() if name in values}
+    found[Source.DEFAULT] = SETTINGS[name].text(SETTINGS[name].default)
+    return found
 
 
 async def describe_configs(
@@ -114,9 +138,8 @@ async def alter_configs(backend: Backend, request: AlterConfigsRequest, call: Ca
         if resource.resource_type == Resource.GROUP:
             change = _replace_group(backend, resource, request.validate_only)
         else:
-            change = _configure(
-                backend, resource, partial(_replaced, resource.configs), request.validate_only
-            )
+            replaced = partial(_replaced, resource.configs)
+            change = _configure(backend, resource, replaced, request.validate_only)
         responses.append(await _altered(resource, change))
     return AlterConfigsResponse(responses=responses)
 
@@ -130,7 +153,7 @@ async def incremental_alter_configs(
         if resource.resource_type == Resource.GROUP:
             change = _configure_group(backend, resource, request.validate_only)
         else:
-            changed = partial(_changed, backend, resource.configs)
+            changed = partial(_changed, resource.configs)
             change = _configure(backend, resource, changed, request.validate_only)
         responses.append(await _altered(resource, change))
     return IncrementalAlterConfigsResponse(responses=responses)
@@ -192,19 +215,77 @@ async def _altered(
 async def _configure(
     backend: Backend,
     resource: AlterConfigsResource | IncrementalAlterConfigsResource,
-    change: Callable[[Topic], Mapping[str, str]],
+    change: "Change",
     dry_run: bool,
 ) -> None:
     kind, name = resource.resource_type, resource.resource_name
+    topics = backend.broker.topics
     if kind == Resource.BROKER:
-        raise InvalidRequest("broker settings are read-only; change the configuration file")
+        _check_broker(backend, name)
+        check_settings_count(resource.configs)
+        settings = _BrokerSettings(backend, name)
+        await topics.configure_broker(name, partial(change, settings), dry_run=dry_run)
+        return
     if kind != Resource.TOPIC:
         raise InvalidRequest(
-            f"unsupported resource type {kind}: only topics (2) and groups (32) are supported"
+            f"unsupported resource type {kind}: only topics (2), brokers (4) and groups (32) are supported"
         )
     check_settings_count(resource.configs)
-    backend.broker.topics.image.topic(name)  # such names usually do not exist
-    await backend.broker.topics.configure(name, change, dry_run=dry_run)
+    topics.image.topic(name)  # such names usually do not exist
+    await topics.configure(
+        name, lambda topic: change(_TopicSettings(backend), topic.overrides), dry_run=dry_run
+    )
+
+
+def _check_broker(backend: Backend, name: str) -> None:
+    if name not in (ALL_BROKERS, str(backend.node_id)):
+        raise InvalidRequest(f"this is broker {backend.node_id}, not {name!r}")
+
+
+class _Settings(Protocol):
+    """The settings of one kind of resource, as an incremental change needs them."""
+
+    def find(self, name: str) -> Setting | None: ...
+    def check_name(self, name: str) -> None: ...
+    def default(self, name: str) -> str: ...
+
+
+class _TopicSettings:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def find(self, name: str) -> Setting | None:
+        return SETTINGS.get(name)
+
+    def check_name(self, name: str) -> None:
+        if name not in SETTINGS:
+            check_setting(name, "")
+
+    def default(self, name: str) -> str:
+        return next(iter(_defaults_of(self._backend, name).values()))
+
+
+class _BrokerSettings:
+    def __init__(self, backend: Backend, resource: str) -> None:
+        self._backend = backend
+        # A default of all brokers does not depend on the settings of this one.
+        self._above = (Source.BROKER, Source.ALL_BROKERS) if resource == ALL_BROKERS else (Source.BROKER,)
+
+    def find(self, name: str) -> Setting | None:
+        return BROKER_SETTINGS.get(name)
+
+    def check_name(self, name: str) -> None:
+        # As in Kafka, removing a setting that can never be set has no effect.
+        if name not in STATIC_SETTINGS:
+            check_is_dynamic(name)
+
+    def default(self, name: str) -> str:
+        defaults = _defaults_of(self._backend, TOPIC_NAMES[name])
+        return next(text for source, text in defaults.items() if source not in self._above)
+
+
+# Returns the new overrides of a resource for its current ones.
+Change = Callable[[_Settings, Mapping[str, str]], Mapping[str, str]]
 
 
 async def _replace_group(backend: Backend, resource: AlterConfigsResource, dry_run: bool) -> None:
@@ -225,19 +306,21 @@ def _given(configs: Sequence[AlterableConfig]) -> dict[str, str]:
     return {config.name: config.value for config in configs if config.value is not None}
 
 
-def _replaced(configs: Sequence[AlterableConfig], _topic: Topic) -> Mapping[str, str]:
+def _replaced(
+    configs: Sequence[AlterableConfig], _settings: _Settings, _before: Mapping[str, str]
+) -> Mapping[str, str]:
     return _given(configs)
 
 
 def _changed(
-    backend: Backend, changes: Sequence[IncrementallyAlterableConfig], topic: Topic
+    changes: Sequence[IncrementallyAlterableConfig], settings: _Settings, before: Mapping[str, str]
 ) -> Mapping[str, str]:
-    overrides = dict(topic.overrides)
+    overrides = dict(before)
     for change in changes:
         name = change.name
         if change.config_operation == Operation.DELETE:
-            if name not in SETTINGS:
-                check_setting(name, "")
+            if name not in overrides:
+                settings.check_name(name)
             overrides.pop(name, None)
             continue
         if change.value is None:
@@ -247,13 +330,11 @@ def _changed(
             continue
         if change.config_operation not in (Operation.APPEND, Operation.SUBTRACT):
             raise InvalidRequest(f"unknown operation {change.config_operation}")
-        if (setting := SETTINGS.get(name)) is None or setting.kind is not ConfigKind.LIST:
+        if (setting := settings.find(name)) is None or setting.kind is not ConfigKind.LIST:
             raise InvalidConfig(f"{name} is not a list: APPEND and SUBTRACT are not supported")
-        current = overrides.get(name, backend.broker.topics.defaults.get(name, setting.text(setting.default)))
-        if change.config_operation == Operation.APPEND:
-            overrides[name] = edit_list(topic.name, name, current, added=change.value)
-        else:
-            overrides[name] = edit_list(topic.name, name, current, removed=change.value)
+        current = overrides[name] if name in overrides else settings.default(name)
+        edited = {"added" if change.config_operation == Operation.APPEND else "removed": change.value}
+        overrides[name] = edit_list(name, current, **edited, may_be_empty=bool(setting.pattern))
     return overrides
 
 
@@ -265,7 +346,11 @@ async def _described(
             backend, request, backend.broker.topics.image.topic(resource.resource_name)
         )
     elif resource.resource_type == Resource.BROKER:
-        described = _broker_settings(backend, resource.resource_name)
+        _check_broker(backend, resource.resource_name)
+        if resource.resource_name == ALL_BROKERS:
+            described = _settings_of_all_brokers(backend, request)
+        else:
+            described = _broker_settings(backend, request)
     elif resource.resource_type == Resource.GROUP:
         described = await group_settings(backend, request, resource.resource_name)
     else:
@@ -284,37 +369,60 @@ def _topic_settings(
     described = []
     for name, setting in SETTINGS.items():
         value = setting.text(getattr(config, name.replace(".", "_")))
-        source = source_of(backend, topic, name)
-        synonyms = []
-        if request.include_synonyms:
-            values = {
-                Source.TOPIC: topic.overrides.get(name),
-                Source.BROKER_FILE: backend.broker.topics.defaults.get(name),
-                Source.DEFAULT: setting.text(setting.default),
-            }
-            synonyms = [
-                DescribeConfigsSynonym(name=name, value=text, source=origin)
-                for origin, text in values.items()
-                if text is not None
-            ]
-        described.append(
-            DescribeConfigsResourceResult(
-                name=name,
-                value=value,
-                config_source=source,
-                synonyms=synonyms,
-                config_type=TYPES[setting.kind],
-                documentation=setting.doc if request.include_documentation else None,
-            )
-        )
+        synonyms = _synonyms(BROKER_NAMES.get(name, name), _defaults_of(backend, name))
+        if name in topic.overrides:
+            own = DescribeConfigsSynonym(name=name, value=topic.overrides[name], source=Source.TOPIC)
+            synonyms.insert(0, own)
+        described.append(_entry(request, name, setting, value, synonyms))
     return described
 
 
-def _broker_settings(backend: Backend, name: str) -> list[DescribeConfigsResourceResult]:
-    """Return the broker settings that tools read, under Kafka's names; all are read-only."""
+def _entry(
+    request: DescribeConfigsRequest,
+    name: str,
+    setting: Setting,
+    value: str,
+    synonyms: list[DescribeConfigsSynonym],
+) -> DescribeConfigsResourceResult:
+    """Describe a setting; the first synonym is in force."""
+    return DescribeConfigsResourceResult(
+        name=name,
+        value=value,
+        config_source=synonyms[0].source,
+        synonyms=synonyms if request.include_synonyms else [],
+        config_type=TYPES[setting.kind],
+        documentation=setting.doc if request.include_documentation else None,
+    )
+
+
+def _synonyms(name: str, values: Mapping[Source, str]) -> list[DescribeConfigsSynonym]:
+    return [DescribeConfigsSynonym(name=name, value=text, source=source) for source, text in values.items()]
+
+
+def _settings_of_all_brokers(
+    backend: Backend, request: DescribeConfigsRequest
+) -> list[DescribeConfigsResourceResult]:
+    """Return the settings that were set for all brokers at run time; as in Kafka, no others."""
+    overrides = usable(backend.broker.topics.image.broker_overrides(ALL_BROKERS))
+    return [
+        _entry(request, name, BROKER_SETTINGS[name], text, _synonyms(name, {Source.ALL_BROKERS: text}))
+        for name, text in sorted(overrides.items())
+    ]
+
+
+def _broker_settings(
+    backend: Backend, request: DescribeConfigsRequest
+) -> list[DescribeConfigsResourceResult]:
+    """Return the settings that can be changed at run time, and read-only ones that tools read."""
+    described = _static_settings(backend)
+    for name, setting in BROKER_SETTINGS.items():
+        synonyms = _synonyms(name, _defaults_of(backend, TOPIC_NAMES[name]))
+        described.append(_entry(request, name, setting, synonyms[0].value or "", synonyms))
+    return described
+
+
+def _static_settings(backend: Backend) -> list[DescribeConfigsResourceResult]:
     settings = backend.broker.settings
-    if name not in ("", str(backend.node_id)):
-        raise InvalidRequest(f"this is broker {backend.node_id}, not {name!r}")
     values = {
         "advertised.listeners": f"PLAINTEXT://{backend.host}:{backend.port}",
         "auto.create.topics.enable": str(settings.auto_create_topics).lower(),

@@ -1,0 +1,129 @@
+"""Changing broker settings at run time: topics without an override follow them."""
+
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from tests.brokers import Broker, lasting_address
+from tests.kafka_tools import kafka_configs, require_kafka
+
+from .client import Record, Refused
+from .confluent import Confluent
+from .conftest import CONFIG, name_of
+from .kafka_python import KafkaPython
+
+INVALID_CONFIG, INVALID_REQUEST, TOO_LARGE = 40, 42, 10
+BROKER = 1
+
+# aiokafka cannot change single settings.
+BrokerAdmin = Confluent | KafkaPython
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker of these tests only: its settings would change other tests."""
+    data_dir = tmp_path_factory.mktemp("settings") / "data"
+    broker = Broker(data_dir, config=CONFIG, kafka=lasting_address(Random()))
+    try:
+        yield broker.start()
+    finally:
+        broker.end()
+
+
+@pytest.fixture(params=(Confluent, KafkaPython), ids=name_of)
+def brokers(request: pytest.FixtureRequest, broker: Broker) -> BrokerAdmin:
+    kind: type[BrokerAdmin] = request.param
+    return kind(broker.address)
+
+
+def test_a_changed_setting_is_described_and_survives_a_restart(
+    brokers: BrokerAdmin, broker: Broker, topic: str
+) -> None:
+    brokers.create_topic(topic)
+
+    brokers.change_broker_settings(BROKER, {"log.retention.ms": ("set", "5000000")})
+    for _ in range(2):
+        assert brokers.broker_settings(BROKER)["log.retention.ms"] == ("5000000", "DYNAMIC_BROKER_CONFIG")
+        assert brokers.settings(topic)["retention.ms"] == "5000000"
+        broker.stop()
+        broker.start()
+
+    brokers.change_broker_settings(BROKER, {"log.retention.ms": ("delete", None)})
+    assert brokers.broker_settings(BROKER)["log.retention.ms"] == ("604800000", "DEFAULT_CONFIG")
+    assert brokers.settings(topic)["retention.ms"] == "604800000"
+
+
+def test_a_topic_without_an_override_follows_at_once(brokers: BrokerAdmin, topic: str) -> None:
+    own = f"{topic}-own"
+    brokers.create_topic(topic)
+    brokers.create_topic(own, settings={"max.message.bytes": "1000000"})
+    large = [Record(value=b"x" * 3000)]
+    assert brokers.produce(topic, large) == [0]
+
+    brokers.change_broker_settings(BROKER, {"message.max.bytes": ("set", "1500")})
+    try:
+        with pytest.raises(Refused) as refusal:
+            brokers.produce(topic, large)
+        assert brokers.produce(own, large) == [0]
+    finally:
+        brokers.change_broker_settings(BROKER, {"message.max.bytes": ("delete", None)})
+
+    assert refusal.value.code == TOO_LARGE
+    assert brokers.produce(topic, large) == [1]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        pytest.param("broker.id", "3", INVALID_REQUEST, id="the id"),
+        pytest.param("num.partitions", "3", INVALID_REQUEST, id="a static setting"),
+        pytest.param("log.retention.ms", "never", INVALID_CONFIG, id="an invalid value"),
+        pytest.param("no.such.setting", "1", INVALID_CONFIG, id="an unknown setting"),
+    ],
+)
+def test_an_invalid_change_is_refused_and_changes_nothing(
+    brokers: BrokerAdmin, name: str, value: str, code: int
+) -> None:
+    before = brokers.broker_settings(BROKER)
+
+    with pytest.raises(Refused) as refusal:
+        brokers.change_broker_settings(
+            BROKER, {"log.segment.bytes": ("set", "2000000"), name: ("set", value)}
+        )
+
+    assert refusal.value.code == code
+    assert name in refusal.value.words
+    assert brokers.broker_settings(BROKER) == before
+
+
+def test_validation_alone_changes_nothing(brokers: BrokerAdmin) -> None:
+    before = brokers.broker_settings(BROKER)
+    brokers.change_broker_settings(BROKER, {"log.retention.ms": ("set", "5")}, only_check=True)
+    assert brokers.broker_settings(BROKER) == before
+
+
+def test_kafka_configs_changes_a_broker_and_all_brokers(
+    broker: Broker, confluent: Confluent, topic: str
+) -> None:
+    """Only Kafka's own tools can name all brokers."""
+    require_kafka()
+    confluent.create_topic(topic)
+    one = ("--entity-type", "brokers", "--entity-name", str(BROKER))
+    every = ("--entity-type", "brokers", "--entity-default")
+
+    for scope, settings in ((one, "log.retention.ms=5000000"), (every, "log.segment.bytes=2000000")):
+        done = kafka_configs(broker.address, *scope, "--alter", "--add-config", settings)
+        assert done.returncode == 0, done.stderr
+
+    told = kafka_configs(broker.address, "--entity-type", "brokers", "--describe").stdout
+    assert "log.retention.ms=5000000 sensitive=false synonyms={DYNAMIC_BROKER_CONFIG:" in told
+    assert "log.segment.bytes=2000000 sensitive=false synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:" in told
+    found = confluent.settings(topic)
+    assert (found["retention.ms"], found["segment.bytes"]) == ("5000000", "2000000")
+
+    for scope, name in ((one, "log.retention.ms"), (every, "log.segment.bytes")):
+        done = kafka_configs(broker.address, *scope, "--alter", "--delete-config", name)
+        assert done.returncode == 0, done.stderr
+    found = confluent.settings(topic)
+    assert (found["retention.ms"], found["segment.bytes"]) == ("604800000", str(64 << 20))
