@@ -82,7 +82,7 @@ NEVER_MS = 1 << 62
 MAX_TIMES = 8192
 _STALE_ENTRIES = 64
 # Turns of other partitions after which a partition is served, whatever its timestamps.
-MAX_PASSED_OVER = 1000
+MAX_PASSED_OVER = 200
 
 
 class ArrivalTimes:
