@@ -29,6 +29,11 @@ from alpacamq.coordinator.messages import (
     LeavingMember,
 )
 from alpacamq.coordinator.share.messages import ShareGroupDescription, ShareMemberDescription
+from alpacamq.coordinator.streams.messages import (
+    StreamsGroupDescription,
+    StreamsMemberDescription,
+    TaskIds,
+)
 from alpacamq.model.errors import (
     FencedInstanceId,
     FencedMemberEpoch,
@@ -50,7 +55,7 @@ QUEUE = "queue"
 
 
 class ListedGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A listed group. `type` is consumer, classic, share or queue; `topics` is set for queues."""
+    """A listed group. `type` is consumer, classic, share, streams or queue; `topics` is set for queues."""
 
     group: str
     type: str
@@ -74,7 +79,10 @@ class GroupList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemberDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """A member, with its current and target partitions by topic."""
+    """A member, with its current and target partitions by topic.
+
+    Members of streams groups have tasks instead: partitions by subtopology.
+    """
 
     member_id: str
     instance_id: str | None
@@ -85,6 +93,9 @@ class MemberDescription(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str | UnsetType = UNSET
     assignment: dict[str, list[int]] | UnsetType = UNSET
     target: dict[str, list[int]] | UnsetType = UNSET
+    process_id: str | UnsetType = UNSET
+    active_tasks: dict[str, list[int]] | UnsetType = UNSET
+    standby_tasks: dict[str, list[int]] | UnsetType = UNSET
 
 
 class GroupAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,6 +165,15 @@ async def describe_group(call: Call[OfGroup, Nothing]) -> GroupAnswer:
             epoch=found.epoch,
             assignor=found.assignor,
         )
+    if isinstance(found, StreamsGroupDescription):
+        return GroupAnswer(
+            group=group,
+            type="streams",
+            queues=queues,
+            members=[_streams_member(each) for each in found.members],
+            state=found.state,
+            epoch=found.epoch,
+        )
     assert isinstance(found, GroupDescription)
     return GroupAnswer(
         group=group, type="classic", queues=queues, members=_classic_members(found), state=found.state
@@ -200,6 +220,23 @@ def _sharer(broker: Broker, found: ShareMemberDescription) -> MemberDescription:
         topics=list(found.subscribed_topics),
         assignment=dict(partitions_by_topic(broker, found.assignment)),
     )
+
+
+def _streams_member(found: StreamsMemberDescription) -> MemberDescription:
+    return MemberDescription(
+        member_id=found.member_id,
+        instance_id=found.instance_id,
+        client_id=found.client_id,
+        client_host=found.client_host,
+        member_epoch=found.member_epoch,
+        process_id=found.process_id,
+        active_tasks=_task_lists(found.assignment.active),
+        standby_tasks=_task_lists(found.assignment.standby),
+    )
+
+
+def _task_lists(tasks: TaskIds) -> dict[str, list[int]]:
+    return {subtopology: sorted(indexes) for subtopology, indexes in sorted(tasks.items())}
 
 
 def _classic_members(found: GroupDescription) -> list[MemberDescription]:
