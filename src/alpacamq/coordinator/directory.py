@@ -1,8 +1,8 @@
 """All groups of a coordinator, of any protocol, and their deadlines.
 
 A group with members has one protocol. An empty classic, consumer or streams group can change to another of
-these protocols and keeps its offsets. A group without members, offsets and reserved member ids is deleted after
-a while.
+these protocols and keeps its offsets. A group without members, offsets and reserved member ids is deleted
+after a while.
 """
 
 from collections.abc import Callable, Iterable, Iterator

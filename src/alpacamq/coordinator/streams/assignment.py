@@ -228,7 +228,7 @@ class _StickyAssignment:
 
     def _sticky_standby(self, task: Task, holders: set[str], limit: int) -> str | None:
         """Return a process that has the state of the task and is not overloaded."""
-        processes = [*self._had_standby.get(task, ()), *self._had_active.get(task, ())]
+        processes: list[str] = [*self._had_standby.get(task, ()), *self._had_active.get(task, ())]
         for process in processes:
             if process not in holders and self._load_of(process) < limit:
                 return process
