@@ -147,30 +147,33 @@ def assign(
 ) -> dict[str, Tasks]:
     """Balance tasks over members, with as little state to restore as possible.
 
-    The numbers of active tasks of two members differ by at most one. A task stays with its member, or moves
+    The numbers of active tasks of two members differ by at most one, and so do those of their stateful tasks,
+    which are assigned first. A task stays with its member, or moves
     to one whose process has its state, if balance allows. Standby tasks are on other processes than the
     active task; there are fewer if there are too few processes.
     """
     if not members:
         return {}
-    assignment = _StickyAssignment(members, counts)
-    assignment.keep_active()
-    assignment.assign_active()
-    if standbys:
-        assignment.assign_standbys(frozenset(stateful), standbys)
+    assignment = _StickyAssignment(members)
+    tasks = sorted(Task(index, name) for name, count in counts.items() for index in range(count))
+    with_state = set(stateful)
+    stateful_tasks = [task for task in tasks if task.subtopology in with_state]
+    assignment.assign_active(stateful_tasks)
+    assignment.assign_active([task for task in tasks if task.subtopology not in with_state])
+    assignment.assign_standbys(stateful_tasks, standbys)
     return assignment.result()
 
 
 class _StickyAssignment:
     """The state of one assignment."""
 
-    def __init__(self, members: Mapping[str, TaskMember], counts: Mapping[str, int]) -> None:
+    def __init__(self, members: Mapping[str, TaskMember]) -> None:
         self._members = {member_id: members[member_id] for member_id in sorted(members)}
         self._processes: dict[str, list[str]] = {}
         for member_id, member in self._members.items():
             self._processes.setdefault(member.process_id, []).append(member_id)
-        self._tasks = sorted(Task(index, name) for name, count in counts.items() for index in range(count))
-        self._share, self._larger = divmod(len(self._tasks), len(self._members))
+        # The number of active tasks that every member has at least, and how many members have one more.
+        self._share = self._larger = 0
         self._active: dict[Task, str] = {}
         self._loads = dict.fromkeys(self._members, 0)
         self._given: dict[str, tuple[list[Task], list[Task]]] = {each: ([], []) for each in self._members}
@@ -183,18 +186,24 @@ class _StickyAssignment:
             for task in each_task(member.previous.standby):
                 self._had_standby.setdefault(task, []).append(member.process_id)
 
-    def keep_active(self) -> None:
+    def assign_active(self, tasks: list[Task]) -> None:
+        """Assign these tasks in addition to those that are assigned."""
+        self._share, larger = divmod(len(self._active) + len(tasks), len(self._members))
+        self._larger = larger - sum(load > self._share for load in self._loads.values())
+        self._keep_active(set(tasks))
+        self._assign_lightest(self._assign_with_state(tasks))
+
+    def _keep_active(self, tasks: set[Task]) -> None:
         """Leave active tasks where they are, up to the share of each member."""
-        valid = set(self._tasks)
         for member_id, member in self._members.items():
             for task in sorted(each_task(member.previous.active)):
-                if task in valid and task not in self._active and self._has_room(member_id):
+                if task in tasks and task not in self._active and self._has_room(member_id):
                     self._give_active(task, member_id)
 
-    def assign_active(self) -> None:
-        """Assign the other tasks, first those for which a process with room has the state."""
+    def _assign_with_state(self, tasks: list[Task]) -> list[Task]:
+        """Assign tasks to processes with room that have their state; return the other tasks."""
         free: list[Task] = []
-        for task in self._tasks:
+        for task in tasks:
             if task in self._active:
                 continue
             processes = (*self._had_active.get(task, ()), *self._had_standby.get(task, ()))
@@ -204,21 +213,24 @@ class _StickyAssignment:
                     break
             else:
                 free.append(task)
+        return free
+
+    def _assign_lightest(self, tasks: list[Task]) -> None:
+        """Assign tasks to the members with the lowest load."""
         lightest = [(load, member_id) for member_id, load in self._loads.items()]
         heapify(lightest)
-        for task in free:
+        for task in tasks:
             _, member_id = heappop(lightest)
             self._give_active(task, member_id)
             heappush(lightest, (self._loads[member_id], member_id))
 
-    def assign_standbys(self, stateful: frozenset[str], standbys: int) -> None:
+    def assign_standbys(self, tasks: list[Task], standbys: int) -> None:
         """Assign standby tasks to processes that do not have the task."""
-        kept = [task for task in self._tasks if task.subtopology in stateful]
         copies = min(standbys, len(self._processes) - 1)
-        limit = -(-(len(self._tasks) + len(kept) * copies) // len(self._members))
+        limit = -(-(len(self._active) + len(tasks) * copies) // len(self._members))
         lightest = [(self._load_of(process), process) for process in self._processes]
         heapify(lightest)
-        for task in kept:
+        for task in tasks:
             holders = {self._members[self._active[task]].process_id}
             for _ in range(copies):
                 process = self._sticky_standby(task, holders, limit) or self._lightest(lightest, holders)

@@ -564,7 +564,8 @@ class StreamsGroup:
         current = self._roster.currents[member_id]
         # Repeat the assignment to a member that reports another one: the reply may have been lost.
         sends_tasks = (
-            request.member_epoch != current.epoch
+            request.member_epoch == JOIN_EPOCH
+            or request.member_epoch != before.epoch
             or before.assigned != current.assigned
             or (request.owned is not None and request.owned != current.assigned)
         )
