@@ -173,6 +173,17 @@ def test_the_number_of_tasks_is_limited() -> None:
             "invalid number of partitions",
             id="negative partitions",
         ),
+        pytest.param(
+            (
+                Subtopology(
+                    id="0",
+                    repartition_source_topics=(InternalTopic(name="r"),),
+                    repartition_sink_topics=("r",),
+                ),
+            ),
+            "no subtopology determines",
+            id="a repartition topic that only feeds itself",
+        ),
         pytest.param((COUNT,), "no subtopology determines", id="a repartition topic without a writer"),
         pytest.param(
             tuple(Subtopology(id=str(number), source_topics=("t" * 249,) * 1) for number in range(2000)),

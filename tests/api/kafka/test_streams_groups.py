@@ -146,6 +146,11 @@ def test_two_members_share_the_tasks_and_know_each_others_endpoints(wire: Wire, 
         pytest.param({"topology": None}, ErrorCode.INVALID_REQUEST, id="no topology"),
         pytest.param({"standby_tasks": None}, ErrorCode.INVALID_REQUEST, id="half a report"),
         pytest.param(
+            {"topology": topology("a", repartition_sink_topics=["t"] * 20_000)},
+            ErrorCode.STREAMS_INVALID_TOPOLOGY,
+            id="large topology",
+        ),
+        pytest.param(
             {"topology": HeartbeatTopology()}, ErrorCode.STREAMS_INVALID_TOPOLOGY, id="empty topology"
         ),
         pytest.param(

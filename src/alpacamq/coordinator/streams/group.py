@@ -615,7 +615,7 @@ class StreamsGroup:
                 for name in inputs.get(subtopology, ()):
                     if (topic := topics.get(name)) is not None:
                         found[name] = tuple(sorted(each for each in indexes if each < topic.partitions))
-            return found
+            return {name: found[name] for name in sorted(found)}
 
         # The members of a process have the same endpoint, and clients expect it once.
         by_endpoint: dict[Endpoint, Tasks] = {}

@@ -127,25 +127,22 @@ class Topology(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     def _check_partition_counts(self) -> None:
         """Check that every number of partitions follows from those of other topics."""
-        undecided = {
-            topic.name
-            for each in self.subtopologies
-            for topic in each.repartition_source_topics
-            if not topic.partitions
-        }
-        while undecided:
-            decided = {
-                name
-                for each in self.subtopologies
-                if not undecided.issuperset(each.inputs)
-                for name in undecided.intersection(each.repartition_sink_topics)
-            }
-            if not decided:
-                names = ", ".join(sorted(undecided)[:10])
-                raise StreamsInvalidTopology(
-                    f"no subtopology determines the number of partitions of these repartition topics: {names}"
-                )
-            undecided -= decided
+        readers: dict[str, list[Subtopology]] = {}
+        for each in self.subtopologies:
+            for topic in each.repartition_source_topics:
+                if not topic.partitions:
+                    readers.setdefault(topic.name, []).append(each)
+        undecided = set(readers)
+        determined = [each for each in self.subtopologies if not undecided.issuperset(each.inputs)]
+        while determined:
+            for name in undecided.intersection(determined.pop().repartition_sink_topics):
+                undecided.discard(name)
+                determined += readers[name]
+        if undecided:
+            names = ", ".join(sorted(undecided)[:10])
+            raise StreamsInvalidTopology(
+                f"no subtopology determines the number of partitions of these repartition topics: {names}"
+            )
 
 
 class StreamsGroupSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ Changelog topics have one partition for each task.
 
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
+from heapq import heapify, heappop, heappush
 
 import msgspec
 
@@ -15,7 +16,7 @@ from alpacamq.coordinator.consumer.messages import TopicsView
 from .messages import InternalTopic, Status, StatusCode, Subtopology, Topology
 
 # Assignment takes time for each task, and a member's tasks are one record.
-MAX_TASKS = 20_000
+MAX_TASKS = 10_000
 _NAMED = 10
 _COMPACTED = ("cleanup.policy", "compact")
 
@@ -87,24 +88,30 @@ class _PartitionCounts:
         return topic.partitions
 
     def decide_repartition_topics(self) -> None:
-        """Decide the numbers of repartition topics by those of the subtopologies that write to them."""
-        undecided = set(self._flexible)
-        # Topics that feed themselves are decided by their other sources.
-        for is_strict in (True, False):
-            while found := self._decidable(undecided, is_strict=is_strict):
-                self._decided |= found
-                undecided -= found.keys()
-
-    def _decidable(self, undecided: set[str], *, is_strict: bool) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for name in undecided:
-            writers = [each for each in self._subtopologies if name in each.repartition_sink_topics]
-            inputs = {source for each in writers for source in each.inputs}
-            if is_strict and inputs & undecided:
+        """Give each repartition topic the largest number of tasks of the subtopologies that write to it."""
+        readers: dict[str, list[int]] = {}
+        tasks: list[int] = []
+        for index, each in enumerate(self._subtopologies):
+            tasks.append(
+                max((self.of(name) for name in each.inputs if name not in self._flexible), default=0)
+            )
+            for topic in each.repartition_source_topics:
+                if topic.name in self._flexible:
+                    readers.setdefault(topic.name, []).append(index)
+        # From the largest number down, so that each subtopology and topic is visited once.
+        largest = [(-number, index) for index, number in enumerate(tasks) if number]
+        heapify(largest)
+        visited: set[int] = set()
+        while largest:
+            negative, index = heappop(largest)
+            if index in visited:
                 continue
-            if known := [self.of(source) for source in inputs - undecided]:
-                found[name] = max(known)
-        return found
+            visited.add(index)
+            for name in self._subtopologies[index].repartition_sink_topics:
+                if name in self._flexible and name not in self._decided:
+                    self._decided[name] = -negative
+                    for reader in readers[name]:
+                        heappush(largest, (negative, reader))
 
     def copartition(self, group: Iterable[str]) -> None:
         """Give the topics of a group the same number of partitions."""
@@ -128,8 +135,9 @@ def _absent(
     absent: dict[str, InternalTopic] = {}
     for each in subtopologies:
         wanted = {topic.name: (topic, counts.of(topic.name)) for topic in each.repartition_source_topics}
+        inputs = set(each.inputs)
         for topic in each.changelog_topics:
-            if topic.name not in each.inputs:  # a source topic can be its own changelog
+            if topic.name not in inputs:  # a source topic can be its own changelog
                 wanted[topic.name] = (_compacted(topic), tasks[each.id])
         for name, (topic, partitions) in wanted.items():
             if (existing := topics.get(name)) is None:

@@ -1,6 +1,6 @@
 """StreamsGroupHeartbeat and StreamsGroupDescribe (KIP-1071)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from alpacamq.api.kafka.call import Backend, Call
 from alpacamq.api.kafka.errors import code_of, text_of
@@ -21,7 +21,7 @@ from alpacamq.coordinator.streams.messages import (
 from alpacamq.model.errors import AlpacaError, GroupIdNotFound, InvalidRequest, StreamsInvalidTopology
 from alpacamq.protocol.messages import streams as wire
 
-# Entries of one list in a request; more than the coordinator would accept.
+# Entries of a list in a request, and of all lists of a topology.
 _MAX_ENTRIES = 10_000
 _MAX_OWNED_TASKS = 20_000
 
@@ -91,7 +91,7 @@ def _task_ids(listed: Iterable[wire.TaskIds]) -> TaskIds:
 
 
 def _topology(sent: wire.HeartbeatTopology) -> Topology:
-    _check_entries(sent.subtopologies)
+    _check_size(sent)
     return Topology(
         epoch=sent.epoch,
         subtopologies=tuple(sorted(map(_subtopology, sent.subtopologies), key=lambda each: each.id)),
@@ -100,14 +100,6 @@ def _topology(sent: wire.HeartbeatTopology) -> Topology:
 
 def _subtopology(sent: wire.HeartbeatSubtopology) -> Subtopology:
     """Return a subtopology with sorted topics: clients send them in any order."""
-    for listed in (
-        sent.source_topics,
-        sent.state_changelog_topics,
-        sent.repartition_sink_topics,
-        sent.repartition_source_topics,
-        sent.copartition_groups,
-    ):
-        _check_entries(listed)
     repartition = [topic.name for topic in sent.repartition_source_topics]
     return Subtopology(
         id=sent.subtopology_id,
@@ -144,7 +136,6 @@ def _copartitioned(
 def _internal_topics(sent: Sequence[wire.TopicInfo]) -> tuple[InternalTopic, ...]:
     topics = {}
     for topic in sent:
-        _check_entries(topic.topic_configs)
         topics[topic.name] = InternalTopic(
             name=topic.name,
             partitions=topic.partitions,
@@ -152,6 +143,31 @@ def _internal_topics(sent: Sequence[wire.TopicInfo]) -> tuple[InternalTopic, ...
             configs=tuple(sorted((each.key, each.value) for each in topic.topic_configs)),
         )
     return tuple(topics[name] for name in sorted(topics))
+
+
+def _check_size(sent: wire.HeartbeatTopology) -> None:
+    """Raise StreamsInvalidTopology if a topology has too many entries, before they are converted."""
+    entries = 0
+    for lists in _lists(sent):
+        entries += len(lists)
+        if entries > _MAX_ENTRIES:
+            raise StreamsInvalidTopology(f"topology too large: the limit is {_MAX_ENTRIES} entries")
+
+
+def _lists(sent: wire.HeartbeatTopology) -> Iterator[Sequence[object]]:
+    yield sent.subtopologies
+    for each in sent.subtopologies:
+        yield each.source_topics
+        yield each.source_topic_regex
+        yield each.repartition_sink_topics
+        for topics in (each.state_changelog_topics, each.repartition_source_topics):
+            yield topics
+            for topic in topics:
+                yield topic.topic_configs
+        yield each.copartition_groups
+        for group in each.copartition_groups:
+            yield group.source_topics
+            yield group.repartition_source_topics
 
 
 def _check_entries(listed: Sequence[object]) -> None:
