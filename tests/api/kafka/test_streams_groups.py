@@ -118,7 +118,7 @@ def test_a_topic_that_cannot_be_created_is_named_in_the_status(wire: Wire, made:
 
 def test_two_members_share_the_tasks_and_know_each_others_endpoints(wire: Wire, made: str) -> None:
     first = joined(wire, made, user_endpoint=Endpoint(host="one", port=65_535))
-    running = {"standby_tasks": [], "warmup_tasks": []}
+    running: dict[str, Any] = {"standby_tasks": [], "warmup_tasks": []}
     beat(wire, made, epoch=first.member_epoch, active_tasks=first.active_tasks, **running)
     second = beat(wire, made, "m2", user_endpoint=Endpoint(host="two", port=2))
     assert second.active_tasks == []

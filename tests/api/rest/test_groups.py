@@ -7,6 +7,7 @@ import pytest
 from confluent_kafka import Consumer, ShareConsumer
 
 from tests.api.kafka.test_committed_offsets import commit
+from tests.api.kafka.test_streams_groups import beat, joined
 from tests.api.kafka.wire import wired
 from tests.brokers import Broker
 from tests.waiting import eventually
@@ -302,3 +303,16 @@ def test_a_group_may_have_any_name(http: httpx.Client, made: str, group: str) ->
     http.post(f"{path}/offsets", json=body).raise_for_status()
     assert http.get(f"{path}/offsets").json()["group"] == group
     assert http.delete(path).status_code == 204
+
+
+def test_a_streams_group_is_described_with_its_tasks(http: httpx.Client, broker: Broker, made: str) -> None:
+    with wired(broker.host_and_port) as wire:
+        joined(wire, made)
+        shown = http.get(f"/groups/{made}").json()
+        assert (shown["type"], shown["state"]) == ("streams", "Stable")
+        (member,) = shown["members"]
+        assert member["process_id"] == "process of m1"
+        assert member["active_tasks"] == {"0": [0, 1], "1": [0, 1]}
+        assert member["standby_tasks"] == {}
+        beat(wire, made, epoch=-1)
+    assert http.delete(f"/groups/{made}").status_code == 204
