@@ -8,6 +8,8 @@ import httpx
 import pytest
 from confluent_kafka import Consumer, ShareConsumer
 
+from tests.api.kafka.test_streams_groups import beat, joined
+from tests.api.kafka.wire import wired
 from tests.brokers import Broker
 from tests.waiting import eventually
 
@@ -222,6 +224,27 @@ def test_a_share_group_is_listed_described_reset_and_deleted(
     alpacactl.ok("groups", "reset", topic, "--to", "2", "--execute")
     shown = alpacactl.json("groups", "describe", topic)
     assert (shown["lag"], shown["partitions"][0]["committed"]) == (1, 2)
+    alpacactl.ok("groups", "delete", topic, "--yes")
+    assert alpacactl("groups", "describe", topic).code == 4
+
+
+def test_a_streams_group_is_listed_described_and_deleted(
+    alpacactl: Command, broker: Broker, topic: str
+) -> None:
+    alpacactl.ok("topics", "create", topic, "--partitions", "1")
+    with wired(broker.host_and_port) as wire:
+        joined(wire, topic)
+        shown = alpacactl.json("groups", "describe", topic)
+        beat(wire, topic, epoch=-1)
+    assert (shown["protocol"], shown["state"]) == ("streams", "Stable")
+    (only,) = shown["members"]
+    assert only["partitions"] == [
+        {"topic": topic, "partition": 0},
+        {"topic": f"{topic}-words", "partition": 0},
+    ]
+    listed = {each["name"]: each for each in alpacactl.json("groups", "list")}
+    assert listed[topic] == {"name": topic, "protocol": "streams", "state": "Empty"}
+    alpacactl.ok("groups", "reset", topic, "--topic", topic, "--to", "earliest", "--execute")
     alpacactl.ok("groups", "delete", topic, "--yes")
     assert alpacactl("groups", "describe", topic).code == 4
 

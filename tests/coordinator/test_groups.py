@@ -401,7 +401,7 @@ def test_offsets_of_a_consumer_group_expire_after_its_last_member_left_also_acro
 
 def test_records_of_unknown_kinds_are_ignored() -> None:
     host = GroupHost()
-    host.machine.replay(key("streams-group", GROUP), b"\x01")
+    host.machine.replay(key("future-group", GROUP), b"\x01")
     host.machine.loaded(host.now_ms)
     assert listed(host) == {}
 

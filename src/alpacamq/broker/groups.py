@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import msgspec
 
+from alpacamq.cluster.topics import BY_DEFAULT
 from alpacamq.coordinator.consumer.messages import ConsumerGroupSettings, TopicSummary
 from alpacamq.coordinator.groups import GroupCoordinator, GroupStats, OffsetsDropped, TopicDeleted
 from alpacamq.coordinator.messages import (
@@ -18,7 +19,8 @@ from alpacamq.coordinator.messages import (
     ListRequest,
 )
 from alpacamq.coordinator.share.messages import MemberExpired
-from alpacamq.model.errors import AlpacaError
+from alpacamq.coordinator.streams.messages import CreateInternalTopics, InternalTopicsFailed
+from alpacamq.model.errors import AlpacaError, TopicExists
 from alpacamq.model.ids import TopicName, TopicPartition
 from alpacamq.model.state_machine import Outcome
 from alpacamq.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, Topic
@@ -81,6 +83,7 @@ class Groups:
             OFFSETS_TOPIC, resources, self._coordinator, perform=self._perform, check=self._trim_offsets
         )
         self._tasks: asyncio.TaskGroup | None = None
+        self._creating_topics: set[str] = set()  # streams groups whose internal topics are being created
 
     async def run(self) -> None:
         """Run the coordinators until cancelled."""
@@ -191,10 +194,43 @@ class Groups:
             settings.groups, settings.consumer_groups, self._subscribable, lambda: str(uuid4())
         )
 
-    def _perform(self, _host: StateMachineHost[GroupCoordinator], effects: Iterable[Any]) -> None:
+    def _perform(self, host: StateMachineHost[GroupCoordinator], effects: Iterable[Any]) -> None:
         for effect in effects:
+            if isinstance(effect, CreateInternalTopics):
+                # Members repeat their heartbeats until the topics exist.
+                if self._tasks is not None and effect.group not in self._creating_topics:
+                    self._creating_topics.add(effect.group)
+                    self._tasks.create_task(self._create_topics(host, effect))
+                continue
             assert isinstance(effect, MemberExpired)
             self.release_member(effect)
+
+    async def _create_topics(
+        self, host: StateMachineHost[GroupCoordinator], wanted: CreateInternalTopics
+    ) -> None:
+        """Create the internal topics of a streams group; report failures to its members."""
+        failures = []
+        try:
+            for topic in wanted.topics:
+                try:
+                    await self._topics.create(
+                        topic.name,
+                        partitions=topic.partitions,
+                        replication_factor=topic.replication_factor or BY_DEFAULT,
+                        overrides=dict(topic.configs),
+                        may_collide=True,
+                    )
+                except TopicExists:
+                    continue  # another application or an administrator was faster
+                except AlpacaError as error:
+                    failures.append(f"cannot create topic {topic.name!r}: {error}")
+                else:
+                    log.info("internal_topic_created", group=wanted.group, topic=topic.name)
+        finally:
+            self._creating_topics.discard(wanted.group)
+        if failures:
+            log.info("internal_topics_not_created", group=wanted.group, reasons=failures[:10])
+            host.post(InternalTopicsFailed(group=wanted.group, reason="; ".join(failures[:3])))
 
     def _trim_offsets(self, partition: Partition, machine: GroupCoordinator) -> Outcome:
         # The first load sees the state of an earlier run, which belongs to the topics of that run.

@@ -1,7 +1,8 @@
 """All groups of a coordinator, of any protocol, and their deadlines.
 
-A group with members has one protocol. An empty classic or consumer group can change to the other protocol and
-keeps its offsets. A group without members, offsets and reserved member ids is deleted after a while.
+A group with members has one protocol. An empty classic, consumer or streams group can change to another of
+these protocols and keeps its offsets. A group without members, offsets and reserved member ids is deleted
+after a while.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -28,8 +29,10 @@ from .records import CLASSIC, GENERATION
 from .share.config import GroupConfigs
 from .share.group import ShareGroup
 from .share.records import SHARE
+from .streams.group import StreamsGroup
+from .streams.records import STREAMS
 
-Group: TypeAlias = ClassicGroup | ConsumerGroup | ShareGroup
+Group: TypeAlias = ClassicGroup | ConsumerGroup | ShareGroup | StreamsGroup
 
 EXPIRY_CHECK_MS = 600_000
 # Expiry checks every offset of a group; many more in one tick would delay heartbeats.
@@ -90,7 +93,8 @@ class GroupDirectory:
         if isinstance(group, ShareGroup):
             raise InconsistentGroupProtocol(f"group {group_id!r} is a share group")
         if group is not None and not group.is_empty:
-            raise InconsistentGroupProtocol(f"group {group_id!r} has members of the consumer protocol")
+            kind = "streams" if isinstance(group, StreamsGroup) else "consumer"
+            raise InconsistentGroupProtocol(f"group {group_id!r} has members of the {kind} protocol")
         self._check_room(group_id)
         return ClassicGroup(group_id, self._settings, self._new_id)
 
@@ -104,9 +108,25 @@ class GroupDirectory:
         if isinstance(group, ShareGroup):
             raise GroupIdNotFound(f"group {group_id!r} is a share group")
         if group is not None and not group.is_empty:
-            raise GroupIdNotFound(f"group {group_id!r} has members of the classic protocol")
+            kind = "streams" if isinstance(group, StreamsGroup) else "classic"
+            raise GroupIdNotFound(f"group {group_id!r} has members of the {kind} protocol")
         self._check_room(group_id)
         return self._new_consumer(group_id)
+
+    def open_streams(self, group_id: str) -> StreamsGroup:
+        """Return the streams group, or a new one, which `settle` adds."""
+        if not group_id:
+            raise InvalidGroupId("invalid group id: must not be empty")
+        group = self._groups.get(group_id)
+        if isinstance(group, StreamsGroup):
+            return group
+        if isinstance(group, ShareGroup):
+            raise GroupIdNotFound(f"group {group_id!r} is a share group")
+        if group is not None and not group.is_empty:
+            kind = "consumer" if isinstance(group, ConsumerGroup) else "classic"
+            raise GroupIdNotFound(f"group {group_id!r} has members of the {kind} protocol")
+        self._check_room(group_id)
+        return self._new_streams(group_id)
 
     def open_share(self, group_id: str) -> ShareGroup:
         """Return the share group, or a new one, which `settle` adds."""
@@ -127,7 +147,7 @@ class GroupDirectory:
             raise UnknownMember(f"share group {group_id!r} does not exist")
         return group
 
-    def open_offsets(self, group_id: str) -> ClassicGroup | ConsumerGroup:
+    def open_offsets(self, group_id: str) -> ClassicGroup | ConsumerGroup | StreamsGroup:
         """Return the group that commits offsets, or a new one without members, which `settle` adds."""
         group = self._groups.get(group_id)
         if isinstance(group, ShareGroup):
@@ -215,6 +235,12 @@ class GroupDirectory:
                     return
                 group = self._groups[group_id] = self._new_share(group_id)
             group.replay(parts, value)
+        elif kind == STREAMS:
+            if not isinstance(group, StreamsGroup):
+                if value is None:
+                    return
+                group = self._groups[group_id] = self._new_streams(group_id)
+            group.replay(parts, value)
         elif kind in (CLASSIC, GENERATION):
             if value is None:
                 if kind == CLASSIC and isinstance(group, ClassicGroup):
@@ -251,6 +277,11 @@ class GroupDirectory:
     def _new_share(self, group_id: str) -> ShareGroup:
         return ShareGroup(
             group_id, partial(self._configs.share, group_id), self._consumer_settings.max_members
+        )
+
+    def _new_streams(self, group_id: str) -> StreamsGroup:
+        return StreamsGroup(
+            group_id, partial(self._configs.streams, group_id), self._consumer_settings.max_members
         )
 
     def _check_room(self, group_id: str) -> None:

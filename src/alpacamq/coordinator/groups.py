@@ -6,6 +6,7 @@ from typing import ClassVar, NamedTuple
 
 from alpacamq.model.errors import (
     AlpacaError,
+    GroupIdNotFound,
     IllegalGeneration,
     InvalidRequest,
     NonEmptyGroup,
@@ -18,6 +19,7 @@ from .classic.group import ClassicGroup
 from .classic.roster import CONSUMER_PROTOCOL
 from .consumer.group import ConsumerGroup
 from .consumer.messages import (
+    JOIN_EPOCH,
     ConsumerGroupDescription,
     ConsumerGroupSettings,
     ConsumerHeartbeatRequest,
@@ -53,6 +55,14 @@ from .records import IDLE, OFFSET, PENDING, CommittedOffset, parts_of
 from .share.config import GROUP_CONFIG, ConfigureGroupRequest, DescribeGroupConfigRequest, GroupConfigs
 from .share.group import ShareGroup
 from .share.messages import SHARE_PROTOCOL, MemberConfigRequest, ShareGroupDescription, ShareHeartbeatRequest
+from .streams.group import StreamsGroup
+from .streams.messages import (
+    STREAMS_PROTOCOL,
+    CreateInternalTopics,
+    InternalTopicsFailed,
+    StreamsGroupDescription,
+    StreamsHeartbeatRequest,
+)
 
 
 class GroupStats(NamedTuple):
@@ -65,7 +75,9 @@ class GroupStats(NamedTuple):
 
 
 class DescribeRequest(
-    GroupRequest[GroupDescription | ConsumerGroupDescription | ShareGroupDescription],
+    GroupRequest[
+        GroupDescription | ConsumerGroupDescription | ShareGroupDescription | StreamsGroupDescription
+    ],
     frozen=True,
     kw_only=True,
 ):
@@ -125,7 +137,7 @@ class GroupCoordinator(HandlesOneByOne):
         group = self._groups.find(request.group)
         if isinstance(group, ClassicGroup):
             out = group.leave(request, reply_to, now_ms)
-        elif isinstance(group, ConsumerGroup):
+        elif isinstance(group, ConsumerGroup | StreamsGroup):
             out = _removed(group, request, reply_to, now_ms)
         else:
             raise UnknownMember(f"group {request.group!r} has no members that can be removed by request")
@@ -142,6 +154,23 @@ class GroupCoordinator(HandlesOneByOne):
         group = self._groups.open_share(request.group)
         changes, answer = group.heartbeat(request, now_ms, self._topics)
         return self._groups.settle(request.group, group, reply(reply_to, answer, changes), now_ms)
+
+    def streams_heartbeat(self, request: StreamsHeartbeatRequest, reply_to: object, now_ms: int) -> Outcome:
+        """Handle the heartbeat of a member of a streams group (KIP-1071)."""
+        group = self._groups.open_streams(request.group)
+        if request.member_epoch != JOIN_EPOCH and not group.exists:
+            raise GroupIdNotFound(f"streams group {request.group!r} does not exist")
+        changes, answer = group.heartbeat(request, now_ms, self._topics)
+        out = reply(reply_to, answer, changes)
+        if group.missing_topics and not group.is_empty:
+            out.effects.append(CreateInternalTopics(group=request.group, topics=group.missing_topics))
+        return self._groups.settle(request.group, group, out, now_ms)
+
+    def internal_topics_failed(self, event: InternalTopicsFailed, _reply_to: object, _now_ms: int) -> Outcome:
+        """Report to the members of a streams group that its internal topics could not be created."""
+        if isinstance(group := self._groups.find(event.group), StreamsGroup):
+            group.creation_failed(event.reason)
+        return Outcome()
 
     def member_config(self, request: MemberConfigRequest, reply_to: object, _now_ms: int) -> Outcome:
         """Reply with the settings of a share group to one of its members; UnknownMember to others."""
@@ -191,7 +220,9 @@ class GroupCoordinator(HandlesOneByOne):
     def fetch_offsets(self, request: FetchOffsetsRequest, reply_to: object, _now_ms: int) -> Outcome:
         """Reply with committed offsets; a group that does not exist has none."""
         group = self._groups.find(request.group)
-        if isinstance(group, ConsumerGroup) and (request.member_id or request.member_epoch >= 0):
+        if isinstance(group, ConsumerGroup | StreamsGroup) and (
+            request.member_id or request.member_epoch >= 0
+        ):
             group.validate_commit(request.member_id, request.member_epoch)
         return reply(reply_to, fetch_offsets(self._offsets, request))
 
@@ -212,6 +243,10 @@ class GroupCoordinator(HandlesOneByOne):
         group = self._groups.get(request.group)
         if isinstance(group, ShareGroup):
             raise InvalidRequest(f"group {request.group!r} is a share group, which does not rebalance")
+        if isinstance(group, StreamsGroup):
+            raise InvalidRequest(
+                f"group {request.group!r} is a streams group; its rebalances are not recorded"
+            )
         return reply(reply_to, RebalancesReply(rebalances=group.history.newest_first()))
 
     def list_groups(self, request: ListRequest, reply_to: object, _now_ms: int) -> Outcome:
@@ -241,6 +276,8 @@ class GroupCoordinator(HandlesOneByOne):
         LeaveRequest: leave,
         ConsumerHeartbeatRequest: consumer_heartbeat,
         ShareHeartbeatRequest: share_heartbeat,
+        StreamsHeartbeatRequest: streams_heartbeat,
+        InternalTopicsFailed: internal_topics_failed,
         MemberConfigRequest: member_config,
         ConfigureGroupRequest: configure,
         DescribeGroupConfigRequest: describe_config,
@@ -324,7 +361,7 @@ class GroupCoordinator(HandlesOneByOne):
 
     def _check_commit(
         self, request: CommitRequest | TxnCommitRequest, now_ms: int
-    ) -> ClassicGroup | ConsumerGroup:
+    ) -> ClassicGroup | ConsumerGroup | StreamsGroup:
         """Return the group of a valid commit."""
         if request.generation >= 0 and self._groups.find(request.group) is None:
             raise IllegalGeneration(f"group {request.group!r} does not exist")
@@ -344,8 +381,10 @@ class GroupCoordinator(HandlesOneByOne):
         return self._groups.settle(request.group, group, reply(reply_to, results, changes), now_ms)
 
 
-def _removed(group: ConsumerGroup, request: LeaveRequest, reply_to: object, now_ms: int) -> Outcome:
-    """Remove members from a consumer group on behalf of an administrator."""
+def _removed(
+    group: ConsumerGroup | StreamsGroup, request: LeaveRequest, reply_to: object, now_ms: int
+) -> Outcome:
+    """Remove members from a consumer or streams group on behalf of an administrator."""
     out = Outcome()
     results = []
     for leaving in request.members:
@@ -364,6 +403,8 @@ def _listed(group_id: str, group: Group) -> ListedGroup:
         kind, protocol_type = "classic", group.protocol_type
     elif isinstance(group, ShareGroup):
         kind = protocol_type = SHARE_PROTOCOL
+    elif isinstance(group, StreamsGroup):
+        kind = protocol_type = STREAMS_PROTOCOL
     else:
         kind, protocol_type = "consumer", CONSUMER_PROTOCOL
     return ListedGroup(group=group_id, protocol_type=protocol_type, state=group.state, type=kind)

@@ -264,6 +264,10 @@ class InvalidRegularExpression(AlpacaError):
     """The pattern of a subscription is not a supported regular expression."""
 
 
+class StreamsInvalidTopology(AlpacaError):
+    """The topology of a streams group can never run; the text names the problem."""
+
+
 class CoordinatorLoading(AlpacaError):
     """The coordinator is loading its state; retry later."""
 

@@ -16,6 +16,7 @@ from .messages import (
     metadata,
     offsets,
     produce,
+    streams,
     telemetry,
     topics,
     transactions,
@@ -80,6 +81,8 @@ class ApiKey(IntEnum):
     SHARE_GROUP_DESCRIBE = 77
     SHARE_FETCH = 78
     SHARE_ACKNOWLEDGE = 79
+    STREAMS_GROUP_HEARTBEAT = 88
+    STREAMS_GROUP_DESCRIBE = 89
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
@@ -199,6 +202,10 @@ APIS: Mapping[int, Api] = MappingProxyType({api.key: api for api in (
     _api(ApiKey.SHARE_FETCH, share_fetch.ShareFetchRequest, share_fetch.ShareFetchResponse, (1, 2)),
     _api(ApiKey.SHARE_ACKNOWLEDGE,
          share_fetch.ShareAcknowledgeRequest, share_fetch.ShareAcknowledgeResponse, (1, 2)),
+    _api(ApiKey.STREAMS_GROUP_HEARTBEAT,
+         streams.StreamsGroupHeartbeatRequest, streams.StreamsGroupHeartbeatResponse, (0, 0)),
+    _api(ApiKey.STREAMS_GROUP_DESCRIBE,
+         streams.StreamsGroupDescribeRequest, streams.StreamsGroupDescribeResponse, (0, 0)),
     _api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
          share_offsets.DescribeShareGroupOffsetsRequest, share_offsets.DescribeShareGroupOffsetsResponse,
          (0, 1)),

@@ -7,6 +7,7 @@ import pytest
 from confluent_kafka import Consumer, ShareConsumer
 
 from tests.api.kafka.test_committed_offsets import commit
+from tests.api.kafka.test_streams_groups import beat, joined
 from tests.api.kafka.wire import wired
 from tests.brokers import Broker
 from tests.waiting import eventually
@@ -344,3 +345,16 @@ def test_rebalances_of_kafka_consumers_are_listed(http: httpx.Client, broker: Br
     consumer.close()
     ended = http.get(f"/groups/{made}/rebalances").json()["rebalances"][0]
     assert (ended["cause"], ended["state"], ended["member_count"]) == ("member-left", "completed", 0)
+
+
+def test_a_streams_group_is_described_with_its_tasks(http: httpx.Client, broker: Broker, made: str) -> None:
+    with wired(broker.host_and_port) as wire:
+        joined(wire, made)
+        shown = http.get(f"/groups/{made}").json()
+        assert (shown["type"], shown["state"]) == ("streams", "Stable")
+        (member,) = shown["members"]
+        assert member["process_id"] == "process of m1"
+        assert member["active_tasks"] == {"0": [0, 1], "1": [0, 1]}
+        assert member["standby_tasks"] == {}
+        beat(wire, made, epoch=-1)
+    assert http.delete(f"/groups/{made}").status_code == 204

@@ -58,6 +58,7 @@ CODES: Mapping[type[e.AlpacaError], ErrorCode] = {
     e.UnreleasedInstanceId: ErrorCode.UNRELEASED_INSTANCE_ID,
     e.UnsupportedAssignor: ErrorCode.UNSUPPORTED_ASSIGNOR,
     e.InvalidRegularExpression: ErrorCode.INVALID_REGULAR_EXPRESSION,
+    e.StreamsInvalidTopology: ErrorCode.STREAMS_INVALID_TOPOLOGY,
     e.GroupSubscribedToTopic: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
     e.OffsetMetadataTooLarge: ErrorCode.OFFSET_METADATA_TOO_LARGE,
     e.UnstableOffsetCommit: ErrorCode.UNSTABLE_OFFSET_COMMIT,

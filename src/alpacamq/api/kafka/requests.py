@@ -24,6 +24,7 @@ from .handlers import (
     metadata,
     offsets,
     share_groups,
+    streams_groups,
     topics,
     transactions,
 )
@@ -108,6 +109,8 @@ HANDLERS: Mapping[ApiKey, Handler] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: consumer_groups.consumer_group_describe,
     ApiKey.SHARE_GROUP_HEARTBEAT: share_groups.share_group_heartbeat,
     ApiKey.SHARE_GROUP_DESCRIBE: share_groups.share_group_describe,
+    ApiKey.STREAMS_GROUP_HEARTBEAT: streams_groups.streams_group_heartbeat,
+    ApiKey.STREAMS_GROUP_DESCRIBE: streams_groups.streams_group_describe,
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: share_offsets.describe_share_group_offsets,
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: share_offsets.alter_share_group_offsets,
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: share_offsets.delete_share_group_offsets,

@@ -143,6 +143,7 @@ CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
     e.UnreleasedInstanceId: HTTPStatus.CONFLICT,
     e.UnsupportedAssignor: HTTPStatus.UNPROCESSABLE_ENTITY,
     e.InvalidRegularExpression: HTTPStatus.UNPROCESSABLE_ENTITY,
+    e.StreamsInvalidTopology: HTTPStatus.UNPROCESSABLE_ENTITY,
     e.GroupSubscribedToTopic: HTTPStatus.CONFLICT,
     e.OffsetMetadataTooLarge: HTTPStatus.UNPROCESSABLE_ENTITY,
     e.UnstableOffsetCommit: HTTPStatus.CONFLICT,

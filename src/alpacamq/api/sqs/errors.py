@@ -132,6 +132,7 @@ CODES: Mapping[type[e.AlpacaError], Kind] = {
     e.UnreleasedInstanceId: INTERNAL_FAILURE,
     e.UnsupportedAssignor: INVALID_PARAMETER,
     e.InvalidRegularExpression: INVALID_PARAMETER,
+    e.StreamsInvalidTopology: INVALID_PARAMETER,
     e.GroupSubscribedToTopic: UNSUPPORTED_OPERATION,
     e.OffsetMetadataTooLarge: INVALID_PARAMETER,
     e.UnstableOffsetCommit: UNAVAILABLE,

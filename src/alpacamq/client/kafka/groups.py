@@ -1,6 +1,6 @@
 """Lists, describes and deletes groups of every protocol."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from alpacamq.client.errors import NotFound, check, only
@@ -27,14 +27,22 @@ from alpacamq.protocol.messages.share import (
     ShareGroupDescribeRequest,
     ShareGroupDescribeResponse,
 )
+from alpacamq.protocol.messages.streams import (
+    DescribedStreamsMember,
+    DescribedTopology,
+    StreamsGroupDescribeRequest,
+    StreamsGroupDescribeResponse,
+)
 from alpacamq.protocol.notation import Bytes, Int16, Int32, Message, String
 from alpacamq.protocol.schema import decode
 
 from .cluster import Cluster, Coordinates, retry_transient
 from .connection import Connection
+from .topics import list_topics
 
 CONSUMER = "consumer"
 SHARE = "share"
+STREAMS = "streams"
 
 
 class _AssignedTopic(Message):
@@ -100,7 +108,7 @@ def find_group(cluster: Cluster, name: str) -> Group:
     groups = {group.name: group for group in list_groups(cluster)}
     if name not in groups:
         raise NotFound("group", name, groups)
-    ways = {CONSUMER: _describe_consumer, SHARE: _describe_share}
+    ways = {CONSUMER: _describe_consumer, SHARE: _describe_share, STREAMS: _describe_streams}
     return ways.get(groups[name].kind, _describe_classic)(cluster, name)
 
 
@@ -168,6 +176,46 @@ def _describe_share(cluster: Cluster, name: str) -> Group:
     request = ShareGroupDescribeRequest(group_ids=[name])
     found = coordinator.call(request, ShareGroupDescribeResponse).groups
     return _described(coordinator, SHARE, name, only(f"group {name!r}", found))
+
+
+@retry_transient
+def _describe_streams(cluster: Cluster, name: str) -> Group:
+    coordinator = cluster.coordinator(Coordinates.GROUP, name)
+    request = StreamsGroupDescribeRequest(group_ids=[name])
+    found = only(f"group {name!r}", coordinator.call(request, StreamsGroupDescribeResponse).groups)
+    check(f"group {name!r}", found.error_code, found.error_message)
+    existing = {place for topic in list_topics(cluster) for place in topic.all_partitions()}
+    return Group(
+        name=name,
+        kind=STREAMS,
+        state=found.group_state,
+        assignor="",
+        coordinator=_place(coordinator),
+        members=tuple(
+            Member(
+                id=member.member_id,
+                instance=member.instance_id,
+                client=member.client_id,
+                host=member.client_host.removeprefix("/"),
+                partitions=tuple(sorted(existing.intersection(_task_partitions(member, found.topology)))),
+            )
+            for member in found.members
+        ),
+    )
+
+
+def _task_partitions(
+    member: DescribedStreamsMember, topology: DescribedTopology | None
+) -> Iterator[TopicPartition]:
+    """Yield the source partitions of the active tasks of a member; a topic may have fewer of them."""
+    inputs: dict[str, list[str]] = {}
+    for each in (topology.subtopologies or ()) if topology is not None else ():
+        repartition = (topic.name for topic in each.repartition_source_topics)
+        inputs[each.subtopology_id] = [*each.source_topics, *repartition]
+    for tasks in member.assignment.active_tasks:
+        for name in inputs.get(tasks.subtopology_id, ()):
+            for index in tasks.partitions:
+                yield TopicPartition(TopicName(name), index)
 
 
 def _described(

@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import cache
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from alpacamq.model.errors import InvalidRegularExpression
 from alpacamq.model.ids import TopicId
@@ -23,6 +23,8 @@ from .messages import JOIN_EPOCH, Partitions, TopicSummary, TopicsView
 from .records import Current, Profile
 
 _NONE: frozenset[int] = frozenset()
+
+K = TypeVar("K")
 
 
 class MemberState(StrEnum):
@@ -81,17 +83,17 @@ def _unconfirmed(current: Current, owned: Partitions | None) -> Partitions:
     return {} if current.is_disowned else current.revoking
 
 
-def common(one: Partitions, other: Partitions) -> Partitions:
+def common(one: Mapping[K, frozenset[int]], other: Mapping[K, frozenset[int]]) -> Mapping[K, frozenset[int]]:
     """Return the partitions in both."""
     return {topic: both for topic, indexes in one.items() if (both := indexes & other.get(topic, _NONE))}
 
 
-def minus(one: Partitions, other: Partitions) -> Partitions:
+def minus(one: Mapping[K, frozenset[int]], other: Mapping[K, frozenset[int]]) -> Mapping[K, frozenset[int]]:
     """Return the partitions in `one` only."""
     return {topic: rest for topic, indexes in one.items() if (rest := indexes - other.get(topic, _NONE))}
 
 
-def union(one: Partitions, other: Partitions) -> Partitions:
+def union(one: Mapping[K, frozenset[int]], other: Mapping[K, frozenset[int]]) -> Mapping[K, frozenset[int]]:
     """Return the partitions in either."""
     both = dict(one)
     for topic, indexes in other.items():

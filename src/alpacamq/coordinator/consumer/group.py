@@ -148,6 +148,12 @@ class ConsumerRoster:
         """Return whether this static member has left and may come back."""
         return self.currents[member_id].epoch == STATIC_LEAVE_EPOCH
 
+    def revocation_ends_ms(self, member_id: str, now_ms: int) -> int | None:
+        """Return when a revocation that starts now times out; None if there is none."""
+        if not self.currents[member_id].revoking:
+            return None
+        return now_ms + self.profiles[member_id].rebalance_timeout_ms
+
     def available_to(self, member_id: str, wanted: Partitions) -> Partitions:
         """Return the wanted partitions that no other member owns."""
         return self._owners.available_to(member_id, wanted)
@@ -260,9 +266,9 @@ class MemberDeadlines:
         """Restart the session of a member."""
         self._sessions.put(member_id, until_ms)
 
-    def watch_revocation(self, member_id: str, profile: Profile, current: Current, now_ms: int) -> None:
-        """Set the deadline of a revocation, if there is one."""
-        self._revocations.put(member_id, now_ms + profile.rebalance_timeout_ms if current.revoking else None)
+    def watch_revocation(self, member_id: str, until_ms: int | None) -> None:
+        """Set the deadline of a revocation, None if there is none."""
+        self._revocations.put(member_id, until_ms)
 
     def remove(self, member_id: str) -> None:
         """Remove the deadlines of a member."""
@@ -351,7 +357,7 @@ class ConsumerGroup:
         )
         if after != before:
             changes.append(self._roster.put_current(member_id, after))
-            self._deadlines.watch_revocation(member_id, self._roster.profiles[member_id], after, now_ms)
+            self._deadlines.watch_revocation(member_id, self._roster.revocation_ends_ms(member_id, now_ms))
         self._deadlines.renew_session(member_id, now_ms + self._settings.session_timeout_ms)
         if self.history.is_running and self.state is ConsumerGroupState.STABLE:
             self.history.end(self.epoch, len(self._roster), now_ms)
@@ -421,9 +427,9 @@ class ConsumerGroup:
             self._target.epoch = self._stored.target_epoch
             self._target.topics_digest = self._stored.topics_digest
         self._roster.index()
-        for member_id, current in self._roster.currents.items():
+        for member_id in self._roster.currents:
             self._deadlines.renew_session(member_id, now_ms + self._settings.session_timeout_ms)
-            self._deadlines.watch_revocation(member_id, self._roster.profiles[member_id], current, now_ms)
+            self._deadlines.watch_revocation(member_id, self._roster.revocation_ends_ms(member_id, now_ms))
         return []
 
     def snapshot(self) -> Iterator[Change]:

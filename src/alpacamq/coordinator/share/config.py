@@ -1,4 +1,4 @@
-"""Settings of share and consumer groups, with Kafka's names, and the overrides of each group."""
+"""Settings of share, consumer and streams groups, with Kafka's names, and the overrides of each group."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ import msgspec
 from alpacamq.coordinator.consumer.messages import ConsumerGroupSettings
 from alpacamq.coordinator.messages import GroupRequest
 from alpacamq.coordinator.records import key
+from alpacamq.coordinator.streams.messages import StreamsGroupSettings
 from alpacamq.model.errors import InvalidConfig, InvalidGroupId, TooManyGroups
 from alpacamq.model.state_machine import Change
 
@@ -38,6 +39,7 @@ class GroupSetting:
     choices: tuple[str, ...] = ()
     minimum: int = 0
     maximum: int = 0
+    unit: str = "milliseconds"
     doc: str
 
     @property
@@ -53,7 +55,7 @@ class GroupSetting:
         try:
             value = int(text)
         except ValueError:
-            raise InvalidConfig(f"{name} must be a whole number, not {text!r}") from None
+            raise InvalidConfig(f"{name} must be a whole number of {self.unit}, not {text!r}") from None
         if not self.minimum <= value <= self.maximum:
             raise InvalidConfig(f"{name} must be {self.minimum} to {self.maximum}, not {value}")
         return value
@@ -98,7 +100,22 @@ CONSUMER_SETTINGS: Mapping[str, GroupSetting] = {
     ),
 }  # fmt: skip
 
-GROUP_SETTINGS: Mapping[str, GroupSetting] = {**CONSUMER_SETTINGS, **SHARE_SETTINGS}
+STREAMS_SETTINGS: Mapping[str, GroupSetting] = {
+    "streams.heartbeat.interval.ms": GroupSetting(
+        field="heartbeat_interval_ms", minimum=100, maximum=60_000,
+        doc="Heartbeat interval of members of a streams group.",
+    ),
+    "streams.num.standby.replicas": GroupSetting(
+        field="num_standby_replicas", minimum=0, maximum=2, unit="replicas",
+        doc="Standby tasks for each stateful task of a streams group.",
+    ),
+    "streams.session.timeout.ms": GroupSetting(
+        field="session_timeout_ms", minimum=1_000, maximum=1_800_000,
+        doc="Time without a heartbeat after which a member of a streams group is removed.",
+    ),
+}  # fmt: skip
+
+GROUP_SETTINGS: Mapping[str, GroupSetting] = {**CONSUMER_SETTINGS, **SHARE_SETTINGS, **STREAMS_SETTINGS}
 
 
 def _check_known(name: str) -> None:
@@ -143,6 +160,13 @@ def consumer_config(overrides: Mapping[str, str], defaults: ConsumerGroupSetting
     return config
 
 
+def streams_config(overrides: Mapping[str, str]) -> StreamsGroupSettings:
+    """Return the settings of a streams group with these overrides; raise InvalidConfig."""
+    config = StreamsGroupSettings(**_fields(overrides, STREAMS_SETTINGS))
+    _check_interval("streams", config.heartbeat_interval_ms, config.session_timeout_ms)
+    return config
+
+
 class GroupConfigReply(msgspec.Struct, frozen=True, kw_only=True):
     """The overrides of a group, and all of its settings."""
 
@@ -150,20 +174,27 @@ class GroupConfigReply(msgspec.Struct, frozen=True, kw_only=True):
     config: ShareConfig
     consumer: ConsumerGroupSettings
     consumer_defaults: ConsumerGroupSettings
+    streams: StreamsGroupSettings
 
     def value(self, name: str) -> str:
         """Return the value of a setting as text."""
-        return str(getattr(self._part(name, self.consumer, self.config), GROUP_SETTINGS[name].field))
+        return _text(name, self.consumer, self.streams, self.config)
 
     def default(self, name: str) -> str:
         """Return the default of a setting as text."""
-        return str(getattr(self._part(name, self.consumer_defaults, _DEFAULTS), GROUP_SETTINGS[name].field))
+        return _text(name, self.consumer_defaults, _STREAMS_DEFAULTS, _DEFAULTS)
 
-    @staticmethod
-    def _part(
-        name: str, consumer: ConsumerGroupSettings, share: ShareConfig
-    ) -> ConsumerGroupSettings | ShareConfig:
-        return consumer if name in CONSUMER_SETTINGS else share
+
+def _text(
+    name: str, consumer: ConsumerGroupSettings, streams: StreamsGroupSettings, share: ShareConfig
+) -> str:
+    """Return the value of a setting in the settings of its kind of group."""
+    part: msgspec.Struct = share
+    if name in CONSUMER_SETTINGS:
+        part = consumer
+    elif name in STREAMS_SETTINGS:
+        part = streams
+    return str(getattr(part, GROUP_SETTINGS[name].field))
 
 
 class ConfigureGroupRequest(GroupRequest[GroupConfigReply], frozen=True, kw_only=True):
@@ -186,6 +217,7 @@ class GroupConfigs:
         self._overrides: dict[str, Mapping[str, str]] = {}
         self._share: dict[str, ShareConfig] = {}
         self._consumer: dict[str, ConsumerGroupSettings] = {}
+        self._streams: dict[str, StreamsGroupSettings] = {}
 
     def share(self, group: str) -> ShareConfig:
         """Return the settings of a share group."""
@@ -194,6 +226,10 @@ class GroupConfigs:
     def consumer(self, group: str) -> ConsumerGroupSettings:
         """Return the settings of a consumer group."""
         return self._consumer.get(group, self._consumer_defaults)
+
+    def streams(self, group: str) -> StreamsGroupSettings:
+        """Return the settings of a streams group."""
+        return self._streams.get(group, _STREAMS_DEFAULTS)
 
     def groups(self) -> list[str]:
         """Return the groups with overrides."""
@@ -208,6 +244,7 @@ class GroupConfigs:
             config=self._share[group],
             consumer=self._consumer[group],
             consumer_defaults=self._consumer_defaults,
+            streams=self._streams[group],
         )
 
     def configure(self, request: ConfigureGroupRequest) -> tuple[list[Change], GroupConfigReply]:
@@ -241,10 +278,18 @@ class GroupConfigs:
             consumer = consumer_config(known, self._consumer_defaults)
         except InvalidConfig:  # with other defaults than when it was set
             consumer = self._consumer_defaults
+        try:
+            streams = streams_config(known)
+        except InvalidConfig:
+            streams = _STREAMS_DEFAULTS
         self._set(
             group,
             GroupConfigReply(
-                overrides=known, config=share, consumer=consumer, consumer_defaults=self._consumer_defaults
+                overrides=known,
+                config=share,
+                consumer=consumer,
+                consumer_defaults=self._consumer_defaults,
+                streams=streams,
             ),
         )
 
@@ -259,19 +304,23 @@ class GroupConfigs:
             config=share_config(overrides),
             consumer=consumer_config(overrides, self._consumer_defaults),
             consumer_defaults=self._consumer_defaults,
+            streams=streams_config(overrides),
         )
 
     def _set(self, group: str, reply: GroupConfigReply) -> None:
         if reply.overrides:
             self._overrides[group] = reply.overrides
             self._share[group], self._consumer[group] = reply.config, reply.consumer
+            self._streams[group] = reply.streams
         else:
             self._overrides.pop(group, None)
             self._share.pop(group, None)
             self._consumer.pop(group, None)
+            self._streams.pop(group, None)
 
 
 _DEFAULTS = ShareConfig()
+_STREAMS_DEFAULTS = StreamsGroupSettings()
 
 
 def _change(group: str, overrides: Mapping[str, str]) -> Change:

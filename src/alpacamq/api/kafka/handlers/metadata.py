@@ -295,9 +295,9 @@ _SERVED = [
     ApiVersion(api_key=api.key, min_version=api.advertised_min, max_version=api.max_version)
     for _, api in sorted(APIS.items())
 ]
-# Clients use these to decide on the consumer protocol of KIP-848, the share groups of KIP-932 and
-# the transactions of KIP-890.
-_FEATURES = {"group.version": 1, "share.version": 1, "transaction.version": 2}
+# Clients use these to decide on the consumer protocol of KIP-848, the share groups of KIP-932, the streams
+# groups of KIP-1071 and the transactions of KIP-890.
+_FEATURES = {"group.version": 1, "share.version": 1, "streams.version": 1, "transaction.version": 2}
 _SUPPORTED = [
     SupportedFeatureKey(name=name, min_version=0, max_version=level) for name, level in _FEATURES.items()
 ]

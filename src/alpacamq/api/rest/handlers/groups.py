@@ -30,6 +30,11 @@ from alpacamq.coordinator.messages import (
 )
 from alpacamq.coordinator.rebalances import RebalancesRequest
 from alpacamq.coordinator.share.messages import ShareGroupDescription, ShareMemberDescription
+from alpacamq.coordinator.streams.messages import (
+    StreamsGroupDescription,
+    StreamsMemberDescription,
+    TaskIds,
+)
 from alpacamq.model.errors import (
     FencedInstanceId,
     FencedMemberEpoch,
@@ -52,7 +57,7 @@ QUEUE = "queue"
 
 
 class ListedGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A listed group. `type` is consumer, classic, share or queue; `topics` is set for queues."""
+    """A listed group. `type` is consumer, classic, share, streams or queue; `topics` is set for queues."""
 
     group: str
     type: str
@@ -76,7 +81,10 @@ class GroupList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemberDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """A member, with its current and target partitions by topic."""
+    """A member, with its current and target partitions by topic.
+
+    Members of streams groups have tasks instead: partitions by subtopology.
+    """
 
     member_id: str
     instance_id: str | None
@@ -87,6 +95,9 @@ class MemberDescription(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str | UnsetType = UNSET
     assignment: dict[str, list[int]] | UnsetType = UNSET
     target: dict[str, list[int]] | UnsetType = UNSET
+    process_id: str | UnsetType = UNSET
+    active_tasks: dict[str, list[int]] | UnsetType = UNSET
+    standby_tasks: dict[str, list[int]] | UnsetType = UNSET
 
 
 class GroupAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,6 +167,15 @@ async def describe_group(call: Call[OfGroup, Nothing]) -> GroupAnswer:
             epoch=found.epoch,
             assignor=found.assignor,
         )
+    if isinstance(found, StreamsGroupDescription):
+        return GroupAnswer(
+            group=group,
+            type="streams",
+            queues=queues,
+            members=[_streams_member(each) for each in found.members],
+            state=found.state,
+            epoch=found.epoch,
+        )
     assert isinstance(found, GroupDescription)
     return GroupAnswer(
         group=group, type="classic", queues=queues, members=_classic_members(found), state=found.state
@@ -223,6 +243,23 @@ def _sharer(broker: Broker, found: ShareMemberDescription) -> MemberDescription:
         topics=list(found.subscribed_topics),
         assignment=dict(partitions_by_topic(broker, found.assignment)),
     )
+
+
+def _streams_member(found: StreamsMemberDescription) -> MemberDescription:
+    return MemberDescription(
+        member_id=found.member_id,
+        instance_id=found.instance_id,
+        client_id=found.client_id,
+        client_host=found.client_host,
+        member_epoch=found.member_epoch,
+        process_id=found.process_id,
+        active_tasks=_task_lists(found.assignment.active),
+        standby_tasks=_task_lists(found.assignment.standby),
+    )
+
+
+def _task_lists(tasks: TaskIds) -> dict[str, list[int]]:
+    return {subtopology: sorted(indexes) for subtopology, indexes in sorted(tasks.items())}
 
 
 def _classic_members(found: GroupDescription) -> list[MemberDescription]:

@@ -1,0 +1,1 @@
+"""Streams groups of KIP-1071: topology, internal topics, assignment of tasks."""
