@@ -251,7 +251,7 @@ def test_settings_of_a_group_are_described_with_their_sources(wire: Wire, topic:
     configure(wire, topic, record_lock_duration_ms="2000")
     assert config(wire, topic, LOCK) == {LOCK: ("2000", 8)}
     assert config(wire, topic)["share.auto.offset.reset"] == ("latest", 5)
-    assert len(config(wire, topic)) == 7
+    assert len(config(wire, topic)) == 10
 
 
 def test_settings_of_a_group_are_replaced_and_deleted(wire: Wire, topic: str) -> None:
