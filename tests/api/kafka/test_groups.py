@@ -251,7 +251,7 @@ def test_this_broker_coordinates_everything(broker: Broker, wire: Wire, topic: s
 
 
 def test_clients_learn_of_the_current_protocols(wire: Wire) -> None:
-    levels = {"group.version": 1, "share.version": 1, "transaction.version": 2}
+    levels = {"group.version": 1, "share.version": 1, "streams.version": 1, "transaction.version": 2}
     for version in (3, 4):
         response = wire.ask(
             ApiVersionsRequest(client_software_name="a", client_software_version="1"), version

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from alpacamq.protocol.error_codes import ErrorCode
-from alpacamq.protocol.messages.cluster import ApiVersionsRequest
 from alpacamq.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 from alpacamq.protocol.messages.groups import DeleteGroupsRequest, ListGroupsRequest
 from alpacamq.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -187,8 +186,3 @@ def test_a_group_is_described_listed_and_deleted(wire: Wire, made: str) -> None:
     assert result.error_code == ErrorCode.NONE
     (gone,) = wire.ask(StreamsGroupDescribeRequest(group_ids=[made])).groups
     assert gone.error_code == ErrorCode.GROUP_ID_NOT_FOUND
-
-
-def test_the_feature_of_streams_groups_is_finalized(wire: Wire) -> None:
-    answer = wire.ask(ApiVersionsRequest(client_software_name="c", client_software_version="1"))
-    assert "streams.version" in {each.name for each in answer.finalized_features}
