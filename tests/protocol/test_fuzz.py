@@ -62,14 +62,19 @@ def test_arbitrary_bytes_give_a_message_or_a_protocol_error(message: type[Messag
 def test_a_claim_of_two_billion_entries_makes_no_room_for_them(message: type[Message], version: int) -> None:
     valid = encode(specimen(message, version), version)
     decode(message, version, memoryview(valid))  # compiled before memory is watched
-    tracemalloc.start()
-    for at in range(len(valid)):
-        for claim in (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07"):
-            with suppress(ProtocolError):
-                decode(message, version, memoryview(valid[:at] + claim + valid[at + len(claim) :]))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 256 * 1024
+
+    def peak() -> int:
+        tracemalloc.start()
+        for at in range(len(valid)):
+            for claim in (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07"):
+                with suppress(ProtocolError):
+                    decode(message, version, memoryview(valid[:at] + claim + valid[at + len(claim) :]))
+        _, found = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return found
+
+    # The least of three: other threads of the process allocate, too.
+    assert min(peak() for _ in range(3)) < 256 * 1024
 
 
 def hand_written() -> list[tuple[type[Message], int]]:
