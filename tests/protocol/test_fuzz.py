@@ -63,18 +63,19 @@ def test_a_claim_of_two_billion_entries_makes_no_room_for_them(message: type[Mes
     valid = encode(specimen(message, version), version)
     decode(message, version, memoryview(valid))  # compiled before memory is watched
 
-    def peak() -> int:
+    def peak(data: bytes) -> int:
         tracemalloc.start()
-        for at in range(len(valid)):
-            for claim in (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07"):
-                with suppress(ProtocolError):
-                    decode(message, version, memoryview(valid[:at] + claim + valid[at + len(claim) :]))
+        with suppress(ProtocolError):
+            decode(message, version, memoryview(data))
         _, found = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         return found
 
-    # The least of three: other threads of the process allocate, too.
-    assert min(peak() for _ in range(3)) < 256 * 1024
+    for at in range(len(valid)):
+        for claim in (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07"):
+            data = valid[:at] + claim + valid[at + len(claim) :]
+            # Other threads of the process allocate, too, but not each time.
+            assert any(peak(data) < 256 * 1024 for _ in range(3))
 
 
 def hand_written() -> list[tuple[type[Message], int]]:
