@@ -365,13 +365,13 @@ def test_an_invalid_boolean_is_refused_by_name(sqs: Client, queue: str, name: st
         sqs.set_queue_attributes(QueueUrl=queue, Attributes={attribute: "1"})
 
 
-def test_the_key_reuse_period_is_shown_unless_it_is_the_default_of_a_queue_without_a_key(
-    sqs: Client, name: str
-) -> None:
+def test_the_key_reuse_period_is_shown_when_it_was_set(sqs: Client, name: str) -> None:
     period, key = "KmsDataKeyReusePeriodSeconds", "KmsMasterKeyId"
     url = sqs.create_queue(QueueName=name, Attributes={period: "300"})["QueueUrl"]
     assert sqs.create_queue(QueueName=name, Attributes={period: "300"})["QueueUrl"] == url
-    assert period not in attributes_of(sqs, url, "All")
+    assert attributes_of(sqs, url, period) == {period: "300"}
+    other = sqs.create_queue(QueueName=f"{name[-70:]}-other")["QueueUrl"]
+    assert period not in attributes_of(sqs, other, "All")
     sqs.set_queue_attributes(QueueUrl=url, Attributes={key: "k", period: "300"})
     assert attributes_of(sqs, url, period, key) == {period: "300", key: "k"}
     sqs.set_queue_attributes(QueueUrl=url, Attributes={key: "", period: "600"})

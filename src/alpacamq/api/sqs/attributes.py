@@ -146,7 +146,7 @@ NEW_QUEUE = {
 NEW_TOPIC = {"queue.max.deliveries": "0", "queue.max.in.flight.total": str(MAX_IN_FLIGHT)}
 NEW_FIFO_TOPIC = {**NEW_TOPIC, "queue.ordering": "key"}
 IN_SETTINGS = frozenset(NEW_QUEUE)
-# Attributes that a queue without a KmsMasterKeyId does not show at their default.
+# Defaults of attributes that are shown only if they were set.
 HIDDEN_DEFAULTS = {"KmsDataKeyReusePeriodSeconds": "300"}
 
 

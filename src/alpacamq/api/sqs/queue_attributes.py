@@ -69,8 +69,6 @@ async def described(queue: Queue, directory: QueueDirectory) -> dict[str, str]:
     if queue.is_fifo:
         found |= {"FifoQueue": "true", **FIFO_DEFAULTS}
     found |= queue.attributes
-    if "KmsMasterKeyId" not in found:
-        found = {name: text for name, text in found.items() if known.HIDDEN_DEFAULTS.get(name) != text}
     if (policy := await redrive_policy(queue, directory)) is not None:
         found["RedrivePolicy"] = policy
     return found
