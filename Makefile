@@ -14,7 +14,7 @@ test: lint ## Check style and types, then run the tests
 	@$(BIN)/pytest -q -n auto -m "not heavy"
 
 # Without processes, browsers, Spark and disks that fill: what a change is checked with before it is committed.
-UNIT := tests/model tests/protocol tests/cluster tests/coordinator tests/queues tests/timers tests/telemetry \
+UNIT := tests/model tests/protocol tests/consensus tests/replication tests/cluster tests/coordinator tests/queues tests/timers tests/telemetry \
 	tests/log tests/test_architecture.py
 
 check: lint ## Check style and types, then run the unit tests, within 90 seconds

@@ -10,7 +10,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src"
 OURS = SOURCE / "alpacamq"
 
-PURE = {"protocol", "cluster", "coordinator", "queues", "timers"}
+PURE = {"protocol", "consensus", "replication", "cluster", "coordinator", "queues", "timers"}
 MAY_IMPORT = {
     "model": set(),
     "telemetry": set(),

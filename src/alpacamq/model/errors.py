@@ -121,6 +121,86 @@ class UnknownLeaderEpoch(AlpacaError):
     """The client's leader epoch is newer than this broker's."""
 
 
+class NotLeader(AlpacaError):
+    """Another broker leads this partition; `leader` is the best guess, None if there is none."""
+
+    def __init__(self, reason: str, leader: int | None = None) -> None:
+        super().__init__(reason)
+        self.leader = leader
+
+
+class NotController(AlpacaError):
+    """Another node is the controller; `controller` is the best guess, None if there is none."""
+
+    def __init__(self, reason: str, controller: int | None = None) -> None:
+        super().__init__(reason)
+        self.controller = controller
+
+
+class LeaderNotAvailable(AlpacaError):
+    """No replica of the partition can lead it now; retry later."""
+
+
+class NotEnoughReplicas(AlpacaError):
+    """Fewer replicas are in sync than min.insync.replicas requires; nothing was written."""
+
+
+class NotEnoughReplicasAfterAppend(AlpacaError):
+    """The records were written, but fewer replicas are in sync than min.insync.replicas requires."""
+
+
+class RequestTimedOut(AlpacaError):
+    """The result is unknown: the request may or may not have taken effect."""
+
+
+class UnknownBroker(AlpacaError):
+    """No broker is registered under this id."""
+
+
+class DuplicateBroker(AlpacaError):
+    """Another running process has registered under this broker id."""
+
+
+class StaleBrokerEpoch(AlpacaError):
+    """The broker was registered again since it sent this request."""
+
+
+class InvalidUpdateVersion(AlpacaError):
+    """The change is based on an older state of the partition than the controller's."""
+
+
+class IneligibleReplica(AlpacaError):
+    """A replica cannot join the in-sync set: its broker is fenced, shutting down or was restarted."""
+
+
+class ElectionNotNeeded(AlpacaError):
+    """The requested leader leads the partition already."""
+
+
+class PreferredLeaderNotAvailable(AlpacaError):
+    """The first replica of the partition cannot lead it: it is not running or not in sync."""
+
+
+class EligibleLeadersNotAvailable(AlpacaError):
+    """No replica that can lead the partition is running."""
+
+
+class NoReassignmentInProgress(AlpacaError):
+    """The partition is not being reassigned."""
+
+
+class InconsistentClusterId(AlpacaError):
+    """The node belongs to another cluster."""
+
+
+class InvalidVoters(AlpacaError):
+    """The change of the metadata voters is not possible now."""
+
+
+class FeatureUpdateFailed(AlpacaError):
+    """The feature level cannot be changed: a broker does not support it, or it would go back."""
+
+
 class FencedProducer(AlpacaError):
     """A newer instance of this producer has taken over."""
 

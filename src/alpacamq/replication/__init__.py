@@ -1,0 +1,1 @@
+"""Leader and follower of one replicated partition. Pure."""

@@ -1,0 +1,1 @@
+"""Tests of leader and follower."""

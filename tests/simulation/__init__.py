@@ -1,0 +1,1 @@
+"""The cluster's cores in virtual time, with faults."""
