@@ -282,8 +282,10 @@ def test_a_snapshot_of_the_former_version_is_read(tmp_path: Path) -> None:
     assert newest(StateSnapshots(SystemDisk(), path.parent), 10) == (7, changes)
 
 
-def newest(snapshots: StateSnapshots, end_offset: int) -> tuple[int, list[Change]]:
-    found = snapshots.newest(end_offset)
+def newest(
+    snapshots: StateSnapshots, end_offset: int, epoch_at: Callable[[int], int] = lambda _offset: 3
+) -> tuple[int, list[Change]]:
+    found = snapshots.newest(end_offset, epoch_at)
     assert found is not None
     offset, changes = found
     return offset, list(changes)
@@ -291,9 +293,9 @@ def newest(snapshots: StateSnapshots, end_offset: int) -> tuple[int, list[Change
 
 def test_the_last_snapshots_are_kept_and_a_damaged_one_is_skipped(tmp_path: Path) -> None:
     snapshots = StateSnapshots(SystemDisk(), tmp_path / "s")
-    assert snapshots.newest(10) is None
+    assert snapshots.newest(10, lambda _offset: 3) is None
     for offset in range(1, 6):
-        snapshots.write(offset, [encode_block([Change(b"k", str(offset).encode())])])
+        snapshots.write(offset, 3, [encode_block([Change(b"k", str(offset).encode())])])
     files = sorted((tmp_path / "s").iterdir())
     assert len(files) == KEPT
     files[-1].write_bytes(files[-1].read_bytes()[:-1])
@@ -302,10 +304,19 @@ def test_the_last_snapshots_are_kept_and_a_damaged_one_is_skipped(tmp_path: Path
 
 def test_a_snapshot_beyond_the_end_of_the_log_is_removed(tmp_path: Path) -> None:
     snapshots = StateSnapshots(SystemDisk(), tmp_path / "s")
-    snapshots.write(5, [encode_block([Change(b"k", b"kept")])])
-    snapshots.write(9, [encode_block([Change(b"k", b"lost")])])
+    snapshots.write(5, 3, [encode_block([Change(b"k", b"kept")])])
+    snapshots.write(9, 3, [encode_block([Change(b"k", b"lost")])])
     assert newest(snapshots, 8) == (5, [Change(b"k", b"kept")])
     # Not later either, when the log has grown past it with other records.
+    assert newest(snapshots, 20) == (5, [Change(b"k", b"kept")])
+
+
+def test_a_snapshot_of_records_that_the_log_has_in_another_epoch_is_removed(tmp_path: Path) -> None:
+    """A truncated log grew past the snapshot with other records."""
+    snapshots = StateSnapshots(SystemDisk(), tmp_path / "s")
+    snapshots.write(5, 3, [encode_block([Change(b"k", b"kept")])])
+    snapshots.write(9, 3, [encode_block([Change(b"k", b"lost")])])
+    assert newest(snapshots, 20, lambda offset: 3 if offset < 8 else 4) == (5, [Change(b"k", b"kept")])
     assert newest(snapshots, 20) == (5, [Change(b"k", b"kept")])
 
 

@@ -350,12 +350,13 @@ class StateMachineHost(Generic[M]):
         """Return a machine rebuilt from the log, the number of records replayed, and corrections."""
         machine = self._make()
         offset = 0
-        if (snapshot := self._snapshots.newest(self.partition.log.end_offset)) is not None:
+        stored = self.partition.log
+        if (snapshot := self._snapshots.newest(stored.end_offset, self.partition.epoch_at)) is not None:
             offset, changes = snapshot
             for key, value in changes:
                 machine.replay(key, value)
         count = 0
-        for record in replay(self.partition.log, offset):
+        for record in replay(stored, offset):
             if record.key is not None:
                 machine.replay(record.key, record.value)
                 count += 1
@@ -442,8 +443,9 @@ class StateMachineHost(Generic[M]):
         if not snapshot.is_complete:
             return
         # Between events the state equals the log up to its end, durable or not. If a crash loses part of
-        # that, the snapshot reaches beyond the log and is not used.
+        # that, the snapshot reaches beyond the log, or into another epoch, and is not used.
         offset = self.partition.log.end_offset
+        epoch = max(self.partition.epoch_at(offset - 1), 0)
         blocks = snapshot.blocks()
         self._snapshot = None
         self._records_since_snapshot = 0
@@ -452,7 +454,7 @@ class StateMachineHost(Generic[M]):
         # Written in the background: the machine has deadlines to keep meanwhile.
         self._is_writing_snapshot = True
         loop = asyncio.get_running_loop()
-        writing = loop.run_in_executor(self._executor, self._snapshots.write, offset, blocks)
+        writing = loop.run_in_executor(self._executor, self._snapshots.write, offset, epoch, blocks)
         writing.add_done_callback(self._snapshot_written)
 
     def _snapshot_written(self, writing: "asyncio.Future[None]") -> None:

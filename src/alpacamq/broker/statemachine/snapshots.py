@@ -6,13 +6,15 @@ the whole log is replayed.
 Replay skips nothing: a machine that misses a record is wrong about everything that follows from it.
 """
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from alpacamq.log.partition_log import PartitionLog
-from alpacamq.log.sealed_file import TEMPORARY, Unreadable, view_sealed, write_sealed
+from alpacamq.log.sealed_file import Unreadable, view_sealed, write_sealed
 from alpacamq.model.batch import HEADER_BYTES, BatchHeader, check_batch, read_header
 from alpacamq.model.errors import CorruptBatch, DamagedLog, StorageFailed
 from alpacamq.model.ports import Disk
@@ -32,6 +34,7 @@ _FORMER_VERSION = 1
 _LIMIT_BYTES = 2 << 30
 _LENGTH_BYTES = 4
 STATE_SUFFIX = ".state"
+_NAME = re.compile(rf"(\d{{20}})(?:-(\d+))?{re.escape(STATE_SUFFIX)}")
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[Change]).decode
 
@@ -50,6 +53,29 @@ def _blocks(body: memoryview) -> Iterator[memoryview]:
         yield body[begin:at]
 
 
+class SnapshotName(NamedTuple):
+    """The offset that a snapshot reaches to, and the leader epoch of the record before it."""
+
+    offset: int
+    # None in names of the first version, which had no epoch.
+    epoch: int | None
+
+    @classmethod
+    def parse(cls, name: str) -> "SnapshotName | None":
+        """Return the name of a snapshot file; None for other files."""
+        if (found := _NAME.fullmatch(name)) is None:
+            return None
+        return cls(int(found[1]), None if found[2] is None else int(found[2]))
+
+    def is_of_log(self, epoch_at: Callable[[int], int]) -> bool:
+        """Return whether the log has the snapshot's last record: the same offset in the same epoch."""
+        return self.epoch is None or self.offset == 0 or epoch_at(self.offset - 1) == self.epoch
+
+    def __str__(self) -> str:
+        epoch = "" if self.epoch is None else f"-{self.epoch}"
+        return f"{self.offset:020d}{epoch}{STATE_SUFFIX}"
+
+
 class StateSnapshots:
     """The snapshots of one state machine, in their own directory."""
 
@@ -57,27 +83,28 @@ class StateSnapshots:
         self._disk = disk
         self._directory = directory
 
-    def newest(self, end_offset: int) -> tuple[int, Iterator[Change]] | None:
-        """Return the newest valid snapshot: the offset it reaches to, and its changes.
+    def newest(self, end_offset: int, epoch_at: Callable[[int], int]) -> tuple[int, Iterator[Change]] | None:
+        """Return the newest snapshot of this log: the offset it reaches to, and its changes.
 
-        One that reaches beyond the log's end contains records lost in a crash, and is removed.
+        A snapshot names the leader epoch of its last record. If the log has another epoch there, or ends
+        earlier, the log was truncated since: the snapshot contains records that it lost, and is removed.
         """
-        for offset in reversed(self._offsets()):
-            path = self._path(offset)
-            if offset > end_offset:
+        for name in reversed(self._names()):
+            path = self._directory / str(name)
+            if name.offset > end_offset or not name.is_of_log(epoch_at):
                 log.warning("snapshot_removed", path=str(path), end_offset=end_offset)
                 self._disk.remove(path)
                 # If the file reappeared, the log might have grown past it with other records.
                 self._disk.sync_directory(self._directory)
                 continue
             try:
-                return offset, read_state(self._disk, path)
+                return name.offset, read_state(self._disk, path)
             except (Unreadable, msgspec.DecodeError) as error:
                 log.warning("snapshot_skipped", path=str(path), reason=str(error))
         return None
 
-    def write(self, offset: int, blocks: Sequence[bytes]) -> None:
-        """Write a snapshot of everything before `offset` and remove old ones."""
+    def write(self, offset: int, epoch: int, blocks: Sequence[bytes]) -> None:
+        """Write a snapshot of everything before `offset`, whose last record has `epoch`; remove old ones."""
         if (size := sum(map(len, blocks))) > _LIMIT_BYTES:
             raise OSError(f"{size} bytes of state exceed the limit of a snapshot")
         try:
@@ -85,20 +112,19 @@ class StateSnapshots:
             self._disk.sync_directory(self._directory.parent)
         except FileExistsError:
             pass
-        write_sealed(self._disk, self._path(offset), _MAGIC, _VERSION, *blocks)
-        for old in self._offsets()[:-KEPT]:
-            self._disk.remove(self._path(old))
+        write_sealed(
+            self._disk, self._directory / str(SnapshotName(offset, epoch)), _MAGIC, _VERSION, *blocks
+        )
+        for old in self._names()[:-KEPT]:
+            self._disk.remove(self._directory / str(old))
 
-    def _path(self, offset: int) -> Path:
-        return self._directory / f"{offset:020d}{STATE_SUFFIX}"
-
-    def _offsets(self) -> list[int]:
+    def _names(self) -> list[SnapshotName]:
         try:
             names = self._disk.names(self._directory)
         except FileNotFoundError:
             return []
-        stems = [name.removesuffix(STATE_SUFFIX) for name in names if name.endswith(STATE_SUFFIX)]
-        return sorted(int(stem) for stem in stems if stem.isdigit() and TEMPORARY not in stem)
+        parsed = [found for name in names if (found := SnapshotName.parse(name)) is not None]
+        return sorted(parsed, key=lambda name: (name.offset, -1 if name.epoch is None else name.epoch))
 
 
 def read_state(disk: Disk, path: Path) -> Iterator[Change]:
