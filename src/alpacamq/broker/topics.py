@@ -21,9 +21,15 @@ from alpacamq.cluster.image import ClusterImage, broker_config_change, topic_cha
 from alpacamq.cluster.topics import BY_DEFAULT, TopicLimits, configured, created, grown
 from alpacamq.log.partition_log import PartitionLog, ScanProgress, sync_recovered_logs
 from alpacamq.log.storage import Storage
-from alpacamq.model.errors import AlpacaError, PartitionNotReady, PolicyViolation, UnknownTopic
+from alpacamq.model.errors import (
+    AlpacaError,
+    PartitionNotReady,
+    PolicyViolation,
+    UnknownTopic,
+    UnknownTopicId,
+)
 from alpacamq.model.ids import BrokerId, TopicId, TopicName, TopicPartition
-from alpacamq.model.topics import Topic, TopicConfig, topic_config
+from alpacamq.model.topics import Topic, TopicConfig, is_topic_name, topic_config
 from alpacamq.telemetry.logs import get_logger
 
 from .metadata_log import MetadataLog
@@ -126,19 +132,19 @@ class Topics:
         return self._metadata.image
 
     def find(self, key: bytes, index: int) -> Partition | None:
-        """Return partition `index` of the topic whose name or 16-byte id is `key`."""
+        """Return partition `index` of the topic whose name or 16-byte id is `key`, if this broker leads it.
+
+        None does not mean that it does not exist: only the image says that. `absence` tells the reason.
+        """
         partitions = self._partitions.get(key)
         if partitions is None:
             return self._recovered[key].get(index) if key in self._recovered else None
         return partitions[index] if 0 <= index < len(partitions) else None
 
     def partition(self, name: str, index: int) -> Partition:
-        """Return a partition; raises PartitionNotReady or UnknownTopic."""
+        """Return a partition that this broker leads; else raise the reason that `absence` returns."""
         if (found := self.find(name.encode(), index)) is None:
-            topic = self.image.topic(name)
-            if (error := self.not_ready(name.encode(), index)) is not None:
-                raise error
-            raise UnknownTopic(f"topic {name!r} has {topic.partitions} partitions, no partition {index}")
+            raise self.absence(name.encode(), index)
         return found
 
     @property
@@ -146,15 +152,30 @@ class Topics:
         """Whether partitions are still being opened; no topic changes meanwhile."""
         return self._loading is not None
 
-    def not_ready(self, key: bytes, index: int) -> PartitionNotReady | None:
-        """Return the error for a partition that is being recovered; None if it is not."""
-        if self._loading is None:
-            return None
+    def exists(self, key: bytes, index: int) -> bool:
+        """Return whether the cluster has partition `index` of the topic whose name or 16-byte id is `key`."""
+        topic = self._topic(key)
+        return topic is not None and 0 <= index < topic.partitions
+
+    def absence(self, key: bytes, index: int) -> AlpacaError:
+        """Return the error for a partition that `find` does not return."""
+        if (topic := self._topic(key)) is None:
+            name = key.decode(errors="replace")
+            # A random id is not a valid name; a name of the same length is.
+            if len(key) == ID_BYTES and not is_topic_name(name):
+                return UnknownTopicId(f"no topic has the id {key.hex()}")
+            return UnknownTopic(f"no topic is named {name!r}")
+        if not 0 <= index < topic.partitions:
+            return UnknownTopic(
+                f"topic {topic.name!r} has {topic.partitions} partitions, no partition {index}"
+            )
+        if self._loading is not None:
+            return PartitionNotReady(f"partition {index} of topic {topic.name!r} is being recovered")
+        return PartitionNotReady(f"partition {index} of topic {topic.name!r} is being created")
+
+    def _topic(self, key: bytes) -> Topic | None:
         topic = self.image.topic_by_id(TopicId(bytes=key)) if len(key) == ID_BYTES else None
-        topic = topic or self.image.topics.get(TopicName(key.decode(errors="replace")))
-        if topic is None or not 0 <= index < topic.partitions:
-            return None
-        return PartitionNotReady(f"partition {index} of topic {topic.name!r} is being recovered")
+        return topic or self.image.topics.get(TopicName(key.decode(errors="replace")))
 
     def partitions_of(self, name: str) -> Sequence[Partition]:
         """Return a topic's partitions in order; empty while it is being created, recovered or deleted."""

@@ -32,6 +32,11 @@ _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]+")
 _THROTTLED = r"[0-9]+:[0-9]+|\*"
 
 
+def is_topic_name(name: str) -> bool:
+    """Return whether `name` consists of the characters of topic names."""
+    return _LEGAL_NAME.fullmatch(name) is not None
+
+
 def check_topic_name(name: str) -> TopicName:
     """Return `name` if it is a valid topic name. Raises InvalidTopicName with the reason."""
     if not name:
@@ -40,7 +45,7 @@ def check_topic_name(name: str) -> TopicName:
         raise InvalidTopicName(f"a topic cannot be named {name!r}")
     if len(name) > MAX_NAME_LENGTH:
         raise InvalidTopicName(f"a topic name has at most {MAX_NAME_LENGTH} characters, this one {len(name)}")
-    if not _LEGAL_NAME.fullmatch(name):
+    if not is_topic_name(name):
         raise InvalidTopicName(f"topic name {name!r} may contain only letters, digits, '.', '_' and '-'")
     return TopicName(name)
 

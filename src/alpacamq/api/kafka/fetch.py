@@ -13,7 +13,7 @@ from alpacamq.broker.broker import Broker
 from alpacamq.broker.partition.leader import Partition
 from alpacamq.broker.readable import Readable
 from alpacamq.broker.tracing.partition import Origin
-from alpacamq.model.errors import AlpacaError, InvalidRequest, UnknownTopic, UnknownTopicId
+from alpacamq.model.errors import AlpacaError, InvalidRequest
 from alpacamq.protocol.error_codes import ErrorCode
 from alpacamq.protocol.errors import ManyEntries
 from alpacamq.protocol.fetch_codec import (
@@ -262,7 +262,7 @@ class PendingFetch:
         index = wanted.partition
         try:
             if (partition := self._broker.topics.find(topic, index)) is None:
-                raise self._unknown(topic, index)
+                raise self._broker.topics.absence(topic, index)
             partition.check_epoch(wanted.current_leader_epoch)
             stable = partition.last_stable_offset
             limit = stable if self._reads_committed else partition.high_watermark
@@ -344,13 +344,6 @@ class PendingFetch:
         if traces is not None and traces.may_be_read:
             client = self._header.client_id or ""
             traces.fetched(part.offset, part.records.next_offset, Origin(ClientApi.KAFKA, client))
-
-    def _unknown(self, topic: bytes, index: int) -> AlpacaError:
-        if (error := self._broker.topics.not_ready(topic, index)) is not None:
-            return error
-        if self._header.api_version >= TOPIC_IDS_FROM:
-            return UnknownTopicId(f"unknown partition {index} of topic id {topic.hex()}")
-        return UnknownTopic(f"unknown partition {index} of topic {topic.decode()!r}")
 
 
 def _is_verified(found: list[Found]) -> bool:

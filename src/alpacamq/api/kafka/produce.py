@@ -38,8 +38,6 @@ from alpacamq.model.errors import (
     InvalidTransactionState,
     ProducerFenced,
     TransactionAbortable,
-    UnknownTopic,
-    UnknownTopicId,
     UnsupportedCompression,
 )
 from alpacamq.model.ids import TopicPartition
@@ -321,7 +319,8 @@ class ProduceRequests:
     ) -> Iterator[None]:
         """Stage the batches of a request, with a stop after each; the rest goes to `deferred`."""
         now_ms = self._broker.clock.now_ms()
-        find = self._broker.topics.find
+        topics = self._broker.topics
+        find = topics.find
         for key, partitions in call.topics:
             entries = pending.topic(key)
             yield
@@ -329,7 +328,7 @@ class ProduceRequests:
                 yield
                 try:
                     if (partition := find(key, index)) is None:
-                        raise self._unknown(header.api_version, key, index)
+                        raise topics.absence(key, index)
                     self._check(call, partition)
                     if not records:
                         raise InvalidRecord(f"the request has no batch for partition {index}")
@@ -491,10 +490,3 @@ class ProduceRequests:
         check_writable(partition.identity)
         if call.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
             raise InvalidRequiredAcks(f"acks={call.acks} must be 0, 1 or -1 (all)")
-
-    def _unknown(self, version: int, key: bytes, index: int) -> AlpacaError:
-        if (error := self._broker.topics.not_ready(key, index)) is not None:
-            return error
-        if version >= TOPIC_IDS_FROM:
-            return UnknownTopicId(f"unknown partition {index} of topic id {key.hex()}")
-        return UnknownTopic(f"unknown partition {index} of topic {key.decode()!r}")

@@ -394,7 +394,7 @@ def _refusal(backend: Backend, name: str | None, index: int) -> ErrorCode:
         return ErrorCode.UNKNOWN_TOPIC_ID
     topics = backend.broker.topics
     # A partition that is being recovered exists.
-    if topics.find(name.encode(), index) is None and topics.not_ready(name.encode(), index) is None:
+    if not topics.exists(name.encode(), index):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return ErrorCode.NONE
 
