@@ -11,11 +11,12 @@ from typing import NamedTuple
 from zlib import crc32
 
 from alpacamq.model.batch import CONTROL, TRANSACTIONAL, BatchHeader, place
-from alpacamq.model.control import read_marker
-from alpacamq.model.errors import AlpacaError, FencedLeaderEpoch, StorageFailed
+from alpacamq.model.control import Marker, read_marker
+from alpacamq.model.errors import AlpacaError, CorruptBatch, FencedLeaderEpoch, StorageFailed
 from alpacamq.model.topics import TopicConfig
 
 from .epochs import EpochHistory, publish_epochs
+from .fetched import Fetched
 from .flush import UnflushedState
 from .health import storage_error
 from .producer_state import ProducerState, SentBatch
@@ -116,6 +117,34 @@ class Appender:
             return [*results[:settled], *[error] * (len(batches) - settled)]
         return results
 
+    def append_fetched(self, fetched: Fetched) -> None:
+        """Append batches of a leader as they are, with their offsets, epochs and timestamps.
+
+        An epoch that a batch is the first of begins at that batch. After StorageFailed, the batches
+        written before the failure stay.
+        """
+        now_ms = self._storage.clock.now_ms()
+        self.roll_if_due(now_ms)
+        segment_bytes = self.config.segment_bytes
+        data = fetched.data
+        run: list[BatchHeader] = []
+        start = position = 0
+        segment = self._segments.active
+        for header in fetched.headers:
+            is_full = (segment.size or run) and (
+                segment.size + position - start + header.size > segment_bytes
+                or header.next_offset - segment.base_offset > MAX_RELATIVE
+            )
+            if is_full or header.leader_epoch != self._epochs.latest:
+                self._write_fetched(data[start:position], run, now_ms)
+                start, run = position, []
+                if is_full:
+                    segment = self.roll()
+                self.start_epoch(header.leader_epoch)
+            run.append(header)
+            position += header.size
+        self._write_fetched(data[start:position], run, now_ms)
+
     def start_epoch(self, leader_epoch: int) -> None:
         """Record a new leader epoch, effective from the end of the log, before it writes anything.
 
@@ -192,6 +221,45 @@ class Appender:
         """Write placed batches, then update the log's state."""
         if not buffers:
             return
+        position = segment.size
+        self._write_buffers(segment, buffers, now_ms)
+        tail = segment.index.tail
+        assert tail is not None
+        for (last_offset, max_timestamp), data in zip(placed, buffers, strict=True):
+            tail.note(last_offset, position, max_timestamp)
+            position += len(data)
+        self._producer_state.producers.commit()
+        for base_offset, (data, header) in in_transactions:
+            marker = read_marker(data) if header.attributes & CONTROL else None
+            self._producer_state.appended(header, base_offset, marker)
+        segment.next_offset = next_offset
+        segment.size = position
+
+    def _write_fetched(self, data: memoryview, headers: list[BatchHeader], now_ms: int) -> None:
+        """Write batches as they are, then update the log's state."""
+        if not headers:
+            return
+        segment = self._segments.active
+        position = start = segment.size
+        self._write_buffers(segment, [data], now_ms)
+        tail = segment.index.tail
+        assert tail is not None
+        for header in headers:
+            tail.note(header.last_offset, position, header.max_timestamp)
+            size = header.size
+            if header.producer_id >= 0:
+                self._producer_state.producers.replay(header, now_ms)
+            if header.attributes & _OF_TRANSACTIONS:
+                at = position - start
+                self._producer_state.appended(header, header.base_offset, _marker(header, data, at))
+            position += size
+        segment.next_offset = headers[-1].next_offset
+        segment.size = position
+
+    def _write_buffers(
+        self, segment: Segment, buffers: Sequence[bytearray | memoryview], now_ms: int
+    ) -> None:
+        """Write behind the last batch; the segment's state changes after that."""
         storage = self._storage
         position = segment.size
         try:
@@ -212,17 +280,6 @@ class Appender:
         if not position:
             segment.opened_ms = now_ms
         segment.written_ms = now_ms
-        tail = segment.index.tail
-        assert tail is not None
-        for (last_offset, max_timestamp), data in zip(placed, buffers, strict=True):
-            tail.note(last_offset, position, max_timestamp)
-            position += len(data)
-        self._producer_state.producers.commit()
-        for base_offset, (data, header) in in_transactions:
-            marker = read_marker(data) if header.attributes & CONTROL else None
-            self._producer_state.appended(header, base_offset, marker)
-        segment.next_offset = next_offset
-        segment.size = position
 
     def _truncate_torn_tail(self, segment: Segment) -> None:
         """Truncate bytes that a failed write left behind the last batch."""
@@ -233,3 +290,11 @@ class Appender:
             finally:
                 handle.release()
             segment.has_torn_tail = False
+
+
+def _marker(header: BatchHeader, data: memoryview, position: int) -> Marker | None:
+    """Return the marker in a control batch; None if it is not one."""
+    if header.is_control:
+        with suppress(CorruptBatch):  # its checksum is right, so it was never a marker
+            return read_marker(data[position : position + header.size])
+    return None

@@ -56,6 +56,11 @@ class EpochHistory:
     def entries(self) -> tuple[EpochStart, ...]:
         return tuple(self._entries)
 
+    @property
+    def last(self) -> EpochStart | None:
+        """The newest epoch and its first offset; None if there is no epoch."""
+        return self._entries[-1] if self._entries else None
+
     def assign(self, epoch: int, offset: int) -> None:
         """Start `epoch` at `offset`. Drops an epoch that wrote nothing."""
         assert epoch > self.latest, f"epoch {epoch} follows {self.latest}"

@@ -17,7 +17,7 @@ from alpacamq.model.errors import (
     DiskFull,
     StorageFailed,
 )
-from alpacamq.model.ports import Disk
+from alpacamq.model.ports import Buffer, Disk
 from alpacamq.model.topics import TopicConfig
 
 from .appender import Appended, Appender, Incoming
@@ -25,6 +25,7 @@ from .checkpoint import CheckpointFile, RecoveryPoint
 from .compactor import Compaction, Compactor, discard_swaps
 from .directory import list_contents, remove_segment
 from .disk import remove_tree
+from .fetched import LogEnd, check_fetched
 from .flush import SMALL_TAIL_BYTES, Flush, UnflushedState, run_flushes
 from .health import NO_ROOM, LogHealth, is_out_of_descriptors, storage_error
 from .producer_state import ProducerSnapshot, ProducerSnapshots
@@ -240,6 +241,23 @@ class PartitionLog:
         """Append batches in order; return a result for each. Raises StorageFailed if nothing was written."""
         self._health.check_writable()
         return self._appender.append(batches, leader_epoch)
+
+    def append_fetched(self, data: Buffer, leader_epoch: int) -> int:
+        """Append batches as fetched from the leader of `leader_epoch`; return the new end offset.
+
+        Skips batches that the log has, and an incomplete last one. Raises CorruptBatch for a batch that is
+        unsound or does not continue the log, and StorageFailed: both after appending those before it.
+        """
+        self._health.check_writable()
+        end = self.end_offset
+        fetched = check_fetched(
+            data, LogEnd(end, self.epochs.latest, is_empty=not self.size_bytes), leader_epoch
+        )
+        if fetched.headers:
+            self._appender.append_fetched(fetched)
+        if fetched.error is not None:
+            raise fetched.error
+        return self.end_offset
 
     def start_epoch(self, leader_epoch: int) -> None:
         """Record a new leader epoch before its first append, so that the append does not wait for it."""
