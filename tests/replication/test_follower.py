@@ -19,7 +19,7 @@ from alpacamq.replication.follower import (
     RestartAt,
     TruncateTo,
 )
-from alpacamq.replication.leader import PartitionLeader
+from alpacamq.replication.leader import CommittedState, PartitionLeader
 
 ONE, TWO = BrokerId(1), BrokerId(2)
 
@@ -255,14 +255,10 @@ def test_any_two_logs_converge_and_keep_what_they_have_in_common(here: list[int]
     assume(not set(here[common:]) & set(there[common:]))
     leader = PartitionLeader(
         broker_id=ONE,
-        leader_epoch=9,
-        partition_epoch=0,
-        replicas=[ONE, TWO],
-        isr=[ONE],
+        state=CommittedState(leader_epoch=9, partition_epoch=0, replicas=[ONE, TWO], isr=[ONE], min_isr=1),
         log_end=len(there),
         flushed_end=len(there),
         high_watermark=0,
-        min_insync_replicas=1,
         replica_lag_ms=1,
         broker_epochs={},
         now_ms=0,

@@ -18,31 +18,46 @@ from alpacamq.model.errors import (
     UnknownLeaderEpoch,
 )
 from alpacamq.model.ids import BrokerId
-from alpacamq.replication.leader import RETRY_MS, PartitionLeader
+from alpacamq.replication.leader import RETRY_MS, CommittedState, PartitionLeader
 
 LAG_MS = 10_000
 ONE, TWO, THREE, FOUR = (BrokerId(number) for number in (1, 2, 3, 4))
 EPOCHS = {ONE: 11, TWO: 12, THREE: 13}
 
 
+def committed(
+    partition_epoch: int = 8,
+    isr: Collection[BrokerId] = (ONE, TWO, THREE),
+    *,
+    replicas: Sequence[BrokerId] = (ONE, TWO, THREE),
+    min_isr: int = 2,
+    leader_epoch: int = 5,
+) -> CommittedState:
+    return CommittedState(
+        leader_epoch=leader_epoch,
+        partition_epoch=partition_epoch,
+        replicas=replicas,
+        isr=isr,
+        min_isr=min_isr,
+    )
+
+
 def leader(
     isr: Collection[BrokerId] = (ONE, TWO, THREE), *, start: int = 0, watermark: int = 0, **options: Any
 ) -> PartitionLeader:
     """Return broker 1 as leader of brokers 1, 2 and 3, with a flushed log that ends at `start`."""
+    of_state = {key: options.pop(key) for key in ("replicas", "min_isr", "leader_epoch") if key in options}
     settings: dict[str, Any] = {
         "broker_id": ONE,
-        "leader_epoch": 5,
-        "partition_epoch": 7,
-        "replicas": (ONE, TWO, THREE),
+        "state": committed(7, isr, **of_state),
         "log_end": start,
         "flushed_end": start,
         "high_watermark": watermark,
-        "min_insync_replicas": 2,
         "replica_lag_ms": LAG_MS,
         "broker_epochs": dict(EPOCHS),
         "now_ms": 0,
     }
-    return PartitionLeader(isr=isr, **(settings | options))
+    return PartitionLeader(**(settings | options))
 
 
 def write(partition: PartitionLeader, end: int, now_ms: int = 0) -> None:
@@ -100,7 +115,7 @@ def test_high_watermark_never_goes_back() -> None:
 
 
 def test_a_single_replica_commits_what_it_flushes_whatever_min_insync_says() -> None:
-    partition = leader([ONE], replicas=(ONE,), min_insync_replicas=2)
+    partition = leader([ONE], replicas=(ONE,), min_isr=2)
     partition.check_writable()
     partition.appended(5, 0)
     assert partition.high_watermark == 0
@@ -177,13 +192,13 @@ def test_a_proposal_names_broker_epochs_and_is_the_only_one() -> None:
     fetch(partition, THREE, 0)
     partition.tick(99 * LAG_MS)
     assert partition.unsent is None
-    partition.altered(proposal.request_id, [ONE, TWO], 8, 0)
+    partition.altered(proposal.request_id, committed(8, [ONE, TWO]), 0)
     partition.tick(0)
     assert proposed(partition) == [1, 2, 3]
 
 
 def test_a_proposed_member_counts_at_once_and_min_insync_only_once_committed() -> None:
-    partition = leader([ONE, TWO], min_insync_replicas=3)
+    partition = leader([ONE, TWO], min_isr=3)
     fetch(partition, TWO, 0)
     fetch(partition, THREE, 0)
     request_id = partition.take_proposal().request_id
@@ -191,7 +206,7 @@ def test_a_proposed_member_counts_at_once_and_min_insync_only_once_committed() -
     fetch(partition, TWO, 5)
     fetch(partition, THREE, 4)
     assert partition.high_watermark == 0  # the committed set is too small
-    assert partition.altered(request_id, [ONE, TWO, THREE], 8, 0)
+    assert partition.altered(request_id, committed(8, [ONE, TWO, THREE]), 0)
     assert partition.high_watermark == 4
 
 
@@ -222,7 +237,7 @@ def test_a_proposal_in_doubt_counts_and_is_repeated_unchanged() -> None:
     again = partition.take_proposal()
     assert [member.broker_id for member in again.isr] == [1, 2, 3]
     assert again.partition_epoch == 7
-    partition.altered(again.request_id, [ONE, TWO, THREE], 8, RETRY_MS)
+    partition.altered(again.request_id, committed(8, [ONE, TWO, THREE]), RETRY_MS)
     assert partition.isr == {1, 2, 3}
 
 
@@ -235,13 +250,13 @@ def test_a_rejection_after_an_attempt_in_doubt_proves_nothing_until_the_partitio
     partition.tick(2 * RETRY_MS)
     fence = partition.take_proposal()
     assert [member.broker_id for member in fence.isr] == [1, 2]
-    assert partition.altered(fence.request_id, [ONE, TWO], 8, 0)
+    assert partition.altered(fence.request_id, committed(8, [ONE, TWO]), 0)
     assert partition.high_watermark == 5
 
 
 def test_a_success_that_changed_nothing_leaves_earlier_attempts_in_doubt() -> None:
     partition = leader([ONE, TWO])
-    partition.altered(joining(partition), [ONE, TWO], 7, 0)
+    partition.altered(joining(partition), committed(7, [ONE, TWO]), 0)
     assert partition.high_watermark == 0
 
 
@@ -251,18 +266,26 @@ def test_only_the_response_to_the_last_attempt_counts() -> None:
     partition.alter_unknown(first, 0)
     partition.tick(RETRY_MS)
     partition.alter_rejected(first, RETRY_MS)
-    partition.altered(first, [ONE], 9, RETRY_MS)
+    partition.altered(first, committed(9, [ONE]), RETRY_MS)
     assert (partition.isr, partition.high_watermark) == (frozenset([ONE, TWO]), 0)
 
 
 def test_the_committed_image_decides_a_proposal_in_doubt() -> None:
     partition = leader([ONE, TWO])
     request_id = joining(partition)
-    assert not partition.updated(7, [ONE, TWO, THREE], [ONE], 0)  # older than what is known
-    assert partition.updated(8, [ONE, TWO, THREE], [ONE, TWO], 0)
+    assert not partition.updated(committed(7, [ONE]), 0)  # older than what is known
+    assert partition.updated(committed(8, [ONE, TWO]), 0)
     assert partition.high_watermark == 5
-    assert not partition.altered(request_id, [ONE, TWO, THREE], 8, 0)
+    assert not partition.altered(request_id, committed(8, [ONE, TWO, THREE]), 0)
     assert partition.isr == {1, 2}
+
+
+def test_a_state_of_another_leader_epoch_is_not_adopted() -> None:
+    partition = leader([ONE, TWO])
+    request_id = joining(partition)
+    assert not partition.updated(committed(8, [ONE, TWO], leader_epoch=6), 0)
+    assert not partition.altered(request_id, committed(8, [ONE, TWO], leader_epoch=6), 0)
+    assert (partition.partition_epoch, partition.high_watermark) == (7, 0)
 
 
 def test_a_lagging_member_is_proposed_out_and_counts_until_that_is_committed() -> None:
@@ -277,7 +300,7 @@ def test_a_lagging_member_is_proposed_out_and_counts_until_that_is_committed() -
     assert [member.broker_id for member in proposal.isr] == [1, 2]
     assert proposal.isr[1].broker_epoch == 12
     assert partition.high_watermark == 0
-    assert partition.altered(proposal.request_id, [ONE, TWO], 8, LAG_MS)
+    assert partition.altered(proposal.request_id, committed(8, [ONE, TWO]), LAG_MS)
     assert partition.high_watermark == 5
 
 
@@ -327,7 +350,7 @@ def test_a_member_that_just_joined_has_the_whole_lag_to_catch_up() -> None:
     fetch(partition, TWO, 5, late_ms)
     fetch(partition, THREE, 5, late_ms)  # at the watermark, behind the end
     request_id = partition.take_proposal().request_id
-    partition.altered(request_id, [ONE, TWO, THREE], 8, late_ms)
+    partition.altered(request_id, committed(8, [ONE, TWO, THREE]), late_ms)
     partition.tick(late_ms)
     assert partition.unsent is None or THREE in proposed(partition)
 
@@ -346,7 +369,7 @@ def test_fetches_of_a_former_incarnation_and_of_strangers_are_refused() -> None:
 def test_reassignment_adds_and_removes_followers() -> None:
     partition = leader()
     fetch(partition, TWO, 0)
-    partition.updated(8, [ONE, TWO, FOUR], [ONE, TWO], 0)
+    partition.updated(committed(8, [ONE, TWO], replicas=[ONE, TWO, FOUR]), 0)
     assert [status.broker_id for status in partition.followers(0)] == [2, 4]
     assert [status.end_offset for status in partition.followers(0)] == [0, -1]
 
@@ -358,7 +381,7 @@ def test_acknowledgements() -> None:
     assert not partition.is_replicated(5)
     fetch(partition, TWO, 4)
     assert partition.is_replicated(4)
-    partition.updated(8, [ONE, TWO, THREE], [ONE], 0)
+    partition.updated(committed(8, [ONE]), 0)
     assert partition.is_below_min_isr
     with pytest.raises(NotEnoughReplicas):
         partition.check_writable()
@@ -424,10 +447,10 @@ def test_whatever_happens_the_watermark_is_held_by_all_that_can_be_elected(
     events: list[tuple[str, int]], min_insync: int
 ) -> None:
     """Run a leader against a controller whose answers are lost and late, and check the electable set."""
-    partition = leader([ONE, TWO], min_insync_replicas=min_insync)
+    partition = leader([ONE, TWO], min_isr=min_insync)
     now_ms, ends = 0, {TWO: 0, THREE: 0}
     # The controller's own state, and the proposals that may still reach it.
-    isr, partition_epoch = frozenset([1, 2]), 7
+    isr, partition_epoch = frozenset([ONE, TWO]), 7
     on_its_way: list[Any] = []
     before = 0
     for event, amount in events:
@@ -460,9 +483,8 @@ def test_whatever_happens_the_watermark_is_held_by_all_that_can_be_elected(
                 else:
                     isr = frozenset(member.broker_id for member in proposal.isr)
                     partition_epoch += 1
-                    partition.altered(
-                        proposal.request_id, [BrokerId(b) for b in isr], partition_epoch, now_ms
-                    )
+                    state = committed(partition_epoch, isr, min_isr=min_insync)
+                    partition.altered(proposal.request_id, state, now_ms)
         watermark = partition.high_watermark
         assert before <= watermark <= partition.flushed_end
         if watermark > before:

@@ -37,6 +37,20 @@ class InSyncReplica(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedState:
+    """The committed state of a partition. `min_isr` is what its controller requires for a commit.
+
+    All of it changes together: a watermark may advance by the one only while the other is in force.
+    """
+
+    leader_epoch: int
+    partition_epoch: int
+    replicas: Sequence[BrokerId]
+    isr: Collection[BrokerId]
+    min_isr: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProposeIsr:
     """An AlterPartition for the controller. `request_id` names the attempt, not the proposal."""
 
@@ -114,7 +128,6 @@ class PartitionLeader:
         "_flush_counts",
         "_followers",
         "_in_flight",
-        "_min_insync",
         "_proposed",
         "_replica_lag_ms",
         "_request_id",
@@ -127,6 +140,7 @@ class PartitionLeader:
         "isr",
         "leader_epoch",
         "log_end",
+        "min_isr",
         "partition_epoch",
         "replicas",
         "unsent",
@@ -136,30 +150,25 @@ class PartitionLeader:
         self,
         *,
         broker_id: BrokerId,
-        leader_epoch: int,
-        partition_epoch: int,
-        replicas: Sequence[BrokerId],
-        isr: Collection[BrokerId],
+        state: CommittedState,
         log_end: int,
         flushed_end: int,
         high_watermark: int,
-        min_insync_replicas: int,
         replica_lag_ms: int,
         broker_epochs: Mapping[BrokerId, int],
         now_ms: int,
         flush_counts: bool = True,
     ) -> None:
-        assert broker_id in isr, f"leader {broker_id} is not in the ISR {sorted(isr)}"
+        assert broker_id in state.isr, f"leader {broker_id} is not in the ISR {sorted(state.isr)}"
         assert high_watermark <= log_end, f"high watermark {high_watermark} is beyond the end {log_end}"
         self.broker_id = broker_id
-        self.leader_epoch = leader_epoch
+        self.leader_epoch = state.leader_epoch
         self.log_end = log_end
         self.flushed_end = flushed_end
         # Every record from here on is written in this epoch.
         self.epoch_start = log_end
         self.high_watermark = high_watermark
         self._broker_epochs = broker_epochs
-        self._min_insync = min_insync_replicas
         self._flush_counts = flush_counts
         self._replica_lag_ms = replica_lag_ms
         self._followers: dict[BrokerId, _Follower] = {}
@@ -173,7 +182,7 @@ class PartitionLeader:
         self._retry_ms = _NEVER_MS
         # Replicas outside the committed ISR whose proposal may still take effect.
         self._proposed: frozenset[BrokerId] = frozenset()
-        self._adopt(partition_epoch, replicas, isr, now_ms)
+        self._adopt(state, now_ms)
         self._advance()
 
     # Rules. Each is one predicate.
@@ -208,6 +217,10 @@ class PartitionLeader:
         there what the rejected one did not.
         """
         return self._unknown_attempts == 0
+
+    def is_newer(self, state: CommittedState) -> bool:
+        """Whether a committed state of this epoch is newer than the one known: metadata never goes back."""
+        return state.leader_epoch == self.leader_epoch and state.partition_epoch > self.partition_epoch
 
     @property
     def is_below_min_isr(self) -> bool:
@@ -330,15 +343,15 @@ class PartitionLeader:
         assert proposal is not None
         return proposal
 
-    def altered(self, request_id: int, isr: Collection[BrokerId], partition_epoch: int, now_ms: int) -> bool:
+    def altered(self, request_id: int, state: CommittedState, now_ms: int) -> bool:
         """Note that the controller committed a proposal; true if the high watermark advanced."""
         if request_id != self._in_flight:
             return False
-        if partition_epoch <= self.partition_epoch:
-            # Nothing was changed, so earlier attempts may still take effect.
+        if not self.is_newer(state):
+            # Nothing was changed, so earlier attempts may still take effect. Or this epoch has ended.
             self.alter_unknown(request_id, now_ms)
             return False
-        self._adopt(partition_epoch, self.replicas, isr, now_ms)
+        self._adopt(state, now_ms)
         return self._advance()
 
     def alter_rejected(self, request_id: int, now_ms: int) -> bool:
@@ -367,25 +380,20 @@ class PartitionLeader:
             self._unknown_attempts += 1
             self._retry_ms = now_ms + RETRY_MS
 
-    def updated(
-        self,
-        partition_epoch: int,
-        replicas: Sequence[BrokerId],
-        isr: Collection[BrokerId],
-        now_ms: int,
-    ) -> bool:
-        """Adopt the committed state of the partition; true if the high watermark advanced.
+    def updated(self, state: CommittedState, now_ms: int) -> bool:
+        """Adopt the state in the committed image; true if the high watermark advanced.
 
-        Older states are ignored: the response to a proposal may come before the image does.
+        Older states are ignored: the response to a proposal may come before the image does. A state of
+        another leader epoch ends this leader, which is the host's business.
         """
-        if partition_epoch <= self.partition_epoch:
+        if not self.is_newer(state):
             return False
-        self._adopt(partition_epoch, replicas, isr, now_ms)
+        self._adopt(state, now_ms)
         return self._advance()
 
-    def configure(self, min_insync_replicas: int, *, flush_counts: bool) -> bool:
+    def configure(self, min_isr: int, *, flush_counts: bool) -> bool:
         """Apply settings of the committed image; true if the high watermark advanced."""
-        self._min_insync = min_insync_replicas
+        self.min_isr = min_isr
         self._flush_counts = flush_counts
         self._recount()
         return self._advance()
@@ -396,7 +404,7 @@ class PartitionLeader:
         """Check acks=all before an append. Raises NotEnoughReplicas."""
         if self._below_min_isr:
             raise NotEnoughReplicas(
-                f"{len(self.isr)} replicas are in sync, min.insync.replicas is {self._min_insync}"
+                f"{len(self.isr)} replicas are in sync, min.insync.replicas is {self.min_isr}"
             )
 
     def is_replicated(self, end_offset: int) -> bool:
@@ -409,7 +417,7 @@ class PartitionLeader:
         if self._below_min_isr:
             raise NotEnoughReplicasAfterAppend(
                 f"written, but only {len(self.isr)} replicas are in sync, min.insync.replicas is "
-                f"{self._min_insync}"
+                f"{self.min_isr}"
             )
         return False
 
@@ -436,20 +444,20 @@ class PartitionLeader:
             for follower in self._followers.values()
         ]
 
-    def _adopt(
-        self, partition_epoch: int, replicas: Sequence[BrokerId], isr: Collection[BrokerId], now_ms: int
-    ) -> None:
+    def _adopt(self, state: CommittedState, now_ms: int) -> None:
         """Make a committed state the current one. Proposals of older partition epochs cannot win any more."""
-        assert set(isr) <= set(replicas), f"ISR {sorted(isr)} is not among the replicas {replicas}"
-        self.partition_epoch = partition_epoch
-        self.replicas = tuple(replicas)
+        replicas = tuple(state.replicas)
+        assert set(state.isr) <= set(replicas), f"ISR {sorted(state.isr)} is not among {replicas}"
+        self.partition_epoch = state.partition_epoch
+        self.min_isr = state.min_isr
+        self.replicas = replicas
         former = self._followers
         self._followers = {
             broker_id: former.get(broker_id) or _Follower(broker_id)
             for broker_id in replicas
             if broker_id != self.broker_id
         }
-        self.isr = frozenset(isr)
+        self.isr = frozenset(state.isr)
         self._proposed = frozenset()
         self._attempt = self._in_flight = self.unsent = None
         self._unknown_attempts = 0
@@ -466,7 +474,7 @@ class PartitionLeader:
             follower.counts = follower.in_isr or follower.broker_id in self._proposed
         self._counting = tuple(follower for follower in self._followers.values() if follower.counts)
         # A partition with fewer replicas than the setting asks for is not unwritable for ever.
-        self._below_min_isr = len(self.isr) < min(self._min_insync, len(self.replicas))
+        self._below_min_isr = len(self.isr) < min(self.min_isr, len(self.replicas))
 
     def _advance(self) -> bool:
         """Advance the high watermark to the smallest end in the maximal ISR; it never goes back."""
