@@ -12,7 +12,7 @@ from alpacamq.cluster.broker_config import (
     usable,
 )
 from alpacamq.cluster.image import Change, ClusterImage, broker_config_change
-from alpacamq.model.errors import AlpacaError, InvalidConfig, InvalidRequest
+from alpacamq.model.errors import AlpacaError, CorruptState, InvalidConfig, InvalidRequest
 from alpacamq.model.topics import SETTINGS
 
 FILE = {"retention.ms": "1", "segment.bytes": "1024", "flush.ms": "1"}
@@ -91,10 +91,10 @@ def test_settings_are_replaced_as_a_whole_and_removed_when_none_are_left() -> No
     assert image.broker_overrides("1") == {}
 
 
-def test_records_of_later_versions_are_skipped() -> None:
-    image = image_of({"log.retention.ms": "3"})
-    image.apply([Change(b"broker-secrets/1", b"\xff"), Change(b"other", None)])
-    assert image.broker_overrides("1") == {"log.retention.ms": "3"}
+@pytest.mark.parametrize("change", [Change(b"broker-secrets/1", b"\xff"), Change(b"other", None)])
+def test_records_of_later_versions_stop_the_node(change: Change) -> None:
+    with pytest.raises(CorruptState, match="later version"):
+        ClusterImage().apply([change])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ Each function takes an image and returns the topic as it should be, or raises an
 records the result.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
 
 import msgspec
 
@@ -16,7 +17,14 @@ from alpacamq.model.errors import (
     TopicExists,
 )
 from alpacamq.model.ids import TopicId
-from alpacamq.model.topics import INTERNAL_TOPICS, Topic, check_settings, check_topic_name
+from alpacamq.model.topics import (
+    INTERNAL_TOPICS,
+    ConfigKind,
+    Setting,
+    Topic,
+    check_settings,
+    check_topic_name,
+)
 
 from .image import ClusterImage
 
@@ -42,8 +50,9 @@ def created(
     overrides: Mapping[str, str],
     limits: TopicLimits,
     may_collide: bool = False,
+    brokers: int = 1,
 ) -> Topic:
-    """Return a new topic. Raises an error if it cannot be created.
+    """Return a new topic for a cluster of so many brokers. Raises an error if it cannot be created.
 
     Like Kafka, refuses a name that differs from another in dots and underscores only, unless it
     `may_collide`: metrics and tools take them for the same topic.
@@ -62,8 +71,9 @@ def created(
     if partitions < 1:
         raise InvalidPartitionCount(f"a topic needs at least one partition, not {partitions}")
     _check_room(image, partitions, limits)
-    if replication_factor not in (BY_DEFAULT, 1):
-        raise InvalidReplication(f"replication factor {replication_factor}: this cluster has 1 broker")
+    if replication_factor != BY_DEFAULT and not 1 <= replication_factor <= brokers:
+        count = "1 broker" if brokers == 1 else f"{brokers} brokers"
+        raise InvalidReplication(f"replication factor {replication_factor}: this cluster has {count}")
     check_settings(overrides)
     return Topic(name=topic_name, id=topic_id, partitions=partitions, overrides=dict(overrides))
 
@@ -84,6 +94,57 @@ def configured(image: ClusterImage, name: str, overrides: Mapping[str, str]) -> 
     topic = image.topic(name)
     check_settings(overrides)
     return msgspec.structs.replace(topic, overrides=dict(overrides))
+
+
+class EditOperation(StrEnum):
+    """What an edit does to a setting; words are added to and removed from lists only."""
+
+    SET = "set"
+    DELETE = "delete"
+    APPEND = "append"
+    SUBTRACT = "subtract"
+
+
+class SettingEdit(msgspec.Struct, frozen=True, array_like=True):
+    """One edit of the overrides of a topic or a broker."""
+
+    operation: EditOperation
+    name: str
+    value: str | None = None
+
+
+def edited(
+    before: Mapping[str, str],
+    edits: Iterable[SettingEdit],
+    *,
+    settings: Mapping[str, Setting],
+    check_name: Callable[[str], object],
+    default: Callable[[str], str],
+) -> dict[str, str]:
+    """Return overrides after edits. Raises InvalidConfig.
+
+    `default` returns the text of a setting without an override; `check_name` raises if a name is unknown.
+    """
+    overrides = dict(before)
+    for operation, name, value in ((edit.operation, edit.name, edit.value) for edit in edits):
+        if operation is EditOperation.DELETE:
+            if name not in overrides:
+                check_name(name)
+            overrides.pop(name, None)
+            continue
+        if value is None:
+            raise InvalidConfig(f"{name} has no value")
+        if operation is EditOperation.SET:
+            overrides[name] = value
+            continue
+        if (setting := settings.get(name)) is None or setting.kind is not ConfigKind.LIST:
+            raise InvalidConfig(f"{name} is not a list: APPEND and SUBTRACT are not supported")
+        current = overrides[name] if name in overrides else default(name)
+        added, removed = (value, "") if operation is EditOperation.APPEND else ("", value)
+        overrides[name] = edit_list(
+            name, current, added=added, removed=removed, may_be_empty=bool(setting.pattern)
+        )
+    return overrides
 
 
 def edit_list(
