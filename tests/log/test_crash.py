@@ -124,6 +124,7 @@ class Machine:
     def check(self) -> None:
         log = self.log
         assert log.damage is None, log.recovered
+        assert not log.has_lost_data, log.loss
         assert self.durable_end <= log.end_offset <= len(self.values), log.recovered
         assert self.durable_start <= log.start_offset <= max(self.start, self.durable_start)
         assert log.flushed_offset == log.end_offset
@@ -157,6 +158,7 @@ def test_a_crash_at_every_step_of_a_short_life_loses_nothing_flushed(fuse: int) 
         flushed = live_shortly(disk)
         disk.crash(Random(seed))
         log = PartitionLog.open(DIRECTORY, a_config(segment_bytes=1024), a_storage(disk))
+        assert not log.has_lost_data
         assert flushed <= log.end_offset <= flushed + 1
         assert len(read_batches(log, disk)) == log.end_offset
         if log.end_offset:

@@ -1,4 +1,4 @@
-"""The checkpoint of a partition: its recovery point and its start offset.
+"""The checkpoint of a partition: its recovery point, its start offset, and what a replica must remember.
 
 Everything before the recovery point was durable when the checkpoint was written. A clean shutdown
 leaves the recovery point at the end of the log.
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from alpacamq.model.ports import Disk
 
@@ -34,6 +35,10 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     `has_producers` is false if no producer was known at the recovery point, so that no snapshot
     need exist. `opened_ms` is when the active segment took its first record, `deadline_ms` when
     compaction may drop the first tombstone it kept.
+
+    The fields that can be unset are not in files of version 0.1, nor in any file while they are unset.
+    `high_watermark` is never beyond the recovery point. `loss` is why records that were durable are missing
+    or damaged. While `restarting_at` is set, the log is being emptied, to continue at that offset.
     """
 
     start_offset: int = 0
@@ -42,6 +47,9 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     opened_ms: int = 0
     compacted_to: int = 0
     deadline_ms: int | None = None
+    high_watermark: int | UnsetType = UNSET
+    loss: str | UnsetType = UNSET
+    restarting_at: int | UnsetType = UNSET
 
 
 class CheckpointFile:
@@ -59,6 +67,17 @@ class CheckpointFile:
         """Change some fields durably."""
         with self._lock:
             self._write(msgspec.structs.replace(self.current, **changes))
+
+    def replace(self, checkpoint: Checkpoint) -> None:
+        """Replace all fields durably."""
+        with self._lock:
+            self._write(checkpoint)
+
+    def note_loss(self, reason: str) -> None:
+        """Record durably that records are lost; keeps the first reason. May run in any thread."""
+        with self._lock:
+            if self.current.loss is UNSET:
+                self._write(msgspec.structs.replace(self.current, loss=reason))
 
     def move_start(self, offset: int) -> None:
         """Move the log start forward to `offset` durably; does nothing if it is there or beyond already."""

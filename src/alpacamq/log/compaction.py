@@ -267,14 +267,16 @@ def clean(
     disk: Disk,
     directory: Path,
     is_aborted: Callable[[BatchHeader], bool] = lambda _: False,
+    tombstone_limit_offset: int = INT64_MAX,
     max_keys: int = DEFAULT_MAX_KEYS,
     pace: Callable[[int], None] = lambda _: None,
 ) -> Cleaned:
     """Clean `segments`: all sealed segments of a log, in order and contiguous.
 
     Raises DamagedLog for unsound bytes, and OSError as the disk does; then no cleaned file is left.
-    Drops batches for which `is_aborted` is true; every transaction in `segments` has ended. `pace` is
-    called with the size of every batch read: it may sleep to spare the machine, or raise to cancel.
+    Tombstones from `tombstone_limit_offset` on stay. Drops batches for which `is_aborted` is true; every
+    transaction in `segments` has ended. `pace` is called with the size of every batch read: it may sleep
+    to spare the machine, or raise to cancel.
     """
     keys = OffsetMap(first_dirty_offset, max_keys, is_aborted)
     for segment in segments:
@@ -285,7 +287,7 @@ def clean(
                 keys.add(batch)
                 if keys.is_full:
                     break
-    rewriting = _Rewriting(keys, is_aborted, config, now_ms, disk, directory)
+    rewriting = _Rewriting(keys, is_aborted, tombstone_limit_offset, config, now_ms, disk, directory)
     try:
         for segment in segments:
             if segment.base_offset >= keys.end_offset:
@@ -420,6 +422,7 @@ class _Rewriting:
         self,
         keys: OffsetMap,
         is_aborted: Callable[[BatchHeader], bool],
+        tombstone_limit_offset: int,
         config: TopicConfig,
         now_ms: int,
         disk: Disk,
@@ -427,6 +430,7 @@ class _Rewriting:
     ) -> None:
         self._keys = keys
         self._is_aborted = is_aborted
+        self._tombstone_limit_offset = tombstone_limit_offset
         self._now_ms = now_ms
         self._new_deadline_ms = min(now_ms + config.delete_retention_ms, INT64_MAX)
         self._segment_bytes = config.segment_bytes
@@ -509,7 +513,7 @@ class _Rewriting:
         deadline_ms = header.base_timestamp if header.attributes & DELETE_HORIZON else None
         # If the map holds a batch only in part, its tombstones may still hide values outside the map.
         is_mapped = header.next_offset <= self._keys.end_offset
-        is_overdue = is_mapped and deadline_ms is not None and deadline_ms <= self._now_ms
+        is_overdue = is_mapped and self._may_drop_tombstones(header, deadline_ms)
 
         try:
             records = _records(batch)
@@ -548,6 +552,14 @@ class _Rewriting:
             producer_id=header.producer_id,
             producer_epoch=header.producer_epoch,
             base_sequence=header.base_sequence,
+        )
+
+    def _may_drop_tombstones(self, header: BatchHeader, deadline_ms: int | None) -> bool:
+        """Return whether the tombstones of a batch are overdue, and every replica has them."""
+        return (
+            deadline_ms is not None
+            and deadline_ms <= self._now_ms
+            and header.next_offset <= self._tombstone_limit_offset
         )
 
 

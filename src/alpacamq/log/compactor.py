@@ -9,6 +9,7 @@ lowest offset on. The final rename is atomic; segments it leaves behind are cove
 drops them.
 """
 
+import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from alpacamq.model.errors import StorageFailed
 from alpacamq.model.ports import Disk
-from alpacamq.model.topics import TopicConfig
+from alpacamq.model.topics import INT64_MAX, TopicConfig
 
 from . import compaction
 from .compaction import CleanedSegment
@@ -143,9 +144,13 @@ class Compaction:
     segments: dict[int, Segment]
     aborted: AbortedRanges
     first_dirty_offset: int
+    tombstone_limit_offset: int
     now_ms: int
     is_running: bool = field(default=True, init=False)
-    _is_cancelled: bool = field(default=False, init=False)
+    is_cancelled: bool = field(default=False, init=False)
+    _is_started: bool = field(default=False, init=False)
+    _starting: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _stopped: threading.Event = field(default_factory=threading.Event, init=False)
     cleaned: compaction.Cleaned | None = field(default=None, init=False)
     swaps: list[Swap] = field(default_factory=list, init=False)
     replaced: list[Handle] = field(default_factory=list, init=False)
@@ -156,16 +161,27 @@ class Compaction:
             self.replaced.pop().release()
 
     def cancel(self) -> None:
-        """Make `run` stop at the next batch. May be called from any thread."""
-        self._is_cancelled = True
+        """Make `run` stop at the next batch, or not start. May be called from any thread."""
+        self.is_cancelled = True
+
+    def wait_stopped(self) -> None:
+        """Wait until a cancelled compaction no longer runs in its thread."""
+        assert self.is_cancelled
+        with self._starting:
+            is_started = self._is_started
+        if is_started:
+            self._stopped.wait()
 
     def _pace(self, _size: int) -> None:
-        if self._is_cancelled:
+        if self.is_cancelled:
             raise StorageFailed(f"{self.directory.name}: compaction was cancelled")
 
     def run(self) -> None:
         """Write the compacted segments durably. After a failure no files are left."""
         try:
+            with self._starting:
+                self._pace(0)
+                self._is_started = True
             cleaned = compaction.clean(
                 [
                     compaction.SealedSegment(
@@ -177,6 +193,7 @@ class Compaction:
                     for segment in self.segments.values()
                 ],
                 first_dirty_offset=self.first_dirty_offset,
+                tombstone_limit_offset=self.tombstone_limit_offset,
                 config=self.config,
                 now_ms=self.now_ms,
                 disk=self.storage.disk,
@@ -192,6 +209,7 @@ class Compaction:
             raise StorageFailed(f"{self.directory.name}: a cleaned file is bad: {violation}") from violation
         finally:
             self.is_running = False
+            self._stopped.set()
 
 
 class Compactor:
@@ -224,14 +242,33 @@ class Compactor:
         self._unflushed = unflushed
         self._compaction: Compaction | None = None
 
-    def begin(self, config: TopicConfig, now_ms: int, *, force: bool = False) -> Compaction | None:
+    def interrupt(self) -> None:
+        """Stop a compaction before the log is truncated; its result is not used. Waits for its thread.
+
+        The caller removes `.swap` files: after a crash they would bring truncated records back.
+        """
+        if (running := self._compaction) is not None:
+            running.cancel()
+            running.wait_stopped()
+            self._compaction = None
+
+    def begin(
+        self,
+        config: TopicConfig,
+        now_ms: int,
+        *,
+        limit_offset: int,
+        tombstone_limit_offset: int | None = None,
+        force: bool = False,
+    ) -> Compaction | None:
         """Return a compaction if enough is dirty or a kept tombstone may be dropped; None otherwise.
 
-        With `force`, anything dirty is enough.
+        Segments that reach beyond `limit_offset` are left, and tombstones from `tombstone_limit_offset` on
+        are kept. With `force`, anything dirty is enough.
         """
         if not config.is_compacted or (self._compaction is not None and self._compaction.is_running):
             return None
-        segments = self._cleanable(config.min_compaction_lag_ms, now_ms)
+        segments = self._cleanable(config.min_compaction_lag_ms, limit_offset, now_ms)
         if not segments:
             return None
         first_dirty_offset = max(self._unflushed.compacted_to, segments[0].base_offset)
@@ -255,13 +292,19 @@ class Compactor:
             segments={segment.base_offset: segment for segment in segments},
             aborted=self._transactions.snapshot().ranges(),
             first_dirty_offset=first_dirty_offset,
+            tombstone_limit_offset=INT64_MAX if tombstone_limit_offset is None else tombstone_limit_offset,
             now_ms=now_ms,
         )
         return self._compaction
 
     def end(self, done: Compaction) -> None:
-        """Swap in the compacted segments, lowest offsets first. After an OSError the rest is unchanged."""
-        assert done is self._compaction
+        """Swap in the compacted segments, lowest offsets first. After an OSError the rest is unchanged.
+
+        Does nothing if the compaction was interrupted.
+        """
+        if done is not self._compaction:
+            assert done.is_cancelled
+            return
         assert done.cleaned is not None
         self._compaction = None
         disk = self._storage.disk
@@ -296,16 +339,19 @@ class Compactor:
             with suppress(OSError):
                 done.replaced.append(self._storage.handles.pin(segment.path))
 
-    def _cleanable(self, lag_ms: int, now_ms: int) -> list[Segment]:
+    def _cleanable(self, lag_ms: int, limit_offset: int, now_ms: int) -> list[Segment]:
         """Return sealed segments that may be compacted: without records of the last `lag_ms`.
 
-        They are durable, have no open transaction, and are not scanned again.
+        They end before `limit_offset`: records behind it may be truncated, and those that they supersede
+        would be gone. They are durable, have no open transaction, and are not scanned again.
         """
         point = self._unflushed.recovery_point
         undecided = self._transactions.first_open_offset
         segments: list[Segment] = []
         for segment in self._segments.sealed:
             if segment.base_offset >= point.segment or segment.next_offset > self._unflushed.flushed_offset:
+                break
+            if segment.next_offset > limit_offset:
                 break
             if undecided is not None and segment.next_offset > undecided:
                 break

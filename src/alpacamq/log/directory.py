@@ -86,3 +86,16 @@ def remove_segment(disk: Disk, directory: Path, base_offset: int, *, keep_log: b
             disk.remove(directory / f"{base_offset:020d}{suffix}")
         except FileNotFoundError:
             continue
+
+
+def remove_contents(disk: Disk, directory: Path) -> None:
+    """Remove segments, snapshots and leftovers; foreign files, checkpoint and epochs stay."""
+    contents = list_contents(disk, directory)
+    for base_offset in {*contents.segments, *contents.indexes}:
+        remove_segment(disk, directory, base_offset)
+    for base_offset in contents.swaps:
+        disk.remove(directory / f"{base_offset:020d}{LOG_SUFFIX}{SWAP}")
+    for base_offset in contents.snapshots:
+        disk.remove(directory / f"{base_offset:020d}{SNAPSHOT_SUFFIX}")
+    for name in contents.leftovers:
+        disk.remove(directory / name)

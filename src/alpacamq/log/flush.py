@@ -10,12 +10,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import UNSET, UnsetType
+
 from alpacamq.model.ports import Disk
 
 from .checkpoint import CheckpointFile, RecoveryPoint
 from .disk import sync_file
 from .epochs import FILE_NAME as EPOCHS_FILE
 from .epochs import EpochHistory, publish_epochs
+from .health import is_out_of_descriptors
 from .producer_state import ProducerSnapshot, ProducerSnapshots, ProducerState
 from .segment import Segment, Segments
 from .storage import Handle, Storage
@@ -24,6 +27,7 @@ from .storage import Handle, Storage
 SYNCFS_THRESHOLD = 16
 # Scanning less than this at the next start costs no more than writing a checkpoint.
 SMALL_TAIL_BYTES = 64 << 10
+NO_HIGH_WATERMARK = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +47,7 @@ class CheckpointWrite:
     opened_ms: int
     compacted_to: int
     deadline_ms: int | None
+    high_watermark: int | UnsetType
     snapshot: ProducerSnapshot
     segment_snapshot: tuple[int, ProducerSnapshot] | None
     segment_bases: frozenset[int]
@@ -72,6 +77,7 @@ class CheckpointWrite:
                 opened_ms=self.opened_ms,
                 compacted_to=self.compacted_to,
                 deadline_ms=self.deadline_ms,
+                high_watermark=self.high_watermark,
             )
         )
         return files
@@ -113,6 +119,7 @@ class Flush:
     syncs_epochs: bool
     syncs_directory: bool
     syncs_parent: bool
+    checkpoint: CheckpointFile
     checkpoint_write: CheckpointWrite | None
     checkpoint_error: OSError | None = field(default=None, init=False)
 
@@ -128,6 +135,16 @@ class Flush:
 
     def sync(self) -> None:
         """Sync the data and the directory entries."""
+        try:
+            self._sync()
+        except OSError as error:
+            if not is_out_of_descriptors(error):
+                # After a restart the page cache may still show what never reached the disk.
+                with suppress(OSError):
+                    self.checkpoint.note_loss(f"a flush failed: {error.strerror or error}")
+            raise
+
+    def _sync(self) -> None:
         if self.syncs_epochs:
             sync_file(self.disk, self.directory / EPOCHS_FILE)
         for handle, segment, _ in self.files:
@@ -230,11 +247,16 @@ class UnflushedState:
         self.is_parent_changed = False
         self.compacted_to = checkpoint.current.compacted_to
         self.deadline_ms = checkpoint.current.deadline_ms
+        self.high_watermark = NO_HIGH_WATERMARK
         self._sealed: list[Segment] = []
         self._unindexed: list[Segment] = []
         self._segment_snapshot: tuple[int, ProducerSnapshot] | None = None
         self._flushing = False
         self._was_truncated = False
+
+    @property
+    def is_flushing(self) -> bool:
+        return self._flushing
 
     @property
     def recovery_point(self) -> RecoveryPoint:
@@ -261,14 +283,25 @@ class UnflushedState:
         self._sealed = [segment for segment in self._sealed if segment not in segments]
         self._unindexed = [segment for segment in self._unindexed if segment not in segments]
 
-    def truncated(self, dropped: list[Segment], end_offset: int) -> None:
-        """Note that the log was truncated to `end_offset`."""
+    def truncated(self, dropped: list[Segment], active: Segment, end_offset: int) -> None:
+        """Note that the log was truncated to `end_offset`, inside of `active`."""
         self.drop(dropped)
+        self._unindexed = [segment for segment in self._unindexed if segment is not active]
+        self.high_watermark = min(self.high_watermark, end_offset)
         self.flushed_offset = min(self.flushed_offset, end_offset)
         self.compacted_to = self._checkpoint.current.compacted_to
         self._segment_snapshot = None
         self.has_epochs_file = True
         self._was_truncated = True
+
+    def restarted(self, offset: int) -> None:
+        """Note that the log was emptied and continues at `offset`, durably."""
+        self.flushed_offset = offset
+        self.high_watermark = NO_HIGH_WATERMARK
+        self.compacted_to, self.deadline_ms = 0, None
+        self._sealed, self._unindexed, self._segment_snapshot = [], [], None
+        self.has_epochs_file = True
+        self.epochs_changed = self.directory_changed = self._was_truncated = False
 
     def begin(
         self,
@@ -318,6 +351,7 @@ class UnflushedState:
             syncs_epochs=self.epochs_changed,
             syncs_directory=self.directory_changed or self.epochs_changed,
             syncs_parent=self.is_parent_changed,
+            checkpoint=self._checkpoint,
             checkpoint_write=checkpoint_write,
         )
         self.directory_changed = self.epochs_changed = self.is_parent_changed = False
@@ -371,9 +405,16 @@ class UnflushedState:
             or self.deadline_ms != current.deadline_ms
         ):
             return True
+        # Worth a write of its own only when the log is closed.
+        if not checkpoint_bytes and self._stored_high_watermark(point) != current.high_watermark:
+            return True
         return last != point and (
             last.segment != point.segment or point.position - last.position >= checkpoint_bytes
         )
+
+    def _stored_high_watermark(self, point: RecoveryPoint) -> int | UnsetType:
+        """Return the high watermark for a checkpoint at `point`: what is behind it may not be durable."""
+        return UNSET if self.high_watermark < 0 else min(self.high_watermark, point.offset)
 
     def _write_indexes(self) -> None:
         while self._unindexed:
@@ -395,6 +436,7 @@ class UnflushedState:
             opened_ms=segments.active.opened_ms,
             compacted_to=self.compacted_to,
             deadline_ms=self.deadline_ms,
+            high_watermark=self._stored_high_watermark(point),
             snapshot=producer_state.copy(),
             segment_snapshot=self._segment_snapshot,
             segment_bases=frozenset(segment.base_offset for segment in segments),

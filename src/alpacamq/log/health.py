@@ -23,9 +23,10 @@ def is_out_of_descriptors(error: BaseException) -> bool:
 
 
 class LogHealth:
-    """Records damage, a failed flush, or that the log was closed. None of them is ever reset.
+    """Records damage, a failed flush or truncation, or that the log was closed.
 
-    Damage does not stop writes: new batches are appended behind it and are sound.
+    Damage does not stop writes: new batches are appended behind it and are sound. It ends when the log is
+    emptied; the others never end.
     """
 
     __slots__ = ("_directory", "_refusal", "in_doubt", "is_damaged")
@@ -58,6 +59,12 @@ class LogHealth:
             "is unknown; no writes until restart"
         )
         self._refusal = self.fsync_error()
+
+    def truncation_failed(self, error: Exception) -> None:
+        """Stop writes for good: only recovery can tell how much of the log is left."""
+        self._refusal = StorageFailed(
+            f"{self._directory.name}: a truncation failed half-way ({error}); no writes until restart"
+        )
 
     def close(self) -> None:
         self._refusal = StorageFailed(f"{self._directory.name} is closed")

@@ -6,9 +6,10 @@ documented otherwise. Write permission and read visibility are decided by the ca
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
+
+from msgspec import UNSET
 
 from alpacamq.model.errors import (
     AlpacaError,
@@ -21,88 +22,21 @@ from alpacamq.model.ports import Buffer, Disk
 from alpacamq.model.topics import TopicConfig
 
 from .appender import Appended, Appender, Incoming
-from .checkpoint import CheckpointFile, RecoveryPoint
+from .checkpoint import RecoveryPoint
 from .compactor import Compaction, Compactor, discard_swaps
 from .directory import list_contents, remove_segment
 from .disk import remove_tree
 from .fetched import LogEnd, check_fetched
 from .flush import SMALL_TAIL_BYTES, Flush, UnflushedState, run_flushes
 from .health import NO_ROOM, LogHealth, is_out_of_descriptors, storage_error
-from .producer_state import ProducerSnapshot, ProducerSnapshots
+from .producer_state import ProducerSnapshot
 from .reader import LogReader, Slice, TimestampOffset, TimestampSearch
-from .recovery import Recovered, Recovery, ScanProgress
+from .recovery import Recovered, Recovery, ScanProgress, complete_restart
+from .retention import Removal, StartMove, count_before, count_removable, is_expired
 from .scan import Boundary, Violation
 from .segment import Segment, Segments
 from .storage import Storage
 from .transactions import read_stored_marker
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Removal:
-    """Segments dropped from the log whose files are still on disk."""
-
-    directory: Path
-    storage: Storage
-    checkpoint: CheckpointFile
-    snapshots: ProducerSnapshots
-    start_offset: int
-    segments: Sequence[Segment]
-
-    def run(self) -> None:
-        """Remove the files, oldest first. After an OSError the next start removes the rest."""
-        disk = self.storage.disk
-        # Record the new start first, or a crash between two files would look like data loss. A full
-        # disk has no space for that: then the removal goes first.
-        try:
-            self.checkpoint.move_start(self.start_offset)
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
-        for segment in self.segments:
-            remove_segment(disk, self.directory, segment.base_offset)
-            self.storage.handles.forget(segment.path)
-        self.snapshots.remove({segment.base_offset for segment in self.segments} - {self.start_offset})
-        disk.sync_directory(self.directory)
-        self.checkpoint.move_start(self.start_offset)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartMove:
-    """A new log start, requested by a user, that is not durable yet."""
-
-    directory: Path
-    checkpoint: CheckpointFile
-    start_offset: int
-
-    def run(self) -> None:
-        """Make the new start durable. Raises StorageFailed if that fails."""
-        try:
-            self.checkpoint.move_start(self.start_offset)
-        except OSError as error:
-            raise storage_error(self.directory, "moving the start", error) from error
-
-
-def is_expired(segment: Segment, config: TopicConfig, now_ms: int) -> bool:
-    """Return whether all records of the segment are older than retention.ms."""
-    if config.retention_ms < 0 or not config.deletes_old:
-        return False
-    return now_ms - segment.newest_ms(now_ms) > config.retention_ms
-
-
-def count_removable(segments: Sequence[Segment], config: TopicConfig, start_offset: int, now_ms: int) -> int:
-    """Count the segments that may be removed; `segments` is oldest first, the active one last."""
-    surplus_bytes = 0
-    if config.deletes_old and config.retention_bytes >= 0:
-        surplus_bytes = sum(segment.size for segment in segments) - config.retention_bytes
-    count = 0
-    for segment in segments[:-1]:
-        is_surplus = surplus_bytes >= segment.size > 0
-        if not (segment.next_offset <= start_offset or is_surplus or is_expired(segment, config, now_ms)):
-            break
-        surplus_bytes -= segment.size
-        count += 1
-    return count
-
 
 DELETED = "-delete"
 # Keeps the name of a directory being deleted within the file system's limit.
@@ -130,16 +64,20 @@ class PartitionLog:
         self._snapshots = recovery.snapshots
         self._health = LogHealth(directory)
         self._health.is_damaged = any(segment.gaps for segment in recovery.segments)
+        self._recovered_loss = recovery.loss
         self._unflushed = UnflushedState(
             directory, storage, recovery.checkpoint, recovery.snapshots, recovery.epochs
         )
+        self._unflushed.high_watermark = recovery.high_watermark
         self._appender = Appender(
             directory, config, storage, self._segments, self.epochs, self.producer_state, self._unflushed
         )
         self._compactor = Compactor(
             directory, storage, self._segments, self.epochs, self._unflushed, self.transactions
         )
-        self._reader = LogReader(directory, storage, self._segments, self.epochs, self._health)
+        self._reader = LogReader(
+            directory, storage, self._segments, self.epochs, self._health, recovery.checkpoint.note_loss
+        )
 
     @classmethod
     def open(
@@ -229,6 +167,40 @@ class PartitionLog:
         return self._health.in_doubt
 
     @property
+    def loss(self) -> str | None:
+        """Why records that were durable are missing or damaged; None if they are not.
+
+        Stays after a restart, until `restart_at` has emptied the log.
+        """
+        if self._health.in_doubt is not None:
+            return self._health.in_doubt
+        stored = self._checkpoint.current.loss
+        if stored is not UNSET:
+            return stored
+        if self._recovered_loss is not None:
+            return self._recovered_loss
+        return None if (damage := self.damage) is None else str(damage)
+
+    @property
+    def has_lost_data(self) -> bool:
+        """Whether this replica may lack records that it had acknowledged as durable."""
+        return self.loss is not None
+
+    @property
+    def high_watermark_hint(self) -> int:
+        """The high watermark last remembered, which survives a restart, maybe at an older value; or -1."""
+        return self._unflushed.high_watermark
+
+    def remember_high_watermark(self, offset: int) -> None:
+        """Store the high watermark with the next checkpoint, as far as the log is durable then."""
+        self._unflushed.high_watermark = offset
+
+    @property
+    def is_flushing(self) -> bool:
+        """Whether a flush has begun and not ended; the log cannot be truncated meanwhile."""
+        return self._unflushed.is_flushing
+
+    @property
     def is_flushable(self) -> bool:
         """Whether a flush can still succeed: false once the log is closed or an fsync failed."""
         return self._health.is_writable
@@ -247,6 +219,9 @@ class PartitionLog:
 
         Skips batches that the log has, and an incomplete last one. Raises CorruptBatch for a batch that is
         unsound or does not continue the log, and StorageFailed: both after appending those before it.
+
+        If the log is empty and starts inside of the first batch, it starts with that batch afterwards
+        (and this blocks, and must not be called during a flush): move the start with `begin_delete_before`.
         """
         self._health.check_writable()
         end = self.end_offset
@@ -254,6 +229,9 @@ class PartitionLog:
             data, LogEnd(end, self.epochs.latest, is_empty=not self.size_bytes), leader_epoch
         )
         if fetched.headers:
+            if fetched.headers[0].base_offset < end:
+                # The leader's log starts inside of this batch, because records were deleted there.
+                self.restart_at(fetched.headers[0].base_offset)
             self._appender.append_fetched(fetched)
         if fetched.error is not None:
             raise fetched.error
@@ -331,23 +309,42 @@ class PartitionLog:
         """Whether the checkpoint covers all segments before the active one."""
         return self._unflushed.recovery_point.segment == self._segments.active.base_offset
 
-    def begin_retention(self, now_ms: int) -> Removal | None:
-        """Drop expired segments from the log; `Removal.run`, in any thread, deletes their files."""
+    def begin_retention(self, now_ms: int, *, limit_offset: int | None = None) -> Removal | None:
+        """Drop expired segments from the log; `Removal.run`, in any thread, deletes their files.
+
+        For leaders. Records from `limit_offset` on, the high watermark, stay whatever their age.
+        """
         if not self._health.is_writable:
             return None
         self.producers.expire(now_ms)
+        limit_offset = self.end_offset if limit_offset is None else limit_offset
         try:
             active = self._segments.active
-            if active.size and is_expired(active, self.config, now_ms):
+            if active.size and active.next_offset <= limit_offset and is_expired(active, self.config, now_ms):
                 with suppress(DiskFull):  # removing the older segments frees space
                     self._appender.roll()
-            count = count_removable(tuple(self._segments), self.config, self.start_offset, now_ms)
+            count = count_removable(
+                tuple(self._segments), self.config, self.start_offset, limit_offset, now_ms
+            )
         except Violation as violation:
             raise StorageFailed(
                 f"{self.directory.name}: an index cannot be rebuilt: {violation}"
             ) from violation
         except OSError as error:
             raise storage_error(self.directory, "retention", error) from error
+        return self._remove_first(count)
+
+    def begin_trim(self, now_ms: int) -> Removal | None:
+        """Drop segments before the log start; `Removal.run`, in any thread, deletes their files.
+
+        For followers: the leader decides on retention, and `begin_delete_before` moves the start to its.
+        """
+        if not self._health.is_writable:
+            return None
+        self.producers.expire(now_ms)
+        return self._remove_first(count_before(tuple(self._segments), self.start_offset))
+
+    def _remove_first(self, count: int) -> Removal | None:
         if count == 0:
             return None
         dropped = self._segments.drop_first(count)
@@ -376,15 +373,31 @@ class PartitionLog:
             directory=self.directory, checkpoint=self._checkpoint, start_offset=self.start_offset
         )
 
-    def begin_compaction(self, now_ms: int, *, force: bool = False) -> Compaction | None:
+    def begin_compaction(
+        self,
+        now_ms: int,
+        *,
+        limit_offset: int | None = None,
+        tombstone_limit_offset: int | None = None,
+        force: bool = False,
+    ) -> Compaction | None:
         """Begin a compaction if one is due; `Compaction.run` may run in any thread. None if damaged.
 
-        With `force`, one is due if there is anything that was not compacted.
+        Compacts nothing from `limit_offset` on, the high watermark, and drops no tombstone from
+        `tombstone_limit_offset` on: a replica that ends before a tombstone would otherwise keep the value
+        that it deletes. `now_ms` decides on tombstones, too. With `force`, one is due if there is anything
+        that was not compacted.
         """
         if not self._health.is_writable or self.damages:
             return None
         try:
-            return self._compactor.begin(self.config, now_ms, force=force)
+            return self._compactor.begin(
+                self.config,
+                now_ms,
+                limit_offset=self.end_offset if limit_offset is None else limit_offset,
+                tombstone_limit_offset=tombstone_limit_offset,
+                force=force,
+            )
         except Violation as violation:
             raise StorageFailed(
                 f"{self.directory.name}: an index cannot be rebuilt: {violation}"
@@ -410,22 +423,66 @@ class PartitionLog:
         return self._reader.search(self.start_offset, limit_offset, TimestampSearch.latest)
 
     def truncate_to(self, offset: int) -> None:
-        """Truncate the log from the batch with `offset` on. Blocking; not during a flush or compaction."""
+        """Truncate the log from the batch with `offset` on. Blocking; not during a flush.
+
+        At the end of the log it drops epochs without batches. A compaction is stopped. The log takes no
+        more writes if this fails half-way.
+        """
         self._health.check_writable()
-        if offset >= self.end_offset:
-            return
         if offset < self.start_offset:
             raise self._reader.out_of_range(offset, self.start_offset)
+        if offset >= self.end_offset and not self._has_unused_epoch:
+            return
+        assert not self.is_flushing, "a flush would store a recovery point behind the new end"
+        self._compactor.interrupt()
         self._reader.forget_positions()
         try:
-            self._truncate(offset)
-            self._run_now(self.begin_closing())
+            segment = self._segments.locate(offset)
+            end = segment.find(offset)
         except Violation as violation:
             raise StorageFailed(
                 f"{self.directory.name}: truncating at {offset} failed: {violation}"
             ) from violation
         except OSError as error:
             raise storage_error(self.directory, "truncating", error) from error
+        self._change_files("truncating", lambda: self._truncate(segment, end))
+        try:
+            self._run_now(self.begin_closing())
+        except OSError as error:
+            if not is_out_of_descriptors(error):  # otherwise the next flush writes the checkpoint
+                self._health.flush_failed(error)
+            raise storage_error(self.directory, "truncating", error) from error
+
+    @property
+    def _has_unused_epoch(self) -> bool:
+        """Whether the newest epoch has no batch: a leader was elected and wrote nothing."""
+        return (last := self.epochs.last) is not None and last.start_offset >= self.end_offset
+
+    def restart_at(self, offset: int) -> None:
+        """Drop everything, and continue as an empty log at `offset`. Blocking; not during a flush.
+
+        After a crash the log is as before or empty at `offset`. Also ends damage: the log is rebuilt from
+        its leader.
+        """
+        self._health.check_writable()
+        assert not self.is_flushing, "a flush would store a recovery point of the dropped log"
+        self._compactor.interrupt()
+        self._reader.forget_positions()
+        self._change_files("restarting", lambda: self._restart(offset))
+
+    def _change_files(self, doing: str, change: Callable[[], None]) -> None:
+        """Run a change of the files that only recovery could complete if it fails half-way."""
+        before = self._checkpoint.current
+        try:
+            change()
+        except OSError as error:
+            # The first step of a change is a new checkpoint. A full disk fails it without effect.
+            if not (error.errno in NO_ROOM and self._checkpoint.current is before):
+                self._health.truncation_failed(error)
+            raise storage_error(self.directory, doing, error) from error
+        except Violation as violation:
+            self._health.truncation_failed(violation)
+            raise StorageFailed(f"{self.directory.name}: {doing} failed: {violation}") from violation
 
     def begin_closing(self) -> Flush | None:
         """Begin a flush with a checkpoint, so that the next start need not scan. `Flush.run` in any thread.
@@ -471,19 +528,21 @@ class PartitionLog:
         for segment in self._segments.sealed:
             if segment.index.tail is not None:
                 self._unflushed.sealed(segment)
+        if recovery.loss is not None:
+            # A full disk must not prevent a start; the next start finds the loss again, or a reader does.
+            with suppress(OSError):
+                self._checkpoint.note_loss(recovery.loss)
         if recovery.report.clean:
             # Write a rebuilt index now, or every start would rebuild it.
             with suppress(OSError):
                 self._segments.active.index.write_entries(self._segments.active.size)
 
-    def _truncate(self, offset: int) -> None:
-        """Truncate the files. A crash half-way leaves a log that recovers.
+    def _truncate(self, segment: Segment, end: Boundary) -> None:
+        """Truncate the files. A crash half-way leaves a log that recovers, with some of the dropped batches.
 
         The recovery point moves back first, so that recovery does not report the dropped batches as lost.
         """
         disk = self._storage.disk
-        segment = self._segments.locate(offset)
-        end = segment.find(offset)
         current = self._checkpoint.current
         self._checkpoint.update(
             recovery_point=min(
@@ -491,6 +550,9 @@ class PartitionLog:
             ),
             has_producers=True,
             compacted_to=min(current.compacted_to, end.offset),
+            high_watermark=(
+                UNSET if current.high_watermark is UNSET else min(current.high_watermark, end.offset)
+            ),
         )
         discard_swaps(disk, self.directory, list_contents(disk, self.directory).swaps)
         dropped = self._segments.drop_after(segment)
@@ -498,13 +560,34 @@ class PartitionLog:
             self._storage.handles.forget(later.path)
             later.index.retire()
             remove_segment(disk, self.directory, later.base_offset)
+            # Again, because a search in a thread may have opened it: a new segment can have this name.
+            self._storage.handles.forget(later.path)
         segment.truncate(end)
         self._snapshots.remove([taken for taken in self._snapshots.offsets if taken > end.offset])
         disk.sync_directory(self.directory)
         self.epochs.truncate_from(end.offset)
         self.epochs.write(disk, self.directory)
-        self._unflushed.truncated(dropped, end.offset)
+        self._unflushed.truncated(dropped, segment, end.offset)
         self._restore_producer_state(end.offset)
+
+    def _restart(self, offset: int) -> None:
+        """Empty the directory. From the first step on, recovery does what a crash has left undone."""
+        disk = self._storage.disk
+        self._checkpoint.update(restarting_at=offset)
+        for segment in self._segments:
+            segment.index.retire()
+        complete_restart(disk, self.directory, self._checkpoint, offset)
+        for segment in self._segments:
+            self._storage.handles.forget(segment.path)
+        self._segments.restart(Segment(self.directory, offset, self._storage))
+        self._snapshots.offsets.clear()
+        self.start_offset = offset
+        self.epochs.truncate_from(0)
+        self.producer_state.reset(ProducerSnapshot())
+        self.transactions.drop_before(offset)
+        self._unflushed.restarted(offset)
+        self._health.is_damaged = False
+        self._recovered_loss = None
 
     def _restore_producer_state(self, end: int) -> None:
         """Rebuild the producer state at `end` from the newest snapshot and the batches after it."""

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -243,7 +244,16 @@ ATTEMPTS = 5
 class LogReader:
     """Reads the segments of one log. `verify` and `search` may run in any thread."""
 
-    __slots__ = ("_directory", "_epochs", "_health", "_segments", "_slicer", "_storage", "_verifying")
+    __slots__ = (
+        "_directory",
+        "_epochs",
+        "_health",
+        "_note_loss",
+        "_segments",
+        "_slicer",
+        "_storage",
+        "_verifying",
+    )
 
     def __init__(
         self,
@@ -252,12 +262,15 @@ class LogReader:
         segments: Segments,
         epochs: EpochHistory,
         health: LogHealth,
+        note_loss: Callable[[str], None],
     ) -> None:
+        """Call `note_loss` with the damage found, so that it is known after a restart, too."""
         self._directory = directory
         self._storage = storage
         self._segments = segments
         self._epochs = epochs
         self._health = health
+        self._note_loss = note_loss
         self._slicer = Slicer(segments, storage.handles)
         self._verifying = threading.Lock()
 
@@ -299,7 +312,7 @@ class LogReader:
         try:
             with self._verifying:
                 while (gap := segment.verify(end, part.handle.descriptor, self._epochs)) is not None:
-                    self._health.is_damaged = True
+                    self._damaged(segment, gap)
                     found = gap
         except OSError as error:
             raise storage_error(self._directory, "reading", error) from error
@@ -362,4 +375,11 @@ class LogReader:
             raise storage_error(self._directory, "reading", error) from error
         for gap in gaps:
             segment.add_gap(gap)
+            self._damaged(segment, gap)
+
+    def _damaged(self, segment: Segment, gap: Gap) -> None:
+        if segment.is_retired:
+            return  # the log no longer has it
         self._health.is_damaged = True
+        with suppress(OSError):
+            self._note_loss(str(segment.damage_of(gap)))

@@ -13,12 +13,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import UNSET
+
 from alpacamq.model.batch import BatchHeader
+from alpacamq.model.ports import Disk
 
 from .checkpoint import Checkpoint, CheckpointFile, RecoveryPoint, read_checkpoint
 from .compactor import complete_swaps
-from .directory import Contents, remove_segment
+from .directory import Contents, list_contents, remove_contents, remove_segment
 from .epochs import EpochHistory, read_epochs
+from .flush import NO_HIGH_WATERMARK
 from .producer_state import ProducerSnapshots, ProducerState
 from .scan import (
     UNKNOWN_OFFSET,
@@ -43,13 +47,17 @@ ScanProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovered:
-    """The result of opening a log. `clean`: it was shut down cleanly; `losses`: data lost for good."""
+    """The result of opening a log.
+
+    `clean`: it was shut down cleanly; `losses`: data lost for good; `created`: it had no directory.
+    """
 
     scanned_bytes: int
     cut_bytes: int
     clean: bool
     notes: tuple[str, ...]
     losses: tuple[str, ...] = ()
+    created: bool = False
 
 
 class Recovery:
@@ -67,7 +75,10 @@ class Recovery:
         self._notes: list[str] = []
         self._losses: list[str] = []
         self._unreadable: list[str] = []
-        self.is_new = False
+        self.is_new = self._is_created = False
+        # The first reason why durable records are missing or damaged.
+        self.loss: str | None = None
+        self.high_watermark = NO_HIGH_WATERMARK
         self.has_checkpoint = self.has_epochs_file = False
         self.checkpoint: CheckpointFile
         self.snapshots: ProducerSnapshots
@@ -78,20 +89,25 @@ class Recovery:
 
     def begin_new(self) -> None:
         """Set up an empty log in a new directory."""
-        self.is_new = True
+        self.is_new = self._is_created = True
         self.checkpoint = CheckpointFile(self._disk, self._directory, Checkpoint())
         self.snapshots = ProducerSnapshots(self._disk, self._directory)
         self.segments = [Segment(self._directory, 0, self._storage)]
 
     def run(self, contents: Contents) -> None:
         """Recover the log from the directory's contents. Blocking. Raises OSError as the disk does."""
+        checkpoint = self._read_checkpoint() if contents.has_checkpoint else None
+        if checkpoint is not None and checkpoint.restarting_at is not UNSET:
+            file = CheckpointFile(self._disk, self._directory, checkpoint)
+            complete_restart(self._disk, self._directory, file, checkpoint.restarting_at)
+            checkpoint = file.current
+            contents = list_contents(self._disk, self._directory)
         self._notes += [f"{self._directory / name} is not a file of AlpacaMQ" for name in contents.foreign]
         for name in contents.leftovers:
             self._disk.remove(self._directory / name)
         self._indexed = set(contents.indexes)
         epochs = self._read_epochs() if contents.has_epochs else None
         complete_swaps(self._disk, self._directory, contents, epochs, self._notes)
-        checkpoint = self._read_checkpoint() if contents.has_checkpoint else None
         self.has_checkpoint = checkpoint is not None
         self.checkpoint = CheckpointFile(self._disk, self._directory, checkpoint or Checkpoint())
         self.snapshots = ProducerSnapshots(self._disk, self._directory, contents.snapshots)
@@ -120,6 +136,7 @@ class Recovery:
             clean=self._is_clean,
             notes=tuple(self._notes),
             losses=tuple(self._losses),
+            created=self._is_created,
         )
 
     def _read_checkpoint(self) -> Checkpoint | None:
@@ -127,6 +144,8 @@ class Recovery:
             return read_checkpoint(self._disk, self._directory)
         except Unreadable as error:
             self._unreadable.append(f"the checkpoint cannot be used, so everything is scanned: {error}")
+            # Without the recovery point, missing records look like an incomplete tail.
+            self._found_loss(self._unreadable[-1])
             return None
 
     def _read_epochs(self) -> EpochHistory | None:
@@ -152,6 +171,10 @@ class Recovery:
             return
         if not has_checkpoint:
             self.start_offset = bases[0]
+            if bases[0] > 0:
+                self._found_loss(
+                    f"the log starts at offset {bases[0]}, and the checkpoint that says why is gone"
+                )
         elif bases[0] > self.start_offset:
             self._note_loss(f"offsets {self.start_offset} to {bases[0] - 1} are gone with their segment")
             self.start_offset = bases[0]
@@ -362,11 +385,16 @@ class Recovery:
         if gap.start not in {known.start for known in segment.gaps}:
             segment.add_gap(gap)
             self._notes.append(str(segment.damage_of(gap)))
+            self._found_loss(self._notes[-1])
 
     def _note_loss(self, what: str) -> None:
         self._is_clean = False
         self._losses.append(f"{self._directory}: {what}")
         self._notes.append(self._losses[-1])
+        self._found_loss(self._losses[-1])
+
+    def _found_loss(self, reason: str) -> None:
+        self.loss = self.loss or reason
 
     def _cut(self, index: int, violation: Violation) -> None:
         """Truncate the log at a violation: nothing from there on was known to be durable."""
@@ -429,6 +457,8 @@ class Recovery:
         if self.start_offset > end:
             self._note_loss(f"the log began at offset {self.start_offset} but ends at {end} now")
             self.start_offset = end
+        if self.checkpoint.current.high_watermark is not UNSET:
+            self.high_watermark = min(max(self.checkpoint.current.high_watermark, self.start_offset), end)
         self.snapshots.remove([offset for offset in self.snapshots.offsets if offset > end])
         before = self.epochs.entries
         self.epochs.truncate_from(end + 1)
@@ -447,3 +477,14 @@ class Recovery:
             return self._disk.size(descriptor), self._disk.modified_ms(descriptor)
         finally:
             self._disk.close(descriptor)
+
+
+def complete_restart(disk: Disk, directory: Path, checkpoint: CheckpointFile, offset: int) -> None:
+    """Remove everything a log has and leave it empty at `offset`, durably.
+
+    Its checkpoint has `restarting_at` until the end, so a crash before that repeats all of this.
+    """
+    remove_contents(disk, directory)
+    disk.close(disk.open(segment_path(directory, offset), create=True))
+    EpochHistory().write(disk, directory)
+    checkpoint.replace(Checkpoint(start_offset=offset, recovery_point=RecoveryPoint(offset, offset, 0)))

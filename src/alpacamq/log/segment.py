@@ -306,6 +306,10 @@ class Segments:
         self._set(self._segments[:end])
         return dropped
 
+    def restart(self, segment: Segment) -> None:
+        """Replace all segments by an empty one."""
+        self._set([segment])
+
     def replace(self, old: Sequence[Segment], new: Segment) -> None:
         """Replace the adjacent segments `old` by `new`."""
         start = self._segments.index(old[0])

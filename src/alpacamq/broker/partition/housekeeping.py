@@ -65,7 +65,8 @@ class Housekeeping:
         self._report_damage(partition)
         now_ms = self._clock.now_ms()
         partition.log.roll_if_due(now_ms)
-        if (removal := partition.log.begin_retention(now_ms)) is not None:
+        removal = partition.log.begin_retention(now_ms, limit_offset=partition.high_watermark)
+        if removal is not None:
             # A log start beyond the end that a power cut leaves would hide the next appends. On a
             # full disk the flush is skipped: the removal is what frees space.
             with suppress(StorageFailed):
@@ -88,7 +89,10 @@ class Housekeeping:
         return await self._compact(partition, self._clock.now_ms(), force=True)
 
     async def _compact(self, partition: Partition, now_ms: int, *, force: bool = False) -> bool:
-        if (compaction := partition.log.begin_compaction(now_ms, force=force)) is None:
+        compaction = partition.log.begin_compaction(
+            now_ms, limit_offset=partition.high_watermark, force=force
+        )
+        if compaction is None:
             return False
         ended = self._compacting[partition] = asyncio.Event()
         try:
