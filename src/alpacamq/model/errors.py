@@ -153,6 +153,14 @@ class RequestTimedOut(AlpacaError):
     """The result is unknown: the request may or may not have taken effect."""
 
 
+class PeerUnavailable(AlpacaError):
+    """Another node cannot be reached; the request was not sent to it and may be retried safely."""
+
+
+class PeerFailed(AlpacaError):
+    """Another node failed to handle the request: a bug, or an error that this version does not know."""
+
+
 class UnknownBroker(AlpacaError):
     """No broker is registered under this id."""
 

@@ -40,6 +40,8 @@ CODES: Mapping[type[e.AlpacaError], ErrorCode] = {
     e.NotEnoughReplicas: ErrorCode.NOT_ENOUGH_REPLICAS,
     e.NotEnoughReplicasAfterAppend: ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     e.RequestTimedOut: ErrorCode.REQUEST_TIMED_OUT,
+    e.PeerUnavailable: ErrorCode.NETWORK_EXCEPTION,
+    e.PeerFailed: ErrorCode.UNKNOWN_SERVER_ERROR,
     e.UnknownBroker: ErrorCode.BROKER_ID_NOT_REGISTERED,
     e.DuplicateBroker: ErrorCode.DUPLICATE_BROKER_REGISTRATION,
     e.StaleBrokerEpoch: ErrorCode.STALE_BROKER_EPOCH,

@@ -125,6 +125,8 @@ CODES: Mapping[type[e.AlpacaError], HTTPStatus] = {
     e.NotEnoughReplicas: HTTPStatus.SERVICE_UNAVAILABLE,
     e.NotEnoughReplicasAfterAppend: HTTPStatus.SERVICE_UNAVAILABLE,
     e.RequestTimedOut: HTTPStatus.SERVICE_UNAVAILABLE,
+    e.PeerUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    e.PeerFailed: HTTPStatus.INTERNAL_SERVER_ERROR,
     e.UnknownBroker: HTTPStatus.NOT_FOUND,
     e.DuplicateBroker: HTTPStatus.CONFLICT,
     e.StaleBrokerEpoch: HTTPStatus.CONFLICT,

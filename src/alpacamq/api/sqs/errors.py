@@ -114,6 +114,8 @@ CODES: Mapping[type[e.AlpacaError], Kind] = {
     e.NotEnoughReplicas: UNAVAILABLE,
     e.NotEnoughReplicasAfterAppend: UNAVAILABLE,
     e.RequestTimedOut: UNAVAILABLE,
+    e.PeerUnavailable: UNAVAILABLE,
+    e.PeerFailed: INTERNAL_FAILURE,
     e.UnknownBroker: INVALID_PARAMETER,
     e.DuplicateBroker: UNAVAILABLE,
     e.StaleBrokerEpoch: UNAVAILABLE,

@@ -1,0 +1,1 @@
+"""The cluster listener: accepts the connections of other nodes."""
