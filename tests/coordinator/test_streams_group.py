@@ -59,7 +59,7 @@ JOIN = StreamsHeartbeatRequest(
     process_id="p1",
     owned=Tasks(),
 )
-BEAT = StreamsHeartbeatRequest(group=GROUP, member_id="m1", member_epoch=2)
+BEAT = StreamsHeartbeatRequest(group=GROUP, member_id="m1", member_epoch=1)
 OTHER = Topology(epoch=0, subtopologies=(Subtopology(id="0", source_topics=("lines",)),))
 OFFSET = OffsetToCommit(topic="lines", partition=0, offset=5)
 LINES_0 = TopicPartition(TopicName("lines"), 0)
@@ -136,7 +136,7 @@ def test_a_revocation_that_takes_too_long_ends_the_membership(host: Host) -> Non
     for _ in range(3):
         host.advance(20_000)
         host.ask(BEAT)
-        host.ask(msgspec.structs.replace(BEAT, member_id="m2", member_epoch=3))
+        host.ask(msgspec.structs.replace(BEAT, member_id="m2", member_epoch=2))
     with pytest.raises(UnknownMember):
         ask(host, BEAT)
 
@@ -186,7 +186,7 @@ def groups() -> StreamsHost:
 
 
 def committing(**changes: object) -> CommitRequest:
-    request = CommitRequest(group=GROUP, offsets=(OFFSET,), member_id="m1", generation=2)
+    request = CommitRequest(group=GROUP, offsets=(OFFSET,), member_id="m1", generation=1)
     return msgspec.structs.replace(request, **changes)
 
 
@@ -222,13 +222,13 @@ def test_streams_groups_are_listed_by_type_and_described(groups: StreamsHost) ->
 def test_commits_need_the_epoch_of_the_member(groups: StreamsHost) -> None:
     groups.ask(JOIN)
     assert isinstance(groups.ask(committing()), PartitionResults)
-    assert groups.error_of(committing(generation=1)) is StaleMemberEpoch
+    assert groups.error_of(committing(generation=7)) is StaleMemberEpoch
     assert groups.error_of(committing(member_id="m2")) is UnknownMember
     transactional = TxnCommitRequest(
-        group=GROUP, offsets=(OFFSET,), producer_id=1, producer_epoch=0, member_id="m1", generation=1
+        group=GROUP, offsets=(OFFSET,), producer_id=1, producer_epoch=0, member_id="m1", generation=7
     )
     assert groups.error_of(transactional) is StaleMemberEpoch
-    fetching = FetchOffsetsRequest(group=GROUP, partitions=(LINES_0,), member_id="m1", member_epoch=1)
+    fetching = FetchOffsetsRequest(group=GROUP, partitions=(LINES_0,), member_id="m1", member_epoch=7)
     assert groups.error_of(fetching) is StaleMemberEpoch
     groups.check_log()
 
@@ -300,3 +300,26 @@ def test_settings_of_a_group_take_effect(groups: StreamsHost) -> None:
 )
 def test_invalid_settings_are_refused(groups: StreamsHost, name: str, value: str) -> None:
     assert groups.error_of(ConfigureGroupRequest(group=GROUP, overrides={name: value})) is InvalidConfig
+
+
+def test_rebalances_are_recorded_with_their_causes(host: Host) -> None:
+    ask(host, JOIN)
+    ask(host, JOIN, member_id="m2", process_id="p2")
+    host.advance(500)
+    ask(host, BEAT)  # revokes
+    ask(host, BEAT, owned=Tasks(active={"0": frozenset({0}), "1": frozenset({0})}))
+    ask(host, BEAT, member_id="m2", member_epoch=2, owned=Tasks())
+    host.topics.put("lines", 4)
+    ask(host, BEAT, member_epoch=2)
+    newer = Topology(epoch=1, subtopologies=WORD_COUNT.subtopologies)
+    ask(host, JOIN, topology=newer)
+    host.advance(1_000_000)
+    assert [
+        (each.state, each.cause, each.generation, each.members) for each in host.group.history.newest_first()
+    ] == [
+        ("completed", "session-expired", 5, ("m1", "m2")),
+        ("interrupted", "topology-changed", 4, ("m1",)),
+        ("interrupted", "topics-changed", 3, ()),
+        ("completed", "member-joined", 2, ("m2",)),
+        ("completed", "member-joined", 1, ("m1",)),
+    ]

@@ -239,14 +239,10 @@ class GroupCoordinator(HandlesOneByOne):
         return reply(reply_to, self._groups.get(request.group).describe())
 
     def rebalances(self, request: RebalancesRequest, reply_to: object, _now_ms: int) -> Outcome:
-        """Reply with the recent rebalances of a classic or consumer group."""
+        """Reply with the recent rebalances of a group; share groups do not rebalance."""
         group = self._groups.get(request.group)
         if isinstance(group, ShareGroup):
             raise InvalidRequest(f"group {request.group!r} is a share group, which does not rebalance")
-        if isinstance(group, StreamsGroup):
-            raise InvalidRequest(
-                f"group {request.group!r} is a streams group; its rebalances are not recorded"
-            )
         return reply(reply_to, RebalancesReply(rebalances=group.history.newest_first()))
 
     def list_groups(self, request: ListRequest, reply_to: object, _now_ms: int) -> Outcome:

@@ -21,14 +21,16 @@ class RebalanceCause(StrEnum):
     MEMBER_LEFT = "member-left"
     # A static member came back with another subscription.
     MEMBER_REPLACED = "member-replaced"
-    # A member has changed its subscription, or the leader of a classic group requests a rebalance.
+    # A member has changed its subscription, process, rack or tags, or the leader of a classic group requests
+    # a rebalance.
     MEMBER_REJOINED = "member-rejoined"
     SUBSCRIPTION_CHANGED = "subscription-changed"
     TOPICS_CHANGED = "topics-changed"
+    TOPOLOGY_CHANGED = "topology-changed"
     SESSION_EXPIRED = "session-expired"
     # A member of a classic group did not request its assignment in time.
     SYNC_TIMED_OUT = "sync-timed-out"
-    # A member of a consumer group did not give up partitions in time.
+    # A member of a consumer or streams group did not give up its assignment in time.
     REVOCATION_TIMED_OUT = "revocation-timed-out"
 
 
@@ -99,4 +101,4 @@ class RebalancesReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RebalancesRequest(GroupRequest[RebalancesReply], frozen=True, kw_only=True):
-    """List the recent rebalances of a classic or consumer group."""
+    """List the recent rebalances of a group."""

@@ -7,8 +7,9 @@ class GroupRebalance(msgspec.Struct, frozen=True, kw_only=True):
     """A rebalance. `state` is running, completed, or interrupted by the next one.
 
     `cause` is member-joined, member-left, member-replaced, member-rejoined, subscription-changed,
-    topics-changed, session-expired, sync-timed-out or revocation-timed-out; `members` are up to three that
-    caused it. `generation` is the new generation or group epoch. What is not known yet is null.
+    topics-changed, topology-changed, session-expired, sync-timed-out or revocation-timed-out; `members` are
+    up to three that caused it. `generation` is the new generation or group epoch. What is not known yet is
+    null.
     """
 
     started: int

@@ -6,7 +6,7 @@ owner; it gets the others as their owners revoke them. Partitions that it keeps 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -14,13 +14,13 @@ from hashlib import blake2b
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Any, NamedTuple, TypeVar
 
+from alpacamq.coordinator.members import MemberTargets
 from alpacamq.model.errors import InvalidRegularExpression
 from alpacamq.model.ids import TopicId
 from alpacamq.model.state_machine import Change
 
-from . import records
 from .messages import JOIN_EPOCH, Partitions, TopicSummary, TopicsView
-from .records import Current, Profile
+from .records import Current, Profile, records
 
 _NONE: frozenset[int] = frozenset()
 
@@ -449,45 +449,14 @@ class Subscriptions:
         return self._matches[regex]
 
 
-class TargetAssignment:
+class TargetAssignment(MemberTargets[Partitions]):
     """The target of every member for one epoch of the group."""
 
     def __init__(self, group: str, default_assignor: str) -> None:
-        self._group = group
+        super().__init__(group, records, {})
         self._default_assignor = default_assignor
         self._subscriptions = Subscriptions()
-        self._by_member: dict[str, Partitions] = {}
-        self.epoch = 0
         self.topics_digest = b""
-
-    def __getitem__(self, member_id: str) -> Partitions:
-        return self._by_member.get(member_id, {})
-
-    def replay(self, member_id: str, value: bytes | None) -> None:
-        """Apply a stored record."""
-        if value is None:
-            self._by_member.pop(member_id, None)
-        else:
-            self._by_member[member_id] = records.decode_target(value)
-
-    def snapshot(self) -> Iterator[Change]:
-        """Yield the changes that lead to the current state."""
-        for member_id, partitions in self._by_member.items():
-            yield records.target_change(self._group, member_id, partitions)
-
-    def drop(self, member_id: str) -> list[Change]:
-        """Remove the target of a member."""
-        if self._by_member.pop(member_id, None) is None:
-            return []
-        return [records.removal(self._group, records.TARGET, member_id)]
-
-    def move(self, member_id: str, successor_id: str) -> list[Change]:
-        """Give the target of a member to its successor."""
-        partitions = self[member_id]
-        changes = self.drop(member_id)
-        self._by_member[successor_id] = partitions
-        changes.append(records.target_change(self._group, successor_id, partitions))
-        return changes
 
     def topics_differ(self, profiles: Mapping[str, Profile], topics: TopicsView) -> bool:
         """Return whether the subscribed topics have changed since the target was computed."""
@@ -504,19 +473,16 @@ class TargetAssignment:
         """Compute the target of every member for `epoch`."""
         self.topics_digest = self._subscriptions.resolve(profiles.values(), topics)
         self.epoch = epoch
-        before = self._by_member
         subscribers = {
             member_id: Subscriber(
-                self._subscriptions.topics_of(profile), before.get(member_id, {}), profile.instance_id
+                self._subscriptions.topics_of(profile), self[member_id], profile.instance_id
             )
             for member_id, profile in profiles.items()
         }
         assign = ASSIGNORS[self.assignor(profiles.values())]
-        self._by_member = assign(subscribers, self._subscriptions.partition_counts)
+        assigned = assign(subscribers, self._subscriptions.partition_counts)
         return [
-            records.target_change(self._group, member_id, partitions)
-            for member_id, partitions in self._by_member.items()
-            if before.get(member_id) != partitions
+            change for member_id, partitions in assigned.items() for change in self.put(member_id, partitions)
         ]
 
 

@@ -12,21 +12,11 @@ from typing import Any
 
 import msgspec
 
-from alpacamq.coordinator.rebalances import RebalanceCause, RebalanceHistory
-from alpacamq.model.deadlines import NamedDeadlines
-from alpacamq.model.errors import (
-    FencedInstanceId,
-    FencedMemberEpoch,
-    GroupMaxSizeReached,
-    NonEmptyGroup,
-    StaleMemberEpoch,
-    UnknownMember,
-    UnreleasedInstanceId,
-    UnsupportedAssignor,
-)
+from alpacamq.coordinator.members import EpochGroup, MemberRoster
+from alpacamq.coordinator.rebalances import RebalanceCause
+from alpacamq.model.errors import GroupMaxSizeReached, UnsupportedAssignor
 from alpacamq.model.state_machine import Change
 
-from . import records
 from .assignment import (
     ASSIGNORS,
     MemberState,
@@ -53,106 +43,23 @@ from .messages import (
     Partitions,
     TopicsView,
 )
-from .records import Current, Profile, StoredGroup
+from .records import Current, Profile, StoredGroup, decode_group, records
 
 
-class ConsumerRoster:
+class ConsumerRoster(MemberRoster[Profile, Current, PartitionOwners]):
     """The members of one consumer group, by id."""
 
     def __init__(self, group: str) -> None:
-        self._group = group
-        self.profiles: dict[str, Profile] = {}
-        self.currents: dict[str, Current] = {}
-        self._by_instance: dict[str, str] = {}
-        self._owners = PartitionOwners()
+        super().__init__(group, records, PartitionOwners)
         # Not stored: after a change of the coordinator, members send all fields.
         self._unconfirmed: set[str] = set()
 
-    def __len__(self) -> int:
-        return len(self.profiles)
+    def common(self, one: Partitions, other: Partitions) -> Partitions:
+        """Return the partitions in both."""
+        return common(one, other)
 
-    def replay(self, kind: str, member_id: str, value: bytes | None) -> None:
-        """Apply a stored record; call `index` after the last one."""
-        if kind == records.MEMBER:
-            if value is None:
-                self.profiles.pop(member_id, None)
-            else:
-                self.profiles[member_id] = records.profile_decoder.decode(value)
-        elif kind == records.CURRENT:
-            if value is None:
-                self.currents.pop(member_id, None)
-            else:
-                self.currents[member_id] = records.current_decoder.decode(value)
-
-    def index(self) -> None:
-        """Rebuild the indexes by instance id and by partition."""
-        self._by_instance = {
-            profile.instance_id: member_id
-            for member_id, profile in self.profiles.items()
-            if profile.instance_id is not None
-        }
-        self._owners = PartitionOwners()
-        for member_id, current in self.currents.items():
-            self._owners.replace(member_id, None, current)
-
-    def snapshot(self) -> Iterator[Change]:
-        """Yield the changes that lead to the current state."""
-        for member_id, profile in self.profiles.items():
-            yield records.profile_change(self._group, member_id, profile)
-            yield records.current_change(self._group, member_id, self.currents[member_id])
-
-    def identify(self, member_id: str, instance_id: str | None) -> str:
-        """Return the id of a member; raise UnknownMember, or FencedInstanceId if it was replaced."""
-        if instance_id is not None:
-            if (owner := self._by_instance.get(instance_id)) is None:
-                raise UnknownMember(f"no member has the group instance id {instance_id!r}")
-            if member_id and owner != member_id:
-                raise FencedInstanceId(f"{instance_id!r} is now member {owner!r}, not {member_id!r}")
-            return owner
-        if member_id not in self.profiles:
-            raise UnknownMember(f"{member_id!r} is not a member of the group")
-        return member_id
-
-    def predecessor(self, member_id: str, instance_id: str | None) -> str | None:
-        """Return the id of the member that a join continues; None if the member is new."""
-        if instance_id is not None and (owner := self._by_instance.get(instance_id)) is not None:
-            if owner != member_id and not self.is_away(owner):
-                raise UnreleasedInstanceId(f"{instance_id!r} is in use by member {owner!r}")
-            return owner
-        if member_id not in self.profiles:
-            return None
-        if self.profiles[member_id].instance_id != instance_id:
-            raise FencedInstanceId(f"member {member_id!r} has another group instance id than {instance_id!r}")
-        return member_id
-
-    def check_epoch(self, member_id: str, request: ConsumerHeartbeatRequest) -> None:
-        """Raise FencedMemberEpoch if the epoch of the request is wrong."""
-        current = self.currents[member_id]
-        if request.member_epoch == current.epoch:
-            return
-        # The reply with the newer epoch may have been lost. That is harmless if the member owns nothing that
-        # was assigned to others since.
-        may_own = union(current.assigned, current.revoking)
-        if (
-            request.member_epoch == current.previous_epoch < current.epoch
-            and request.owned is not None
-            and not minus(request.owned, may_own)
-        ):
-            return
-        raise FencedMemberEpoch(
-            f"member {member_id!r} is at epoch {current.epoch}, not {request.member_epoch}: "
-            "it must revoke its partitions and rejoin"
-        )
-
-    def is_away(self, member_id: str) -> bool:
-        """Return whether this static member has left and may come back."""
-        return self.currents[member_id].epoch == STATIC_LEAVE_EPOCH
-
-    def revocation_ends_ms(self, member_id: str, now_ms: int) -> int | None:
-        """Return when a revocation that starts now times out; None if there is none."""
-        if not self.currents[member_id].revoking:
-            return None
-        return now_ms + self.profiles[member_id].rebalance_timeout_ms
+    def _may_own(self, current: Current, owned: Partitions) -> bool:
+        return not minus(owned, union(current.assigned, current.revoking))
 
     def available_to(self, member_id: str, wanted: Partitions) -> Partitions:
         """Return the wanted partitions that no other member owns."""
@@ -191,42 +98,16 @@ class ConsumerRoster:
             target_assignment=target,
         )
 
-    def put(self, member_id: str, profile: Profile) -> Change:
-        """Add a member, or update its profile."""
-        self.profiles[member_id] = profile
-        self.currents.setdefault(member_id, Current())
-        if profile.instance_id is not None:
-            self._by_instance[profile.instance_id] = member_id
-        return records.profile_change(self._group, member_id, profile)
-
     def put_current(self, member_id: str, current: Current) -> Change:
         """Set the current assignment of a member."""
-        before = self.currents[member_id]
-        if current.assigned != before.assigned:
+        if current.assigned != self.currents[member_id].assigned:
             self._unconfirmed.add(member_id)
-        self._owners.replace(member_id, before, current)
-        self.currents[member_id] = current
-        return records.current_change(self._group, member_id, current)
+        return super().put_current(member_id, current)
 
     def remove(self, member_id: str) -> list[Change]:
         """Remove a member and its assignment."""
-        self._owners.replace(member_id, self.currents.pop(member_id), None)
         self._unconfirmed.discard(member_id)
-        profile = self.profiles.pop(member_id)
-        if profile.instance_id is not None:
-            del self._by_instance[profile.instance_id]
-        return [
-            records.removal(self._group, records.CURRENT, member_id),
-            records.removal(self._group, records.MEMBER, member_id),
-        ]
-
-    def replace(self, member_id: str, successor_id: str) -> list[Change]:
-        """Give the profile and assignment of a static member to its new process."""
-        profile, current = self.profiles[member_id], self.currents[member_id]
-        changes = self.remove(member_id)
-        changes.append(self.put(successor_id, profile))
-        changes.append(self.put_current(successor_id, Current(assigned=current.assigned)))
-        return changes
+        return super().remove(member_id)
 
 
 def updated_profile(before: Profile | None, request: ConsumerHeartbeatRequest) -> Profile:
@@ -249,53 +130,17 @@ def updated_profile(before: Profile | None, request: ConsumerHeartbeatRequest) -
     return msgspec.structs.replace(before, **changes)
 
 
-class MemberDeadlines:
-    """Deadlines of sessions and revocations."""
-
-    def __init__(self) -> None:
-        self._sessions = NamedDeadlines()
-        self._revocations = NamedDeadlines()
-
-    @property
-    def next_ms(self) -> int | None:
-        """Return the earliest deadline."""
-        dues = (due for due in (self._sessions.next_ms, self._revocations.next_ms) if due is not None)
-        return min(dues, default=None)
-
-    def renew_session(self, member_id: str, until_ms: int) -> None:
-        """Restart the session of a member."""
-        self._sessions.put(member_id, until_ms)
-
-    def watch_revocation(self, member_id: str, until_ms: int | None) -> None:
-        """Set the deadline of a revocation, None if there is none."""
-        self._revocations.put(member_id, until_ms)
-
-    def remove(self, member_id: str) -> None:
-        """Remove the deadlines of a member."""
-        self._sessions.put(member_id, None)
-        self._revocations.put(member_id, None)
-
-    def take_due(self, now_ms: int) -> tuple[set[str], set[str]]:
-        """Return the members whose session has ended, and those whose revocation has timed out."""
-        return {*self._sessions.take_due(now_ms)}, {*self._revocations.take_due(now_ms)}
-
-
-class ConsumerGroup:
-    """One group. Methods return the changes to store; a method that raises has changed nothing."""
+class ConsumerGroup(EpochGroup[ConsumerRoster, TargetAssignment]):
+    """One group."""
 
     def __init__(
         self, group: str, settings: Callable[[], ConsumerGroupSettings], new_id: Callable[[], str]
     ) -> None:
         """Use the current settings: those of a group can be changed."""
-        self.id = group
+        super().__init__(group, ConsumerRoster(group), TargetAssignment(group, settings().default_assignor))
         self._current_settings = settings
         self._new_id = new_id
-        self._roster = ConsumerRoster(group)
-        self._target = TargetAssignment(group, settings().default_assignor)
-        self._deadlines = MemberDeadlines()
         self._stored: StoredGroup | None = None
-        self.epoch = 0
-        self.history = RebalanceHistory()
 
     @property
     def _settings(self) -> ConsumerGroupSettings:
@@ -307,12 +152,8 @@ class ConsumerGroup:
         return self._stored is not None
 
     @property
-    def is_empty(self) -> bool:
-        return not self._roster
-
-    @property
-    def member_count(self) -> int:
-        return len(self._roster)
+    def _session_timeout_ms(self) -> int:
+        return self._settings.session_timeout_ms
 
     @property
     def state(self) -> ConsumerGroupState:
@@ -324,11 +165,6 @@ class ConsumerGroup:
             if current.epoch != self.epoch or self._state_of(member_id) is not MemberState.STABLE:
                 return ConsumerGroupState.RECONCILING
         return ConsumerGroupState.STABLE
-
-    @property
-    def next_deadline_ms(self) -> int | None:
-        """Return when to call `tick`."""
-        return self._deadlines.next_ms
 
     def heartbeat(
         self, request: ConsumerHeartbeatRequest, now_ms: int, topics: TopicsView
@@ -343,7 +179,8 @@ class ConsumerGroup:
             changes = self.remove(request.member_id, request.instance_id, now_ms)
             return changes, self._leave_reply(request)
         if request.member_epoch == STATIC_LEAVE_EPOCH:
-            return self._leave_static(request, now_ms), self._leave_reply(request)
+            changes = self._leave_static(request.member_id, request.instance_id, now_ms)
+            return changes, self._leave_reply(request)
 
         member_id, changes = self._update_member(request, now_ms)
         changes += self._update_target(topics, now_ms)
@@ -355,36 +192,11 @@ class ConsumerGroup:
             request.owned,
             partial(self._roster.available_to, member_id),
         )
-        if after != before:
-            changes.append(self._roster.put_current(member_id, after))
-            self._deadlines.watch_revocation(member_id, self._roster.revocation_ends_ms(member_id, now_ms))
-        self._deadlines.renew_session(member_id, now_ms + self._settings.session_timeout_ms)
+        changes += self._reconciled(member_id, after, now_ms)
         if self.history.is_running and self.state is ConsumerGroupState.STABLE:
             self.history.end(self.epoch, len(self._roster), now_ms)
         changes += self._group_changes()
         return changes, self._reply(member_id, request, before)
-
-    def remove(self, member_id: str, instance_id: str | None, now_ms: int) -> list[Change]:
-        """Remove a member; a static one may be given by its instance id alone."""
-        member_ids = [self._roster.identify(member_id, instance_id)]
-        return self._remove(member_ids, RebalanceCause.MEMBER_LEFT, now_ms)
-
-    def tick(self, now_ms: int) -> list[Change]:
-        """Remove members whose session has ended, or whose revocation has timed out."""
-        expired, unrevoked = self._deadlines.take_due(now_ms)
-        if not (due := sorted(expired | unrevoked)):
-            return []
-        cause = RebalanceCause.SESSION_EXPIRED if expired else RebalanceCause.REVOCATION_TIMED_OUT
-        return self._remove(due, cause, now_ms)
-
-    def validate_commit(self, member_id: str, member_epoch: int) -> None:
-        """Raise unless this member may commit. Clients without an epoch may commit to an empty group."""
-        if self.is_empty and member_epoch < 0:
-            return
-        if (current := self._roster.currents.get(member_id)) is None:
-            raise UnknownMember(f"{member_id!r} is not a member of the group")
-        if member_epoch != current.epoch:
-            raise StaleMemberEpoch(f"member {member_id!r} is at epoch {current.epoch}, not {member_epoch}")
 
     def subscribes(self, topic: str) -> bool:
         """Return whether any member subscribes to this topic."""
@@ -404,21 +216,13 @@ class ConsumerGroup:
             ),
         )
 
-    def delete(self) -> list[Change]:
-        """Delete the group; raise NonEmptyGroup if it has members."""
-        if not self.is_empty:
-            raise NonEmptyGroup(f"group {self.id!r} has {len(self._roster)} members")
-        return [records.group_removal(self.id)]
-
     def replay(self, parts: tuple[Any, ...], value: bytes | None) -> None:
         """Apply a stored record; `parts` is its decoded key."""
         match parts[2:]:
             case ():
-                self._stored = records.group_decoder.decode(value) if value is not None else None
-            case (records.TARGET, str(member_id)):
-                self._target.replay(member_id, value)
+                self._stored = decode_group(value) if value is not None else None
             case (str(kind), str(member_id)):
-                self._roster.replay(kind, member_id, value)
+                self._replay_member(kind, member_id, value)
 
     def loaded(self, now_ms: int) -> list[Change]:
         """Resume after replay: start a full session for every member."""
@@ -426,10 +230,7 @@ class ConsumerGroup:
             self.epoch = self._stored.epoch
             self._target.epoch = self._stored.target_epoch
             self._target.topics_digest = self._stored.topics_digest
-        self._roster.index()
-        for member_id in self._roster.currents:
-            self._deadlines.renew_session(member_id, now_ms + self._settings.session_timeout_ms)
-            self._deadlines.watch_revocation(member_id, self._roster.revocation_ends_ms(member_id, now_ms))
+        self._resume(now_ms)
         return []
 
     def snapshot(self) -> Iterator[Change]:
@@ -450,15 +251,11 @@ class ConsumerGroup:
             member_id = request.member_id or self._new_id()
         else:
             member_id = predecessor = self._roster.identify(request.member_id, request.instance_id)
-            self._roster.check_epoch(member_id, request)
+            self._roster.check_epoch(member_id, request.member_epoch, request.owned)
         before = self._roster.profiles[predecessor] if predecessor is not None else None
         profile = updated_profile(before, request)
 
-        changes: list[Change] = []
-        if predecessor is not None and self._roster.is_away(predecessor):
-            changes += self._roster.replace(predecessor, member_id)
-            changes += self._target.move(predecessor, member_id)
-            self._deadlines.remove(predecessor)
+        changes = self._return_static(predecessor, member_id)
         if profile != before:
             assignor = self._assignor
             changes.append(self._roster.put(member_id, profile))
@@ -472,11 +269,6 @@ class ConsumerGroup:
                 self._begin_epoch(cause, [member_id], now_ms)
         return member_id, changes
 
-    def _begin_epoch(self, cause: RebalanceCause, member_ids: list[str], now_ms: int) -> None:
-        self.epoch += 1
-        self.history.begin(cause, member_ids, now_ms)
-        self.history.set_generation(self.epoch)
-
     def _update_target(self, topics: TopicsView, now_ms: int) -> list[Change]:
         """Compute a new target assignment if the group or its topics have changed."""
         profiles = self._roster.profiles
@@ -484,33 +276,10 @@ class ConsumerGroup:
             self._begin_epoch(RebalanceCause.TOPICS_CHANGED, [], now_ms)
         if self.epoch == self._target.epoch:
             return []
-        changes = self._target.compute(self.epoch, profiles, topics)
-        for member_id, current in self._roster.currents.items():
-            # A static member that is away owns nothing: do not keep partitions that are not in its target.
-            if self._roster.is_away(member_id):
-                kept = common(current.assigned, self._target[member_id])
-                if kept != current.assigned:
-                    changes.append(self._roster.put_current(member_id, _away(kept)))
-        return changes
+        return self._target.compute(self.epoch, profiles, topics) + self._trim_away()
 
-    def _leave_static(self, request: ConsumerHeartbeatRequest, now_ms: int) -> list[Change]:
-        """Mark a static member as away; it keeps its assignment until its session ends."""
-        member_id = self._roster.identify(request.member_id, request.instance_id)
-        assigned = self._roster.currents[member_id].assigned
-        self._deadlines.remove(member_id)
-        self._deadlines.renew_session(member_id, now_ms + self._settings.session_timeout_ms)
-        return [self._roster.put_current(member_id, _away(assigned))]
-
-    def _remove(self, member_ids: list[str], cause: RebalanceCause, now_ms: int) -> list[Change]:
-        changes: list[Change] = []
-        for member_id in member_ids:
-            changes += self._roster.remove(member_id)
-            changes += self._target.drop(member_id)
-            self._deadlines.remove(member_id)
-        self._begin_epoch(cause, member_ids, now_ms)
-        if self.is_empty:
-            self.history.end(self.epoch, 0, now_ms)
-        return changes + self._group_changes()
+    def _removal(self) -> list[Change]:
+        return [records.group_removal(self.id)]
 
     def _group_changes(self) -> list[Change]:
         """Return the record of the group if it has changed."""
@@ -561,10 +330,6 @@ class ConsumerGroup:
             ),
             assignment=current.assigned if sends_assignment else None,
         )
-
-
-def _away(kept: Partitions) -> Current:
-    return Current(epoch=STATIC_LEAVE_EPOCH, assigned=kept)
 
 
 def _subscription(profile: Profile) -> tuple[tuple[str, ...], str]:

@@ -1,20 +1,12 @@
-"""Keys and values of stored consumer groups.
-
-Each member has three records, because they change at different times: its profile, its target assignment and
-its current assignment. Values are msgpack arrays; new fields are added at the end only.
-"""
+"""Values of stored consumer groups: msgpack arrays; new fields are added at the end only."""
 
 import msgspec
 
-from alpacamq.coordinator.records import key
-from alpacamq.model.state_machine import Change
+from alpacamq.coordinator.members import MemberRecords
 
 from .messages import Partitions
 
 CONSUMER = "consumer-group"
-MEMBER = "member"
-TARGET = "target"
-CURRENT = "current"
 
 
 class StoredGroup(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -54,44 +46,12 @@ class _StoredTarget(msgspec.Struct, frozen=True, array_like=True):
     partitions: Partitions
 
 
-# Topic ids as 16 bytes rather than 36 characters.
-_encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _target_decoder = msgspec.msgpack.Decoder(_StoredTarget)
-group_decoder = msgspec.msgpack.Decoder(StoredGroup)
-profile_decoder = msgspec.msgpack.Decoder(Profile)
-current_decoder = msgspec.msgpack.Decoder(Current)
-
-
-def decode_target(value: bytes) -> Partitions:
-    """Decode the target assignment of a member."""
-    return _target_decoder.decode(value).partitions
-
-
-def group_change(group: str, stored: StoredGroup) -> Change:
-    """Return the record of a group."""
-    return Change(key(CONSUMER, group), _encoder.encode(stored))
-
-
-def profile_change(group: str, member_id: str, profile: Profile) -> Change:
-    """Return the record of a member's profile."""
-    return Change(key(CONSUMER, group, MEMBER, member_id), _encoder.encode(profile))
-
-
-def target_change(group: str, member_id: str, target: Partitions) -> Change:
-    """Return the record of a member's target assignment."""
-    return Change(key(CONSUMER, group, TARGET, member_id), _encoder.encode(_StoredTarget(target)))
-
-
-def current_change(group: str, member_id: str, current: Current) -> Change:
-    """Return the record of a member's current assignment."""
-    return Change(key(CONSUMER, group, CURRENT, member_id), _encoder.encode(current))
-
-
-def removal(group: str, kind: str, member_id: str) -> Change:
-    """Return the tombstone of one of the three records of a member."""
-    return Change(key(CONSUMER, group, kind, member_id), None)
-
-
-def group_removal(group: str) -> Change:
-    """Return the tombstone of a group."""
-    return Change(key(CONSUMER, group), None)
+decode_group = msgspec.msgpack.Decoder(StoredGroup).decode
+records: MemberRecords[Profile, Current, Partitions] = MemberRecords(
+    CONSUMER,
+    Profile,
+    Current,
+    stored_target=_StoredTarget,
+    decode_target=lambda value: _target_decoder.decode(value).partitions,
+)

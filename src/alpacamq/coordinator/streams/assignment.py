@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from alpacamq.coordinator.consumer import assignment as sets
 from alpacamq.coordinator.consumer.assignment import MemberState
+from alpacamq.coordinator.members import MemberTargets
 from alpacamq.model.state_machine import Change
 
-from . import records
 from .messages import TaskIds, Tasks
-from .records import Current
+from .records import Current, records
 from .topology import ConfiguredTopology
 
 NO_TASKS = Tasks()
@@ -300,42 +300,17 @@ def _collected(tasks: Iterable[Task]) -> TaskIds:
     return {subtopology: frozenset(indexes) for subtopology, indexes in by_subtopology.items()}
 
 
-class TargetTasks:
-    """The target assignment of each member, and its epoch."""
+class TargetTasks(MemberTargets[Tasks]):
+    """The target assignment of each member; none is stored for a member without tasks."""
 
     def __init__(self, group: str) -> None:
-        self._group = group
-        self._by_member: dict[str, Tasks] = {}
-        self.epoch = 0
+        super().__init__(group, records, NO_TASKS)
         self.digest = b""
         self.is_ready = False
 
-    def __getitem__(self, member_id: str) -> Tasks:
-        return self._by_member.get(member_id, NO_TASKS)
-
-    def replay(self, member_id: str, value: bytes | None) -> None:
-        """Apply a stored record."""
-        if value is None:
-            self._by_member.pop(member_id, None)
-        else:
-            self._by_member[member_id] = records.target_decoder.decode(value)
-
-    def snapshot(self) -> Iterator[Change]:
-        """Yield the changes that lead to the current state."""
-        for member_id, tasks in self._by_member.items():
-            yield records.target_change(self._group, member_id, tasks)
-
-    def drop(self, member_id: str) -> list[Change]:
-        """Remove the target of a member."""
-        if self._by_member.pop(member_id, None) is None:
-            return []
-        return [records.removal(self._group, records.TARGET, member_id)]
-
-    def move(self, member_id: str, successor_id: str) -> list[Change]:
-        """Give the target of a static member to its new process."""
-        tasks = self[member_id]
-        changes = self.drop(member_id)
-        return changes + self._put(successor_id, tasks)
+    def put(self, member_id: str, target: Tasks) -> list[Change]:
+        """Set the target of a member."""
+        return super().put(member_id, target) if target else self.drop(member_id)
 
     def compute(
         self,
@@ -355,13 +330,5 @@ class TargetTasks:
         assigned = assign(members, topology.tasks, topology.stateful, standbys)
         changes: list[Change] = []
         for member_id in (*processes, *others):
-            changes += self._put(member_id, assigned.get(member_id, NO_TASKS))
+            changes += self.put(member_id, assigned.get(member_id, NO_TASKS))
         return changes
-
-    def _put(self, member_id: str, tasks: Tasks) -> list[Change]:
-        if self[member_id] == tasks:
-            return []
-        if not tasks:
-            return self.drop(member_id)
-        self._by_member[member_id] = tasks
-        return [records.target_change(self._group, member_id, tasks)]

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from alpacamq.coordinator.consumer.assignment import MemberState
-from alpacamq.coordinator.consumer.group import MemberDeadlines
 from alpacamq.coordinator.consumer.messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -21,19 +20,11 @@ from alpacamq.coordinator.consumer.messages import (
     UNCHANGED_TIMEOUT,
     TopicsView,
 )
-from alpacamq.model.errors import (
-    FencedInstanceId,
-    FencedMemberEpoch,
-    GroupMaxSizeReached,
-    InvalidRequest,
-    NonEmptyGroup,
-    StaleMemberEpoch,
-    UnknownMember,
-    UnreleasedInstanceId,
-)
+from alpacamq.coordinator.members import EpochGroup, MemberRoster
+from alpacamq.coordinator.rebalances import RebalanceCause
+from alpacamq.model.errors import GroupMaxSizeReached, InvalidRequest
 from alpacamq.model.state_machine import Change
 
-from . import records
 from .assignment import TargetTasks, TaskOwners, common, minus, reconcile, state_of, union
 from .messages import (
     Endpoint,
@@ -51,110 +42,28 @@ from .messages import (
     Tasks,
     Topology,
 )
-from .records import Current, Profile, StoredGroup
+from .records import TOPOLOGY, Current, Profile, StoredGroup, decode_group, decode_topology, records
 from .topology import ConfiguredTopology, configure
 
 _MAX_INT32 = 2**31 - 1
 
 
-class StreamsRoster:
+class StreamsRoster(MemberRoster[Profile, Current, TaskOwners]):
     """The members of one streams group, by id."""
 
     def __init__(self, group: str) -> None:
-        self._group = group
-        self.profiles: dict[str, Profile] = {}
-        self.currents: dict[str, Current] = {}
-        self._by_instance: dict[str, str] = {}
-        self._owners = TaskOwners()
+        super().__init__(group, records, TaskOwners)
 
-    def __len__(self) -> int:
-        return len(self.profiles)
+    def common(self, one: Tasks, other: Tasks) -> Tasks:
+        """Return the tasks in both, in the same role."""
+        return common(one, other)
 
-    def replay(self, kind: str, member_id: str, value: bytes | None) -> None:
-        """Apply a stored record; call `index` after the last one."""
-        if kind == records.MEMBER:
-            if value is None:
-                self.profiles.pop(member_id, None)
-            else:
-                self.profiles[member_id] = records.profile_decoder.decode(value)
-        elif kind == records.CURRENT:
-            if value is None:
-                self.currents.pop(member_id, None)
-            else:
-                self.currents[member_id] = records.current_decoder.decode(value)
-
-    def index(self) -> None:
-        """Rebuild the indexes by instance id and by task."""
-        self._by_instance = {
-            profile.instance_id: member_id
-            for member_id, profile in self.profiles.items()
-            if profile.instance_id is not None
-        }
-        self._owners = TaskOwners()
-        for member_id, current in self.currents.items():
-            self._owners.replace(member_id, None, current)
-
-    def snapshot(self) -> Iterator[Change]:
-        """Yield the changes that lead to the current state."""
-        for member_id, profile in self.profiles.items():
-            yield records.profile_change(self._group, member_id, profile)
-            yield records.current_change(self._group, member_id, self.currents[member_id])
-
-    def identify(self, member_id: str, instance_id: str | None) -> str:
-        """Return the id of a member; raise UnknownMember, or FencedInstanceId if it was replaced."""
-        if instance_id is not None:
-            if (owner := self._by_instance.get(instance_id)) is None:
-                raise UnknownMember(f"no member has the group instance id {instance_id!r}")
-            if member_id and owner != member_id:
-                raise FencedInstanceId(f"{instance_id!r} is now member {owner!r}, not {member_id!r}")
-            return owner
-        if member_id not in self.profiles:
-            raise UnknownMember(f"{member_id!r} is not a member of the group")
-        return member_id
-
-    def predecessor(self, member_id: str, instance_id: str | None) -> str | None:
-        """Return the id of the member that a join continues; None if the member is new."""
-        if instance_id is not None and (owner := self._by_instance.get(instance_id)) is not None:
-            if owner != member_id and not self.is_away(owner):
-                raise UnreleasedInstanceId(f"{instance_id!r} is in use by member {owner!r}")
-            return owner
-        if member_id not in self.profiles:
-            return None
-        if self.profiles[member_id].instance_id != instance_id:
-            raise FencedInstanceId(f"member {member_id!r} has another group instance id than {instance_id!r}")
-        return member_id
-
-    def check_epoch(self, member_id: str, request: StreamsHeartbeatRequest) -> None:
-        """Raise FencedMemberEpoch if the epoch of the request is wrong."""
-        current = self.currents[member_id]
-        if request.member_epoch == current.epoch:
-            return
-        # The reply with the newer epoch may have been lost. That is harmless if the member owns nothing that
-        # was assigned to others since.
-        if (
-            request.member_epoch == current.previous_epoch < current.epoch
-            and request.owned is not None
-            and not minus(request.owned, union(current.assigned, current.revoking))
-        ):
-            return
-        raise FencedMemberEpoch(
-            f"member {member_id!r} is at epoch {current.epoch}, not {request.member_epoch}: "
-            "it must give up its tasks and rejoin"
-        )
-
-    def is_away(self, member_id: str) -> bool:
-        """Return whether this static member has left and may come back."""
-        return self.currents[member_id].epoch == STATIC_LEAVE_EPOCH
+    def _may_own(self, current: Current, owned: Tasks) -> bool:
+        return not minus(owned, union(current.assigned, current.revoking))
 
     def available_to(self, member_id: str, wanted: Tasks) -> Tasks:
         """Return the wanted tasks that are free for a member."""
         return self._owners.available_to(member_id, wanted, self._process_of)
-
-    def revocation_ends_ms(self, member_id: str, now_ms: int) -> int | None:
-        """Return when a revocation that starts now times out; None if there is none."""
-        if not self.currents[member_id].revoking:
-            return None
-        return now_ms + self.profiles[member_id].rebalance_timeout_ms
 
     def describe(self, member_id: str, target: Tasks) -> StreamsMemberDescription:
         """Describe a member with this target assignment."""
@@ -173,39 +82,6 @@ class StreamsRoster:
             assignment=current.assigned,
             target_assignment=target,
         )
-
-    def put(self, member_id: str, profile: Profile) -> Change:
-        """Add a member, or update its profile."""
-        self.profiles[member_id] = profile
-        self.currents.setdefault(member_id, Current())
-        if profile.instance_id is not None:
-            self._by_instance[profile.instance_id] = member_id
-        return records.profile_change(self._group, member_id, profile)
-
-    def put_current(self, member_id: str, current: Current) -> Change:
-        """Set the current assignment of a member."""
-        self._owners.replace(member_id, self.currents[member_id], current)
-        self.currents[member_id] = current
-        return records.current_change(self._group, member_id, current)
-
-    def remove(self, member_id: str) -> list[Change]:
-        """Remove a member and its assignment."""
-        self._owners.replace(member_id, self.currents.pop(member_id), None)
-        profile = self.profiles.pop(member_id)
-        if profile.instance_id is not None:
-            del self._by_instance[profile.instance_id]
-        return [
-            records.removal(self._group, records.CURRENT, member_id),
-            records.removal(self._group, records.MEMBER, member_id),
-        ]
-
-    def replace(self, member_id: str, successor_id: str) -> list[Change]:
-        """Give the profile and assignment of a static member to its new process."""
-        profile, current = self.profiles[member_id], self.currents[member_id]
-        changes = self.remove(member_id)
-        changes.append(self.put(successor_id, profile))
-        changes.append(self.put_current(successor_id, Current(assigned=current.assigned)))
-        return changes
 
     def _process_of(self, member_id: str) -> str:
         return self.profiles[member_id].process_id
@@ -242,17 +118,14 @@ def updated_profile(before: Profile | None, request: StreamsHeartbeatRequest) ->
     return msgspec.structs.replace(before, **changes)
 
 
-class StreamsGroup:
-    """One group. Methods return the changes to store; a method that raises has changed nothing."""
+class StreamsGroup(EpochGroup[StreamsRoster, TargetTasks]):
+    """One group."""
 
     def __init__(self, group: str, settings: Callable[[], StreamsGroupSettings], max_members: int) -> None:
         """Use the current settings: those of a group can be changed."""
-        self.id = group
+        super().__init__(group, StreamsRoster(group), TargetTasks(group))
         self._current_settings = settings
         self._max_members = max_members
-        self._roster = StreamsRoster(group)
-        self._target = TargetTasks(group)
-        self._deadlines = MemberDeadlines()
         self._stored: StoredGroup | None = None
         self._topology: Topology | None = None
         # Not stored: computed again when the topics or the topology change.
@@ -263,7 +136,6 @@ class StreamsGroup:
         self._shutdown_by: str | None = None
         # Not stored: a different number makes members ask again.
         self._endpoint_epoch = 0
-        self.epoch = 0
 
     @property
     def _settings(self) -> StreamsGroupSettings:
@@ -275,12 +147,8 @@ class StreamsGroup:
         return self._stored is not None
 
     @property
-    def is_empty(self) -> bool:
-        return not self._roster
-
-    @property
-    def member_count(self) -> int:
-        return len(self._roster)
+    def _session_timeout_ms(self) -> int:
+        return self._settings.session_timeout_ms
 
     @property
     def state(self) -> StreamsGroupState:
@@ -300,11 +168,6 @@ class StreamsGroup:
         """Return the internal topics to create, known after a heartbeat."""
         return self._configured.missing if self._configured is not None else ()
 
-    @property
-    def next_deadline_ms(self) -> int | None:
-        """Return when to call `tick`."""
-        return self._deadlines.next_ms
-
     def heartbeat(
         self, request: StreamsHeartbeatRequest, now_ms: int, topics: TopicsView
     ) -> tuple[list[Change], StreamsHeartbeatReply]:
@@ -314,11 +177,11 @@ class StreamsGroup:
             changes = self.remove(request.member_id, request.instance_id, now_ms)
             return changes, self._leave_reply(request)
         if request.member_epoch == STATIC_LEAVE_EPOCH:
-            return self._leave_static(request, now_ms), self._leave_reply(request)
+            changes = self._leave_static(request.member_id, request.instance_id, now_ms)
+            return changes, self._leave_reply(request)
 
-        member_id, changes = self._update_member(request)
-        configured = self._configure(topics)
-        changes += self._update_target(configured)
+        member_id, changes = self._update_member(request, now_ms)
+        changes += self._update_target(self._configure(topics), now_ms)
         before = self._roster.currents[member_id]
         after = reconcile(
             self._joined(member_id) if request.member_epoch == JOIN_EPOCH else before,
@@ -327,39 +190,19 @@ class StreamsGroup:
             request.owned,
             partial(self._roster.available_to, member_id),
         )
-        if after != before:
-            changes.append(self._roster.put_current(member_id, after))
-            self._deadlines.watch_revocation(member_id, self._roster.revocation_ends_ms(member_id, now_ms))
-            if after.assigned != before.assigned and self._roster.profiles[member_id].endpoint is not None:
-                self._endpoint_epoch += 1
-        self._deadlines.renew_session(member_id, now_ms + self._settings.session_timeout_ms)
+        changes += self._reconciled(member_id, after, now_ms)
+        if after.assigned != before.assigned and self._roster.profiles[member_id].endpoint is not None:
+            self._endpoint_epoch += 1
+        if self.history.is_running and self.state is StreamsGroupState.STABLE:
+            self.history.end(self.epoch, len(self._roster), now_ms)
         if request.shutdown_application:
             self._shutdown_by = member_id
         changes += self._group_changes()
         return changes, self._reply(member_id, request, before, topics)
 
-    def remove(self, member_id: str, instance_id: str | None, _now_ms: int) -> list[Change]:
-        """Remove a member; a static one may be given by its instance id alone."""
-        return self._remove([self._roster.identify(member_id, instance_id)])
-
-    def tick(self, now_ms: int) -> list[Change]:
-        """Remove members whose session has ended, or whose revocation has timed out."""
-        sessions, revocations = self._deadlines.take_due(now_ms)
-        due = sessions | revocations
-        return self._remove(sorted(due)) if due else []
-
     def creation_failed(self, reason: str) -> None:
         """Report to members why internal topics could not be created, until the topics change."""
         self._creation_failure = reason
-
-    def validate_commit(self, member_id: str, member_epoch: int) -> None:
-        """Raise unless this member may commit. Clients without an epoch may commit to an empty group."""
-        if self.is_empty and member_epoch < 0:
-            return
-        if (current := self._roster.currents.get(member_id)) is None:
-            raise UnknownMember(f"{member_id!r} is not a member of the group")
-        if member_epoch != current.epoch:
-            raise StaleMemberEpoch(f"member {member_id!r} is at epoch {current.epoch}, not {member_epoch}")
 
     def subscribes(self, topic: str) -> bool:
         """Return whether members read this topic."""
@@ -381,23 +224,15 @@ class StreamsGroup:
             ),
         )
 
-    def delete(self) -> list[Change]:
-        """Delete the group; raise NonEmptyGroup if it has members."""
-        if not self.is_empty:
-            raise NonEmptyGroup(f"group {self.id!r} has {len(self._roster)} members")
-        return records.group_removal(self.id)
-
     def replay(self, parts: tuple[Any, ...], value: bytes | None) -> None:
         """Apply a stored record; `parts` is its decoded key."""
         match parts[2:]:
             case ():
-                self._stored = records.group_decoder.decode(value) if value is not None else None
-            case (records.TOPOLOGY,):
-                self._topology = records.topology_decoder.decode(value) if value is not None else None
-            case (records.TARGET, str(member_id)):
-                self._target.replay(member_id, value)
+                self._stored = decode_group(value) if value is not None else None
+            case (str(),):
+                self._topology = decode_topology(value) if value is not None else None
             case (str(kind), str(member_id)):
-                self._roster.replay(kind, member_id, value)
+                self._replay_member(kind, member_id, value)
 
     def loaded(self, now_ms: int) -> list[Change]:
         """Resume after replay: start a full session for every member."""
@@ -407,10 +242,7 @@ class StreamsGroup:
             self._target.digest = self._stored.digest
             self._target.is_ready = self._stored.is_ready
         self._endpoint_epoch = (now_ms // 1000) & _MAX_INT32
-        self._roster.index()
-        for member_id in self._roster.currents:
-            self._deadlines.renew_session(member_id, now_ms + self._settings.session_timeout_ms)
-            self._deadlines.watch_revocation(member_id, self._roster.revocation_ends_ms(member_id, now_ms))
+        self._resume(now_ms)
         return []
 
     def snapshot(self) -> Iterator[Change]:
@@ -418,11 +250,11 @@ class StreamsGroup:
         if self._stored is not None:
             yield records.group_change(self.id, self._stored)
             if self._topology is not None:
-                yield records.topology_change(self.id, self._topology)
+                yield records.group_change(self.id, self._topology, TOPOLOGY)
             yield from self._roster.snapshot()
             yield from self._target.snapshot()
 
-    def _update_member(self, request: StreamsHeartbeatRequest) -> tuple[str, list[Change]]:
+    def _update_member(self, request: StreamsHeartbeatRequest, now_ms: int) -> tuple[str, list[Change]]:
         """Find or add the member of a request; update its profile and the topology."""
         member_id = request.member_id
         if request.member_epoch == JOIN_EPOCH:
@@ -434,21 +266,23 @@ class StreamsGroup:
             self._check_topology(request, predecessor)
         else:
             member_id = predecessor = self._roster.identify(member_id, request.instance_id)
-            self._roster.check_epoch(member_id, request)
+            self._roster.check_epoch(member_id, request.member_epoch, request.owned)
         before = self._roster.profiles[predecessor] if predecessor is not None else None
         profile = updated_profile(before, request)
 
         changes = self._update_topology(request.topology)
-        if predecessor is not None and self._roster.is_away(predecessor):
-            changes += self._roster.replace(predecessor, member_id)
-            changes += self._target.move(predecessor, member_id)
-            self._deadlines.remove(predecessor)
+        cause = RebalanceCause.TOPOLOGY_CHANGED if changes else None
+        changes += self._return_static(predecessor, member_id)
         if profile != before:
             changes.append(self._roster.put(member_id, profile))
-            if before is None or _assigned_by(profile) != _assigned_by(before):
-                self.epoch += 1
+            if before is None:
+                cause = RebalanceCause.MEMBER_JOINED
+            elif _assigned_by(profile) != _assigned_by(before):
+                cause = cause or RebalanceCause.MEMBER_REJOINED
             if (before.endpoint if before is not None else None) != profile.endpoint:
                 self._endpoint_epoch += 1
+        if cause is not None:
+            self._begin_epoch(cause, [member_id], now_ms)
         return member_id, changes
 
     def _check_topology(self, request: StreamsHeartbeatRequest, predecessor: str | None) -> None:
@@ -471,8 +305,7 @@ class StreamsGroup:
             return []  # the member is stale
         self._topology = topology
         self._configured = None
-        self.epoch += 1
-        return [records.topology_change(self.id, topology)]
+        return [records.group_change(self.id, topology, TOPOLOGY)]
 
     def _configure(self, topics: TopicsView) -> ConfiguredTopology:
         """Return the topology on the current topics."""
@@ -483,11 +316,11 @@ class StreamsGroup:
             self._creation_failure = ""
         return self._configured
 
-    def _update_target(self, configured: ConfiguredTopology) -> list[Change]:
+    def _update_target(self, configured: ConfiguredTopology, now_ms: int) -> list[Change]:
         """Compute a new target assignment if the group, its topology or its topics have changed."""
         standbys = self._settings.num_standby_replicas
         if self.epoch == self._target.epoch and configured.digest(standbys) != self._target.digest:
-            self.epoch += 1
+            self._begin_epoch(RebalanceCause.TOPICS_CHANGED, [], now_ms)
         if self.epoch == self._target.epoch:
             return []
         current = {
@@ -497,13 +330,7 @@ class StreamsGroup:
         }
         stale = [member_id for member_id in self._roster.profiles if member_id not in current]
         changes = self._target.compute(self.epoch, current, stale, configured, standbys)
-        for member_id, held in self._roster.currents.items():
-            # A static member that is away owns nothing: do not keep tasks that are not in its target.
-            if self._roster.is_away(member_id):
-                kept = common(held.assigned, self._target[member_id])
-                if kept != held.assigned:
-                    changes.append(self._roster.put_current(member_id, _away(kept)))
-        return changes
+        return changes + self._trim_away()
 
     def _joined(self, member_id: str) -> Current:
         """Return the assignment of a member that joins: it owns nothing, so nothing is to be revoked."""
@@ -512,26 +339,17 @@ class StreamsGroup:
             current, assigned=common(current.assigned, self._target[member_id]), revoking=Tasks()
         )
 
-    def _leave_static(self, request: StreamsHeartbeatRequest, now_ms: int) -> list[Change]:
-        """Mark a static member as away; it keeps its tasks until its session ends."""
-        member_id = self._roster.identify(request.member_id, request.instance_id)
-        assigned = self._roster.currents[member_id].assigned
-        self._deadlines.remove(member_id)
-        self._deadlines.renew_session(member_id, now_ms + self._settings.session_timeout_ms)
-        return [self._roster.put_current(member_id, _away(assigned))]
-
-    def _remove(self, member_ids: list[str]) -> list[Change]:
-        changes: list[Change] = []
-        for member_id in member_ids:
-            if self._roster.profiles[member_id].endpoint is not None:
-                self._endpoint_epoch += 1
-            changes += self._roster.remove(member_id)
-            changes += self._target.drop(member_id)
-            self._deadlines.remove(member_id)
+    def _remove(self, member_ids: list[str], cause: RebalanceCause, now_ms: int) -> list[Change]:
+        self._endpoint_epoch += sum(
+            self._roster.profiles[member_id].endpoint is not None for member_id in member_ids
+        )
+        changes = super()._remove(member_ids, cause, now_ms)
         if self.is_empty:
             self._shutdown_by = None
-        self.epoch += 1
-        return changes + self._group_changes()
+        return changes
+
+    def _removal(self) -> list[Change]:
+        return [records.group_removal(self.id, TOPOLOGY), records.group_removal(self.id)]
 
     def _group_changes(self) -> list[Change]:
         """Return the record of the group if it has changed."""
@@ -631,10 +449,6 @@ class StreamsGroup:
             )
             for endpoint, tasks in by_endpoint.items()
         )
-
-
-def _away(kept: Tasks) -> Current:
-    return Current(epoch=STATIC_LEAVE_EPOCH, assigned=kept)
 
 
 def _assigned_by(profile: Profile) -> tuple[object, ...]:

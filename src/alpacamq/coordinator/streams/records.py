@@ -1,21 +1,16 @@
-"""Keys and values of stored streams groups.
+"""Values of stored streams groups: msgpack arrays; new fields are added at the end only.
 
-Records are as those of consumer groups, with one more for the topology. Values are msgpack arrays; new fields
-are added at the end only.
+Beside the records of all groups with member epochs, there is one of the topology.
 """
 
 import msgspec
 
-from alpacamq.coordinator.records import key
-from alpacamq.model.state_machine import Change
+from alpacamq.coordinator.members import MemberRecords
 
 from .messages import Endpoint, Tasks, Topology
 
 STREAMS = "streams-group"
 TOPOLOGY = "topology"
-MEMBER = "member"
-TARGET = "target"
-CURRENT = "current"
 
 
 class StoredGroup(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -50,43 +45,12 @@ class Current(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     revoking: Tasks = Tasks()
 
 
-group_decoder = msgspec.msgpack.Decoder(StoredGroup)
-topology_decoder = msgspec.msgpack.Decoder(Topology)
-profile_decoder = msgspec.msgpack.Decoder(Profile)
-current_decoder = msgspec.msgpack.Decoder(Current)
-target_decoder = msgspec.msgpack.Decoder(Tasks)
-
-
-def group_change(group: str, stored: StoredGroup) -> Change:
-    """Return the record of a group."""
-    return Change(key(STREAMS, group), msgspec.msgpack.encode(stored))
-
-
-def topology_change(group: str, topology: Topology) -> Change:
-    """Return the record of a group's topology."""
-    return Change(key(STREAMS, group, TOPOLOGY), msgspec.msgpack.encode(topology))
-
-
-def profile_change(group: str, member_id: str, profile: Profile) -> Change:
-    """Return the record of a member's profile."""
-    return Change(key(STREAMS, group, MEMBER, member_id), msgspec.msgpack.encode(profile))
-
-
-def target_change(group: str, member_id: str, target: Tasks) -> Change:
-    """Return the record of a member's target assignment."""
-    return Change(key(STREAMS, group, TARGET, member_id), msgspec.msgpack.encode(target))
-
-
-def current_change(group: str, member_id: str, current: Current) -> Change:
-    """Return the record of a member's current assignment."""
-    return Change(key(STREAMS, group, CURRENT, member_id), msgspec.msgpack.encode(current))
-
-
-def removal(group: str, kind: str, member_id: str) -> Change:
-    """Return the tombstone of one of the three records of a member."""
-    return Change(key(STREAMS, group, kind, member_id), None)
-
-
-def group_removal(group: str) -> list[Change]:
-    """Return the tombstones of a group without members."""
-    return [Change(key(STREAMS, group, TOPOLOGY), None), Change(key(STREAMS, group), None)]
+decode_group = msgspec.msgpack.Decoder(StoredGroup).decode
+decode_topology = msgspec.msgpack.Decoder(Topology).decode
+records: MemberRecords[Profile, Current, Tasks] = MemberRecords(
+    STREAMS,
+    Profile,
+    Current,
+    stored_target=lambda tasks: tasks,
+    decode_target=msgspec.msgpack.Decoder(Tasks).decode,
+)
