@@ -27,7 +27,7 @@ def compact(log: PartitionLog, now_ms: int = NOW_MS, **limits: int) -> bool:
     """Compact everything sealed."""
     log.roll()
     flush(log)
-    compaction = log.begin_compaction(now_ms, force=True, **limits)  # type: ignore[arg-type]
+    compaction = log.begin_compaction(now_ms, force=True, **limits)
     if compaction is None:
         return False
     compaction.run()
@@ -194,7 +194,8 @@ def test_a_tombstone_stays_until_every_replica_has_it(tmp_path: Path) -> None:
     assert [r.key for r in records(log)] == [b"b", b"a", b"c"]
     assert compact(log, late_ms, tombstone_limit_offset=2)
     assert [r.key for r in records(log)] == [b"a", b"c"]
-    assert compact(log, late_ms, tombstone_limit_offset=3)
+    assert not compact(log, late_ms + 59_999, tombstone_limit_offset=3)
+    assert compact(log, late_ms + 60_000, tombstone_limit_offset=3)
     assert [r.key for r in records(log)] == [b"c"]
 
 
