@@ -232,6 +232,8 @@ DEFAULT_MAX_KEYS = 250_000
 # millions of records.
 HELD_RECORDS = 50_000
 MAX_NOTES = 10
+# How long overdue tombstones stay at least that some replica did not have.
+RETRY_TOMBSTONES_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -464,10 +466,12 @@ class _Rewriting:
         header = read_header(kept)
         self._records_after += header.record_count
         if header.attributes & DELETE_HORIZON:
+            deadline_ms = header.base_timestamp
+            if header.next_offset > self._tombstone_limit_offset:
+                # Nothing tells when the other replicas have it: look again later, not all the time.
+                deadline_ms = max(deadline_ms, self._now_ms + RETRY_TOMBSTONES_MS)
             known = self._next_deadline_ms
-            self._next_deadline_ms = (
-                header.base_timestamp if known is None else min(known, header.base_timestamp)
-            )
+            self._next_deadline_ms = deadline_ms if known is None else min(known, deadline_ms)
         self._files[-1].add(kept, batch if kept is batch.data else None)
 
     def finish(self) -> Cleaned:
