@@ -19,7 +19,7 @@ from alpacamq.replication.follower import (
     RestartAt,
     TruncateTo,
 )
-from alpacamq.replication.leader import CommittedState, PartitionLeader
+from alpacamq.replication.leader import CommittedState, KnownBrokers, PartitionLeader
 
 ONE, TWO = BrokerId(1), BrokerId(2)
 
@@ -260,7 +260,7 @@ def test_any_two_logs_converge_and_keep_what_they_have_in_common(here: list[int]
         flushed_end=len(there),
         high_watermark=0,
         replica_lag_ms=1,
-        broker_epochs={},
+        brokers=KnownBrokers({}, ()),
         now_ms=0,
     )
     epochs = history(here)

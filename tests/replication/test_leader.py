@@ -18,7 +18,7 @@ from alpacamq.model.errors import (
     UnknownLeaderEpoch,
 )
 from alpacamq.model.ids import BrokerId
-from alpacamq.replication.leader import RETRY_MS, CommittedState, PartitionLeader
+from alpacamq.replication.leader import RETRY_MS, CommittedState, KnownBrokers, PartitionLeader
 
 LAG_MS = 10_000
 ONE, TWO, THREE, FOUR = (BrokerId(number) for number in (1, 2, 3, 4))
@@ -54,7 +54,7 @@ def leader(
         "flushed_end": start,
         "high_watermark": watermark,
         "replica_lag_ms": LAG_MS,
-        "broker_epochs": dict(EPOCHS),
+        "brokers": KnownBrokers(dict(EPOCHS), set(EPOCHS)),
         "now_ms": 0,
     }
     return PartitionLeader(**(settings | options))
@@ -87,7 +87,7 @@ def proposed(partition: PartitionLeader) -> list[int]:
     ],
 )
 def test_high_watermark(isr: list[BrokerId], ends: Sequence[int], expected: int) -> None:
-    partition = leader(isr, broker_epochs={})
+    partition = leader(isr, brokers=KnownBrokers({}, ()))
     partition.appended(9, 0)
     partition.flushed(ends[0])
     for follower, end in zip((TWO, THREE), ends[1:], strict=True):
@@ -168,19 +168,26 @@ def test_joining_needs_the_watermark_beyond_the_start_of_the_epoch() -> None:
 
 
 @pytest.mark.parametrize(
-    "registered",
+    ("epoch", "joinable"),
     [
-        pytest.param({ONE: 11, TWO: 12}, id="fenced or shutting down"),
-        pytest.param({ONE: 11, TWO: 12, THREE: 14}, id="restarted since"),
+        pytest.param(13, {ONE, TWO}, id="fenced or shutting down"),
+        pytest.param(14, {ONE, TWO, THREE}, id="restarted since"),
     ],
 )
-def test_joining_needs_the_running_incarnation(registered: dict[BrokerId, int]) -> None:
-    partition = leader([ONE, TWO], broker_epochs=registered)
+def test_joining_needs_the_running_incarnation(epoch: int, joinable: set[BrokerId]) -> None:
+    brokers = KnownBrokers(EPOCHS | {THREE: epoch}, joinable)
+    partition = leader([ONE, TWO], brokers=brokers)
     fetch(partition, THREE, 0)
     assert partition.unsent is None
-    registered[THREE] = EPOCHS[THREE]
+    brokers.epochs, brokers.joinable = EPOCHS, [ONE, TWO, THREE]
     partition.tick(1)
     assert proposed(partition) == [1, 2, 3]
+
+
+def test_a_member_that_has_not_fetched_yet_is_named_with_its_registration() -> None:
+    partition = leader([ONE, TWO])
+    fetch(partition, THREE, 0)
+    assert partition.take_proposal().isr == ((1, 11), (2, 12), (3, 13))
 
 
 def test_a_proposal_names_broker_epochs_and_is_the_only_one() -> None:

@@ -30,10 +30,19 @@ _NEVER_MS = -(1 << 62)
 
 
 class InSyncReplica(NamedTuple):
-    """A member of a proposed ISR. Its broker epoch is -1 if it has not fetched from this leader yet."""
+    """A member of a proposed ISR, with the registration in which it fetched, or else the one in the image."""
 
     broker_id: BrokerId
     broker_epoch: int
+
+
+@dataclass(slots=True)
+class KnownBrokers:
+    """The registered brokers of the committed image. The host keeps one for all its leaders up to date."""
+
+    epochs: Mapping[BrokerId, int]
+    # Those that may join an ISR: neither fenced nor shutting down.
+    joinable: Collection[BrokerId]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +123,7 @@ class _Follower:
 class PartitionLeader:
     """The replication state of one partition that this broker leads in one epoch.
 
-    `broker_epochs` is the host's live table of the brokers that may join an ISR: registered, unfenced and not
-    shutting down, with their epochs. `flush_counts` is false where data counts before it is flushed.
+    `flush_counts` is false where data counts before it is flushed.
 
     Read `unsent` after every call: it holds a proposal to be sent, until `take_proposal`.
     """
@@ -123,7 +131,7 @@ class PartitionLeader:
     __slots__ = (
         "_attempt",
         "_below_min_isr",
-        "_broker_epochs",
+        "_brokers",
         "_counting",
         "_flush_counts",
         "_followers",
@@ -155,7 +163,7 @@ class PartitionLeader:
         flushed_end: int,
         high_watermark: int,
         replica_lag_ms: int,
-        broker_epochs: Mapping[BrokerId, int],
+        brokers: KnownBrokers,
         now_ms: int,
         flush_counts: bool = True,
     ) -> None:
@@ -168,7 +176,7 @@ class PartitionLeader:
         # Every record from here on is written in this epoch.
         self.epoch_start = log_end
         self.high_watermark = high_watermark
-        self._broker_epochs = broker_epochs
+        self._brokers = brokers
         self._flush_counts = flush_counts
         self._replica_lag_ms = replica_lag_ms
         self._followers: dict[BrokerId, _Follower] = {}
@@ -196,7 +204,10 @@ class PartitionLeader:
 
     def is_current_incarnation(self, follower: _Follower) -> bool:
         """A replica may join the ISR only as the running, unfenced process that the fetch came from."""
-        return self._broker_epochs.get(follower.broker_id) == follower.broker_epoch
+        return (
+            self._brokers.epochs.get(follower.broker_id) == follower.broker_epoch
+            and follower.broker_id in self._brokers.joinable
+        )
 
     def may_join(self, follower: _Follower) -> bool:
         """Whether to propose a replica that is not in the ISR."""
@@ -522,6 +533,7 @@ class PartitionLeader:
         return frozenset(wanted)
 
     def _epoch_of(self, broker_id: BrokerId) -> int:
-        if broker_id == self.broker_id:
-            return self._broker_epochs.get(broker_id, UNKNOWN_EPOCH)
-        return self._followers[broker_id].broker_epoch
+        follower = self._followers.get(broker_id)
+        if follower is None or follower.broker_epoch == UNKNOWN_EPOCH:
+            return self._brokers.epochs.get(broker_id, UNKNOWN_EPOCH)
+        return follower.broker_epoch
