@@ -2,7 +2,7 @@
 
 .lock         held while a broker runs on the directory; contains its process id
 running       exists from the start of a broker to its clean stop; contains the machine's boot id
-identity      format of the directory, cluster id and node id; written once
+identity      format of the directory, its id, node id, cluster id and founding voters
 partitions/   one directory per partition
 snapshots/    one directory per shard of a state machine
 damaged/      files set aside by repairs
@@ -14,23 +14,32 @@ import fcntl
 import os
 import re
 from base64 import urlsafe_b64encode
+from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4, uuid5
 
 import msgspec
 from fastcrc.crc32 import iscsi as crc32c
 
-from alpacamq.model.errors import DataDirectoryInUse, InvalidConfig, StorageFailed
+from alpacamq.model.errors import (
+    DataDirectoryInUse,
+    InconsistentClusterId,
+    InvalidConfig,
+    InvalidVoters,
+    StorageFailed,
+)
+from alpacamq.model.ids import BrokerId
 from alpacamq.model.ports import Disk
+from alpacamq.model.voters import Proposal, Voter
 
 from .disk import remove_tree
 from .health import NO_ROOM
 from .partition_log import DELETED
 from .sealed_file import TEMPORARY, Unreadable
 
-FORMAT = 1
+FORMAT = 2
 LOCK = ".lock"
 RUNNING = "running"
 IDENTITY = "identity"
@@ -40,7 +49,9 @@ TRACES = "traces"
 DAMAGED = "damaged"
 JOURNAL = "repair"
 PROBE = ".probe"
-MAX_IDENTITY_BYTES = 4096
+MAX_IDENTITY_BYTES = 16 << 10
+# Directories of format 1 have no id; theirs is derived, so that it is the same before and after it is stored.
+_DERIVED_IDS = UUID("2f1d3ce5-8d0a-4d0c-9a5e-5a3f0f9f2a11")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _BYTE = re.compile(r"\(byte (\d+)\)")
 
@@ -53,17 +64,32 @@ class LastStop(Enum):
     POWER_LOST = "power lost"  # or the kernel crashed: unflushed writes may be lost
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """The node and cluster that a data directory belongs to."""
+class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The node and cluster that a data directory belongs to.
+
+    The cluster id is empty until the node has founded or joined a cluster. `voters` are those that founded
+    it; empty if this node joined later. `proposal` is a cluster that this directory has accepted and that
+    is not founded yet; it binds the directory until then.
+    """
 
     format: int
     cluster_id: str
     node_id: int
+    directory_id: UUID | None = None  # absent in format 1
+    voters: tuple[Voter, ...] = ()
+    proposal: Proposal | None = None
     checksum: int | None = None  # absent in directories of the first version
 
     @property
     def expected_checksum(self) -> int:
-        return crc32c(f"{self.format} {self.cluster_id} {self.node_id}".encode())
+        if self.format == 1:
+            return crc32c(f"{self.format} {self.cluster_id} {self.node_id}".encode())
+        return crc32c(msgspec.json.encode(msgspec.structs.replace(self, checksum=None)))
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the directory belongs to a cluster."""
+        return bool(self.cluster_id)
 
 
 class DataDirectory:
@@ -83,12 +109,28 @@ class DataDirectory:
         self.is_power_loss_open = False
 
     @property
-    def cluster_id(self) -> str:
+    def identity(self) -> Identity:
         assert self._identity is not None, "the data directory is not open"
-        return self._identity.cluster_id
+        return self._identity
 
-    def open(self) -> None:
-        """Create what is missing, take the lock, and remove what interrupted deletions left."""
+    @property
+    def cluster_id(self) -> str:
+        """The cluster, empty while the node belongs to none."""
+        return self.identity.cluster_id
+
+    @property
+    def directory_id(self) -> UUID:
+        """Drawn once: another id means that the data of this node was lost."""
+        directory_id = self.identity.directory_id
+        assert directory_id is not None, "identities of format 1 are converted when they are read"
+        return directory_id
+
+    def open(self, *, founds_cluster: bool = True) -> None:
+        """Create what is missing, take the lock, and remove what interrupted deletions left.
+
+        A new directory founds a cluster of one voter, unless `founds_cluster` is False: then it belongs to
+        none until `found` or `join`.
+        """
         try:
             self._make(self.path)
             self._lock = take_lock(self._disk, self.path)
@@ -98,7 +140,7 @@ class DataDirectory:
                         f"{self.path / JOURNAL}: a repair was interrupted; finish it with "
                         f"`alpacamq repair --execute --data-dir {self.path}`"
                     )
-                self._identity = self._read_identity() or self._write_identity()
+                self._identity = self._read_identity() or self._write_identity(founds_cluster=founds_cluster)
                 self._make(self.partitions)
                 self._make(self.snapshots)
                 self._tidy()
@@ -116,6 +158,47 @@ class DataDirectory:
         if self._lock is not None:
             self._disk.close(self._lock)
             self._lock = None
+
+    def accept(self, proposal: Proposal) -> None:
+        """Store durably that this directory takes part in founding a cluster. Blocking.
+
+        Raises InconsistentClusterId or InvalidVoters if it is bound already.
+        """
+        identity = self.identity
+        if identity.is_member and identity.cluster_id != proposal.cluster_id:
+            raise InconsistentClusterId(f"{self.path} belongs to cluster {identity.cluster_id}")
+        if is_bound_otherwise(identity, proposal.cluster_id) or identity.proposal not in (None, proposal):
+            raise InvalidVoters(f"{self.path} has accepted another proposal, {identity.proposal}")
+        if Voter(BrokerId(self._node_id), self.directory_id) not in proposal.voters:
+            raise InvalidVoters(f"the proposal does not name the directory {self.directory_id}")
+        if not identity.is_member and identity.proposal is None:
+            self._change(proposal=proposal)
+
+    def found(self) -> None:
+        """Store durably that every voter has accepted the proposal, so that the cluster exists. Blocking."""
+        identity = self.identity
+        if not identity.is_member:
+            assert identity.proposal is not None, "no proposal was accepted"
+            proposal = identity.proposal
+            self._change(cluster_id=proposal.cluster_id, voters=proposal.voters, proposal=None)
+
+    def join(self, cluster_id: str) -> None:
+        """Store durably that this directory belongs to an existing cluster, without a vote. Blocking.
+
+        Raises InconsistentClusterId or InvalidVoters if it is bound already.
+        """
+        identity = self.identity
+        if identity.is_member and identity.cluster_id != cluster_id:
+            raise InconsistentClusterId(f"{self.path} belongs to cluster {identity.cluster_id}")
+        if is_bound_otherwise(identity, cluster_id):
+            raise InvalidVoters(f"{self.path} has accepted another proposal, {identity.proposal}")
+        if not identity.is_member:
+            self._change(cluster_id=cluster_id, proposal=None)
+
+    def replace_identity(self, identity: Identity) -> None:
+        """Store another identity durably. Blocking."""
+        self._replace(IDENTITY, encode_identity(identity))
+        self._identity = identity
 
     def power_loss_settled(self) -> None:
         """Record durably that no state refers to lost records any more. Blocking."""
@@ -157,16 +240,39 @@ class DataDirectory:
                 f"the data directory {self.path} belongs to node {identity.node_id}, "
                 f"but this node is configured as {self._node_id}"
             )
-        return identity
+        return self._converted(identity) if identity.format == 1 else identity
 
-    def _write_identity(self) -> Identity:
+    def _converted(self, identity: Identity) -> Identity:
+        """Convert an identity of version 0.1, whose node was a cluster of its own."""
+        directory_id = uuid5(_DERIVED_IDS, f"{identity.cluster_id} {identity.node_id}")
+        converted = seal_identity(
+            Identity(
+                format=FORMAT,
+                cluster_id=identity.cluster_id,
+                node_id=identity.node_id,
+                directory_id=directory_id,
+                voters=(Voter(BrokerId(identity.node_id), directory_id),),
+            )
+        )
+        try:
+            self._replace(IDENTITY, encode_identity(converted))
+        except OSError as error:
+            # A full disk must not prevent a start. The id is derived again next time.
+            if error.errno not in NO_ROOM:
+                raise
+        return converted
+
+    def _write_identity(self, *, founds_cluster: bool) -> Identity:
         if self.partitions.is_dir() and self._disk.names(self.partitions):
             raise StorageFailed(
                 f"{self.path / IDENTITY} is missing although there are partitions; {self._to_repair()}"
             )
-        identity = new_identity(self._node_id)
+        identity = new_identity(self._node_id) if founds_cluster else empty_identity(self._node_id)
         self._replace(IDENTITY, encode_identity(identity))
         return identity
+
+    def _change(self, **changes: object) -> None:
+        self.replace_identity(seal_identity(msgspec.structs.replace(self.identity, **changes)))
 
     def _begin(self) -> None:
         """Determine how the last run ended, and mark the directory as running."""
@@ -226,12 +332,102 @@ def boot_id() -> bytes:
     return _BOOT_ID.read_bytes()
 
 
+def is_bound_otherwise(identity: Identity, cluster_id: str) -> bool:
+    """Return whether a directory has accepted the proposal of another cluster."""
+    return identity.proposal is not None and identity.proposal.cluster_id != cluster_id
+
+
+def new_cluster_id() -> str:
+    """Draw a cluster id."""
+    return urlsafe_b64encode(uuid4().bytes).rstrip(b"=").decode()
+
+
 def new_identity(node_id: int, cluster_id: str | None = None) -> Identity:
-    """Create an identity, in a new cluster unless one is given."""
-    if cluster_id is None:
-        cluster_id = urlsafe_b64encode(uuid4().bytes).rstrip(b"=").decode()
-    identity = Identity(format=FORMAT, cluster_id=cluster_id, node_id=node_id)
+    """Create an identity in a given cluster, or as the only voter of a new one."""
+    directory_id = uuid4()
+    voters = (Voter(BrokerId(node_id), directory_id),) if cluster_id is None else ()
+    return seal_identity(
+        Identity(
+            format=FORMAT,
+            cluster_id=new_cluster_id() if cluster_id is None else cluster_id,
+            node_id=node_id,
+            directory_id=directory_id,
+            voters=voters,
+        )
+    )
+
+
+def empty_identity(node_id: int) -> Identity:
+    """Create the identity of a directory that belongs to no cluster."""
+    return seal_identity(Identity(format=FORMAT, cluster_id="", node_id=node_id, directory_id=uuid4()))
+
+
+def seal_identity(identity: Identity) -> Identity:
+    """Return the identity with its checksum."""
     return msgspec.structs.replace(identity, checksum=identity.expected_checksum)
+
+
+def format_directory(
+    path: Path, disk: Disk, node_id: int, cluster_id: str, voters: tuple[Voter, ...] = ()
+) -> Identity:
+    """Make an empty data directory a member of a cluster by hand: a founding voter if `voters` name the node.
+
+    To found a cluster, format one directory per voter with the same cluster id and voters. Raises
+    InconsistentClusterId if the directory belongs to a cluster, InvalidConfig, or StorageFailed.
+    """
+    own = [voter for voter in voters if voter.node_id == node_id]
+    if len({voter.node_id for voter in voters}) != len(voters):
+        raise InvalidConfig("a voter is named twice")
+    if not cluster_id or len(cluster_id) > 64 or not cluster_id.isprintable():
+        raise InvalidConfig("a cluster id has 1 to 64 printable characters")
+
+    def formatted(former: Identity) -> Identity:
+        if former.is_member:
+            raise InconsistentClusterId(f"{path} belongs to cluster {former.cluster_id} already")
+        if former.proposal is not None:
+            raise InvalidVoters(f"{path} has accepted cluster {former.proposal.cluster_id}; reset it first")
+        return msgspec.structs.replace(
+            former,
+            cluster_id=cluster_id,
+            voters=voters,
+            directory_id=own[0].directory_id if own else former.directory_id,
+        )
+
+    return _rewrite_identity(path, disk, node_id, formatted)
+
+
+def reset_directory(path: Path, disk: Disk, node_id: int) -> Identity:
+    """Withdraw from a proposal that cannot be founded any more. The directory gets another id.
+
+    Raises InconsistentClusterId if the directory belongs to a cluster.
+    """
+
+    def emptied(former: Identity) -> Identity:
+        if former.is_member:
+            raise InconsistentClusterId(
+                f"{path} belongs to cluster {former.cluster_id}; to leave it, remove the node and its data"
+            )
+        return empty_identity(node_id)
+
+    return _rewrite_identity(path, disk, node_id, emptied)
+
+
+def _rewrite_identity(
+    path: Path, disk: Disk, node_id: int, rewritten: Callable[[Identity], Identity]
+) -> Identity:
+    directory = DataDirectory(path, disk, node_id)
+    directory.open(founds_cluster=False)
+    try:
+        changed = seal_identity(rewritten(directory.identity))
+        if changed.directory_id != directory.directory_id and directory.partition_names():
+            raise StorageFailed(f"{path} contains partitions, so its id cannot be changed")
+        directory.replace_identity(changed)
+        return changed
+    finally:
+        # The traces of a crash stay for the next start of the broker.
+        if directory.last_stop is LastStop.CLEAN:
+            directory.stopped()
+        directory.close()
 
 
 def encode_identity(identity: Identity) -> bytes:
@@ -251,8 +447,8 @@ def read_identity(disk: Disk, path: Path) -> Identity:
         found = _BYTE.search(str(error))
         raise Unreadable(f"byte {found[1] if found else len(data)}: {error}") from error
     # The fields a newer version checksums are not known here.
-    is_known = identity.format <= FORMAT and identity.checksum is not None
-    if is_known and identity.checksum != identity.expected_checksum:
+    is_unchecked = identity.format > FORMAT or (identity.format == 1 and identity.checksum is None)
+    if not is_unchecked and identity.checksum != identity.expected_checksum:
         raise Unreadable("byte 0: its checksum does not match")
     return identity
 
